@@ -1,0 +1,41 @@
+"""The errors a user can act on: what failed, which value, what to do next. Each carries its exit code."""
+
+from __future__ import annotations
+
+
+class OpanatomyError(Exception):
+    """A run that could not be done; the message is one line for the user."""
+
+    exit_code = 1
+
+
+class UsageError(OpanatomyError):
+    """An argument that makes no sense."""
+
+    exit_code = 2
+
+
+class ModelError(OpanatomyError):
+    """A model that cannot be found, read, built or fed."""
+
+
+class CaptureError(OpanatomyError):
+    """A step that could not be run or recorded."""
+
+
+class OutOfMemory(CaptureError):
+    """A step that does not fit the device's memory."""
+
+
+class TraceError(OpanatomyError):
+    """A trace file that cannot be read."""
+
+
+class OutputError(OpanatomyError):
+    """A result that cannot be written."""
+
+
+class GateError(OpanatomyError):
+    """A gate (`--fail-if`) that was not met."""
+
+    exit_code = 3

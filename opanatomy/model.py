@@ -1,0 +1,431 @@
+"""The records every stage speaks; nothing here imports anything of ours.
+
+Units are in the names (`_ns`, `_bytes`, `flops`), integers in base units. `None` means "not known", never 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum, auto
+from math import prod
+from typing import TypeAlias
+
+SCHEMA = 1
+
+#: Ranges that a capture puts into the trace: `<prefix><phase>` and `<prefix><module path>`.
+PHASE_RANGE = "opanatomy.phase/"
+MODULE_RANGE = "opanatomy.module/"
+#: The metadata key of a trace under which a capture keeps what Kineto does not record.
+METADATA_KEY = "opanatomy"
+
+
+class OperatorClass(StrEnum):
+    """What kind of arithmetic an operator does; the first three are those of Ivanov et al., arXiv 2007.00072."""
+
+    TENSOR_CONTRACTION = auto()
+    STATISTICAL_NORMALIZATION = auto()
+    ELEMENTWISE = auto()
+    DATA_MOVEMENT = auto()
+    COMMUNICATION = auto()
+    OTHER = auto()
+    UNKNOWN = auto()
+
+
+class Phase(StrEnum):
+    """The part of a training step that an operator ran in."""
+
+    FORWARD = auto()
+    BACKWARD = auto()
+    RECOMPUTE = auto()
+    OPTIMIZER = auto()
+    OTHER = auto()
+
+
+ITEM_SIZE = {
+    "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2,
+    "float8_e4m3fn": 1, "float8_e5m2": 1, "float8_e4m3fnuz": 1, "float8_e5m2fnuz": 1, "float8_e8m0fnu": 1,
+    "int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint64": 8, "uint32": 4, "uint16": 2, "uint8": 1, "bool": 1,
+    "complex64": 8, "complex128": 16, "complex32": 4,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A tensor argument: its shape, data type (torch's name without `torch.`) and strides in elements.
+
+    `dtype` is `None` where the trace does not record it (elements of a tensor list); `strides` likewise.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str | None = None
+    strides: tuple[int, ...] | None = None
+
+    @property
+    def numel(self) -> int:
+        """Elements of the shape."""
+        return prod(self.shape)
+
+    @property
+    def stored(self) -> int:
+        """Distinct elements in memory: a dimension of stride 0 counts once."""
+        if self.strides is None or len(self.strides) != len(self.shape):
+            return self.numel
+        return prod(size if stride else min(size, 1) for size, stride in zip(self.shape, self.strides, strict=True))
+
+    @property
+    def item_bytes(self) -> int | None:
+        """Bytes of one element; `None` where the data type is not known."""
+        return None if self.dtype is None else ITEM_SIZE.get(self.dtype)
+
+    @property
+    def bytes(self) -> int | None:
+        """Bytes that reading each distinct element once moves."""
+        size = self.item_bytes
+        return None if size is None else self.stored * size
+
+    def __str__(self) -> str:
+        return f"{self.dtype or '?'}[{','.join(map(str, self.shape))}]"
+
+
+Argument: TypeAlias = "Tensor | int | float | bool | str | None | tuple[Argument, ...]"
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """The arguments of one operator call in the order of its schema, as the trace recorded them.
+
+    A tensor is a `Tensor`, a tensor list a tuple of them, an integer list a tuple of int, an absent optional `None`.
+    """
+
+    arguments: tuple[Argument, ...]
+
+    def tensor(self, index: int) -> Tensor:
+        """The tensor at `index`; `LookupError` where there is none."""
+        value = self.arguments[index]
+        if not isinstance(value, Tensor):
+            raise LookupError(f"argument {index} is {value!r}, not a tensor")
+        return value
+
+    def get(self, index: int, default: Argument = None) -> Argument:
+        """The argument at `index`, or `default` where the trace has none or it is absent."""
+        value = self.arguments[index] if index < len(self.arguments) else None
+        return default if value is None else value
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Every tensor argument, those inside lists included."""
+        found: list[Tensor] = []
+        for value in self.arguments:
+            if isinstance(value, Tensor):
+                found.append(value)
+            elif isinstance(value, tuple):
+                found.extend(item for item in value if isinstance(item, Tensor))
+        return tuple(found)
+
+    def __str__(self) -> str:
+        return ", ".join(_text(value) for value in self.arguments)
+
+
+def _text(value: Argument) -> str:
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(_text, value))}]"
+    return "-" if value is None else str(value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Classification:
+    """What a name was classed as, and the rule that decided.
+
+    `operator_class` is `None` for an operator that does no work of its own: composite, view, allocation, autograd
+    node. `delegates` marks an operator that computes only where no operator below it does (`aten::convolution_backward`
+    launches its own kernels in one release and calls `aten::cudnn_convolution_backward_weight` in another).
+    `contains` names the other classes inside a fused operator.
+    """
+
+    operator_class: OperatorClass | None
+    rule: str
+    delegates: bool = False
+    contains: tuple[OperatorClass, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """What one operator call must compute and move at least.
+
+    `flops` are those of the operator's class, in the full convention (a causal mask does not halve them).
+    """
+
+    flops: int
+    read_bytes: int
+    written_bytes: int
+    #: The same FLOPs counting only what a causal mask leaves; `None` where the operator has no such notion.
+    causal_flops: int | None = None
+    #: FLOPs of a normalization fused into a contraction (softmax inside flash attention), not part of `flops`.
+    normalization_flops: int = 0
+
+
+# ------------------------------------------------------------------------------------------------ what a capture knows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    """The machine and the libraries of a run; `None` where the trace does not say."""
+
+    device: str | None = None
+    device_kind: str | None = None
+    device_count: int | None = None
+    device_memory_bytes: int | None = None
+    torch: str | None = None
+    cuda: str | None = None
+    driver: str | None = None
+    transformers: str | None = None
+    python: str | None = None
+    host_threads: int | None = None
+    processor: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """What was run: the model, its batch and the options that change the step."""
+
+    model: str | None = None
+    architecture: str | None = None
+    model_source: str | None = None
+    parameters: int | None = None
+    trainable_parameters: int | None = None
+    task: str | None = None
+    batch: int | None = None
+    sequence_length: int | None = None
+    inputs: tuple[str, ...] = ()
+    dtype: str | None = None
+    amp: str | None = None
+    attention: str | None = None
+    checkpointing: str | None = None
+    compiled: bool | None = None
+    optimizer: str | None = None
+    inference: bool | None = None
+    steps: int | None = None
+    warmup: int | None = None
+    seed: int | None = None
+    changes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryComponent:
+    """One part of the memory of a step: measured and by theory, with the formula as text."""
+
+    component: str
+    measured_bytes: int | None = None
+    theory_bytes: int | None = None
+    formula: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """The memory of a step. `measured_by` says what `peak_bytes` is (allocator, process)."""
+
+    peak_bytes: int | None = None
+    peak_at: str | None = None
+    measured_by: str | None = None
+    components: tuple[MemoryComponent, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capture:
+    """What a capture writes into the trace under `METADATA_KEY`: all that Kineto does not record."""
+
+    version: str
+    command: str
+    created: str
+    environment: Environment
+    workload: Workload
+    memory: Memory = field(default_factory=Memory)
+    #: Wall time of each unprofiled and each profiled step.
+    unprofiled_step_ns: tuple[int, ...] = ()
+    profiled_step_ns: tuple[int, ...] = ()
+    #: Module path -> class name, in the order of `named_modules`.
+    modules: dict[str, str] = field(default_factory=dict)
+    #: External id of an operator call with tensor lists -> the data type of their elements (Kineto drops it).
+    list_dtypes: dict[str, str] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+
+
+# ------------------------------------------------------------------------------------------------------- the anatomy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Provenance:
+    """Where the figures come from."""
+
+    opanatomy: str
+    command: str | None = None
+    created: str | None = None
+    trace: str | None = None
+    trace_sha256: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """Figures of one step (the median where there are several).
+
+    `wall_ns` is the profiled step, `unprofiled_wall_ns` the same step without the profiler. `forward_ns` and the other
+    phases are wall time of the phase on the CPU and busy time of its device work on an accelerator. `busy_ns` is the
+    union of device work, `kernel_time_ns` its sum, `framework_ns` the wall time without device work on the CPU.
+    """
+
+    count: int = 1
+    wall_ns: int | None = None
+    wall_min_ns: int | None = None
+    wall_max_ns: int | None = None
+    unprofiled_wall_ns: int | None = None
+    unprofiled_wall_min_ns: int | None = None
+    unprofiled_wall_max_ns: int | None = None
+    forward_ns: int | None = None
+    backward_ns: int | None = None
+    optimizer_ns: int | None = None
+    busy_ns: int | None = None
+    kernel_time_ns: int | None = None
+    framework_ns: int | None = None
+    samples_per_second: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassRow:
+    """One operator class in one phase, over all profiled steps; FLOPs and bytes are of the calls whose cost is known.
+
+    `uncosted_ns` is the time of the calls without a formula: `flops` is `None` where no call has one.
+    """
+
+    operator_class: OperatorClass
+    phase: Phase
+    calls: int
+    kernels: int
+    time_ns: int
+    flops: int | None
+    read_bytes: int | None
+    written_bytes: int | None
+    uncosted_ns: int = 0
+    bound_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ratio:
+    """Backward (recompute included) over forward of one class; `None` where the forward is 0 or a part is unknown.
+
+    `theory_*` is what the kinds of operators of the class lead to expect, `None` where theory gives no single number.
+    """
+
+    operator_class: OperatorClass
+    time: float | None
+    flops: float | None
+    bytes: float | None
+    theory_flops: float | None = None
+    theory_bytes: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorRow:
+    """One operator with one signature in one phase, over all profiled steps."""
+
+    operator: str
+    signature: str
+    phase: Phase
+    operator_class: OperatorClass
+    rule: str
+    calls: int
+    time_ns: int
+    flops: int | None
+    read_bytes: int | None
+    written_bytes: int | None
+    causal_flops: int | None = None
+    normalization_flops: int | None = None
+    bound_ns: int | None = None
+    bound_by: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelRow:
+    """One kernel name: how often it ran, for how long in all, and which operators launched it."""
+
+    kernel: str
+    operator_class: OperatorClass
+    rule: str
+    count: int
+    time_ns: int
+    operators: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleRow:
+    """The work of one module (its submodules not included) in one phase and class. `module` is `""` for the root."""
+
+    module: str
+    kind: str | None
+    phase: Phase
+    operator_class: OperatorClass
+    time_ns: int
+    flops: int | None
+    read_bytes: int | None
+    written_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    """Wall clock of the window: busy is the union of device work, idle the rest."""
+
+    window_ns: int
+    busy_ns: int
+    idle_ns: int
+    communication_ns: int | None = None
+    exposed_communication_ns: int | None = None
+    exposed_memcpy_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceFigures:
+    """Ceilings of the device and what of them was reached; `source` says where the ceilings are from."""
+
+    peak_flops_per_second: dict[str, float] = field(default_factory=dict)
+    bandwidth_bytes_per_second: float | None = None
+    source: str | None = None
+    mfu: float | None = None
+    hfu: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ledger:
+    """Where each nanosecond of device work went.
+
+    linked + graph_launched + no_launch_record + outside_window = device_work, exactly. `classed`, `costed` and
+    `unknown` are shares of device_work - outside_window; classed + unknown is that difference, exactly.
+    """
+
+    device_work_ns: int
+    linked_ns: int
+    graph_launched_ns: int
+    no_launch_record_ns: int
+    outside_window_ns: int
+    classed_ns: int
+    costed_ns: int
+    unknown_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Anatomy:
+    """The whole report: what ran, where the time, FLOPs and bytes went, and what could not be explained."""
+
+    provenance: Provenance
+    environment: Environment
+    workload: Workload
+    step: Step
+    classes: tuple[ClassRow, ...]
+    ratios: tuple[Ratio, ...]
+    operators: tuple[OperatorRow, ...]
+    kernels: tuple[KernelRow, ...]
+    modules: tuple[ModuleRow, ...]
+    memory: Memory
+    timeline: Timeline
+    device: DeviceFigures
+    ledger: Ledger
+    conventions: dict[str, str | int] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+    schema: int = SCHEMA
