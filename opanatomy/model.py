@@ -5,10 +5,26 @@ Units are in the names (`_ns`, `_bytes`, `flops`), integers in base units. `None
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
-from enum import StrEnum, auto
+from enum import auto
 from math import prod
 from typing import TypeAlias
+
+if sys.version_info >= (3, 11):
+    from enum import StrEnum
+else:
+    from enum import Enum
+
+    class StrEnum(str, Enum):
+        """What Python 3.11 has: members are their lower-case names."""
+
+        @staticmethod
+        def _generate_next_value_(name: str, start: int, count: int, last_values: list[str]) -> str:
+            return name.lower()
+
+        __str__ = str.__str__
+
 
 SCHEMA = 1
 
