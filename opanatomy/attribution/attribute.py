@@ -1,0 +1,166 @@
+"""A trace's columns -> two tables: host events with phase and module, device work with its launching event."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from opanatomy.attribution.linking import OUTSIDE, Launch, Links, enclosing_rows, link_work
+from opanatomy.attribution.nesting import order_of, parents_of, self_times
+from opanatomy.attribution.phases import HostRows, Placed, Step, kinds_of, place, steps_of
+from opanatomy.model import Phase
+
+Int64 = npt.NDArray[np.int64]
+
+
+class HostColumns(Protocol):
+    """What attribution reads of host events (`trace.HostEvents` has it)."""
+
+    name: Int64
+    thread: Int64
+    start_ns: Int64
+    duration_ns: Int64
+    external_id: Int64
+    sequence: Int64
+    forward_thread: Int64
+    signature: Int64
+
+
+class LaunchColumns(Protocol):
+    """What attribution reads of launches."""
+
+    name: Int64
+    thread: Int64
+    start_ns: Int64
+    duration_ns: Int64
+    correlation: Int64
+    external_id: Int64
+
+
+class WorkColumns(Protocol):
+    """What attribution reads of device work."""
+
+    name: Int64
+    device: Int64
+    stream: Int64
+    start_ns: Int64
+    duration_ns: Int64
+    correlation: Int64
+    external_id: Int64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostTable:
+    """Host events in nesting order (parents before children)."""
+
+    name: Int64
+    thread: Int64
+    start_ns: Int64
+    duration_ns: Int64
+    self_ns: Int64
+    signature: Int64
+    parent: Int64
+    phase: Sequence[Phase]
+    module: Sequence[str | None]
+    in_window: npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkTable:
+    """Device work in the order of the file; `host` is a row of the host table or -1, `link` one of `LINKS`."""
+
+    name: Int64
+    device: Int64
+    stream: Int64
+    start_ns: Int64
+    duration_ns: Int64
+    host: Int64
+    link: Int64
+    phase: Sequence[Phase]
+    module: Sequence[str | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attribution:
+    """Where each event of the trace belongs, and the window the report is about."""
+
+    host: HostTable
+    work: WorkTable
+    steps: tuple[Step, ...]
+    window: tuple[int, int]
+    phases_annotated: bool
+
+
+def attribute(names: Sequence[str], host: HostColumns, launches: LaunchColumns, work: WorkColumns) -> Attribution:
+    """Nest the host events, place them in phases, modules and steps, and trace the device work back to them."""
+    order = order_of(host.thread, host.start_ns, host.duration_ns)
+    thread, start, duration = host.thread[order], host.start_ns[order], host.duration_ns[order]
+    parent = parents_of(thread, start, duration)
+    rows = HostRows(
+        name=host.name[order].tolist(), start_ns=start.tolist(), end_ns=(start + duration).tolist(),
+        sequence=host.sequence[order].tolist(), forward_thread=host.forward_thread[order].tolist(),
+        parent=parent.tolist(),
+    )  # fmt: skip
+    kinds = kinds_of(names)
+    placed = place(rows, kinds)
+    steps = steps_of(rows, kinds)
+    links = _link(names, host.external_id[order], (thread, start, duration, parent), launches, work)
+    window = _window(steps, start, duration, work)
+    table = HostTable(
+        name=host.name[order], thread=thread, start_ns=start, duration_ns=duration,
+        self_ns=self_times(parent, start, duration), signature=host.signature[order], parent=parent,
+        phase=placed.phase, module=placed.module, in_window=(start >= window[0]) & (start <= window[1]),
+    )  # fmt: skip
+    return Attribution(
+        host=table,
+        work=_work_table(work, links, placed, window, bool(steps)),
+        steps=steps,
+        window=window,
+        phases_annotated=placed.annotated,
+    )
+
+
+def _link(
+    names: Sequence[str],
+    host_external: Int64,
+    host: tuple[Int64, Int64, Int64, Int64],
+    launches: LaunchColumns,
+    work: WorkColumns,
+) -> Links:
+    thread, start, duration, parent = host
+    graphs = np.array(["GraphLaunch" in name for name in names], dtype=bool)
+    launch = Launch(
+        thread=launches.thread, start_ns=launches.start_ns, correlation=launches.correlation,
+        external_id=launches.external_id,
+        is_graph=graphs[launches.name] if len(launches.name) else np.zeros(0, dtype=bool),
+    )  # fmt: skip
+    at = (launch.thread, launch.start_ns)
+    launch_host = enclosing_rows(thread, start, start + duration, parent, at)
+    return link_work(work.correlation, work.external_id, work.start_ns, launch, launch_host, host_external)
+
+
+def _window(steps: tuple[Step, ...], start: Int64, duration: Int64, work: WorkColumns) -> tuple[int, int]:
+    """From the first annotated step to the end of the last; the whole trace where there is none."""
+    if steps:
+        return steps[0].start_ns, max(step.end_ns for step in steps)
+    begins = [int(column.min()) for column in (start, work.start_ns) if len(column)]
+    ends = [int((first + long).max()) for first, long in ((start, duration), (work.start_ns, work.duration_ns)) if len(first)]
+    return min(begins, default=0), max(ends, default=0)
+
+
+def _work_table(work: WorkColumns, links: Links, placed: Placed, window: tuple[int, int], stepped: bool) -> WorkTable:
+    link = links.link
+    if stepped:
+        outside = (links.launched_ns < window[0]) | (links.launched_ns > window[1])
+        link = np.where(outside, OUTSIDE, link)
+    hosts = links.host.tolist()
+    return WorkTable(
+        name=work.name, device=work.device, stream=work.stream, start_ns=work.start_ns,
+        duration_ns=work.duration_ns, host=links.host, link=link,
+        phase=[placed.phase[row] if row >= 0 else Phase.OTHER for row in hosts],
+        module=[placed.module[row] if row >= 0 else None for row in hosts],
+    )  # fmt: skip

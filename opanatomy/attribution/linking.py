@@ -1,0 +1,84 @@
+"""Device work -> the host event that launched it, and why some work has none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Int64 = npt.NDArray[np.int64]
+
+#: How a piece of device work was traced back.
+LINKED, GRAPH, NO_LAUNCH, OUTSIDE = range(4)
+LINKS = ("linked", "graph_launched", "no_launch_record", "outside_window")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """Launch records as columns."""
+
+    thread: Int64
+    start_ns: Int64
+    correlation: Int64
+    external_id: Int64
+    is_graph: npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Links:
+    """For each piece of device work: the host row that launched it (-1 none), the link, the host time of the launch."""
+
+    host: Int64
+    link: Int64
+    launched_ns: Int64
+
+
+def enclosing_rows(thread: Int64, start_ns: Int64, end_ns: Int64, parents: Int64, at: tuple[Int64, Int64]) -> Int64:
+    """The innermost host row (rows in nesting order) that encloses each (thread, time); -1 where none does."""
+    on, time = at
+    found = np.full(len(time), -1, dtype=np.int64)
+    for number in np.unique(on) if len(thread) else ():
+        low, high = np.searchsorted(thread, [number, number + 1])
+        mine = np.flatnonzero(on == number)
+        rows = low + np.searchsorted(start_ns[low:high], time[mine], side="right") - 1
+        rows[rows < low] = -1
+        while True:
+            over = (rows >= 0) & (end_ns[rows] <= time[mine])
+            if not over.any():
+                break
+            rows[over] = parents[rows[over]]
+        found[mine] = rows
+    return found
+
+
+def last_of(keys: Int64, wanted: Int64) -> Int64:
+    """For each wanted key the index of its last occurrence in `keys`; -1 for a missing or negative key."""
+    if not len(keys):
+        return np.full(len(wanted), -1, dtype=np.int64)
+    order = np.argsort(keys, kind="stable")
+    at = np.searchsorted(keys[order], wanted, side="right") - 1
+    found = np.where(at >= 0, order[np.maximum(at, 0)], -1)
+    known = (found >= 0) & (wanted >= 0)
+    known[known] = keys[found[known]] == wanted[known]
+    return np.where(known, found, -1)
+
+
+def link_work(
+    correlation: Int64, external_id: Int64, start_ns: Int64, launch: Launch, launch_host: Int64, host_external: Int64
+) -> Links:
+    """Trace each piece of device work back: by correlation to its launch, else by external id to its operator."""
+    index = last_of(launch.correlation, correlation)
+    found = index >= 0
+    host = np.where(found, _at(launch_host, index), -1)
+    outer = np.where(external_id >= 0, external_id, np.where(found, _at(launch.external_id, index), -1))
+    by_external = last_of(host_external, outer)
+    host = np.where(host < 0, by_external, host)
+    graph = found & _at(launch.is_graph.astype(np.int64), index).astype(bool)
+    link = np.where(graph, GRAPH, np.where(found | (host >= 0), LINKED, NO_LAUNCH))
+    launched = np.where(found, _at(launch.start_ns, index), start_ns)
+    return Links(host=np.where(graph, -1, host), link=link, launched_ns=launched)
+
+
+def _at(column: Int64, index: Int64) -> Int64:
+    return column[np.maximum(index, 0)] if len(column) else np.full(len(index), -1, dtype=np.int64)

@@ -1,0 +1,34 @@
+"""Which operator call a piece of work belongs to, once it is known which operators compute."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+Int64 = npt.NDArray[np.int64]
+
+
+def own(parents: Int64, computes: Sequence[bool], delegates: Sequence[bool]) -> Int64:
+    """For each host event the row of the call it is part of, -1 for those that only dispatch.
+
+    The outermost operator that computes owns all that runs below it: a copy inside `aten::addmm` is part of the
+    addmm. An operator that `delegates` owns only where nothing below it computes. Rows are in the order of
+    `nesting.order_of`, so parents come before their children.
+    """
+    count = len(parents)
+    above = parents.tolist()
+    computing_below = [False] * count
+    for row in range(count - 1, -1, -1):
+        parent = above[row]
+        if parent >= 0 and (computing_below[row] or computes[row]):
+            computing_below[parent] = True
+    owner = [-1] * count
+    for row in range(count):
+        parent = above[row]
+        if parent >= 0 and owner[parent] >= 0:
+            owner[row] = owner[parent]
+        elif computes[row] and not (delegates[row] and computing_below[row]):
+            owner[row] = row
+    return np.array(owner, dtype=np.int64)

@@ -1,0 +1,211 @@
+"""The phase and the module of each host event: from a capture's ranges, else from what autograd and optimizers leave."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from opanatomy.model import MODULE_RANGE, PHASE_RANGE, Phase
+
+_NODE = re.compile(r"^autograd::engine::evaluate_function: |^torch::autograd::")
+_OPTIMIZER = re.compile(r"^Optimizer\.step#|^## ?optimizer ?##$|optimizer_step|^OptimizerStep")
+_OTHER = re.compile(r"^Optimizer\.zero_grad#|^enumerate\(DataLoader\)|^## ?zero_grad ?##$")
+_STEP = re.compile(r"^ProfilerStep#?(\d+)$")
+_FORWARD_THREAD = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One annotated step on the host clock."""
+
+    number: int
+    start_ns: int
+    end_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class NameKinds:
+    """What the names of a trace mean for phases; each list has one entry a name."""
+
+    phase: list[Phase | None]
+    module: list[str | None]
+    node: list[bool]
+    optimizer: list[bool]
+    other: list[bool]
+    step: list[int | None]
+
+
+def kinds_of(names: Sequence[str]) -> NameKinds:
+    """The meaning of each name, looked at once."""
+    return NameKinds(
+        phase=[Phase(n.removeprefix(PHASE_RANGE)) if _is_phase(n) else None for n in names],
+        module=[n.removeprefix(MODULE_RANGE) if n.startswith(MODULE_RANGE) else None for n in names],
+        node=[bool(_NODE.match(n)) for n in names],
+        optimizer=[bool(_OPTIMIZER.search(n)) for n in names],
+        other=[bool(_OTHER.match(n)) for n in names],
+        step=[int(m[1]) if (m := _STEP.match(n)) else None for n in names],
+    )
+
+
+def _is_phase(name: str) -> bool:
+    return name.startswith(PHASE_RANGE) and name.removeprefix(PHASE_RANGE) in set(Phase)
+
+
+@dataclass(frozen=True, slots=True)
+class HostRows:
+    """The host events in nesting order as plain lists (one pass in Python reads them)."""
+
+    name: list[int]
+    start_ns: list[int]
+    end_ns: list[int]
+    sequence: list[int]
+    forward_thread: list[int]
+    parent: list[int]
+
+
+@dataclass(slots=True)
+class Context:
+    """What encloses an event: the row of the innermost module range, autograd node, phase range."""
+
+    module: int = -1
+    node: int = -1
+    phase: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Phase and module path of each host event (`None`: not inside any module that is known)."""
+
+    phase: list[Phase]
+    module: list[str | None]
+    annotated: bool
+
+
+def place(rows: HostRows, kinds: NameKinds) -> Placed:
+    """The phase and module of every host event."""
+    contexts = _contexts(rows, kinds)
+    spans = sorted(
+        (rows.start_ns[row], rows.end_ns[row], phase)
+        for row, name in enumerate(rows.name)
+        if (phase := kinds.phase[name]) is not None
+    )
+    by_time = _phase_by_time(spans)
+    recomputed = _recomputed(rows, kinds, contexts)
+    inferred = _inferred_kinds(rows, kinds)
+    phases = []
+    for row, context in enumerate(contexts):
+        if spans:
+            found = by_time(rows.start_ns[row]) or Phase.OTHER
+        else:
+            found = inferred[row] or (Phase.BACKWARD if context.node >= 0 else Phase.FORWARD)
+        if found is Phase.BACKWARD and recomputed[row]:
+            found = Phase.RECOMPUTE
+        phases.append(found)
+    return Placed(phases, _modules(rows, kinds, contexts), bool(spans))
+
+
+def _contexts(rows: HostRows, kinds: NameKinds) -> list[Context]:
+    contexts: list[Context] = []
+    for row, parent in enumerate(rows.parent):
+        above = contexts[parent] if parent >= 0 else Context()
+        name = rows.name[row]
+        contexts.append(
+            Context(
+                module=row if kinds.module[name] is not None else above.module,
+                node=row if kinds.node[name] else above.node,
+                phase=row if kinds.phase[name] is not None else above.phase,
+            )
+        )
+    return contexts
+
+
+def _phase_by_time(spans: list[tuple[int, int, Phase]]) -> Callable[[int], Phase | None]:
+    """Phase ranges lie on the thread that drives the step; the backward of CUDA runs on another one."""
+    starts = [start for start, _, _ in spans]
+
+    def phase_at(time_ns: int) -> Phase | None:
+        index = bisect_right(starts, time_ns) - 1
+        while index >= 0:
+            start, end, phase = spans[index]
+            if start <= time_ns < end:
+                return phase
+            index -= 1
+            if index < 0 or spans[index][1] <= start:
+                break
+        return None
+
+    return phase_at
+
+
+def _recomputed(rows: HostRows, kinds: NameKinds, contexts: list[Context]) -> list[bool]:
+    """Whether an event runs forward operators again inside an autograd node.
+
+    Backward runs without gradient mode, so an operator below a node that was dispatched with a sequence number of its
+    own is a recomputed forward; what ran between the node's start and the last such operator is recomputation too
+    (a `torch.no_grad` part of the forward has no numbers). A module range inside a node says the same.
+    """
+    inner_forward = [False] * len(contexts)
+    last_forward: dict[int, int] = {}
+    for row, context in enumerate(contexts):
+        if context.node < 0 or row == context.node or kinds.node[rows.name[row]]:
+            continue
+        own_number = rows.sequence[row] >= 0 and rows.forward_thread[row] == _FORWARD_THREAD
+        if context.module > context.node or own_number:
+            inner_forward[row] = True
+            last_forward[context.node] = max(last_forward.get(context.node, 0), rows.end_ns[row])
+    found = []
+    for row, context in enumerate(contexts):
+        until = last_forward.get(context.node, -1) if row != context.node else -1
+        found.append(inner_forward[row] or rows.end_ns[row] <= until)
+    return found
+
+
+def _inferred_kinds(rows: HostRows, kinds: NameKinds) -> list[Phase | None]:
+    """Optimizer and other phases by the annotations that enclose an event on its thread."""
+    found: list[Phase | None] = []
+    for row, parent in enumerate(rows.parent):
+        name = rows.name[row]
+        if kinds.optimizer[name]:
+            found.append(Phase.OPTIMIZER)
+        elif kinds.other[name]:
+            found.append(Phase.OTHER)
+        else:
+            found.append(found[parent] if parent >= 0 else None)
+    return found
+
+
+def _modules(rows: HostRows, kinds: NameKinds, contexts: list[Context]) -> list[str | None]:
+    """Module paths: the innermost range in forward; in backward that of the forward operator with the node's number."""
+    by_sequence: dict[int, str] = {}
+    started: dict[int, int] = {}
+    for row, context in enumerate(contexts):
+        sequence = rows.sequence[row]
+        if sequence < 0 or context.module < 0 or context.module < context.node or kinds.node[rows.name[row]]:
+            continue
+        if rows.start_ns[row] >= started.get(sequence, -1):
+            started[sequence] = rows.start_ns[row]
+            by_sequence[sequence] = kinds.module[rows.name[context.module]] or ""
+    found: list[str | None] = []
+    previous: str | None = None
+    for context in contexts:
+        if context.module > context.node:
+            found.append(kinds.module[rows.name[context.module]])
+        elif context.node >= 0:
+            sequence = rows.sequence[context.node]
+            previous = by_sequence.get(sequence) if sequence >= 0 else previous
+            found.append(previous)
+        else:
+            found.append(None)
+    return found
+
+
+def steps_of(rows: HostRows, kinds: NameKinds) -> tuple[Step, ...]:
+    """The annotated steps in the order of time; none where the trace has no `ProfilerStep#N`."""
+    found = {
+        (number, rows.start_ns[row], rows.end_ns[row])
+        for row, name in enumerate(rows.name)
+        if (number := kinds.step[name]) is not None
+    }
+    return tuple(Step(*step) for step in sorted(found, key=lambda step: step[1]))

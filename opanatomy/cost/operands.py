@@ -1,0 +1,207 @@
+"""What formulas read from a signature: sizes in bytes, broadcasting, data types; `Unknown` where it does not say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import prod
+
+from opanatomy.model import ITEM_SIZE, Argument, Cost, Signature, Tensor
+
+Shape = tuple[int, ...]
+
+#: c10::ScalarType in the order of its codes: what Kineto records for a `dtype` argument.
+_SCALAR_TYPES = (
+    "uint8 int8 int16 int32 int64 float16 float32 float64 complex32 complex64 complex128 bool qint8 quint8 qint32"
+    " bfloat16 quint4x2 quint2x4 bits1x8 bits2x4 bits4x2 bits8 bits16 float8_e5m2 float8_e4m3fn float8_e5m2fnuz"
+    " float8_e4m3fnuz uint16 uint32 uint64"
+).split()
+
+_FLOATS = ("float16", "bfloat16", "float32", "float64")
+_COMPLEX = ("complex32", "complex64", "complex128")
+_INTEGERS = ("int8", "int16", "int32", "int64")
+_DEFAULT = {0: "bool", 1: "int64", 2: "float32", 3: "complex64"}
+
+
+class Unknown(LookupError):
+    """The signature lacks something that the formula needs."""
+
+
+# ----------------------------------------------------------------------------------------------------------- arguments
+
+
+def optional(signature: Signature, index: int) -> Tensor | None:
+    """The tensor at `index`, `None` where it is absent."""
+    value = signature.get(index)
+    return value if isinstance(value, Tensor) else None
+
+
+def tensors(value: Argument) -> tuple[Tensor, ...]:
+    """The elements of a tensor list."""
+    if not isinstance(value, tuple):
+        raise Unknown(f"{value!r} is not a tensor list")
+    found = tuple(item for item in value if isinstance(item, Tensor))
+    if len(found) != len(value):
+        raise Unknown(f"{value!r} is not a tensor list")
+    return found
+
+
+def integer(value: Argument) -> int:
+    """An integer argument."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise Unknown(f"{value!r} is not an integer")
+    return value
+
+
+def flag(value: Argument) -> bool:
+    """A boolean argument."""
+    if not isinstance(value, bool):
+        raise Unknown(f"{value!r} is not a boolean")
+    return value
+
+
+def integers(value: Argument, length: int | None = None) -> Shape:
+    """An integer list; with `length`, a list of one stands for all dimensions."""
+    found = tuple(integer(item) for item in value) if isinstance(value, tuple) else (integer(value),)
+    return found * length if length is not None and len(found) == 1 else found
+
+
+def mask(value: Argument, length: int) -> tuple[bool, ...]:
+    """An `output_mask` of `length` booleans."""
+    if not isinstance(value, tuple) or len(value) != length:
+        raise Unknown(f"{value!r} is no mask of {length}")
+    return tuple(bool(item) for item in value)
+
+
+def scalar_type(value: Argument) -> str | None:
+    """The name of a `dtype` argument: a code of c10::ScalarType or a name; `None` where it is absent."""
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return value.removeprefix("torch.")
+    code = integer(value)
+    return "float8_e8m0fnu" if code == 44 else _SCALAR_TYPES[code]
+
+
+# --------------------------------------------------------------------------------------------------------------- bytes
+
+
+def read(*values: Argument) -> int:
+    """Bytes of all tensors among `values`, lists included: each distinct element once."""
+    total = 0
+    for value in values:
+        if isinstance(value, Tensor):
+            if value.bytes is None:
+                raise Unknown(f"data type of {value}")
+            total += value.bytes
+        elif isinstance(value, tuple):
+            total += read(*value)
+    return total
+
+
+def item(dtype: str | None) -> int:
+    """Bytes of an element of `dtype`."""
+    if dtype is None or dtype not in ITEM_SIZE:
+        raise Unknown(f"size of {dtype}")
+    return ITEM_SIZE[dtype]
+
+
+def fresh(shape: Iterable[int], dtype: str | None) -> int:
+    """Bytes of a new tensor."""
+    return prod(shape) * item(dtype)
+
+
+def moved(read_bytes: int, written_bytes: int, flops: int = 0) -> Cost:
+    """A cost in one line."""
+    return Cost(flops=flops, read_bytes=read_bytes, written_bytes=written_bytes)
+
+
+# ---------------------------------------------------------------------------------------------------------- dimensions
+
+
+def axis(dim: int, dims: int) -> int:
+    """A dimension counted from the front."""
+    if not -max(dims, 1) <= dim < max(dims, 1):
+        raise Unknown(f"dimension {dim} of {dims}")
+    return dim % max(dims, 1)
+
+
+def broadcast(*shapes: Shape) -> Shape:
+    """The shape that NumPy's rule gives."""
+    length = max(map(len, shapes), default=0)
+    result = [1] * length
+    for shape in shapes:
+        for place, size in enumerate(shape, length - len(shape)):
+            if size != 1:
+                if result[place] not in (1, size):
+                    raise Unknown(f"{shapes} do not broadcast")
+                result[place] = size
+    return tuple(result)
+
+
+# ---------------------------------------------------------------------------------------------------------- data types
+
+
+def category(dtype: str) -> int:
+    """0 bool, 1 integer, 2 floating, 3 complex."""
+    if dtype == "bool":
+        return 0
+    if dtype.startswith("complex"):
+        return 3
+    return 2 if "float" in dtype else 1
+
+
+def floating(dtype: str) -> str:
+    """The data type of `exp(x)` and `x / y`: integers become float32."""
+    return dtype if category(dtype) >= 2 else "float32"
+
+
+def accumulated(dtype: str) -> str:
+    """The data type of `sum(x)`: integers become int64."""
+    return dtype if category(dtype) >= 2 else "int64"
+
+
+def _wider(a: str, b: str) -> str:
+    """c10::promoteTypes of two data types."""
+    if a == b:
+        return a
+    low, high = sorted((a, b), key=category)
+    if category(low) < category(high):
+        if category(high) == 3 and category(low) == 2:
+            return _COMPLEX[max(_COMPLEX.index(high), _FLOATS.index(low) - 1 if low in _FLOATS[1:] else 0)]
+        return high
+    for family in (_FLOATS, _COMPLEX, _INTEGERS):
+        if a in family and b in family:
+            wider = family[max(family.index(a), family.index(b))]
+            return "float32" if {a, b} == {"float16", "bfloat16"} else wider
+    if "uint8" in (a, b):
+        other = a if b == "uint8" else b
+        if other in _INTEGERS:
+            return "int16" if other == "int8" else other
+    raise Unknown(f"promotion of {a} and {b}")
+
+
+def _combine(higher: str | None, lower: str | None) -> str | None:
+    """A priority's data type with that of the next lower one, which counts only where its category is higher."""
+    if higher is None or lower is None:
+        return higher or lower
+    return _wider(higher, lower) if category(lower) > category(higher) else higher
+
+
+def promote(*operands: Argument) -> str:
+    """The data type that torch computes in: tensors first, then 0-dimensional tensors, then numbers."""
+    ranked: list[str | None] = [None, None, None]
+    for operand in operands:
+        if isinstance(operand, Tensor):
+            if operand.dtype is None:
+                raise Unknown(f"data type of {operand}")
+            place, dtype = (0 if operand.shape else 1), operand.dtype
+        elif isinstance(operand, bool | int | float):
+            place, dtype = 2, _DEFAULT[0 if isinstance(operand, bool) else 1 if isinstance(operand, int) else 2]
+        else:
+            continue
+        held = ranked[place]
+        ranked[place] = dtype if held is None else _wider(held, dtype)
+    result = _combine(_combine(ranked[0], ranked[1]), ranked[2])
+    if result is None:
+        raise Unknown("no operand has a data type")
+    return result

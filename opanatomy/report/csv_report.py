@@ -1,0 +1,46 @@
+"""The operators as CSV, one row per operator, signature and phase, for spreadsheets and data frames.
+
+The columns are those of `OperatorRow` in base units (nanoseconds, FLOPs, bytes), then what they give together:
+FLOPs a second, bytes a second, FLOPs a byte. An empty cell is what is not known.
+"""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import fields
+from io import StringIO
+from typing import Final
+
+from opanatomy.model import Anatomy, OperatorRow
+from opanatomy.report import units
+from opanatomy.report.totals import moved
+
+_RECORD: Final = tuple(item.name for item in fields(OperatorRow))
+_DERIVED: Final = ("flops_per_second", "bytes_per_second", "flops_per_byte")
+
+
+def csv_report(anatomy: Anatomy) -> str:
+    """The operators of the anatomy as CSV text with one header line."""
+    text = StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(_RECORD + _DERIVED)
+    for row in anatomy.operators:
+        writer.writerow([_cell(getattr(row, name)) for name in _RECORD] + _derived(row))
+    return text.getvalue()
+
+
+def _derived(row: OperatorRow) -> list[str]:
+    moved_bytes = moved(row)
+    intensity = None if row.flops is None or not moved_bytes else row.flops / moved_bytes
+    rates = (units.per_second(row.flops, row.time_ns), units.per_second(moved_bytes, row.time_ns), intensity)
+    return [units.plain(rate) for rate in rates]
+
+
+def _cell(value: object) -> object:
+    """The value; a text that a spreadsheet would run as a formula gets an apostrophe in front.
+
+    A trace from anywhere may name its operators at will; a signature whose first argument is absent (`-, ...`) is none.
+    """
+    if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) and not f"{value},".startswith("-,"):
+        return f"'{value}"
+    return value

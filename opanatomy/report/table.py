@@ -1,0 +1,115 @@
+"""A text table that fits: numbers keep every digit, names give way first, columns drop last."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from rich.cells import cell_len
+from rich.text import Text
+
+_GAP: Final = 2
+_BLOCKS: Final = " ▏▎▍▌▋▊▉"
+_BAR_LEAST, _BAR_MOST = 8, 24
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """A column of numbers, right-aligned; with `name` one of text that may be cut, down to `least` cells.
+
+    Where the table is too wide still, the column with the highest `drop` goes first, and one of `drop` 0 never.
+    """
+
+    header: str
+    name: bool = False
+    least: int = 12
+    drop: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """The cells of a row, one for each column; `mark` colours a swatch before the first cell and the bar."""
+
+    cells: tuple[str, ...]
+    mark: str | None = None
+    bar: float | None = None
+    strong: bool = False
+
+
+def table(columns: Sequence[Column], rows: Sequence[Row], width: int, *, swatches: bool = False) -> list[Text]:
+    """The table as lines of at most `width` cells, the first column's header as its title.
+
+    `swatches` puts a coloured square before the first cell of each row that has a mark; where room is left and rows
+    have a `bar` (0 to 1), a bar is drawn at the right.
+    """
+    header = Row(cells=tuple(column.header for column in columns), strong=True)
+    natural = [max(cell_len(row.cells[i]) for row in (header, *rows)) for i in range(len(columns))]
+    indent = _GAP if swatches else 0
+    widths = _fit(columns, natural, width - indent)
+    used = indent + sum(widths.values()) + _GAP * (len(widths) - 1)
+    bar = min(width - used - _GAP, _BAR_MOST)
+    title = _line(header, columns, widths, swatches=swatches)
+    title.stylize("not bold dim", indent + widths[0])
+    lines = [title, Text("─" * used, style="dim")]
+    for row in rows:
+        line = _line(row, columns, widths, swatches=swatches)
+        if bar >= _BAR_LEAST and row.bar is not None:
+            line.append(" " * _GAP)
+            line.append(_bar(row.bar, bar), style=row.mark)
+        line.rstrip()
+        lines.append(line)
+    return lines
+
+
+def cut(name: str, width: int) -> str:
+    """The name in at most `width` cells: its two ends with an ellipsis between where it is longer."""
+    if cell_len(name) <= width:
+        return name
+    tail = max(width - 1, 0) // 2
+    head = max(width - 1 - tail, 0)
+    return f"{_crop(name, head)}…{_crop(name[::-1], tail)[::-1]}"
+
+
+def _crop(text: str, width: int) -> str:
+    end, used = 0, 0
+    for character in text:
+        used += cell_len(character)
+        if used > width:
+            break
+        end += 1
+    return text[:end]
+
+
+def _fit(columns: Sequence[Column], natural: Sequence[int], width: int) -> dict[int, int]:
+    """The width of each column that is kept, by its index."""
+    kept = list(range(len(columns)))
+    while True:
+        widths = {i: natural[i] for i in kept}
+        excess = sum(widths.values()) + _GAP * (len(kept) - 1) - width
+        while excess > 0 and (names := [i for i in kept if columns[i].name and widths[i] > columns[i].least]):
+            widths[max(names, key=lambda i: widths[i])] -= 1
+            excess -= 1
+        droppable = [i for i in kept if columns[i].drop]
+        if excess <= 0 or not droppable:
+            return widths
+        kept.remove(max(droppable, key=lambda i: columns[i].drop))
+
+
+def _line(row: Row, columns: Sequence[Column], widths: dict[int, int], *, swatches: bool) -> Text:
+    line = Text(style="bold" if row.strong else "", end="")
+    if swatches:
+        line.append("■ " if row.mark else "  ", style=row.mark)
+    for i, width in widths.items():
+        text = cut(row.cells[i], width)
+        padding = " " * (width - cell_len(text))
+        line.append(" " * _GAP if i else "")
+        line.append(text + padding if columns[i].name else padding + text)
+    return line
+
+
+def _bar(fraction: float, width: int) -> str:
+    """A bar of eighths of a cell; what is more than nothing shows at least one of them."""
+    eighths = max(round(fraction * width * 8), 1 if fraction > 0 else 0)
+    full, rest = divmod(min(eighths, width * 8), 8)
+    return "█" * full + _BLOCKS[rest].strip()

@@ -1,0 +1,70 @@
+"""Sums over rows of an anatomy, in which what is not known stays apart from 0."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from opanatomy.model import ClassRow, OperatorRow
+
+Row = TypeVar("Row", ClassRow, OperatorRow)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Total:
+    """The sum of some rows; `flops` and `bytes` are `None` where no row knows them.
+
+    `costed_ns` is the time of the work that `flops` are known of, `bounded_ns` of the work that `bound_ns` is known of.
+    """
+
+    calls: int
+    time_ns: int
+    flops: int | None
+    bytes: int | None
+    costed_ns: int
+    bound_ns: int | None
+    bounded_ns: int
+
+    @property
+    def flops_are_all(self) -> bool:
+        """Whether `flops` are those of all the work, not of the part that has a formula."""
+        return self.costed_ns == self.time_ns
+
+    @property
+    def intensity(self) -> float | None:
+        """FLOPs a byte; `None` where one is not known or nothing moved."""
+        return None if self.flops is None or not self.bytes else self.flops / self.bytes
+
+
+def total(rows: Iterable[Row]) -> Total:
+    """The sum of class rows or of operator rows."""
+    rows = tuple(rows)
+    bounded = [row for row in rows if row.bound_ns is not None]
+    return Total(
+        calls=sum(row.calls for row in rows),
+        time_ns=sum(row.time_ns for row in rows),
+        flops=_known(row.flops for row in rows),
+        bytes=_known(moved(row) for row in rows),
+        costed_ns=sum(_costed_ns(row) for row in rows),
+        bound_ns=_known(row.bound_ns for row in rows),
+        bounded_ns=sum(_costed_ns(row) for row in bounded),
+    )
+
+
+def moved(row: ClassRow | OperatorRow) -> int | None:
+    """Bytes read and written; `None` where one is not known."""
+    if row.read_bytes is None or row.written_bytes is None:
+        return None
+    return row.read_bytes + row.written_bytes
+
+
+def _costed_ns(row: ClassRow | OperatorRow) -> int:
+    if row.flops is None:
+        return 0
+    return row.time_ns - row.uncosted_ns if isinstance(row, ClassRow) else row.time_ns
+
+
+def _known(values: Iterable[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None

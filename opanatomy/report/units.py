@@ -1,0 +1,138 @@
+"""The only number formatting of the project: integers in base units in, text with the unit that is meant out.
+
+Three significant digits, a space before the unit, `-` for what is not known. Rounding never claims more than is so:
+what is more than nothing is never printed as 0, what is less than the whole never as 100 %.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+UNKNOWN: Final = "-"
+
+_Scale = Sequence[tuple[int, str]]
+_TIME: Final[_Scale] = (
+    (1, "ns"), (10**3, "us"), (10**6, "ms"), (10**9, "s"), (60 * 10**9, "min"), (3600 * 10**9, "h"),
+)  # fmt: skip
+_DECIMAL: Final = tuple((1000**power, prefix) for power, prefix in enumerate(("", "k", "M", "G", "T", "P", "E")))
+_BINARY: Final = tuple((1024**power, prefix) for power, prefix in enumerate(("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")))
+
+
+def duration(ns: float | None) -> str:
+    """A duration of `ns` nanoseconds: `812 ns`, `4.12 ms`, `1.50 min`."""
+    return _with_unit(ns, _TIME, "")
+
+
+def size(count: float | None) -> str:
+    """Bytes in decimal units: `1.34 GB` is 1.34 * 10^9 bytes."""
+    return _with_unit(count, _DECIMAL, "B")
+
+
+def binary_size(count: float | None) -> str:
+    """Bytes in binary units: `1.25 GiB` is 1.25 * 2^30 bytes."""
+    return _with_unit(count, _BINARY, "B")
+
+
+def flops(count: float | None) -> str:
+    """Floating-point operations: `335 GFLOP`."""
+    return _with_unit(count, _DECIMAL, "FLOP")
+
+
+def flop_rate(per_second: float | None) -> str:
+    """Floating-point operations a second: `312 TFLOP/s`."""
+    return _with_unit(per_second, _DECIMAL, "FLOP/s")
+
+
+def byte_rate(per_second: float | None) -> str:
+    """Bytes a second: `900 GB/s`."""
+    return _with_unit(per_second, _DECIMAL, "B/s")
+
+
+def prefixed(value: float | None) -> str:
+    """A number with its decimal prefix, for a column whose header names the unit: `335 G`."""
+    return _with_unit(value, _DECIMAL, "")
+
+
+def count(number: int | None) -> str:
+    """A count in full, with thousands separators: `335,143,938`."""
+    return UNKNOWN if number is None else f"{number:,d}"
+
+
+def ratio(value: float | None) -> str:
+    """A quotient without a unit: `2.00`, `0.44`, `27.3`, `1,234`; what is not quite nothing is `<0.01`."""
+    if value is None:
+        return UNKNOWN
+    if 0 < value < 0.005:
+        return "<0.01"
+    for decimals in (2, 1):
+        text = f"{value:.{decimals}f}"
+        if _digits(text) <= 3:
+            return text
+    return f"{value:,.0f}"
+
+
+def share(part: float | None, whole: float | None, *, decimals: int = 1) -> str:
+    """`part` of `whole` in percent: `38.0 %`; `<0.1 %` and `>99.9 %` where rounding would say nothing or all of it.
+
+    `-` where one is not known or `whole` is 0.
+    """
+    if part is None or not whole:
+        return UNKNOWN
+    if part < 0:
+        return f"-{share(-part, whole, decimals=decimals)}"
+    text = f"{100 * part / whole:.{decimals}f}"
+    least = 10**-decimals
+    if part > 0 and float(text) == 0:
+        return f"<{least:.{decimals}f} %"
+    if part < whole and float(text) >= 100:
+        return f">{100 - least:.{decimals}f} %"
+    return f"{text} %"
+
+
+def change(new: float | None, old: float | None) -> str:
+    """What `new` is more or less than `old`: `+3.5 %`, `-12.0 %`; `-` where one is not known or `old` is 0."""
+    if new is None or not old:
+        return UNKNOWN
+    difference = 100 * (new - old) / old
+    text = f"{difference:+,.1f}"
+    if difference and float(text.replace(",", "")) == 0:
+        return "<+0.1 %" if difference > 0 else ">-0.1 %"
+    return f"{text} %" if difference else "0.0 %"
+
+
+def per_second(amount: float | None, ns: int | None) -> float | None:
+    """`amount` in `ns` nanoseconds as a rate a second; `None` where one is not known or no time passed."""
+    return None if amount is None or not ns else amount * 1e9 / ns
+
+
+def plain(value: float | None) -> str:
+    """A number for a machine: six significant digits, no separators, nothing where it is not known."""
+    return "" if value is None else f"{value:.6g}"
+
+
+def _with_unit(value: float | None, scale: _Scale, unit: str) -> str:
+    if value is None:
+        return UNKNOWN
+    if value < 0:
+        return f"-{_with_unit(-value, scale, unit)}"
+    number, prefix = _scaled(value, scale)
+    return f"{number} {prefix}{unit}".rstrip()
+
+
+def _scaled(value: float, scale: _Scale) -> tuple[str, str]:
+    """The number at three significant digits and the prefix that goes with it."""
+    index = max((i for i, (factor, _) in enumerate(scale) if value >= factor), default=0)
+    factor, prefix = scale[index]
+    if index == 0 and value == int(value):
+        return str(int(value)), prefix
+    text = ratio(value / factor)
+    upper = scale[index + 1] if index + 1 < len(scale) else None
+    # 999.7 ms and 59.97 s round to what is written 1.00 s and 1.00 min.
+    if upper and not text.startswith("<") and float(text.replace(",", "")) * factor >= upper[0]:
+        return ratio(value / upper[0]), upper[1]
+    return text, prefix
+
+
+def _digits(text: str) -> int:
+    return sum(character.isdigit() for character in text)

@@ -1,0 +1,30 @@
+"""What every test may use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add `--update-golden`."""
+    parser.addoption("--update-golden", action="store_true", help="rewrite tests/golden/ with what the tests get")
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """A check that a text is that of the file of this name in tests/golden; `--update-golden` writes the file."""
+
+    def check(name: str, text: str) -> None:
+        path = GOLDEN / name
+        if request.config.getoption("--update-golden"):
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(text.encode())
+        assert path.exists(), f"no golden file {name}: run pytest --update-golden and read what it wrote"
+        assert path.read_bytes().decode() == text
+
+    return check
