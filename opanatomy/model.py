@@ -103,7 +103,7 @@ class Tensor:
         return f"{self.dtype or '?'}[{','.join(map(str, self.shape))}]"
 
 
-Argument: TypeAlias = "Tensor | int | float | bool | str | None | tuple[Argument, ...]"
+Argument: TypeAlias = "Tensor | int | float | bool | str | tuple[Argument, ...] | None"
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +260,8 @@ class Capture:
     profiled_step_ns: tuple[int, ...] = ()
     #: Module path -> class name, in the order of `named_modules`.
     modules: dict[str, str] = field(default_factory=dict)
-    #: External id of an operator call with tensor lists -> the data type of their elements (Kineto drops it).
+    #: External id of an operator call with tensor lists -> the data type of the elements of each list in turn, comma
+    #: between (Kineto drops it).
     list_dtypes: dict[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 

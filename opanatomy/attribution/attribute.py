@@ -4,53 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from opanatomy.attribution.linking import OUTSIDE, Launch, Links, enclosing_rows, link_work
 from opanatomy.attribution.nesting import order_of, parents_of, self_times
 from opanatomy.attribution.phases import HostRows, Placed, Step, kinds_of, place, steps_of
 from opanatomy.model import Phase
-
-Int64 = npt.NDArray[np.int64]
-
-
-class HostColumns(Protocol):
-    """What attribution reads of host events (`trace.HostEvents` has it)."""
-
-    name: Int64
-    thread: Int64
-    start_ns: Int64
-    duration_ns: Int64
-    external_id: Int64
-    sequence: Int64
-    forward_thread: Int64
-    signature: Int64
-
-
-class LaunchColumns(Protocol):
-    """What attribution reads of launches."""
-
-    name: Int64
-    thread: Int64
-    start_ns: Int64
-    duration_ns: Int64
-    correlation: Int64
-    external_id: Int64
-
-
-class WorkColumns(Protocol):
-    """What attribution reads of device work."""
-
-    name: Int64
-    device: Int64
-    stream: Int64
-    start_ns: Int64
-    duration_ns: Int64
-    correlation: Int64
-    external_id: Int64
+from opanatomy.tables import Bool, DeviceWork, HostEvents, Int64, Launches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,10 +24,11 @@ class HostTable:
     duration_ns: Int64
     self_ns: Int64
     signature: Int64
+    annotation: Int64
     parent: Int64
     phase: Sequence[Phase]
     module: Sequence[str | None]
-    in_window: npt.NDArray[np.bool_]
+    in_window: Bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,10 +54,10 @@ class Attribution:
     work: WorkTable
     steps: tuple[Step, ...]
     window: tuple[int, int]
-    phases_annotated: bool
+    spans: tuple[tuple[int, int, Phase], ...]
 
 
-def attribute(names: Sequence[str], host: HostColumns, launches: LaunchColumns, work: WorkColumns) -> Attribution:
+def attribute(names: Sequence[str], host: HostEvents, launches: Launches, work: DeviceWork) -> Attribution:
     """Nest the host events, place them in phases, modules and steps, and trace the device work back to them."""
     order = order_of(host.thread, host.start_ns, host.duration_ns)
     thread, start, duration = host.thread[order], host.start_ns[order], host.duration_ns[order]
@@ -112,7 +74,8 @@ def attribute(names: Sequence[str], host: HostColumns, launches: LaunchColumns, 
     window = _window(steps, start, duration, work)
     table = HostTable(
         name=host.name[order], thread=thread, start_ns=start, duration_ns=duration,
-        self_ns=self_times(parent, start, duration), signature=host.signature[order], parent=parent,
+        self_ns=self_times(parent, start, duration), signature=host.signature[order],
+        annotation=host.annotation[order], parent=parent,
         phase=placed.phase, module=placed.module, in_window=(start >= window[0]) & (start <= window[1]),
     )  # fmt: skip
     return Attribution(
@@ -120,7 +83,7 @@ def attribute(names: Sequence[str], host: HostColumns, launches: LaunchColumns, 
         work=_work_table(work, links, placed, window, bool(steps)),
         steps=steps,
         window=window,
-        phases_annotated=placed.annotated,
+        spans=placed.spans,
     )
 
 
@@ -128,8 +91,8 @@ def _link(
     names: Sequence[str],
     host_external: Int64,
     host: tuple[Int64, Int64, Int64, Int64],
-    launches: LaunchColumns,
-    work: WorkColumns,
+    launches: Launches,
+    work: DeviceWork,
 ) -> Links:
     thread, start, duration, parent = host
     graphs = np.array(["GraphLaunch" in name for name in names], dtype=bool)
@@ -143,16 +106,20 @@ def _link(
     return link_work(work.correlation, work.external_id, work.start_ns, launch, launch_host, host_external)
 
 
-def _window(steps: tuple[Step, ...], start: Int64, duration: Int64, work: WorkColumns) -> tuple[int, int]:
+def _window(steps: tuple[Step, ...], start: Int64, duration: Int64, work: DeviceWork) -> tuple[int, int]:
     """From the first annotated step to the end of the last; the whole trace where there is none."""
     if steps:
         return steps[0].start_ns, max(step.end_ns for step in steps)
     begins = [int(column.min()) for column in (start, work.start_ns) if len(column)]
-    ends = [int((first + long).max()) for first, long in ((start, duration), (work.start_ns, work.duration_ns)) if len(first)]
+    ends = [
+        int((first + long).max())
+        for first, long in ((start, duration), (work.start_ns, work.duration_ns))
+        if len(first)
+    ]
     return min(begins, default=0), max(ends, default=0)
 
 
-def _work_table(work: WorkColumns, links: Links, placed: Placed, window: tuple[int, int], stepped: bool) -> WorkTable:
+def _work_table(work: DeviceWork, links: Links, placed: Placed, window: tuple[int, int], stepped: bool) -> WorkTable:
     link = links.link
     if stepped:
         outside = (links.launched_ns < window[0]) | (links.launched_ns > window[1])

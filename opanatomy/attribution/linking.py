@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-Int64 = npt.NDArray[np.int64]
+from opanatomy.tables import Bool, Int64
 
 #: How a piece of device work was traced back.
 LINKED, GRAPH, NO_LAUNCH, OUTSIDE = range(4)
@@ -22,7 +21,7 @@ class Launch:
     start_ns: Int64
     correlation: Int64
     external_id: Int64
-    is_graph: npt.NDArray[np.bool_]
+    is_graph: Bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
-Int64 = npt.NDArray[np.int64]
+from opanatomy.tables import Int64
 
 #: A child may stick out of its parent by clock rounding, never by more.
 SLACK_NS = 1000

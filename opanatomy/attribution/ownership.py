@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
-Int64 = npt.NDArray[np.int64]
+from opanatomy.tables import Int64
 
 
-def own(parents: Int64, computes: Sequence[bool], delegates: Sequence[bool]) -> Int64:
+def own(
+    parents: Int64, computes: Sequence[bool], delegates: Sequence[bool], works: Sequence[bool] | None = None
+) -> Int64:
     """For each host event the row of the call it is part of, -1 for those that only dispatch.
 
     The outermost operator that computes owns all that runs below it: a copy inside `aten::addmm` is part of the
-    addmm. An operator that `delegates` owns only where nothing below it computes. Rows are in the order of
+    addmm. An operator that `delegates` owns only where it works itself: it launched device work (`works`, known on an
+    accelerator), or nothing below it computes (all that can be known on the CPU). Rows are in the order of
     `nesting.order_of`, so parents come before their children.
     """
     count = len(parents)
@@ -24,11 +26,12 @@ def own(parents: Int64, computes: Sequence[bool], delegates: Sequence[bool]) -> 
         parent = above[row]
         if parent >= 0 and (computing_below[row] or computes[row]):
             computing_below[parent] = True
+    hands_on = computing_below if works is None else [not work for work in works]
     owner = [-1] * count
     for row in range(count):
         parent = above[row]
         if parent >= 0 and owner[parent] >= 0:
             owner[row] = owner[parent]
-        elif computes[row] and not (delegates[row] and computing_below[row]):
+        elif computes[row] and not (delegates[row] and hands_on[row]):
             owner[row] = row
     return np.array(owner, dtype=np.int64)

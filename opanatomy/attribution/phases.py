@@ -1,4 +1,4 @@
-"""The phase and the module of each host event: from a capture's ranges, else from what autograd and optimizers leave."""
+"""The phase and module of each host event: from a capture's ranges, else from what autograd and optimizers leave."""
 
 from __future__ import annotations
 
@@ -80,7 +80,8 @@ class Placed:
 
     phase: list[Phase]
     module: list[str | None]
-    annotated: bool
+    #: The phase ranges of a capture: (start, end, phase), in order.
+    spans: tuple[tuple[int, int, Phase], ...]
 
 
 def place(rows: HostRows, kinds: NameKinds) -> Placed:
@@ -103,7 +104,7 @@ def place(rows: HostRows, kinds: NameKinds) -> Placed:
         if found is Phase.BACKWARD and recomputed[row]:
             found = Phase.RECOMPUTE
         phases.append(found)
-    return Placed(phases, _modules(rows, kinds, contexts), bool(spans))
+    return Placed(phases, _modules(rows, kinds, contexts), tuple(spans))
 
 
 def _contexts(rows: HostRows, kinds: NameKinds) -> list[Context]:

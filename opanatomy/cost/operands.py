@@ -10,14 +10,11 @@ from opanatomy.model import ITEM_SIZE, Argument, Cost, Signature, Tensor
 Shape = tuple[int, ...]
 
 #: c10::ScalarType in the order of its codes: what Kineto records for a `dtype` argument.
-_SCALAR_TYPES = (
-    "uint8 int8 int16 int32 int64 float16 float32 float64 complex32 complex64 complex128 bool qint8 quint8 qint32"
-    " bfloat16 quint4x2 quint2x4 bits1x8 bits2x4 bits4x2 bits8 bits16 float8_e5m2 float8_e4m3fn float8_e5m2fnuz"
-    " float8_e4m3fnuz uint16 uint32 uint64"
-).split()
+_SCALAR_TYPES = ["uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64", "complex32", "complex64", "complex128", "bool", "qint8", "quint8", "qint32", "bfloat16", "quint4x2", "quint2x4", "bits1x8", "bits2x4", "bits4x2", "bits8", "bits16", "float8_e5m2", "float8_e4m3fn", "float8_e5m2fnuz", "float8_e4m3fnuz", "uint16", "uint32", "uint64"]
 
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 _COMPLEX = ("complex32", "complex64", "complex128")
+_COMPLEX_OF = {"float16": 0, "bfloat16": 1, "float32": 1, "float64": 2}
 _INTEGERS = ("int8", "int16", "int32", "int64")
 _DEFAULT = {0: "bool", 1: "int64", 2: "float32", 3: "complex64"}
 
@@ -167,7 +164,7 @@ def _wider(a: str, b: str) -> str:
     low, high = sorted((a, b), key=category)
     if category(low) < category(high):
         if category(high) == 3 and category(low) == 2:
-            return _COMPLEX[max(_COMPLEX.index(high), _FLOATS.index(low) - 1 if low in _FLOATS[1:] else 0)]
+            return _COMPLEX[max(_COMPLEX.index(high), _COMPLEX_OF[low])]
         return high
     for family in (_FLOATS, _COMPLEX, _INTEGERS):
         if a in family and b in family:

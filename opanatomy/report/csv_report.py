@@ -17,6 +17,7 @@ from opanatomy.report.totals import moved
 
 _RECORD: Final = tuple(item.name for item in fields(OperatorRow))
 _DERIVED: Final = ("flops_per_second", "bytes_per_second", "flops_per_byte")
+_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
 
 
 def csv_report(anatomy: Anatomy) -> str:
@@ -41,6 +42,5 @@ def _cell(value: object) -> object:
 
     A trace from anywhere may name its operators at will; a signature whose first argument is absent (`-, ...`) is none.
     """
-    if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) and not f"{value},".startswith("-,"):
-        return f"'{value}"
-    return value
+    absent = isinstance(value, str) and f"{value},".startswith("-,")
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) and not absent else value

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, Final
 
@@ -13,12 +12,12 @@ from opanatomy.model import SCHEMA, Anatomy
 
 #: The keys of schema 1 in the order of the file.
 _SECTIONS: Final = (
-    "schema", "provenance", "environment", "workload", "conventions", "step", "classes", "ratios", "operators", "kernels",
-    "modules", "memory", "timeline", "device", "ledger", "ranks", "warnings",
+    "schema", "provenance", "environment", "workload", "conventions", "step", "classes", "ratios", "operators",
+    "kernels", "modules", "memory", "timeline", "device", "ledger", "ranks", "warnings",
 )  # fmt: skip
 
 #: Keys of schema 1 that no record carries yet.
-_RESERVED: Final[Mapping[str, Mapping[str, object]]] = {
+_RESERVED: Final[dict[str, dict[str, object]]] = {
     "memory": {"timeline": []},
     "timeline": {"streams": []},
     "device": {"sm_efficiency": None, "occupancy": None, "tensor_core_ns": None},

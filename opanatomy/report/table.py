@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from rich.cells import cell_len
 from rich.text import Text
 
+#: Prose and rules are not wider than this, however wide the terminal.
+PAGE: Final = 100
 _GAP: Final = 2
+#: The space after a number, and the character that stands for it while lines are broken.
+_NUMBER: Final = re.compile(r"(?<=\d) (?=[%\w])")
+_GLUE: Final = "\N{NO-BREAK SPACE}"
 _BLOCKS: Final = " ▏▎▍▌▋▊▉"
 _BAR_LEAST, _BAR_MOST = 8, 24
 
@@ -18,7 +24,8 @@ _BAR_LEAST, _BAR_MOST = 8, 24
 class Column:
     """A column of numbers, right-aligned; with `name` one of text that may be cut, down to `least` cells.
 
-    Where the table is too wide still, the column with the highest `drop` goes first, and one of `drop` 0 never.
+    Where the table is too wide still, the column with the highest `drop` goes first, and one of `drop` 0 never; a
+    column of empty cells goes in any case.
     """
 
     header: str
@@ -44,13 +51,19 @@ def table(columns: Sequence[Column], rows: Sequence[Row], width: int, *, swatche
     have a `bar` (0 to 1), a bar is drawn at the right.
     """
     header = Row(cells=tuple(column.header for column in columns), strong=True)
-    natural = [max(cell_len(row.cells[i]) for row in (header, *rows)) for i in range(len(columns))]
+    rows = [replace(row, cells=tuple(map(printable, row.cells))) for row in rows]
+    natural = {
+        i: max(cell_len(row.cells[i]) for row in (header, *rows))
+        for i, column in enumerate(columns)
+        if not column.drop or any(row.cells[i] for row in rows)
+    }
     indent = _GAP if swatches else 0
     widths = _fit(columns, natural, width - indent)
     used = indent + sum(widths.values()) + _GAP * (len(widths) - 1)
     bar = min(width - used - _GAP, _BAR_MOST)
     title = _line(header, columns, widths, swatches=swatches)
     title.stylize("not bold dim", indent + widths[0])
+    title.rstrip()
     lines = [title, Text("─" * used, style="dim")]
     for row in rows:
         line = _line(row, columns, widths, swatches=swatches)
@@ -60,6 +73,29 @@ def table(columns: Sequence[Column], rows: Sequence[Row], width: int, *, swatche
         line.rstrip()
         lines.append(line)
     return lines
+
+
+def prose(text: str, width: int, *, style: str = "") -> list[Text]:
+    """The text as lines of at most `width` cells, broken between words, never between a number and its unit."""
+    width = min(max(width, 8), PAGE)
+    lines = [""]
+    for word in _NUMBER.sub(_GLUE, printable(text)).split(" "):
+        if lines[-1] and cell_len(lines[-1]) + 1 + cell_len(word) <= width:
+            lines[-1] += f" {word}"
+            continue
+        if lines[-1]:
+            lines.append("")
+        while cell_len(word) > width:
+            lines[-1] = _crop(word, width)
+            word = word[len(lines[-1]) :]
+            lines.append("")
+        lines[-1] = word
+    return [Text(line.replace(_GLUE, " ").rstrip(), style=style) for line in lines]
+
+
+def printable(text: str) -> str:
+    """The text with a mark for each character that a terminal would act on: escapes, line ends, writing directions."""
+    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
 
 
 def cut(name: str, width: int) -> str:
@@ -81,9 +117,9 @@ def _crop(text: str, width: int) -> str:
     return text[:end]
 
 
-def _fit(columns: Sequence[Column], natural: Sequence[int], width: int) -> dict[int, int]:
+def _fit(columns: Sequence[Column], natural: dict[int, int], width: int) -> dict[int, int]:
     """The width of each column that is kept, by its index."""
-    kept = list(range(len(columns)))
+    kept = list(natural)
     while True:
         widths = {i: natural[i] for i in kept}
         excess = sum(widths.values()) + _GAP * (len(kept) - 1) - width
@@ -97,7 +133,7 @@ def _fit(columns: Sequence[Column], natural: Sequence[int], width: int) -> dict[
 
 
 def _line(row: Row, columns: Sequence[Column], widths: dict[int, int], *, swatches: bool) -> Text:
-    line = Text(style="bold" if row.strong else "", end="")
+    line = Text(style="bold" if row.strong else "")
     if swatches:
         line.append("■ " if row.mark else "  ", style=row.mark)
     for i, width in widths.items():

@@ -7,6 +7,7 @@ what is more than nothing is never printed as 0, what is less than the whole nev
 from __future__ import annotations
 
 from collections.abc import Sequence
+from decimal import Decimal
 from typing import Final
 
 UNKNOWN: Final = "-"
@@ -72,6 +73,15 @@ def ratio(value: float | None) -> str:
     return f"{value:,.0f}"
 
 
+def rate(per_second: float | None, what: str) -> str:
+    """`what` a second, without prefixes: `0.0788 samples/s`, `1,234 samples/s`."""
+    if per_second is None:
+        return UNKNOWN
+    if 0 < per_second < 1e-4:
+        return f"<0.0001 {what}/s"
+    return f"{per_second:.3g} {what}/s" if per_second < 0.9995 else f"{ratio(per_second)} {what}/s"
+
+
 def share(part: float | None, whole: float | None, *, decimals: int = 1) -> str:
     """`part` of `whole` in percent: `38.0 %`; `<0.1 %` and `>99.9 %` where rounding would say nothing or all of it.
 
@@ -107,8 +117,8 @@ def per_second(amount: float | None, ns: int | None) -> float | None:
 
 
 def plain(value: float | None) -> str:
-    """A number for a machine: six significant digits, no separators, nothing where it is not known."""
-    return "" if value is None else f"{value:.6g}"
+    """A number for a machine: six significant digits, no separators, no exponent, nothing where it is not known."""
+    return "" if value is None else f"{Decimal(f'{value:.6g}'):f}"
 
 
 def _with_unit(value: float | None, scale: _Scale, unit: str) -> str:

@@ -14,7 +14,8 @@ import numpy as np
 
 from opanatomy.errors import TraceError
 from opanatomy.model import METADATA_KEY, Capture, Environment
-from opanatomy.trace.columns import DeviceWork, HostEvents, Launches, Trace
+from opanatomy.tables import DeviceWork, HostEvents, Launches
+from opanatomy.trace.columns import Trace
 from opanatomy.trace.schema import Args, Event
 from opanatomy.trace.signatures import RawArguments, parse_signature
 from opanatomy.trace.stream import EventStream
@@ -31,7 +32,17 @@ CATEGORIES = {
     "concurrent_kernel": KERNEL, "mtia_insight": KERNEL, "hpu_kernel": KERNEL,
 }  # fmt: skip
 
-_HOST = ("name", "thread", "start_ns", "duration_ns", "external_id", "sequence", "forward_thread", "signature", "annotation")
+_HOST = (
+    "name",
+    "thread",
+    "start_ns",
+    "duration_ns",
+    "external_id",
+    "sequence",
+    "forward_thread",
+    "signature",
+    "annotation",
+)
 _LAUNCH = ("name", "thread", "start_ns", "duration_ns", "correlation", "external_id")
 _WORK = ("name", "device", "stream", "start_ns", "duration_ns", "correlation", "external_id", "kind")
 _NO_ARGS = Args()

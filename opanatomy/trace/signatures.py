@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any, TypeAlias
 
 import msgspec
 
 from opanatomy.model import Argument, Signature, Tensor
 
-#: Raw JSON of "Input Dims", "Input type", "Input Strides", "Concrete Inputs"; and the data type of list elements.
+#: Raw JSON of "Input Dims", "Input type", "Input Strides", "Concrete Inputs"; and the data type of the elements of each
+#: tensor list in turn, comma between, where a capture told it.
 RawArguments: TypeAlias = "tuple[bytes, bytes, bytes, bytes, str]"
 
 #: Kineto writes C++ type names; `model.ITEM_SIZE` has torch's.
@@ -34,11 +36,12 @@ def parse_signature(raw: RawArguments) -> Signature | None:
         return None
     strides = _decode(raw[2]) or []
     constants = _decode(raw[3]) or []
+    list_dtypes = iter(raw[4].split(","))
     values = []
     for index, (shape, kind) in enumerate(zip(dims, types, strict=True)):
         stride = strides[index] if index < len(strides) else None
         text = constants[index] if index < len(constants) else ""
-        values.append(_argument(shape, kind, stride, text, raw[4] or None))
+        values.append(_argument(shape, kind, stride, text, list_dtypes))
     return Signature(tuple(values))
 
 
@@ -52,13 +55,14 @@ def _decode(text: bytes) -> list[Any] | None:
     return value if isinstance(value, list) else None
 
 
-def _argument(shape: Any, kind: Any, stride: Any, text: Any, list_dtype: str | None) -> Argument:
+def _argument(shape: Any, kind: Any, stride: Any, text: Any, list_dtypes: Iterator[str]) -> Argument:
     if not isinstance(kind, str) or not isinstance(shape, list):
         return None
     if kind in DTYPES:
         return Tensor(tuple(shape), DTYPES[kind], _strides(shape, stride))
     if kind in ("TensorList", "GenericList") and (shape or text in ("", "[]", None)):
         strides = stride if isinstance(stride, list) and len(stride) == len(shape) else [None] * len(shape)
+        list_dtype = next(list_dtypes, "") or None
         return tuple(
             Tensor(tuple(item), list_dtype, _strides(item, own))
             for item, own in zip(shape, strides, strict=True)

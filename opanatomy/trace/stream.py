@@ -27,7 +27,9 @@ _CONTROL = bytes(32 if code < 32 else code for code in range(256))
 class Decompressor(Protocol):
     """A file object to read decompressed bytes from."""
 
-    def read(self, size: int, /) -> bytes: ...
+    def read(self, size: int, /) -> bytes:
+        """At most `size` bytes, none at the end."""
+        ...
 
 
 class EventStream:

@@ -1,0 +1,43 @@
+"""See where a training step's time, arithmetic, data movement and memory go.
+
+    capture -> trace -> attribution -> classification -> cost -> anatomy -> report
+    model id   columns  kernel->operator  operator class   FLOPs,   totals,    terminal,
+    to file             ->phase->module                    bytes    ledger     JSON, CSV
+
+Everything after the capture reads a Kineto Chrome trace and nothing else. Names are loaded when they are used:
+importing `opanatomy` imports no torch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from opanatomy.version import __version__
+
+if TYPE_CHECKING:
+    from opanatomy.api import analyze, profile
+    from opanatomy.cost import formula
+    from opanatomy.errors import OpanatomyError
+    from opanatomy.model import Anatomy
+
+__all__ = ["Anatomy", "OpanatomyError", "__version__", "analyze", "formula", "profile"]
+
+_HOMES = {
+    "analyze": "opanatomy.api",
+    "profile": "opanatomy.api",
+    "formula": "opanatomy.cost",
+    "OpanatomyError": "opanatomy.errors",
+    "Anatomy": "opanatomy.model",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'opanatomy' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,6 @@
+"""Stage 6: tables of calls and device work -> the records of the report."""
+
+from opanatomy.anatomy.build import Findings, build_anatomy
+from opanatomy.anatomy.rows import CALL_COLUMNS, WORK_COLUMNS
+
+__all__ = ["CALL_COLUMNS", "WORK_COLUMNS", "Findings", "build_anatomy"]

@@ -1,0 +1,96 @@
+"""Everything found about a trace -> `Anatomy`; the sums that must hold are checked here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import polars as pl
+
+from opanatomy.anatomy.ratios import ratios_of
+from opanatomy.anatomy.rows import class_rows, kernel_rows, module_rows, operator_rows
+from opanatomy.anatomy.timeline import Clock, step_of, timeline_of
+from opanatomy.model import (
+    Anatomy,
+    Capture,
+    DeviceFigures,
+    Environment,
+    Ledger,
+    Memory,
+    OperatorClass,
+    Provenance,
+    Workload,
+)
+
+CONVENTIONS: dict[str, str | int] = {
+    "multiply_add": 2,
+    "causal": "full",
+    "bytes": "each distinct input read once, each output written once",
+    "backward": "recompute included in the ratios",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Findings:
+    """What the stages before found. `work` is `None` on the CPU, where calls are the device work."""
+
+    provenance: Provenance
+    environment: Environment
+    capture: Capture | None
+    calls: pl.DataFrame
+    work: pl.DataFrame | None
+    clock: Clock
+    #: Device work by link: linked, graph_launched, no_launch_record, outside_window.
+    links: dict[str, int]
+    warnings: tuple[str, ...]
+
+
+def build_anatomy(found: Findings) -> Anatomy:
+    """The report of one trace."""
+    workload = found.capture.workload if found.capture else Workload()
+    classes = class_rows(found.calls)
+    ledger = _ledger(found)
+    anatomy = Anatomy(
+        provenance=found.provenance,
+        environment=found.environment,
+        workload=workload,
+        step=step_of(found.clock, found.calls, found.work, found.capture),
+        classes=classes,
+        ratios=ratios_of(classes, workload),
+        operators=operator_rows(found.calls),
+        kernels=kernel_rows(found.work) if found.work is not None else (),
+        modules=module_rows(found.calls, found.capture.modules if found.capture else {}),
+        memory=found.capture.memory if found.capture else Memory(),
+        timeline=timeline_of(found.clock, found.calls, found.work),
+        device=DeviceFigures(),
+        ledger=ledger,
+        conventions=CONVENTIONS,
+        warnings=found.warnings,
+    )
+    check_conservation(anatomy)
+    return anatomy
+
+
+def _ledger(found: Findings) -> Ledger:
+    calls = found.calls
+    unknown = int(calls.filter(pl.col("operator_class") == str(OperatorClass.UNKNOWN))["time_ns"].sum())
+    total = int(calls["time_ns"].sum())
+    return Ledger(
+        device_work_ns=sum(found.links.values()),
+        linked_ns=found.links["linked"],
+        graph_launched_ns=found.links["graph_launched"],
+        no_launch_record_ns=found.links["no_launch_record"],
+        outside_window_ns=found.links["outside_window"],
+        classed_ns=total - unknown,
+        costed_ns=int(calls.filter(pl.col("costed"))["time_ns"].sum()),
+        unknown_ns=unknown,
+    )
+
+
+def check_conservation(anatomy: Anatomy) -> None:
+    """Raise `AssertionError` unless every nanosecond of device work is in exactly one class."""
+    ledger = anatomy.ledger
+    inside = ledger.device_work_ns - ledger.outside_window_ns
+    parts = ledger.linked_ns + ledger.graph_launched_ns + ledger.no_launch_record_ns
+    classed = sum(row.time_ns for row in anatomy.classes)
+    if not inside == parts == classed == ledger.classed_ns + ledger.unknown_ns:
+        raise AssertionError(f"the ledger does not balance: {ledger}, classes sum to {classed} ns")

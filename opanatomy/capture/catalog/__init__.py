@@ -1,0 +1,48 @@
+"""The embedded configurations: one `config.json` of the Hub per model, `<owner>--<model>.json`.
+
+The values are those published; label names are given as their number (`num_labels`) and preferences of text generation
+are left out, since neither changes a training step. Adding a model is adding its file.
+"""
+
+from __future__ import annotations
+
+import json
+from difflib import get_close_matches
+from importlib.resources import files
+from typing import Any
+
+
+def catalog_names() -> tuple[str, ...]:
+    """The Hub ids of the embedded models, sorted."""
+    names = (entry.name for entry in files(__name__).iterdir() if entry.name.endswith(".json"))
+    return tuple(sorted((name[: -len(".json")].replace("--", "/", 1) for name in names), key=str.lower))
+
+
+def find_name(model: str) -> str | None:
+    """The Hub id of the embedded model that `model` means, `None` where there is none.
+
+    The full id and the part behind its slash (`bert-large-uncased`, `gpt2`) are understood, in any case.
+    """
+    wanted = model.lower()
+    for name in catalog_names():
+        if wanted in (name.lower(), name.lower().split("/")[-1]):
+            return name
+    return None
+
+
+def read_configuration(name: str) -> dict[str, Any]:
+    """The content of the `config.json` of the embedded model `name` (its full Hub id)."""
+    text = files(__name__).joinpath(name.replace("/", "--", 1) + ".json").read_text(encoding="utf-8")
+    configuration: dict[str, Any] = json.loads(text)
+    return configuration
+
+
+def near_names(model: str, count: int = 3) -> tuple[str, ...]:
+    """The Hub ids of embedded models whose full or short name is near `model`, the nearest first."""
+    full = {key: name for name in catalog_names() for key in (name.lower(), name.lower().split("/")[-1])}
+    wanted = model.lower()
+    matches = [
+        *get_close_matches(wanted, full, n=count, cutoff=0.6),
+        *get_close_matches(wanted.split("/")[-1], full, n=count, cutoff=0.6),
+    ]
+    return tuple(dict.fromkeys(full[match] for match in matches))[:count]

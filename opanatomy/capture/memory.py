@@ -1,0 +1,198 @@
+"""Memory of a step: what lives when, the peak, and a limit that turns the kernel's kill into an error."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from opanatomy.model import Memory, MemoryComponent
+
+if TYPE_CHECKING:
+    import torch
+
+#: Left free below the limit, for what other processes and the kernel need.
+RESERVE_BYTES = 256 << 20
+
+
+def storage_bytes(tensors: Iterable[torch.Tensor]) -> int:
+    """Bytes of the distinct storages under `tensors` (tied weights once, wrapper subclasses unpacked)."""
+    seen: dict[tuple[str, int], int] = {}
+    for tensor in _unpacked(tensors):
+        storage = tensor.untyped_storage()
+        if storage.nbytes():
+            seen[(str(tensor.device), storage.data_ptr())] = storage.nbytes()
+    return sum(seen.values())
+
+
+def _unpacked(tensors: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
+    for tensor in tensors:
+        if hasattr(tensor, "__tensor_flatten__"):
+            names, _ = tensor.__tensor_flatten__()
+            yield from _unpacked(getattr(tensor, name) for name in names)
+        else:
+            yield tensor
+
+
+@dataclass(slots=True)
+class SavedTensors:
+    """Distinct storages that autograd saved for backward, less those in `known` (parameters, buffers, inputs)."""
+
+    known: set[tuple[str, int]]
+    found: dict[tuple[str, int], int] = field(default_factory=dict)
+
+    def pack(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Count `tensor` and save it as it is."""
+        for part in _unpacked((tensor,)):
+            storage = part.untyped_storage()
+            key = (str(part.device), storage.data_ptr())
+            if storage.nbytes() and key not in self.known:
+                self.found[key] = storage.nbytes()
+        return tensor
+
+    @property
+    def bytes(self) -> int:
+        """Bytes saved so far."""
+        return sum(self.found.values())
+
+
+@contextmanager
+def saved_tensors(known: Iterable[torch.Tensor]) -> Iterator[SavedTensors]:
+    """Count what autograd saves while inside."""
+    import torch
+
+    keys = {(str(part.device), part.untyped_storage().data_ptr()) for part in _unpacked(known)}
+    saved = SavedTensors(keys)
+    with torch.autograd.graph.saved_tensors_hooks(saved.pack, lambda tensor: tensor):
+        yield saved
+
+
+class PeakMeter:
+    """The peak of a step: the allocator's on CUDA, the process's resident set on the CPU."""
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+        self.on_cuda = device.startswith("cuda")
+
+    @property
+    def measured_by(self) -> str:
+        """What the figure is."""
+        return "CUDA caching allocator" if self.on_cuda else "resident set of the process"
+
+    def reset(self) -> None:
+        """Forget the peak so far."""
+        if self.on_cuda:
+            import torch
+
+            torch.cuda.reset_peak_memory_stats(self.device)
+            return
+        with suppress(OSError):
+            Path("/proc/self/clear_refs").write_text("5")
+
+    def peak(self) -> int | None:
+        """Bytes at the peak since the last reset."""
+        if self.on_cuda:
+            import torch
+
+            return torch.cuda.max_memory_allocated(self.device)
+        return _status_bytes("VmHWM") or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def resident_bytes() -> int | None:
+    """The process's resident set."""
+    return _status_bytes("VmRSS")
+
+
+def _status_bytes(key: str) -> int | None:
+    with suppress(OSError, ValueError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith(key + ":"):
+                return int(line.split()[1]) * 1024
+    return None
+
+
+def available_bytes() -> int | None:
+    """Memory this process may still take on the host: free pages and caches, less than the control group allows."""
+    limits = []
+    with suppress(OSError, ValueError, StopIteration):
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        limits.append(int(next(line for line in lines if line.startswith("MemAvailable")).split()[1]) * 1024)
+    with suppress(OSError, ValueError):
+        group = Path("/sys/fs/cgroup")
+        limits.append(int((group / "memory.max").read_text()) - int((group / "memory.current").read_text()))
+    soft = resource.getrlimit(resource.RLIMIT_AS)[0]
+    virtual = _status_bytes("VmSize")
+    if soft != resource.RLIM_INFINITY and virtual is not None:
+        limits.append(soft - virtual)
+    return min(limits) if limits else None
+
+
+def limit_to_available() -> None:
+    """Make an allocation beyond the host's memory fail, where the kernel would otherwise kill the process.
+
+    Linux counts private writable pages against `RLIMIT_DATA`; the limit set is what the process holds plus what is
+    available now, less a reserve. A limit that is already lower stays.
+    """
+    available, held = available_bytes(), _status_bytes("VmData")
+    if available is None or held is None:
+        return
+    wanted = held + max(available - RESERVE_BYTES, 0)
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    current = [limit for limit in (soft, hard) if limit != resource.RLIM_INFINITY]
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_DATA, (min([wanted, *current]), hard))
+
+
+def memory_of(
+    module: torch.nn.Module,
+    optimizer: torch.optim.Optimizer | None,
+    activations_bytes: int | None,
+    peak_bytes: int | None,
+    measured_by: str,
+) -> Memory:
+    """The components as they stand after a step, each beside its theory."""
+    parameters = list(module.parameters())
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    trainable = sum(parameter.numel() * parameter.element_size() for parameter in parameters if parameter.requires_grad)
+    components = [
+        MemoryComponent(
+            component="weights",
+            measured_bytes=storage_bytes(parameters),
+            theory_bytes=sum(parameter.numel() * parameter.element_size() for parameter in parameters),
+            formula="parameters x bytes an element",
+        ),
+        MemoryComponent(component="buffers", measured_bytes=storage_bytes(module.buffers())),
+    ]
+    if gradients:
+        components.append(
+            MemoryComponent(
+                component="gradients",
+                measured_bytes=storage_bytes(gradients),
+                theory_bytes=trainable,
+                formula="trainable parameters x bytes an element",
+            )
+        )
+    if optimizer is not None:
+        components.append(_optimizer_component(optimizer, parameters))
+    if activations_bytes is not None:
+        components.append(MemoryComponent(component="forward_activations", measured_bytes=activations_bytes))
+    return Memory(peak_bytes=peak_bytes, peak_at=None, measured_by=measured_by, components=tuple(components))
+
+
+def _optimizer_component(optimizer: torch.optim.Optimizer, parameters: list[torch.nn.Parameter]) -> MemoryComponent:
+    import torch
+
+    tensors: list[Any] = []
+    for state in optimizer.state.values():
+        tensors.extend(value for value in state.values() if isinstance(value, torch.Tensor))
+    trainable = sum(parameter.numel() * parameter.element_size() for parameter in parameters if parameter.requires_grad)
+    copies = {"AdamW": 2, "Adam": 2, "SGD": 1}.get(type(optimizer).__name__)
+    return MemoryComponent(
+        component="optimizer_state",
+        measured_bytes=storage_bytes(tensor for tensor in tensors if tensor.dim() > 0),
+        theory_bytes=None if copies is None else copies * trainable,
+        formula=None if copies is None else f"{copies} x trainable parameters x bytes an element",
+    )

@@ -1,0 +1,308 @@
+"""Warm-up, unprofiled timing, the profiled steps: a model and a batch -> one trace file that knows what it is."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+
+from opanatomy.capture.environment import environment_of
+from opanatomy.capture.memory import PeakMeter, limit_to_available, memory_of, saved_tensors
+from opanatomy.capture.ranges import module_ranges
+from opanatomy.capture.stepper import Stepper, make_optimizer
+from opanatomy.errors import OutOfMemory
+from opanatomy.model import METADATA_KEY, Capture, Memory, Phase, Workload
+
+if TYPE_CHECKING:
+    import torch
+
+_OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "bad_alloc", "not enough memory", "cannot allocate memory")
+
+
+class Progress(Protocol):
+    """Told what is going on."""
+
+    def stage(self, text: str, *, steps_after: int = 0, expected_ns: int | None = None) -> None:
+        """A stage begins; a like one took `expected_ns`, `steps_after` steps follow it."""
+
+    def advance(self, fraction: float) -> None:
+        """This share of the stage is done."""
+
+    def done(self) -> None:
+        """Nothing more comes."""
+
+
+class Silence:
+    """A progress display that shows nothing."""
+
+    def stage(self, text: str, *, steps_after: int = 0, expected_ns: int | None = None) -> None:
+        """Show nothing."""
+
+    def advance(self, fraction: float) -> None:
+        """Show nothing."""
+
+    def done(self) -> None:
+        """Show nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How to run and record the step."""
+
+    device: str = "cpu"
+    amp: str | None = None
+    optimizer: str | None = None
+    inference: bool = False
+    compiled: bool = False
+    checkpointing: str | None = None
+    steps: int = 1
+    #: `None`: one step on the CPU, three on an accelerator (five when compiled there).
+    warmup: int | None = None
+    command: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """What is recorded: a module and the arguments of its forward."""
+
+    module: torch.nn.Module
+    inputs: dict[str, Any] | tuple[Any, ...]
+    workload: Workload
+
+
+def record_step(subject: Subject, options: Options, trace: Path, progress: Progress | None = None) -> None:
+    """Run the step and write its trace to `trace` (`.json` or `.json.gz`).
+
+    Raises `OutOfMemory` where the step does not fit, `CaptureError` where it cannot run.
+    """
+    os.environ.setdefault("KINETO_LOG_LEVEL", "6")
+    shown = progress or Silence()
+    if options.device == "cpu":
+        limit_to_available()
+    meter = PeakMeter(options.device)
+    stepper: Stepper | None = None
+    try:
+        stepper = _make_stepper(subject, options)
+        _Run(subject, options, stepper, meter, shown).record(trace)
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        phase = stepper.phase if stepper else Phase.OTHER
+        raise OutOfMemory(_out_of_memory_line(error, phase, meter.peak(), options)) from error
+    finally:
+        shown.done()
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether `error` says that memory ran out, on the host or on a device."""
+    text = str(error).lower()
+    return isinstance(error, MemoryError) or any(words in text for words in _OUT_OF_MEMORY)
+
+
+def _out_of_memory_line(error: BaseException, phase: Phase, peak: int | None, options: Options) -> str:
+    where = f"in the {phase} phase" if phase is not Phase.OTHER else "while the model was being prepared"
+    reached = f"; {peak / 1e9:.2f} GB were in use at the peak" if peak else ""
+    lower = ["--batch", "--seq"]
+    lower += [] if options.inference or options.checkpointing else ["or add --checkpointing"]
+    first = (str(error).strip() or "memory error").splitlines()[0][:160]
+    return f"out of memory {where}{reached} - lower {', '.join(lower)}, or keep fewer --layers ({first})"
+
+
+def _make_stepper(subject: Subject, options: Options) -> Stepper:
+    module: Any = subject.module
+    if options.compiled:
+        module = _compiled(subject.module)
+    optimizer = None
+    if options.optimizer and not options.inference:
+        optimizer = make_optimizer(options.optimizer, subject.module)
+    return Stepper(
+        module=module,
+        parameters=tuple(subject.module.parameters()),
+        inputs=subject.inputs,
+        device=options.device,
+        amp=options.amp,
+        optimizer=optimizer,
+        inference=options.inference,
+    )
+
+
+def _compiled(module: torch.nn.Module) -> Any:
+    import torch
+    import torch._inductor.config as inductor
+
+    inductor.cpp.enable_kernel_profile = True
+    return torch.compile(module)
+
+
+@dataclass(slots=True)
+class _Run:
+    subject: Subject
+    options: Options
+    stepper: Stepper
+    meter: PeakMeter
+    progress: Progress
+    activations_bytes: int | None = None
+    memory: Memory | None = None
+
+    def record(self, trace: Path) -> None:
+        warm = self._warm_up()
+        unprofiled = self._timed(warm)
+        profiler, profiled, modules = self._profiled(max(unprofiled))
+        capture = self._capture(unprofiled, profiled, modules, profiler)
+        self.progress.stage("writing the trace")
+        profiler.add_metadata_json(METADATA_KEY, json.dumps(msgspec.to_builtins(capture)))
+        profiler.export_chrome_trace(str(trace))
+
+    def _warm_up(self) -> int:
+        options = self.options
+        default = 1 if options.device == "cpu" else 5 if options.compiled else 3
+        count = default if options.warmup is None else options.warmup
+        last = 0
+        for number in range(count):
+            after = count - number - 1 + 2 * options.steps
+            self.progress.stage(f"warm-up step {number + 1} of {count}", steps_after=after, expected_ns=last or None)
+            watched: AbstractContextManager[None] = (
+                _watched(self.subject.module, self.progress) if number == 0 else nullcontext()
+            )
+            with watched, self._measured_activations(number == count - 1):
+                last = self._clocked()
+        return last
+
+    @contextmanager
+    def _measured_activations(self, wanted: bool) -> Iterator[None]:
+        """Saved tensors cannot be seen through recomputation or compiled code: then the figure stays unknown."""
+        options = self.options
+        if not wanted or options.inference or options.compiled or options.checkpointing:
+            yield
+            return
+        module = self.subject.module
+        known = [*module.parameters(), *module.buffers(), *_tensors_of(self.subject.inputs)]
+        with saved_tensors(known) as saved:
+            yield
+        self.activations_bytes = saved.bytes
+
+    def _clocked(self) -> int:
+        begin = time.perf_counter_ns()
+        self.stepper.run()
+        return time.perf_counter_ns() - begin
+
+    def _timed(self, expected: int) -> list[int]:
+        times: list[int] = []
+        self.meter.reset()
+        for number in range(self.options.steps):
+            text = f"timed step {number + 1} of {self.options.steps}"
+            after = 2 * self.options.steps - number - 1
+            self.progress.stage(text, steps_after=after, expected_ns=times[-1] if times else expected or None)
+            times.append(self._clocked())
+        peak = self.meter.peak()
+        self.memory = memory_of(
+            self.subject.module, self.stepper.optimizer, self.activations_bytes, peak, self.meter.measured_by
+        )
+        return times
+
+    def _profiled(self, expected: int) -> tuple[Any, list[int], dict[str, str]]:
+        from torch.profiler import ProfilerActivity, profile, record_function
+
+        activities = [ProfilerActivity.CPU]
+        if self.options.device.startswith("cuda"):
+            activities.append(ProfilerActivity.CUDA)
+        times: list[int] = []
+        ranges: AbstractContextManager[dict[str, str]] = (
+            nullcontext({}) if self.options.compiled else module_ranges(self.subject.module)
+        )
+        with profile(activities=activities, record_shapes=True) as profiler, ranges as modules:
+            for number in range(self.options.steps):
+                after = self.options.steps - number - 1
+                text = f"profiled step {number + 1} of {self.options.steps}"
+                self.progress.stage(text, steps_after=after, expected_ns=expected)
+                begin = time.perf_counter_ns()
+                with record_function(f"ProfilerStep#{number}"):
+                    self.stepper.run()
+                times.append(time.perf_counter_ns() - begin)
+        return profiler, times, modules
+
+    def _capture(self, unprofiled: list[int], profiled: list[int], modules: dict[str, str], profiler: Any) -> Capture:
+        import opanatomy
+
+        return Capture(
+            version=opanatomy.__version__,
+            command=self.options.command,
+            created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            environment=environment_of(self.options.device),
+            workload=self.subject.workload,
+            memory=self.memory or Memory(),
+            unprofiled_step_ns=tuple(unprofiled),
+            profiled_step_ns=tuple(profiled),
+            modules=modules,
+            list_dtypes=_list_dtypes(profiler),
+        )
+
+
+@contextmanager
+def _watched(module: torch.nn.Module, progress: Progress) -> Iterator[None]:
+    """Tell how far the first step is: modules done in forward (a third of the work), gradients made in backward."""
+    parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    leaves = [child for child in module.modules() if next(child.children(), None) is None]
+    share = {id(child): sum(p.numel() for p in child.parameters(recurse=False)) for child in leaves}
+    forward_total = sum(share.values()) or 1
+    backward_total = sum(parameter.numel() for parameter in parameters) or 1
+    done = [0, 0]
+
+    def tell() -> None:
+        forward, backward = min(done[0] / forward_total, 1), min(done[1] / backward_total, 1)
+        progress.advance((forward + 2 * backward) / 3)
+
+    def forward_done(child: torch.nn.Module, _inputs: object, _output: object) -> None:
+        done[0] += share[id(child)]
+        tell()
+
+    def gradient_done(parameter: torch.Tensor) -> None:
+        done[1] += parameter.numel()
+        tell()
+
+    handles: list[Any] = [child.register_forward_hook(forward_done) for child in leaves if share[id(child)]]
+    for parameter in parameters:
+        watch: Any = parameter.register_post_accumulate_grad_hook
+        handles.append(watch(gradient_done))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _list_dtypes(profiler: Any) -> dict[str, str]:
+    """External id -> element types of its tensor lists, from the profiler's own tree: the trace file drops them."""
+    from torch._C._profiler import _EventType
+
+    found: dict[str, str] = {}
+    waiting = list(profiler.profiler.kineto_results.experimental_event_tree())
+    while waiting:
+        event = waiting.pop()
+        waiting.extend(event.children)
+        if event.tag != _EventType.TorchOp:
+            continue
+        lists = [value for value in event.extra_fields.inputs if isinstance(value, list)]
+        kinds = [_element_type(value) for value in lists]
+        if any(kinds):
+            found[str(event.correlation_id)] = ",".join(kinds)
+    return found
+
+
+def _element_type(values: list[Any]) -> str:
+    kinds = {str(value.dtype).removeprefix("torch.") for value in values if hasattr(value, "dtype")}
+    return kinds.pop() if len(kinds) == 1 else ""
+
+
+def _tensors_of(inputs: dict[str, Any] | tuple[Any, ...]) -> list[torch.Tensor]:
+    import torch
+
+    values = inputs.values() if isinstance(inputs, dict) else inputs
+    return [value for value in values if isinstance(value, torch.Tensor)]

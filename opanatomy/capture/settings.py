@@ -1,0 +1,151 @@
+"""`--set` and `--layers`: a configuration with other values, and what they changed."""
+
+from __future__ import annotations
+
+import json
+from copy import deepcopy
+from difflib import get_close_matches
+from typing import Any
+
+from opanatomy.errors import UsageError
+
+#: The keys that count layers; `depths` has one count per stage.
+LAYER_KEYS = (
+    "num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers", "decoder_layers", "num_encoder_layers",
+    "num_decoder_layers", "depths",
+)  # fmt: skip
+#: Layers that are skipped at random make one step differ from the next.
+LAYER_DROP_KEYS = ("layerdrop", "encoder_layerdrop", "decoder_layerdrop")
+
+
+def parse_value(text: str) -> Any:
+    """The value of `--set key=text`: JSON where it is JSON, else the text itself."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def apply_settings(
+    content: dict[str, Any], config: Any, layers: int | None, settings: tuple[tuple[str, str], ...]
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The content of a `config.json` with the settings and the number of layers applied, and what that changed.
+
+    `config` is the configuration object of `content`: it knows the keys that `content` leaves at their default.
+    """
+    content = deepcopy(content)
+    changes = _keep_layers(content, config, layers) if layers is not None else []
+    for key, text in settings:
+        changes += _set(content, config, key, parse_value(text))
+    asked = {key.rpartition(".")[2] for key, _ in settings}
+    for key in LAYER_DROP_KEYS:
+        if key not in asked and getattr(config, key, None):
+            changes += _set(content, config, key, 0.0)
+    return content, tuple(changes)
+
+
+def _set(content: dict[str, Any], config: Any, path: str, value: Any) -> list[str]:
+    *parents, key = path.split(".")
+    for parent in parents:
+        below = getattr(config, parent, None)
+        if not hasattr(below, "to_dict"):
+            names = _parts(config)
+            instead = f"its parts are {', '.join(names)}" if names else "it has no parts, leave the dots out"
+            raise UsageError(f"--set {path}={value}: {config.model_type} has no part {parent!r} - {instead}")
+        if not isinstance(content.get(parent), dict):
+            content[parent] = _plain(below)
+        content, config = content[parent], below
+    key = _canonical(config, key)
+    known = _known_keys(content, config)
+    if key not in known:
+        near = get_close_matches(key, sorted(known), n=3, cutoff=0.5) or sorted(known)[:3]
+        raise UsageError(f"--set {path}={value}: {config.model_type} has no {key!r} - did you mean {', '.join(near)}?")
+    if isinstance(getattr(config, key, None), int) and isinstance(value, str):
+        raise UsageError(f"--set {path}={value}: {value!r} is not a number - {key} is {getattr(config, key)}")
+    before = content.get(key, getattr(config, key, None))
+    _write(content, config, key, value)
+    return [f"{path} {_text(before)} -> {_text(value)}"] if before != value else []
+
+
+def _known_keys(content: dict[str, Any], config: Any) -> set[str]:
+    known = set(content) | set(config.to_dict()) | {"num_labels"}
+    if "num_channels" in known:  # a convolutional network takes any image: `image_size` is ours
+        known.add("image_size")
+    return known - {"model_type", "architectures", "transformers_version", "auto_map", "dtype", "torch_dtype"}
+
+
+def _canonical(config: Any, key: str) -> str:
+    return str(getattr(config, "attribute_map", {}).get(key, key))
+
+
+def _write(content: dict[str, Any], config: Any, key: str, value: Any) -> None:
+    """Set `key`, which is canonical, and drop what would say otherwise: its other names, labels of another number."""
+    for alias, target in getattr(config, "attribute_map", {}).items():
+        if target == key:
+            content.pop(alias, None)
+    if key == "num_labels":
+        content.pop("id2label", None)
+        content.pop("label2id", None)
+    content[key] = value
+
+
+def _parts(config: Any) -> list[str]:
+    """The names of the sub-configurations, such as `text_config`."""
+    return [name for name in config.to_dict() if hasattr(getattr(config, name, None), "to_dict")]
+
+
+def _plain(config: Any) -> dict[str, Any]:
+    content: dict[str, Any] = config.to_dict()
+    return content
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+# ------------------------------------------------------------------------------------------------------------- layers
+
+
+def _keep_layers(content: dict[str, Any], config: Any, layers: int) -> list[str]:
+    if layers < 1:
+        raise UsageError(f"--layers {layers}: a model needs at least one layer - give 1 or more")
+    counts = list(_layer_counts(content, config, ""))
+    if not counts:
+        raise UsageError(f"--layers {layers}: no layer count in the configuration of {config.model_type} - use --set")
+    most = max(max(count) if isinstance(count, list) else count for _, _, _, count in counts)
+    if layers > most:
+        raise UsageError(f"--layers {layers}: {config.model_type} has {most} here - give 1 to {most}")
+    changes = {}
+    for where, values, part, before in counts:
+        key = where.rpartition(".")[2]
+        after = [min(count, layers) for count in before] if isinstance(before, list) else min(before, layers)
+        _write(values, part, key, after)
+        if isinstance(before, int):
+            _cut_lists(values, before, after)
+        if before != after:
+            changes[where] = f"{_text(before)} -> {_text(after)}"
+    if len(changes) == 1:
+        return [f"layers {change}" for change in changes.values()]
+    return [f"{where} {change}" for where, change in changes.items()]
+
+
+def _layer_counts(content: dict[str, Any], config: Any, prefix: str) -> list[tuple[str, dict[str, Any], Any, Any]]:
+    """Each layer count as (dotted key, the dictionary to write it to, its configuration, count), parts included."""
+    plain = _plain(config)
+    found: list[tuple[str, dict[str, Any], Any, Any]] = []
+    for key in dict.fromkeys(_canonical(config, key) for key in LAYER_KEYS):
+        count = content.get(key, plain.get(key))
+        if isinstance(count, int) or (key == "depths" and isinstance(count, list)):
+            found.append((prefix + key, content, config, count))
+    for name in _parts(config):
+        if not isinstance(content.get(name), dict):
+            content[name] = _plain(getattr(config, name))
+        found += _layer_counts(content[name], getattr(config, name), f"{prefix}{name}.")
+    return found
+
+
+def _cut_lists(content: dict[str, Any], before: int, after: Any) -> None:
+    """Shorten the lists with one entry per layer (`layer_types`, `no_rope_layers`, ...)."""
+    for key, value in content.items():
+        if isinstance(value, list) and len(value) == before and "layer" in key:
+            content[key] = value[:after]

@@ -1,0 +1,161 @@
+"""One training step: forward, backward and optimizer, each in its phase range."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from opanatomy.capture.ranges import phase_range
+from opanatomy.errors import CaptureError, UsageError
+from opanatomy.model import Phase
+
+if TYPE_CHECKING:
+    import torch
+
+AMP_DTYPES = {"bf16": "bfloat16", "bfloat16": "bfloat16", "fp16": "float16", "float16": "float16"}
+OPTIMIZERS = ("adamw", "adamw-foreach", "adamw-loop", "adamw8bit", "adam", "sgd", "adafactor")
+
+
+def make_optimizer(name: str, module: torch.nn.Module) -> torch.optim.Optimizer:
+    """The optimizer `name` over the trainable parameters; `adamw` is fused, the default of the Trainer."""
+    import torch
+
+    parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    if not parameters:
+        raise CaptureError(f"cannot make the optimizer {name}: the model has no trainable parameter")
+    match name:
+        case "adamw":
+            return torch.optim.AdamW(parameters, lr=1e-5, fused=True)
+        case "adamw-foreach":
+            return torch.optim.AdamW(parameters, lr=1e-5, foreach=True)
+        case "adamw-loop":
+            return torch.optim.AdamW(parameters, lr=1e-5, foreach=False)
+        case "adam":
+            return torch.optim.Adam(parameters, lr=1e-5, fused=True)
+        case "sgd":
+            return torch.optim.SGD(parameters, lr=1e-3, momentum=0.9)
+        case "adafactor":
+            return torch.optim.Adafactor(parameters)
+        case "adamw8bit":
+            return _eight_bit_adamw(parameters)
+    raise UsageError(f"--optimizer {name}: no such optimizer - one of {', '.join(OPTIMIZERS)}")
+
+
+def _eight_bit_adamw(parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
+    try:
+        import bitsandbytes
+    except ImportError as error:
+        raise CaptureError(
+            "--optimizer adamw8bit needs bitsandbytes, which is not installed - pip install 'opanatomy[bitsandbytes]'"
+        ) from error
+    made: torch.optim.Optimizer = bitsandbytes.optim.AdamW8bit(parameters, lr=1e-5)
+    return made
+
+
+@dataclass(slots=True, kw_only=True)
+class Stepper:
+    """Runs steps of one model on one batch; `phase` is the one it is in, for messages when a step fails."""
+
+    module: Callable[..., Any]
+    parameters: tuple[torch.nn.Parameter, ...]
+    inputs: dict[str, Any] | tuple[Any, ...]
+    device: str
+    amp: str | None = None
+    optimizer: torch.optim.Optimizer | None = None
+    inference: bool = False
+    scaler: Any = None
+    phase: Phase = Phase.OTHER
+    after_forward: Callable[[], None] | None = None
+
+    def __post_init__(self) -> None:
+        import torch
+
+        if self.amp == "fp16" and not self.inference:
+            self.scaler = torch.amp.GradScaler(self.device.split(":")[0])
+
+    def run(self) -> None:
+        """One step; the gradients are freed before it, not after, so that they can be measured."""
+        for parameter in self.parameters:
+            parameter.grad = None
+        try:
+            self._forward_backward()
+            if self.optimizer is not None and not self.inference:
+                self._update()
+        finally:
+            self.synchronize()
+        self.phase = Phase.OTHER
+
+    def _forward_backward(self) -> None:
+        import torch
+
+        self.phase = Phase.FORWARD
+        with phase_range(Phase.FORWARD), torch.set_grad_enabled(not self.inference):
+            with self._autocast():
+                output = self._call()
+            loss, gradients = _backward_roots(output) if not self.inference else ((), ())
+        del output
+        if self.after_forward:
+            self.after_forward()
+        if self.inference:
+            return
+        self.phase = Phase.BACKWARD
+        with phase_range(Phase.BACKWARD):
+            if self.scaler is not None:
+                loss = tuple(self.scaler.scale(root) for root in loss)
+            torch.autograd.backward(loss, gradients)
+
+    def _update(self) -> None:
+        self.phase = Phase.OPTIMIZER
+        assert self.optimizer is not None
+        with phase_range(Phase.OPTIMIZER):
+            if self.scaler is not None:
+                self.scaler.step(self.optimizer)
+                self.scaler.update()
+            else:
+                self.optimizer.step()
+
+    def _call(self) -> Any:
+        if isinstance(self.inputs, dict):
+            return self.module(**self.inputs)
+        return self.module(*self.inputs)
+
+    def _autocast(self) -> AbstractContextManager[Any]:
+        import torch
+
+        if self.amp is None:
+            return nullcontext()
+        return torch.autocast(self.device.split(":")[0], dtype=getattr(torch, AMP_DTYPES[self.amp]))
+
+    def synchronize(self) -> None:
+        """Wait for the device."""
+        import torch
+
+        if self.device.startswith("cuda"):
+            torch.cuda.synchronize(self.device)
+
+
+def _backward_roots(output: Any) -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor | None, ...]]:
+    """What backward starts from: the loss where the model gives one, else every output with a gradient of ones."""
+    import torch
+
+    loss = output.get("loss") if hasattr(output, "get") else getattr(output, "loss", None)
+    if isinstance(loss, torch.Tensor):
+        return (loss,), (None,)
+    roots = tuple(tensor for tensor in _tensors(output) if tensor.requires_grad)
+    if not roots:
+        raise CaptureError(
+            "cannot run backward: the model's output has neither a loss nor a tensor that requires a gradient"
+            " - use --inference, or unfreeze a parameter"
+        )
+    return roots, tuple(torch.ones_like(root) if root.numel() != 1 else None for root in roots)
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return [value]
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
+    return [tensor for item in items for tensor in _tensors(item)]

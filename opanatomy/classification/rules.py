@@ -1,0 +1,68 @@
+"""Rule tables: families of names and ordered regular expressions, and how a name is looked up in them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+
+from opanatomy.model import Classification, OperatorClass
+
+CONTRACTION = OperatorClass.TENSOR_CONTRACTION
+NORMALIZATION = OperatorClass.STATISTICAL_NORMALIZATION
+ELEMENTWISE = OperatorClass.ELEMENTWISE
+MOVEMENT = OperatorClass.DATA_MOVEMENT
+COMMUNICATION = OperatorClass.COMMUNICATION
+OTHER = OperatorClass.OTHER
+UNKNOWN = OperatorClass.UNKNOWN
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Names that share one answer; `names` is text, a name to each word."""
+
+    title: str
+    operator_class: OperatorClass | None
+    names: str
+    delegates: bool = False
+    contains: tuple[OperatorClass, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """One regular expression and its answer; it is searched, so `^` anchors it where that matters."""
+
+    expression: str
+    operator_class: OperatorClass | None
+    delegates: bool = False
+    contains: tuple[OperatorClass, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RuleTable:
+    """An ordered table of regular expressions: the first that matches decides."""
+
+    title: str
+    patterns: tuple[Pattern, ...]
+
+
+def answer(source: Family | Pattern, rule: str) -> Classification:
+    """The classification that a family or a pattern stands for, decided by `rule`."""
+    return Classification(
+        operator_class=source.operator_class, rule=rule, delegates=source.delegates, contains=source.contains
+    )
+
+
+@cache
+def _compiled(expression: str) -> re.Pattern[str]:
+    return re.compile(expression)
+
+
+def first_match(tables: Iterable[RuleTable], name: str) -> Classification | None:
+    """The answer of the first pattern of the tables that matches `name`; `None` where none does."""
+    for table in tables:
+        for pattern in table.patterns:
+            if _compiled(pattern.expression).search(name):
+                return answer(pattern, f"{table.title}: {pattern.expression}")
+    return None

@@ -1,0 +1,123 @@
+"""The command line: every verb, option and default, as a parser that imports nothing slow."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import re
+from typing import NoReturn
+
+from opanatomy.version import __version__
+
+EXAMPLES = """examples:
+  opanatomy profile google-bert/bert-large-uncased --batch 4
+  opanatomy profile gpt2 --amp bf16 --optimizer adamw -o gpt2.json
+  opanatomy profile meta-llama/Llama-3.1-8B --layers 2 --checkpointing
+  opanatomy analyze trace.json.gz
+
+exit codes: 0 done, 1 failed, 2 wrong usage, 3 a gate was not met, 130 interrupted"""
+
+VERBS = ("profile", "analyze")
+
+
+class Parser(argparse.ArgumentParser):
+    """`argparse` whose complaint is one line that names the nearest right word."""
+
+    def error(self, message: str) -> NoReturn:
+        """Exit 2 with `message` on stderr."""
+        match = re.search(r"invalid choice: '([^']*)'", message)
+        near = difflib.get_close_matches(match[1], VERBS, n=1, cutoff=0.5) if match else []
+        hint = f" - did you mean '{near[0]}'?" if near else ""
+        self.exit(2, f"{self.prog}: {message}{hint} (see {self.prog} --help)\n")
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of `opanatomy`."""
+    parser = Parser(
+        prog="opanatomy",
+        description="See where a training step's time, arithmetic, data movement and memory go.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"opanatomy {__version__}")
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True, parser_class=Parser)
+    _add_profile(verbs)
+    _add_analyze(verbs)
+    return parser
+
+
+def _add_profile(verbs: argparse._SubParsersAction[Parser]) -> None:
+    parser = verbs.add_parser(
+        "profile",
+        help="run one forward and backward pass of a model and report",
+        description="Run one forward and backward pass under torch.profiler and report its anatomy.",
+    )
+    parser.add_argument(
+        "model", metavar="MODEL", help="catalog name, Hub id, local folder, config.json, or package.module:function"
+    )
+    _add_batch(parser.add_argument_group("the batch"))
+    _add_model(parser.add_argument_group("the model"))
+    _add_step(parser.add_argument_group("the step"))
+    _add_output(parser.add_argument_group("the report"))
+    trace = parser.add_argument_group("the trace")
+    trace.add_argument("--trace", metavar="FILE", help="where the Chrome trace goes (default: MODEL.trace.json.gz)")
+
+
+def _add_batch(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--batch", type=int, default=8, metavar="N", help="samples in the batch (default: 8)")
+    group.add_argument("--seq", type=int, metavar="N", help="sequence length (default: 512, or the model's own)")
+    group.add_argument("--task", metavar="TASK", help="task head, instead of the configuration's architecture")
+    group.add_argument("--seed", type=int, default=0, metavar="N", help="seed of weights and batch (default: 0)")
+
+
+def _add_model(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--layers", type=int, metavar="N", help="keep N layers")
+    group.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="change a configuration field (repeatable)",
+    )
+    group.add_argument(
+        "--dtype", default="float32", metavar="TYPE", help="float32, bfloat16, float16, float64"
+    )
+    group.add_argument(
+        "--attention", metavar="NAME", help="eager, sdpa, flash_attention_2, ..."
+    )
+    group.add_argument("--weights", choices=("random", "pretrained"), default="random", help="(default: random)")
+    group.add_argument("--hub", action="store_true", help="ask the Hub even for a name in the catalog")
+    group.add_argument("--trust-remote-code", action="store_true", help="run code that the model's repository brings")
+
+
+def _add_step(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--device", default="auto", metavar="DEVICE", help="auto, cpu, cuda, cuda:N (default: auto)")
+    group.add_argument("--amp", choices=("bf16", "fp16"), help="automatic mixed precision")
+    group.add_argument(
+        "--checkpointing", nargs="?", const="non-reentrant", choices=("non-reentrant", "reentrant"),
+        help="recompute activations in backward",
+    )  # fmt: skip
+    group.add_argument("--compile", action="store_true", help="torch.compile the model")
+    group.add_argument("--optimizer", metavar="NAME", help="also step an optimizer: adamw, adam, sgd, adafactor, ...")
+    group.add_argument("--inference", action="store_true", help="forward only, in eval mode without gradients")
+    group.add_argument("--steps", type=int, default=1, metavar="N", help="profiled steps (default: 1)")
+    group.add_argument("--warmup", type=int, metavar="N", help="steps before (default: 1 on the CPU, 3 on a GPU)")
+
+
+def _add_analyze(verbs: argparse._SubParsersAction[Parser]) -> None:
+    parser = verbs.add_parser(
+        "analyze",
+        help="report on a torch.profiler trace",
+        description="Report the anatomy of the step in a torch.profiler trace (.json or .json.gz).",
+    )
+    parser.add_argument("trace", metavar="TRACE", help="a Chrome trace that torch.profiler exported")
+    _add_output(parser.add_argument_group("the report"))
+
+
+def _add_output(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "-o", "--output", metavar="FILE", help="report file, format by its ending; - is stdout"
+    )
+    group.add_argument("-f", "--format", metavar="FORMAT", help="terminal, json or csv")
+    group.add_argument("--force", action="store_true", help="overwrite existing files")
+    group.add_argument("--debug", action="store_true", help="show the traceback of an error")

@@ -1,0 +1,87 @@
+"""Progress on stderr: a live line on a terminal, a line a stage elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from opanatomy.report.units import duration
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+
+@dataclass(slots=True)
+class Display:
+    """What a capture is told to show; the time left counts the steps that follow."""
+
+    live: Any = None
+    text: str = ""
+    begun_ns: int = 0
+    expected_ns: int | None = None
+    steps_after: int = 0
+    share: float = 0.0
+    on_terminal: bool = field(default_factory=lambda: sys.stderr.isatty())
+
+    def stage(self, text: str, *, steps_after: int = 0, expected_ns: int | None = None) -> None:
+        """The stage `text` begins."""
+        self._finish_line()
+        self.text, self.steps_after, self.expected_ns = text, steps_after, expected_ns
+        self.begun_ns, self.share = time.perf_counter_ns(), 0.0
+        if self.on_terminal and self.live is None:
+            self._start()
+
+    def advance(self, fraction: float) -> None:
+        """`fraction` of the stage is done."""
+        self.share = fraction
+
+    def done(self) -> None:
+        """Nothing more comes."""
+        self._finish_line()
+        self.text = ""
+        if self.live is not None:
+            self.live.stop()
+            self.live = None
+
+    def _start(self) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        console = Console(file=sys.stderr)
+        self.live = Live(get_renderable=self.line, console=console, refresh_per_second=4, transient=True)
+        self.live.start()
+
+    def _finish_line(self) -> None:
+        if self.text and not self.on_terminal:
+            print(f"  {self.text}: {duration(time.perf_counter_ns() - self.begun_ns)}", file=sys.stderr, flush=True)
+
+    def left_ns(self) -> int | None:
+        """Time left, this stage and the steps after it; `None` while there is nothing to go by."""
+        elapsed = time.perf_counter_ns() - self.begun_ns
+        step = self.expected_ns or (elapsed / self.share if self.share > 0.02 else None)
+        if step is None:
+            return None
+        return int(max(step - elapsed, 0) + self.steps_after * step)
+
+    def line(self) -> Text:
+        """The live line."""
+        from rich.text import Text
+
+        elapsed = time.perf_counter_ns() - self.begun_ns
+        share = min(elapsed / self.expected_ns, 0.99) if self.expected_ns else self.share
+        filled = round(share * 20)
+        left = self.left_ns()
+        line = Text.assemble(
+            (f"{self.text} ", "bold"), ("━" * filled, "cyan"), ("━" * (20 - filled), "bright_black"), f" {share:4.0%}"
+        )
+        line.append(f"  {_seconds(elapsed)}", "bright_black")
+        if left is not None:
+            line.append(f"  {_seconds(left)} left", "bright_black")
+        return line
+
+
+def _seconds(nanoseconds: int) -> str:
+    minutes, seconds = divmod(nanoseconds // 10**9, 60)
+    return f"{minutes}:{seconds:02d}"

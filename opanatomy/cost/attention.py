@@ -1,0 +1,280 @@
+"""Fused attention: two products forward, five backward (the scores are computed again), never the score matrix in bytes.
+
+`flops` are those of the products over all positions; `causal_flops` half of them where the call is causal;
+`normalization_flops` are the softmax inside: 4 a score forward (subtract, exp, sum, divide) and 4 backward (subtract
+and exp to have the probabilities again, subtract and multiply for their gradient). Grouped-query attention counts the
+heads of the query. Source: torch.utils.flop_counter. The state of the random numbers (16 bytes) is not counted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from opanatomy.cost.operands import Unknown, flag, fresh, integer, mask, optional, read
+from opanatomy.cost.registry import formula
+from opanatomy.model import Argument, Cost, Signature, Tensor
+
+SOFTMAX = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """The letters of one attention call: batch, query heads, positions of query and key, head sizes."""
+
+    b: int
+    h: int
+    s: int
+    t: int
+    d: int
+    dv: int
+
+    @property
+    def scores(self) -> int:
+        """Elements of the score matrix."""
+        return self.b * self.h * self.s * self.t
+
+
+def heads_first(q: Tensor, k: Tensor, v: Tensor) -> Sizes:
+    """Sizes of (b, h, s, d)."""
+    (b, h, s, d), (b_k, h_k, t, d_k), (b_v, h_v, t_v, dv) = q.shape, k.shape, v.shape
+    if not (b == b_k == b_v and h_k == h_v and h % h_k == 0 and t == t_v and d == d_k):
+        raise Unknown(f"attention of {q}, {k}, {v}")
+    return Sizes(b=b, h=h, s=s, t=t, d=d, dv=dv)
+
+
+def heads_third(q: Tensor, k: Tensor, v: Tensor) -> Sizes:
+    """Sizes of (b, s, h, d)."""
+    return heads_first(*(Tensor((x.shape[0], x.shape[2], x.shape[1], x.shape[3])) for x in (q, k, v)))
+
+
+def packed(q: Tensor, k: Tensor, v: Tensor, offsets: Tensor, longest_q: Argument, longest_k: Argument) -> Sizes:
+    """Sizes of (total, h, d) with sequences behind each other, where all of them are equally long.
+
+    Other lengths are data and not in the signature: `Unknown`.
+    """
+    b = offsets.numel - 1
+    (total, h, d), (total_k, h_k, _), (_, _, dv) = (x.shape[-3:] for x in (q, k, v))
+    s, t = integer(longest_q), integer(longest_k)
+    if b < 1 or total != b * s or total_k != b * t or h % h_k:
+        raise Unknown("the lengths of the sequences")
+    return Sizes(b=b, h=h, s=s, t=t, d=d, dv=dv)
+
+
+def _forward(sizes: Sizes, causal: bool, read_bytes: int, written_bytes: int) -> Cost:
+    flops = 2 * sizes.scores * (sizes.d + sizes.dv)
+    return Cost(
+        flops=flops,
+        causal_flops=flops // 2 if causal else None,
+        normalization_flops=SOFTMAX * sizes.scores,
+        read_bytes=read_bytes,
+        written_bytes=written_bytes,
+    )
+
+
+def _backward(sizes: Sizes, causal: bool, read_bytes: int, written_bytes: int) -> Cost:
+    # scores again (d), gradient of the probabilities (dv) and of the value (dv), of the query (d) and the key (d)
+    flops = 2 * sizes.scores * (3 * sizes.d + 2 * sizes.dv)
+    return Cost(
+        flops=flops,
+        causal_flops=flops // 2 if causal else None,
+        normalization_flops=SOFTMAX * sizes.scores,
+        read_bytes=read_bytes,
+        written_bytes=written_bytes,
+    )
+
+
+def _output(sizes: Sizes, q: Tensor, statistics: int | None = None) -> int:
+    """Bytes of the result and of the float32 log-sum-exp, `statistics` elements a head."""
+    rows = sizes.b * sizes.h
+    width = sizes.s if statistics is None else statistics
+    return fresh((rows, sizes.s, sizes.dv), q.dtype) + fresh((rows, width), "float32")
+
+
+def _gradients(*tensors: Tensor | None) -> int:
+    """Bytes of new tensors like `tensors`."""
+    return sum(fresh(x.shape, x.dtype) for x in tensors if x is not None)
+
+
+def _qkv(signature: Signature, start: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+    return signature.tensor(start), signature.tensor(start + 1), signature.tensor(start + 2)
+
+
+# ------------------------------------------------------------------------------------------- below scaled_dot_product
+
+
+@formula("aten::_scaled_dot_product_flash_attention")
+def flash(signature: Signature) -> Cost:
+    """`4 * b * h * s * t * d` for q (b, h, s, d), k and v (b, h_kv, t, d); half of it kept for a causal call."""
+    q, k, v = _qkv(signature)
+    # the overload with three scales of fp8 has them before dropout_p
+    causal = signature.get(7) if optional(signature, 3) is not None else signature.get(4)
+    sizes = heads_first(q, k, v)
+    return _forward(sizes, flag(causal), read(q, k, v), _output(sizes, q))
+
+
+@formula("aten::_scaled_dot_product_flash_attention_for_cpu")
+def flash_cpu(signature: Signature) -> Cost:
+    """`4 * b * h * s * t * d`; reads the mask too. torch.utils.flop_counter counts 0 here (pytorch#195460)."""
+    q, k, v = _qkv(signature)
+    sizes = heads_first(q, k, v)
+    return _forward(sizes, flag(signature.get(4)), read(q, k, v, optional(signature, 5)), _output(sizes, q))
+
+
+@formula("aten::_scaled_dot_product_efficient_attention", "aten::_scaled_dot_product_cudnn_attention")
+def efficient(signature: Signature) -> Cost:
+    """`4 * b * h * s * t * d`: (q, k, v, bias, compute_log_sumexp, dropout_p, is_causal).
+
+    The log-sum-exp is written for training only.
+    """
+    q, k, v = _qkv(signature)
+    sizes = heads_first(q, k, v)
+    width = sizes.s if flag(signature.get(4)) else 0
+    return _forward(sizes, flag(signature.get(6)), read(q, k, v, optional(signature, 3)), _output(sizes, q, width))
+
+
+@formula("aten::_scaled_dot_product_fused_attention_overrideable")
+def overrideable(signature: Signature) -> Cost:
+    """`4 * b * h * s * t * d`: (q, k, v, bias, dropout_p, is_causal)."""
+    q, k, v = _qkv(signature)
+    sizes = heads_first(q, k, v)
+    return _forward(sizes, flag(signature.get(5)), read(q, k, v, optional(signature, 3)), _output(sizes, q))
+
+
+def _usual_backward(signature: Signature, causal: Argument, bias: Tensor | None, bias_wanted: bool = False) -> Cost:
+    """(grad, q, k, v, ...): what a backward below scaled_dot_product_attention reads and writes."""
+    grad, (q, k, v) = signature.tensor(0), _qkv(signature, 1)
+    sizes = heads_first(q, k, v)
+    # the output and its log-sum-exp were saved by the forward
+    saved = _output(sizes, q)
+    written = _gradients(q, k, v, bias if bias_wanted else None)
+    return _backward(sizes, flag(causal), read(grad, q, k, v, bias) + saved, written)
+
+
+@formula("aten::_scaled_dot_product_flash_attention_backward")
+def flash_backward(signature: Signature) -> Cost:
+    """`10 * b * h * s * t * d`, five products; reads gradient, q, k, v, output and log-sum-exp."""
+    return _usual_backward(signature, signature.get(11), None)
+
+
+@formula("aten::_scaled_dot_product_flash_attention_for_cpu_backward")
+def flash_cpu_backward(signature: Signature) -> Cost:
+    """`10 * b * h * s * t * d`, five products; reads the mask too."""
+    return _usual_backward(signature, signature.get(7), optional(signature, 8))
+
+
+@formula("aten::_scaled_dot_product_efficient_attention_backward")
+def efficient_backward(signature: Signature) -> Cost:
+    """`10 * b * h * s * t * d`, five products; writes the gradient of the bias where it is asked for."""
+    wanted = mask(signature.get(10), 4)[3]
+    return _usual_backward(signature, signature.get(11), optional(signature, 4), wanted)
+
+
+@formula("aten::_scaled_dot_product_cudnn_attention_backward")
+def cudnn_backward(signature: Signature) -> Cost:
+    """`10 * b * h * s * t * d`, five products."""
+    return _usual_backward(signature, signature.get(14), optional(signature, 8))
+
+
+@formula("aten::_scaled_dot_product_fused_attention_overrideable_backward")
+def overrideable_backward(signature: Signature) -> Cost:
+    """`10 * b * h * s * t * d`, five products; writes the gradient of the bias where it is asked for."""
+    wanted = mask(signature.get(5), 4)[3]
+    return _usual_backward(signature, signature.get(13), optional(signature, 4), wanted)
+
+
+# -------------------------------------------------------------------------------------------------- heads third, packed
+
+
+def _flexible(q: Tensor, k: Tensor, v: Tensor, offsets: Tensor | None, longest: tuple[Argument, Argument]) -> Sizes:
+    return heads_third(q, k, v) if offsets is None else packed(q, k, v, offsets, *longest)
+
+
+@formula("aten::_flash_attention_forward")
+def flash_heads_third(signature: Signature) -> Cost:
+    """`4 * b * h * s * t * d` for (b, s, h, d), or (total, h, d) with equally long sequences; others are unknown."""
+    q, k, v = _qkv(signature)
+    offsets = optional(signature, 3)
+    sizes = _flexible(q, k, v, offsets, (signature.get(5), signature.get(6)))
+    moved = read(q, k, v, offsets, optional(signature, 4))
+    return _forward(sizes, flag(signature.get(8)), moved, _output(sizes, q))
+
+
+@formula("aten::_flash_attention_backward")
+def flash_heads_third_backward(signature: Signature) -> Cost:
+    """`10 * b * h * s * t * d`, five products."""
+    grad, (q, k, v) = signature.tensor(0), _qkv(signature, 1)
+    offsets = optional(signature, 6)
+    sizes = _flexible(q, k, v, offsets, (signature.get(8), signature.get(9)))
+    moved = read(grad, q, k, v, offsets, optional(signature, 7)) + _output(sizes, q)
+    return _backward(sizes, flag(signature.get(11)), moved, _gradients(q, k, v))
+
+
+def _mask_type(value: Argument) -> bool:
+    """Whether a mask type of the memory-efficient kernel is one of its two causal ones."""
+    return integer(value) in (1, 2)
+
+
+@formula("aten::_efficient_attention_forward")
+def efficient_heads_third(signature: Signature) -> Cost:
+    """`4 * b * h * s * t * d` for (b, s, h, d), or sequences of equal length behind each other; others are unknown."""
+    q, k, v = _qkv(signature)
+    bias, offsets = optional(signature, 3), optional(signature, 4)
+    sizes = _flexible(q, k, v, offsets, (signature.get(6), signature.get(7)))
+    width = sizes.s if flag(signature.get(10)) else 0
+    moved = read(q, k, v, bias, offsets, optional(signature, 5))
+    return _forward(sizes, _mask_type(signature.get(9)), moved, _output(sizes, q, width))
+
+
+@formula("aten::_efficient_attention_backward")
+def efficient_heads_third_backward(signature: Signature) -> Cost:
+    """`10 * b * h * s * t * d`, five products; writes the gradient of the bias where it is asked for."""
+    grad, (q, k, v), bias = signature.tensor(0), _qkv(signature, 1), optional(signature, 4)
+    offsets = optional(signature, 6)
+    sizes = _flexible(q, k, v, offsets, (signature.get(8), signature.get(9)))
+    moved = read(grad, q, k, v, bias, offsets, optional(signature, 7)) + _output(sizes, q)
+    written = _gradients(q, k, v, bias if flag(signature.get(15)) else None)
+    return _backward(sizes, _mask_type(signature.get(14)), moved, written)
+
+
+# ------------------------------------------------------------------------------------------ the flash-attn package
+
+
+@formula("flash_attn::_flash_attn_forward")
+def package_forward(signature: Signature) -> Cost:
+    """`4 * b * h * s * t * d` for (b, s, h, d): (q, k, v, dropout_p, softmax_scale, causal, ...)."""
+    q, k, v = _qkv(signature)
+    sizes = heads_third(q, k, v)
+    return _forward(sizes, flag(signature.get(5)), read(q, k, v), _output(sizes, q))
+
+
+@formula("flash_attn::_flash_attn_backward")
+def package_backward(signature: Signature) -> Cost:
+    """`10 * b * h * s * t * d`: (grad, q, k, v, out, lse, dq, dk, dv, dropout_p, softmax_scale, causal, ...)."""
+    grad, (q, k, v) = signature.tensor(0), _qkv(signature, 1)
+    sizes = heads_third(q, k, v)
+    return _backward(sizes, flag(signature.get(11)), read(grad, q, k, v) + _output(sizes, q), _gradients(q, k, v))
+
+
+@formula("flash_attn::_flash_attn_varlen_forward")
+def package_packed_forward(signature: Signature) -> Cost:
+    """`4 * b * h * s * t * d` for equally long sequences behind each other; others are unknown.
+
+    (q, k, v, cu_seqlens_q, cu_seqlens_k, max_q, max_k, dropout_p, softmax_scale, causal, ...)
+    """
+    q, k, v = _qkv(signature)
+    offsets = signature.tensor(3)
+    sizes = packed(q, k, v, offsets, signature.get(5), signature.get(6))
+    return _forward(sizes, flag(signature.get(9)), read(q, k, v, offsets, signature.tensor(4)), _output(sizes, q))
+
+
+@formula("flash_attn::_flash_attn_varlen_backward")
+def package_packed_backward(signature: Signature) -> Cost:
+    """`10 * b * h * s * t * d` for equally long sequences behind each other; others are unknown.
+
+    (grad, q, k, v, out, lse, dq, dk, dv, cu_seqlens_q, cu_seqlens_k, max_q, max_k, dropout_p, softmax_scale, causal)
+    """
+    grad, (q, k, v) = signature.tensor(0), _qkv(signature, 1)
+    offsets = signature.tensor(9)
+    sizes = packed(q, k, v, offsets, signature.get(11), signature.get(12))
+    moved = read(grad, q, k, v, offsets, signature.tensor(10)) + _output(sizes, q)
+    return _backward(sizes, flag(signature.get(15)), moved, _gradients(q, k, v))

@@ -1,0 +1,165 @@
+"""Matrix products: `2 * batch * m * n * k` FLOPs, the bias epilogue not counted, as torch.utils.flop_counter."""
+
+from __future__ import annotations
+
+from math import prod
+
+from opanatomy.cost.operands import Shape, Unknown, broadcast, fresh, optional, read, scalar_type
+from opanatomy.cost.registry import formula
+from opanatomy.model import Cost, Signature, Tensor
+
+
+def product_shape(a: Shape, b: Shape) -> tuple[Shape, int]:
+    """The shape of `a @ b` for matrices with equal leading dimensions, and its FLOPs."""
+    # (..., m, k) @ (..., k, n) -> (..., m, n)
+    *batch, m, k = a
+    *batch_b, k_b, n = b
+    if batch != batch_b or k != k_b:
+        raise Unknown(f"{a} @ {b}")
+    return (*batch, m, n), 2 * prod(batch) * m * n * k
+
+
+def _is_zero(value: object) -> bool:
+    """Whether `beta` is 0, which leaves the added tensor unread."""
+    return isinstance(value, int | float) and value == 0
+
+
+def _out(signature: Signature, start: int) -> Tensor | None:
+    """The tensor of an `out=` form: the first one from `start` on."""
+    return next((value for value in signature.arguments[start:] if isinstance(value, Tensor)), None)
+
+
+def _written(signature: Signature, start: int, shape: Shape, dtype: str | None) -> int:
+    """Bytes of the result: of the `out` tensor where there is one."""
+    out = _out(signature, start)
+    return fresh(shape, dtype) if out is None else read(out)
+
+
+@formula("aten::mm", "aten::bmm")
+def mm(signature: Signature) -> Cost:
+    """`2 * b * m * n * k` for (b, m, k) @ (b, k, n); reads both, writes the product. Source: torch.utils.flop_counter."""
+    a, b = signature.tensor(0), signature.tensor(1)
+    shape, flops = product_shape(a.shape, b.shape)
+    dtype = None if isinstance(signature.get(2), Tensor) else scalar_type(signature.get(2))
+    return Cost(flops=flops, read_bytes=read(a, b), written_bytes=_written(signature, 2, shape, dtype or a.dtype))
+
+
+@formula("aten::_int_mm")
+def int_mm(signature: Signature) -> Cost:
+    """`2 * m * n * k` for int8 (m, k) @ (k, n) -> int32. Source: as mm; torch.utils.flop_counter has none."""
+    a, b = signature.tensor(0), signature.tensor(1)
+    shape, flops = product_shape(a.shape, b.shape)
+    return Cost(flops=flops, read_bytes=read(a, b), written_bytes=fresh(shape, "int32"))
+
+
+@formula("aten::addmm", "aten::addmm_", "aten::baddbmm", "aten::baddbmm_", "aten::_addmm_activation")
+def addmm(signature: Signature) -> Cost:
+    """`2 * b * m * n * k` for c + (b, m, k) @ (b, k, n); reads all three unless beta is 0. Source: torch.utils.flop_counter."""
+    added, a, b = (signature.tensor(index) for index in range(3))
+    shape, flops = product_shape(a.shape, b.shape)
+    arguments = [value for value in signature.arguments[3:] if not isinstance(value, Tensor)]
+    # addmm(self, mat1, mat2, beta, alpha); the overload with out_dtype: (self, mat1, mat2, out_dtype, beta, alpha)
+    dtype = scalar_type(arguments.pop(0)) if len(arguments) > 2 and not isinstance(arguments[2], bool) else a.dtype
+    ignored = bool(arguments) and _is_zero(arguments[0])
+    written = _written(signature, 3, shape, dtype)
+    return Cost(flops=flops, read_bytes=read(a, b) + (0 if ignored else read(added)), written_bytes=written)
+
+
+@formula("aten::addbmm", "aten::addbmm_")
+def addbmm(signature: Signature) -> Cost:
+    """`2 * b * m * n * k`: the products of all b matrices summed into one (m, n)."""
+    added, a, b = (signature.tensor(index) for index in range(3))
+    (_, m, n), flops = product_shape(a.shape, b.shape)
+    return Cost(flops=flops, read_bytes=read(added, a, b), written_bytes=fresh((m, n), a.dtype))
+
+
+@formula("aten::mv", "aten::dot", "aten::vdot", "aten::inner")
+def mv(signature: Signature) -> Cost:
+    """`2 * m * k` for (m, k) @ (k,), m = 1 for dot. Source: as mm; torch.utils.flop_counter has none."""
+    a, b = signature.tensor(0), signature.tensor(1)
+    if len(b.shape) != 1 or len(a.shape) not in (1, 2) or a.shape[-1] != b.shape[0]:
+        raise Unknown(f"{a} @ {b}")
+    return Cost(flops=2 * a.numel, read_bytes=read(a, b), written_bytes=_written(signature, 2, a.shape[:-1], a.dtype))
+
+
+@formula("aten::addmv", "aten::addmv_")
+def addmv(signature: Signature) -> Cost:
+    """`2 * m * k` for c + (m, k) @ (k,)."""
+    added, a, b = (signature.tensor(index) for index in range(3))
+    if a.shape[1:] != b.shape:
+        raise Unknown(f"{a} @ {b}")
+    return Cost(flops=2 * a.numel, read_bytes=read(added, a, b), written_bytes=fresh(a.shape[:1], a.dtype))
+
+
+@formula("aten::addr", "aten::addr_")
+def addr(signature: Signature) -> Cost:
+    """`2 * m * n` for c + the outer product of (m,) and (n,)."""
+    added, a, b = (signature.tensor(index) for index in range(3))
+    shape = (a.numel, b.numel)
+    return Cost(flops=2 * prod(shape), read_bytes=read(added, a, b), written_bytes=fresh(shape, added.dtype))
+
+
+@formula("aten::linear", "aten::mkldnn_linear", "aten::_mkl_linear", "mkldnn::_linear_pointwise")
+def linear(signature: Signature) -> Cost:
+    """`2 * rows * out * in` for (..., in) @ (out, in)^T + bias. Source: as addmm."""
+    x, weight, bias = signature.tensor(0), signature.tensor(1), optional(signature, 2)
+    if len(weight.shape) == 2 and len(x.shape) >= 1 and x.shape[-1] == weight.shape[1]:
+        shape = (*x.shape[:-1], weight.shape[0])
+        flops = 2 * prod(shape) * weight.shape[1]
+        return Cost(flops=flops, read_bytes=read(x, weight, bias), written_bytes=fresh(shape, x.dtype))
+    raise Unknown(f"{x} and weight {weight}")
+
+
+@formula("aten::matmul")
+def matmul(signature: Signature) -> Cost:
+    """`2 * batch * m * n * k` with NumPy's rules for vectors and leading dimensions. Source: as bmm."""
+    a, b = signature.tensor(0), signature.tensor(1)
+    left = a.shape if len(a.shape) > 1 else (1, *a.shape)
+    right = b.shape if len(b.shape) > 1 else (*b.shape, 1)
+    if not a.shape or not b.shape or left[-1] != right[-2]:
+        raise Unknown(f"{a} @ {b}")
+    count = prod(broadcast(left[:-2], right[:-2])) * left[-2] * right[-1]
+    return Cost(flops=2 * count * left[-1], read_bytes=read(a, b), written_bytes=fresh((count,), a.dtype))
+
+
+@formula("aten::_scaled_mm")
+def scaled_mm(signature: Signature) -> Cost:
+    """`2 * m * n * k` for fp8 (m, k) @ (k, n); reads the scales too. Source: torch.utils.flop_counter."""
+    a, b = signature.tensor(0), signature.tensor(1)
+    shape, flops = product_shape(a.shape, b.shape)
+    dtype = scalar_type(signature.get(6)) or a.dtype
+    moved = read(a, b, *(optional(signature, index) for index in (2, 3, 4, 5)))
+    return Cost(flops=flops, read_bytes=moved, written_bytes=fresh(shape, dtype))
+
+
+@formula("aten::_grouped_mm", "aten::_scaled_grouped_mm")
+def grouped_mm(signature: Signature) -> Cost:
+    """`2 * rows * n * k` summed over the groups; which row is in which group (`offs`) changes nothing.
+
+    Takes the four forms of torch: 2-D x 3-D (rows in groups), 3-D x 2-D (columns in groups), 2-D x 2-D (the shared
+    dimension in groups, the weight gradient) and 3-D x 3-D. A group that no row fell into is still read. Source: as mm;
+    torch.utils.flop_counter has none.
+    """
+    a, b = signature.tensor(0), signature.tensor(1)
+    rest = [value for value in signature.arguments[2:] if isinstance(value, Tensor)]
+    groups = next((value.shape[0] for value in rest if value.dtype == "int32" and len(value.shape) == 1), None)
+    shape, flops = _grouped_shape(a.shape, b.shape, groups)
+    named = [scalar_type(v) for v in signature.arguments[2:] if isinstance(v, int | str) and not isinstance(v, bool)]
+    # fp8 inputs give bfloat16 where no data type is asked for
+    dtype = named[0] if named else "bfloat16" if str(a.dtype).startswith("float8") else a.dtype
+    return Cost(flops=flops, read_bytes=read(a, b, *rest), written_bytes=fresh(shape, dtype))
+
+
+def _grouped_shape(a: Shape, b: Shape, groups: int | None) -> tuple[Shape, int]:
+    m, k, n = a[-2], a[-1], b[-1]
+    if k != b[-2]:
+        raise Unknown(f"{a} @ {b}")
+    if len(a) == 2 and len(b) == 2:
+        if groups is None:
+            raise Unknown("the number of groups")
+        return (groups, m, n), 2 * m * n * k
+    if len(a) == 3 and len(b) == 3:
+        return product_shape(a, b)
+    if {len(a), len(b)} == {2, 3}:
+        return (m, n), 2 * m * n * k
+    raise Unknown(f"{a} @ {b}")

@@ -1,0 +1,199 @@
+"""Convolutions: `2 * output elements * (C_in / groups) * kernel elements` FLOPs, the bias not counted.
+
+For a transposed convolution the input takes the place of the output. Each gradient costs what the forward costs, and
+only those that `output_mask` asks for are counted (torch.utils.flop_counter agrees but for `groups`, which its backward
+ignores).
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from opanatomy.cost.operands import Shape, Unknown, flag, fresh, integer, integers, mask, optional, read
+from opanatomy.cost.registry import formula
+from opanatomy.model import Argument, Cost, Signature, Tensor
+
+
+def output_shape(
+    x: Shape, weight: Shape, stride: Argument, padding: Argument, dilation: Argument,
+    transposed: bool = False, output_padding: Argument = 0, groups: int = 1,
+) -> Shape:  # fmt: skip
+    """The shape a convolution gives; a batch dimension may be missing."""
+    # x (b, c, *spatial), weight (out, c / groups, *kernel), transposed weight (c, out / groups, *kernel)
+    dims = len(weight) - 2
+    batch, spatial = x[: len(x) - dims - 1], x[len(x) - dims :]
+    if dims < 1 or len(spatial) != dims:
+        raise Unknown(f"convolution of {x} with {weight}")
+    rows = zip(
+        spatial, weight[2:], integers(stride, dims), integers(padding, dims), integers(dilation, dims),
+        integers(output_padding, dims), strict=True,
+    )  # fmt: skip
+    if transposed:
+        sizes = tuple((n - 1) * s - 2 * p + d * (k - 1) + o + 1 for n, k, s, p, d, o in rows)
+        return (*batch, weight[1] * groups, *sizes)
+    sizes = tuple((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d, _ in rows)
+    return (*batch, weight[0], *sizes)
+
+
+def convolution_flops(weight: Shape, positions: Shape) -> int:
+    """FLOPs given the shape at whose positions the kernel is applied: the output, or the input if transposed."""
+    # a position is (b, *spatial): batch and spatial sizes, channels are in the weight
+    dims = len(weight) - 2
+    batch, spatial = positions[: len(positions) - dims - 1], positions[len(positions) - dims :]
+    return 2 * prod(batch) * prod(spatial) * prod(weight)
+
+
+def _forward(
+    signature: Signature, bias: Tensor | None, stride: Argument, padding: Argument, dilation: Argument,
+    transposed: bool = False, output_padding: Argument = 0, groups: int = 1, added: Tensor | None = None,
+) -> Cost:  # fmt: skip
+    x, weight = signature.tensor(0), signature.tensor(1)
+    out = output_shape(x.shape, weight.shape, stride, padding, dilation, transposed, output_padding, groups)
+    flops = convolution_flops(weight.shape, x.shape if transposed else out)
+    return Cost(flops=flops, read_bytes=read(x, weight, bias, added), written_bytes=fresh(out, x.dtype))
+
+
+@formula("aten::convolution", "aten::_convolution", "aten::convolution_overrideable")
+def convolution(signature: Signature) -> Cost:
+    """`2 * b * C_out * prod(out) * (C_in / groups) * prod(kernel)`. Source: torch.utils.flop_counter."""
+    get = signature.get
+    return _forward(
+        signature, optional(signature, 2), get(3), get(4), get(5), flag(get(6)), get(7), integer(get(8))
+    )  # fmt: skip
+
+
+@formula("aten::mkldnn_convolution", "aten::miopen_convolution", "aten::miopen_depthwise_convolution")
+def backend_convolution(signature: Signature) -> Cost:
+    """As convolution: (input, weight, bias, padding, stride, dilation, groups)."""
+    get = signature.get
+    return _forward(signature, optional(signature, 2), get(4), get(3), get(5))
+
+
+@formula("mkldnn::_convolution_pointwise")
+def pointwise_convolution(signature: Signature) -> Cost:
+    """As convolution, with an activation in the epilogue that is not counted."""
+    return backend_convolution(signature)
+
+
+@formula("aten::cudnn_convolution")
+def cudnn_convolution(signature: Signature) -> Cost:
+    """As convolution: (input, weight, padding, stride, dilation, groups); torch before 1.8 has a bias at 2."""
+    get = signature.get
+    if optional(signature, 2) is not None:
+        return backend_convolution(signature)
+    return _forward(signature, None, get(3), get(2), get(4))
+
+
+@formula("aten::cudnn_convolution_transpose", "aten::miopen_convolution_transpose")
+def transposed_convolution(signature: Signature) -> Cost:
+    """As convolution, transposed: (input, weight, [bias,] padding, output_padding, stride, dilation, groups)."""
+    at = 2 if isinstance(signature.get(2), tuple) else 3
+    padding, output_padding, stride, dilation, groups = (signature.get(at + step) for step in range(5))
+    bias = optional(signature, 2)
+    return _forward(signature, bias, stride, padding, dilation, True, output_padding, integer(groups))
+
+
+@formula("aten::cudnn_convolution_relu", "aten::miopen_convolution_relu")
+def convolution_relu(signature: Signature) -> Cost:
+    """As convolution: (input, weight, bias, stride, padding, dilation, groups)."""
+    get = signature.get
+    return _forward(signature, optional(signature, 2), get(3), get(4), get(5))
+
+
+@formula("aten::cudnn_convolution_add_relu", "aten::miopen_convolution_add_relu")
+def convolution_add_relu(signature: Signature) -> Cost:
+    """As convolution: (input, weight, z, alpha, bias, stride, padding, dilation, groups)."""
+    get = signature.get
+    added = signature.tensor(2)
+    return _forward(signature, optional(signature, 4), get(5), get(6), get(7), added=added)
+
+
+@formula(
+    "aten::_slow_conv2d_forward", "aten::thnn_conv2d", "aten::slow_conv3d_forward", "aten::slow_conv3d",
+    "aten::_conv_depthwise2d", "aten::conv_depthwise3d", "aten::slow_conv_dilated2d", "aten::slow_conv_dilated3d",
+)  # fmt: skip
+def native_convolution(signature: Signature) -> Cost:
+    """As convolution: (input, weight, kernel_size, bias, stride, padding[, dilation])."""
+    get = signature.get
+    dilation = get(6) if not isinstance(get(6), Tensor) else None
+    return _forward(signature, optional(signature, 3), get(4), get(5), 1 if dilation is None else dilation)
+
+
+@formula("aten::slow_conv_transpose2d", "aten::slow_conv_transpose3d")
+def native_transposed_convolution(signature: Signature) -> Cost:
+    """As convolution, transposed: (input, weight, kernel_size, bias, stride, padding, output_padding, dilation)."""
+    get = signature.get
+    return _forward(signature, optional(signature, 3), get(4), get(5), get(7, 1), True, get(6))
+
+
+# ------------------------------------------------------------------------------------------------------------ backward
+
+
+def _backward(grad: Tensor, x: Tensor, weight: Tensor, wanted: tuple[bool, ...], transposed: bool = False) -> Cost:
+    """The gradients that `wanted` (input, weight, bias) asks for; the bias gradient is a sum and not counted."""
+    one = convolution_flops(weight.shape, x.shape if transposed else grad.shape)
+    channels = grad.shape[len(grad.shape) - len(weight.shape) + 1]
+    # each gradient reads the output gradient and the other factor
+    moved = read(grad) + (read(weight) if wanted[0] else 0) + (read(x) if wanted[1] else 0)
+    written = (fresh(x.shape, x.dtype) if wanted[0] else 0) + (fresh(weight.shape, weight.dtype) if wanted[1] else 0)
+    if wanted[2]:
+        written += fresh((channels,), grad.dtype)
+    return Cost(flops=one * (wanted[0] + wanted[1]), read_bytes=moved if any(wanted) else 0, written_bytes=written)
+
+
+@formula("aten::convolution_backward")
+def convolution_backward(signature: Signature) -> Cost:
+    """The forward's FLOPs for each of the input and weight gradients that `output_mask` asks for.
+
+    Reads the output gradient, the weight for an input gradient and the input for a weight gradient. Source:
+    torch.utils.flop_counter, `groups` respected.
+    """
+    grad, x, weight = (signature.tensor(index) for index in range(3))
+    return _backward(grad, x, weight, mask(signature.get(10), 3), flag(signature.get(7)))
+
+
+@formula("aten::convolution_backward_overrideable")
+def convolution_backward_overrideable(signature: Signature) -> Cost:
+    """As convolution_backward."""
+    grad, x, weight = (signature.tensor(index) for index in range(3))
+    return _backward(grad, x, weight, mask(signature.get(9), 3), flag(signature.get(6)))
+
+
+@formula("aten::_slow_conv2d_backward", "aten::thnn_conv2d_backward")
+def native_convolution_backward(signature: Signature) -> Cost:
+    """As convolution_backward: (grad, input, weight, kernel_size, stride, padding, output_mask) or its `out` form."""
+    grad, x, weight = (signature.tensor(index) for index in range(3))
+    wanted = signature.get(6)
+    if isinstance(wanted, tuple):
+        return _backward(grad, x, weight, mask(wanted, 3))
+    return _backward(grad, x, weight, tuple(optional(signature, index) is not None for index in (6, 7, 8)))
+
+
+@formula("aten::cudnn_convolution_backward", "aten::miopen_convolution_backward", "aten::mkldnn_convolution_backward")
+def backend_convolution_backward(signature: Signature) -> Cost:
+    """As convolution_backward: (input, grad, weight, ..., output_mask); the mask has two or three places."""
+    x, grad, weight = (signature.tensor(index) for index in range(3))
+    wanted = signature.arguments[-1]
+    if not isinstance(wanted, tuple) or len(wanted) not in (2, 3):
+        raise Unknown("output_mask")
+    return _backward(grad, x, weight, (*mask(wanted, len(wanted)), False)[:3])
+
+
+@formula("aten::cudnn_convolution_backward_input", "aten::miopen_convolution_backward_input")
+def backend_input_gradient(signature: Signature) -> Cost:
+    """The input gradient alone: (input size, grad, weight, ...)."""
+    shape, grad, weight = integers(signature.get(0)), signature.tensor(1), signature.tensor(2)
+    return Cost(
+        flops=convolution_flops(weight.shape, grad.shape),
+        read_bytes=read(grad, weight),
+        written_bytes=fresh(shape, grad.dtype),
+    )
+
+
+@formula("aten::cudnn_convolution_backward_weight", "aten::miopen_convolution_backward_weight")
+def backend_weight_gradient(signature: Signature) -> Cost:
+    """The weight gradient alone: (weight size, grad, input, ...)."""
+    shape, grad, x = integers(signature.get(0)), signature.tensor(1), signature.tensor(2)
+    return Cost(
+        flops=convolution_flops(shape, grad.shape), read_bytes=read(grad, x), written_bytes=fresh(shape, grad.dtype)
+    )

@@ -1,0 +1,316 @@
+"""Element-wise maps: a table of FLOPs per output element; compare, min, max, select, copy and cast are 0.
+
+A map reads each operand once and writes its result once; the in-place form (`aten::add_`) reads and writes its first
+operand. The second operand of a binary map may be a Python number, which a trace shows as a 0-dimensional tensor of
+the widest type of its kind: it takes part in type promotion as a number and moves nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+
+from opanatomy.cost.operands import Unknown, broadcast, category, floating, fresh, promote, read
+from opanatomy.cost.registry import formula
+from opanatomy.model import Argument, Cost, Signature, Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Map:
+    """One row of the table: FLOPs per output element, how many operands come first, and the result's data type.
+
+    `result` is `promoted`, `first` (of the first operand), `floating` (integers become float32), `bool`, `complex` or
+    `real`.
+    `factor` is the place of a multiplier (`alpha`, `value`) that costs one more FLOP unless it is 1; `numbers` says
+    that the second operand may be a Python number.
+    """
+
+    flops: int
+    operands: int = 1
+    result: str = "promoted"
+    factor: int | None = None
+    numbers: bool = False
+
+
+#: A comparison or a selection does no arithmetic; an arithmetic operation or a transcendental function is 1.
+UNARY = {
+    "relu": 0, "relu6": 0, "sign": 0, "sgn": 0, "positive": 0, "bitwise_not": 0, "hardtanh": 0, "threshold": 0,
+    "conj_physical": 0, "_conj_physical": 0, "nan_to_num": 0, "softshrink": 1, "hardshrink": 0,
+    "neg": 1, "ceil": 1, "floor": 1, "round": 1, "trunc": 1, "frac": 2, "square": 1,
+    # x * negative_slope
+    "leaky_relu": 1,
+    # x / (1 + exp(-x)): negate, exp, add, divide
+    "silu": 4,
+    # x * tanh(log1p(exp(x))): exp, log1p, tanh, multiply
+    "mish": 4,
+    # log1p(exp(x * beta)) / beta
+    "softplus": 4,
+    # (exp(x * c) - 1) * d: multiply, expm1, multiply
+    "elu": 3, "celu": 3, "selu": 3,
+    # x * clamp(x + 3, 0, 6) / 6
+    "hardswish": 3,
+    # clamp(x + 3, 0, 6) / 6
+    "hardsigmoid": 2,
+}  # fmt: skip
+
+#: The same for functions whose result is floating for integers too.
+UNARY_FLOATING = {
+    "exp": 1, "exp2": 1, "expm1": 1, "log": 1, "log2": 1, "log10": 1, "log1p": 1, "sqrt": 1, "rsqrt": 1, "reciprocal": 1,
+    "sin": 1, "cos": 1, "tan": 1, "asin": 1, "acos": 1, "atan": 1, "sinh": 1, "cosh": 1, "tanh": 1, "asinh": 1,
+    "acosh": 1, "atanh": 1, "erf": 1, "erfc": 1, "erfinv": 1, "lgamma": 1, "digamma": 1, "i0": 1, "special_i0e": 1,
+    "special_ndtri": 1, "deg2rad": 1, "rad2deg": 1,
+    # 1 / (1 + exp(-x)): negate, exp, add, divide
+    "sigmoid": 4,
+    # log(x / (1 - x)): subtract, divide, log
+    "logit": 3,
+    # sin(pi * x) / (pi * x)
+    "sinc": 3, "special_entr": 3, "special_log_ndtr": 1,
+}  # fmt: skip
+
+#: Tests of one operand.
+UNARY_BOOL = ("isnan", "isinf", "isfinite", "isposinf", "isneginf", "logical_not", "signbit")
+
+#: Two operands, the second possibly a number.
+BINARY = {
+    "mul": 1, "multiply": 1, "remainder": 1, "fmod": 1, "floor_divide": 1, "pow": 1,
+    "maximum": 0, "minimum": 0, "fmax": 0, "fmin": 0, "clamp_min": 0, "clamp_max": 0, "copysign": 0,
+    "bitwise_and": 0, "bitwise_or": 0, "bitwise_xor": 0, "bitwise_left_shift": 0, "bitwise_right_shift": 0,
+    "__and__": 0, "__or__": 0, "__xor__": 0, "__iand__": 0, "__ior__": 0, "__ixor__": 0, "__lshift__": 0,
+    "__rshift__": 0, "gcd": 1, "heaviside": 0,
+}  # fmt: skip
+
+BINARY_FLOATING = {"atan2": 1, "true_divide": 1, "logaddexp": 4, "logaddexp2": 4, "xlogy": 2, "special_xlog1py": 2,
+                   "hypot": 4, "nextafter": 0}  # fmt: skip
+
+BINARY_BOOL = ("eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_xor",
+               "greater", "greater_equal", "less", "less_equal", "not_equal")  # fmt: skip
+
+#: Maps of another shape, and backward maps, operation by operation.
+OTHERS = {
+    # a + alpha * b
+    "add": Map(flops=1, operands=2, factor=2, numbers=True),
+    "sub": Map(flops=1, operands=2, factor=2, numbers=True),
+    "subtract": Map(flops=1, operands=2, factor=2, numbers=True),
+    "rsub": Map(flops=1, operands=2, factor=2, numbers=True),
+    "abs": Map(flops=1, result="real"),
+    # the bounds may be tensors
+    "clamp": Map(flops=0, operands=3), "clip": Map(flops=0, operands=3),
+    # self + value * a * b, self + value * a / b, self + weight * (end - self)
+    "addcmul": Map(flops=2, operands=3, factor=3), "addcdiv": Map(flops=2, operands=3, factor=3),
+    "lerp": Map(flops=3, operands=3),
+    "polar": Map(flops=4, operands=2, result="complex"), "complex": Map(flops=0, operands=2, result="complex"),
+    "_prelu_kernel": Map(flops=1, operands=2),
+    # grad * (1 - y * y)
+    "tanh_backward": Map(flops=3, operands=2),
+    # grad * (1 - y) * y
+    "sigmoid_backward": Map(flops=3, operands=2),
+    "threshold_backward": Map(flops=0, operands=2), "hardtanh_backward": Map(flops=0, operands=2),
+    "hardshrink_backward": Map(flops=0, operands=2), "softshrink_backward": Map(flops=0, operands=2),
+    # grad * negative_slope; grad / 6; grad * (x / 3 + 0.5)
+    "leaky_relu_backward": Map(flops=1, operands=2), "hardsigmoid_backward": Map(flops=1, operands=2),
+    "hardswish_backward": Map(flops=3, operands=2),
+    # s = sigmoid(x) (4); grad * s * (1 + x * (1 - s)): subtract, multiply, add, multiply, multiply
+    "silu_backward": Map(flops=9, operands=2),
+    # t = tanh(log1p(exp(x))) (3), s = sigmoid(x) (4); grad * (t + x * s * (1 - t * t)): 6
+    "mish_backward": Map(flops=13, operands=2),
+    # z = exp(x * beta) (2); grad * z / (z + 1): 3
+    "softplus_backward": Map(flops=5, operands=2),
+    # self >= 0 else: grad * c * d * exp(x * c): multiply, exp, two products
+    "logit_backward": Map(flops=3, operands=2),
+    # grad * mask * scale; the paper counts dropout as 1 in both directions
+    "native_dropout_backward": Map(flops=1, operands=2, result="first"), "_masked_scale": Map(flops=1, operands=2, result="first"),
+}  # fmt: skip
+
+MAPS: dict[str, Map] = {
+    **{name: Map(flops=flops) for name, flops in UNARY.items()},
+    **{name: Map(flops=flops, result="floating") for name, flops in UNARY_FLOATING.items()},
+    **{name: Map(flops=0, result="bool") for name in UNARY_BOOL},
+    **{name: Map(flops=flops, operands=2, numbers=True) for name, flops in BINARY.items()},
+    **{name: Map(flops=flops, operands=2, result="floating", numbers=True) for name, flops in BINARY_FLOATING.items()},
+    **{name: Map(flops=0, operands=2, result="bool", numbers=True) for name in BINARY_BOOL},
+    **OTHERS,
+}
+
+
+def _number(value: Argument) -> Argument:
+    """A 0-dimensional tensor that stands for a Python number as that number."""
+    if isinstance(value, Tensor) and not value.shape:
+        return {"float64": 0.5, "int64": 1, "bool": True}.get(value.dtype or "", value)
+    return value
+
+
+def _result_type(row: Map, operands: tuple[Argument, ...]) -> str:
+    if row.result == "bool":
+        return "bool"
+    if row.result == "first":
+        operands = operands[:1]
+    first = operands[0]
+    if isinstance(first, Tensor) and None in operands[1 : 1 + row.numbers] and category(first.dtype or "?") < 2:
+        raise Unknown("the number may raise the data type")
+    dtype = promote(*operands)
+    if row.result == "floating":
+        return floating(dtype)
+    if row.result == "complex":
+        return {"float32": "complex64", "float64": "complex128", "float16": "complex32"}[dtype]
+    if row.result == "real":
+        return {"complex64": "float32", "complex128": "float64", "complex32": "float16"}.get(dtype, dtype)
+    return dtype
+
+
+def _doubled(signature: Signature, row: Map) -> int:
+    """1 where the multiplier at `row.factor` is there and not 1."""
+    factor = None if row.factor is None else signature.get(row.factor)
+    return int(isinstance(factor, int | float) and factor != 1)
+
+
+def map_cost(row: Map, signature: Signature, in_place: bool = False) -> Cost:
+    """The cost of a map by its row: operands first, then constants, then perhaps an `out` tensor."""
+    head = signature.arguments[: row.operands]
+    numbers = row.numbers and isinstance(head[0], Tensor)
+    operands = (*head[:1], *(map(_number, head[1:]) if numbers else head[1:]))
+    shape = broadcast(*(value.shape for value in operands if isinstance(value, Tensor)))
+    out = next((value for value in signature.arguments[row.operands :] if isinstance(value, Tensor)), None)
+    target = signature.tensor(0) if in_place else out
+    if not any(isinstance(value, Tensor) for value in operands):
+        raise Unknown("no tensor operand")
+    return Cost(
+        flops=(row.flops + _doubled(signature, row)) * (target.numel if target else prod(shape)),
+        read_bytes=read(*operands),
+        written_bytes=read(target) if target else fresh(shape, _result_type(row, operands)),
+    )
+
+
+def _register(name: str, row: Map) -> None:
+    def out_of_place(signature: Signature) -> Cost:
+        return map_cost(row, signature)
+
+    def in_place(signature: Signature) -> Cost:
+        return map_cost(row, signature, in_place=True)
+
+    text = f"{row.flops} per output element; reads each operand, writes the result. A map: `MAPS` in cost/elementwise.py."
+    out_of_place.__doc__ = in_place.__doc__ = text
+    formula(f"aten::{name}")(out_of_place)
+    formula(f"aten::{name}_")(in_place)
+
+
+for _name, _row in MAPS.items():
+    _register(_name, _row)
+
+
+# ------------------------------------------------------------------------------- maps whose arguments change the figure
+
+_DIV = Map(flops=1, operands=2, result="floating", numbers=True)
+
+
+@formula("aten::div", "aten::divide")
+def div(signature: Signature) -> Cost:
+    """1 per output element; integers give float32 unless a rounding mode is asked for."""
+    rounded = isinstance(signature.get(2), str) and signature.get(2) != ""
+    return map_cost(replace(_DIV, result="promoted") if rounded else _DIV, signature)
+
+
+@formula("aten::div_", "aten::divide_")
+def div_(signature: Signature) -> Cost:
+    """1 per output element, in place."""
+    return map_cost(_DIV, signature, in_place=True)
+
+
+def _tanh_form(value: Argument) -> bool:
+    if not isinstance(value, str):
+        raise Unknown("which form of gelu")
+    return value.strip("\"'") == "tanh"
+
+
+@formula("aten::gelu", "aten::gelu_")
+def gelu(signature: Signature) -> Cost:
+    """5 per output element, in the tanh form 10.
+
+    erf form, 0.5 * x * (1 + erf(x * sqrt(1/2))): multiply, erf, add, multiply, multiply. tanh form,
+    0.5 * x * (1 + tanh(sqrt(2/pi) * (x + 0.044715 * x ** 3))): divide, sqrt, pow, multiply, add, multiply, tanh, add,
+    multiply, multiply; the convention of the paper's counter, constants included.
+    """
+    flops = 10 if _tanh_form(signature.get(1, "none")) else 5
+    return map_cost(Map(flops=flops), signature)
+
+
+@formula("aten::gelu_backward")
+def gelu_backward(signature: Signature) -> Cost:
+    """11 per output element, in the tanh form 18.
+
+    erf form: cdf = 0.5 * (1 + erf(x * c)) is 4, pdf = exp(-0.5 * x * x) * c is 4, grad * (cdf + x * pdf) is 3. tanh
+    form: x * x, x * x * x, inner (multiply, add, multiply), tanh, 0.5 * x, 1 + tanh, half of it, 1 - tanh ** 2 (2),
+    derivative of inner (multiply, add, multiply), two products, grad * (left + right) (2).
+    """
+    flops = 18 if _tanh_form(signature.get(2, "none")) else 11
+    return map_cost(Map(flops=flops, operands=2), signature)
+
+
+@formula("aten::elu_backward")
+def elu_backward(signature: Signature) -> Cost:
+    """4 per output element: grad * c * d * exp(x * c), a multiply and exp and two products."""
+    grad, x = signature.tensor(0), signature.tensor(5)
+    return Cost(flops=4 * grad.numel, read_bytes=read(grad, x), written_bytes=fresh(grad.shape, grad.dtype))
+
+
+@formula("aten::where")
+def where(signature: Signature) -> Cost:
+    """0; reads the condition and both branches, writes the result. `where(condition)` alone is unknown: it is data."""
+    head = signature.arguments[:3]
+    if len(head) < 3:
+        raise Unknown("nonzero of the condition")
+    shape = broadcast(*(value.shape for value in head if isinstance(value, Tensor)))
+    out = signature.get(3)
+    written = read(out) if isinstance(out, Tensor) else fresh(shape, promote(*head[1:]))
+    return Cost(flops=0, read_bytes=read(*head), written_bytes=written)
+
+
+@formula("aten::masked_fill")
+def masked_fill(signature: Signature) -> Cost:
+    """0; reads the tensor and the mask, writes the result."""
+    x, where_true = signature.tensor(0), signature.tensor(1)
+    written = fresh(broadcast(x.shape, where_true.shape), x.dtype)
+    return Cost(flops=0, read_bytes=read(x, where_true, signature.get(2)), written_bytes=written)
+
+
+@formula("aten::masked_fill_")
+def masked_fill_(signature: Signature) -> Cost:
+    """0; reads the tensor and the mask, writes the tensor."""
+    x = signature.tensor(0)
+    return Cost(flops=0, read_bytes=read(x, signature.tensor(1), signature.get(2)), written_bytes=read(x))
+
+
+@formula("aten::native_dropout", "aten::_fused_dropout")
+def native_dropout(signature: Signature) -> Cost:
+    """1 per element (the paper); writes the result and a mask of one byte an element."""
+    x = signature.tensor(0)
+    written = fresh(x.shape, x.dtype) + fresh(x.shape, "bool")
+    return Cost(flops=x.numel, read_bytes=read(x), written_bytes=written)
+
+
+@formula("aten::glu")
+def glu(signature: Signature) -> Cost:
+    """5 per output element: a * sigmoid(b); the output is half the input."""
+    x = signature.tensor(0)
+    half = x.numel // 2
+    return Cost(flops=5 * half, read_bytes=read(x), written_bytes=fresh((half,), x.dtype))
+
+
+@formula("aten::glu_backward")
+def glu_backward(signature: Signature) -> Cost:
+    """8 per element of the gradient: s = sigmoid(b) (4), g * s, then (1 - s) * (g * s) * a (3)."""
+    grad, x = signature.tensor(0), signature.tensor(1)
+    return Cost(flops=8 * grad.numel, read_bytes=read(grad, x), written_bytes=fresh(x.shape, x.dtype))
+
+
+@formula("aten::log_sigmoid_forward")
+def log_sigmoid(signature: Signature) -> Cost:
+    """3 per output element: min(x, 0) - log1p(exp(-|x|)); writes a buffer of the same size."""
+    x = signature.tensor(0)
+    return Cost(flops=3 * x.numel, read_bytes=read(x), written_bytes=2 * fresh(x.shape, x.dtype))
+
+
+@formula("aten::log_sigmoid_backward")
+def log_sigmoid_backward(signature: Signature) -> Cost:
+    """5 per output element: grad * (m - sign * z / (1 + z))."""
+    grad, x, buffer = (signature.tensor(index) for index in range(3))
+    return Cost(flops=5 * grad.numel, read_bytes=read(grad, x, buffer), written_bytes=fresh(x.shape, x.dtype))

@@ -1,0 +1,138 @@
+"""Losses and their gradients, FLOPs per element operation by operation; summing the elements is 1 more."""
+
+from __future__ import annotations
+
+from opanatomy.cost.operands import Unknown, fresh, integer, integers, item, optional, read
+from opanatomy.cost.registry import formula
+from opanatomy.model import Argument, Cost, Signature, Tensor
+
+
+def _reduced(reduction: Argument) -> bool:
+    """Whether the elements are summed or averaged."""
+    return integer(reduction) != 0
+
+
+# ------------------------------------------------------------------------------------------------------ cross-entropy
+
+
+@formula("aten::nll_loss_forward", "aten::nll_loss2d_forward")
+def nll_loss(signature: Signature) -> Cost:
+    """1 per target (2 with class weights); reads the chosen log-probabilities alone, not the whole matrix."""
+    x, target, weight = signature.tensor(0), signature.tensor(1), optional(signature, 2)
+    n = target.numel
+    results = 1 if _reduced(signature.get(3)) else n
+    moved = n * item(x.dtype) + read(target, weight)
+    written = fresh((results,), x.dtype) + item(x.dtype)
+    return Cost(flops=n * (1 + (weight is not None)), read_bytes=moved, written_bytes=written)
+
+
+@formula("aten::nll_loss_backward", "aten::nll_loss2d_backward")
+def nll_loss_backward(signature: Signature) -> Cost:
+    """1 per target; writes the whole gradient, which is 0 elsewhere, and does not read the log-probabilities."""
+    grad, x, target, weight = signature.tensor(0), signature.tensor(1), signature.tensor(2), optional(signature, 3)
+    moved = read(grad, target, weight, optional(signature, 6))
+    return Cost(flops=target.numel, read_bytes=moved, written_bytes=fresh(x.shape, x.dtype))
+
+
+# ---------------------------------------------------------------------------------------------------------- regression
+
+
+def _pairwise(signature: Signature, flops: int, reduction: Argument, *more: Tensor | None) -> Cost:
+    x, target = signature.tensor(0), signature.tensor(1)
+    if x.shape != target.shape:
+        raise Unknown(f"loss of {x} and {target}")
+    reduced = _reduced(reduction)
+    written = fresh(() if reduced else x.shape, x.dtype)
+    return Cost(flops=(flops + reduced) * x.numel, read_bytes=read(x, target, *more), written_bytes=written)
+
+
+def _pairwise_backward(signature: Signature, flops: int, *more: Tensor | None) -> Cost:
+    grad, x, target = (signature.tensor(index) for index in range(3))
+    return Cost(
+        flops=flops * x.numel, read_bytes=read(grad, x, target, *more), written_bytes=fresh(x.shape, x.dtype)
+    )
+
+
+@formula("aten::mse_loss")
+def mse_loss(signature: Signature) -> Cost:
+    """2 per element: subtract, square."""
+    return _pairwise(signature, 2, signature.get(2, 1))
+
+
+@formula("aten::mse_loss_backward")
+def mse_loss_backward(signature: Signature) -> Cost:
+    """3 per element: subtract, two multiplies."""
+    return _pairwise_backward(signature, 3)
+
+
+@formula("aten::smooth_l1_loss", "aten::huber_loss")
+def smooth_l1_loss(signature: Signature) -> Cost:
+    """5 per element: subtract, abs, half its square over beta."""
+    return _pairwise(signature, 5, signature.get(2, 1))
+
+
+@formula("aten::smooth_l1_loss_backward", "aten::huber_loss_backward")
+def smooth_l1_loss_backward(signature: Signature) -> Cost:
+    """4 per element: subtract, / beta, two multiplies."""
+    return _pairwise_backward(signature, 4)
+
+
+@formula("aten::binary_cross_entropy")
+def binary_cross_entropy(signature: Signature) -> Cost:
+    """7 per element, (t - 1) * log1p(-x) - t * log(x); 8 with weights."""
+    weight = optional(signature, 2)
+    return _pairwise(signature, 7 + (weight is not None), signature.get(3, 1), weight)
+
+
+@formula("aten::binary_cross_entropy_backward")
+def binary_cross_entropy_backward(signature: Signature) -> Cost:
+    """6 per element, scale * grad * (x - t) / ((1 - x) * x); 7 with weights."""
+    weight = optional(signature, 3)
+    return _pairwise_backward(signature, 6 + (weight is not None), weight)
+
+
+@formula("aten::binary_cross_entropy_with_logits")
+def binary_cross_entropy_with_logits(signature: Signature) -> Cost:
+    """7 per element, (1 - t) * x - (min(x, 0) - log1p(exp(-|x|))); one more for each of the two weights."""
+    weights = (optional(signature, 2), optional(signature, 3))
+    more = sum(weight is not None for weight in weights)
+    return _pairwise(signature, 7 + more, signature.get(4, 1), *weights)
+
+
+# ----------------------------------------------------------------------------------------------------------------- CTC
+
+#: Three subtracts, three exps, two adds, log, and the adds of the maximum and the log-probability.
+CTC_STEP = 11
+
+
+@formula("aten::_ctc_loss")
+def ctc_loss(signature: Signature) -> Cost:
+    """11 per element of the lattice (n, t, 2 * s + 1), s the longest target.
+
+    Known where the targets are a matrix or the lengths are a list; lengths in a tensor are data.
+    """
+    x, targets = signature.tensor(0), signature.tensor(1)
+    t, n = (x.shape[0], x.shape[1]) if len(x.shape) == 3 else (x.shape[0], 1)
+    lengths = signature.get(3)
+    if isinstance(lengths, tuple):
+        longest = max(integers(lengths))
+    elif n == 1:
+        longest = targets.numel
+    else:
+        raise Unknown("the longest target")
+    lattice = n * t * (2 * longest + 1)
+    moved = read(x, targets, signature.get(2), lengths)
+    return Cost(flops=CTC_STEP * lattice, read_bytes=moved, written_bytes=fresh((n + lattice,), x.dtype))
+
+
+@formula("aten::_ctc_loss_backward")
+def ctc_loss_backward(signature: Signature) -> Cost:
+    """16 per element of the lattice and 6 per log-probability.
+
+    The lattice backwards is 11, adding it to the forward one and to its class 5; the gradient is
+    (exp(x) - exp(sum + loss - x)) * grad.
+    """
+    x, lattice = signature.tensor(1), signature.tensor(6)
+    moved = read(*signature.arguments[:7])
+    flops = (CTC_STEP + 5) * lattice.numel + 6 * x.numel
+    return Cost(flops=flops, read_bytes=moved, written_bytes=fresh(x.shape, x.dtype))

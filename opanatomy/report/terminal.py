@@ -1,0 +1,235 @@
+"""The anatomy as text for a terminal or a pipe: what ran, where the time went, and one sentence at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from io import StringIO
+from typing import Final
+
+from rich.console import Console
+from rich.text import Text
+
+from opanatomy.model import Anatomy, OperatorClass
+from opanatomy.report import tables, units
+from opanatomy.report.table import PAGE, cut, prose
+from opanatomy.report.verdict import verdict
+
+_LABEL_WIDTH: Final = 11
+#: How many names a list of names has, and how long each may be.
+_LISTED, _NAME_WIDTH = 5, 56
+
+Fact = tuple[str, str]
+
+
+def terminal_report(anatomy: Anatomy, *, width: int = 80, color: bool = False, top: int = 8) -> str:
+    """The report as lines of at most `width` cells, with ANSI colours if `color`, and the `top` operators."""
+    sections: list[Sequence[Text] | None] = [
+        [*_title(anatomy, width), *_facts(_what_ran(anatomy), width)],
+        _facts(_step(anatomy), width),
+        tables.class_table(anatomy, width, color),
+        tables.phase_table(anatomy, width, color),
+        tables.ratio_table(anatomy, width, color),
+        tables.paper_table(anatomy, width, color),
+        tables.operator_table(anatomy, width, color, top),
+        tables.memory_table(anatomy, width),
+        _facts(_ledger(anatomy), width),
+        _facts([("warning", warning) for warning in anatomy.warnings], width, style="yellow"),
+        prose(verdict(anatomy), width, style="bold"),
+    ]
+    return "\n".join(_rendered(section, width, color) for section in sections if section)
+
+
+def _title(anatomy: Anatomy, width: int) -> list[Text]:
+    name = anatomy.workload.model or anatomy.workload.architecture or anatomy.provenance.trace or "a training step"
+    return [*prose(f"The anatomy of {name}", width, style="bold"), Text("─" * min(width, PAGE), style="dim")]
+
+
+def _facts(facts: Iterable[Fact], width: int, style: str = "") -> list[Text]:
+    """A label and what it is on each line; a fact that is empty is left out."""
+    lines = []
+    for label, value in facts:
+        for index, line in enumerate(prose(value, width - _LABEL_WIDTH, style=style) if value else ()):
+            lines.append(Text.assemble((("" if index else label).ljust(_LABEL_WIDTH), "dim"), line))
+    return lines
+
+
+def _rendered(lines: Iterable[Text], width: int, color: bool) -> str:
+    file = StringIO()
+    console = Console(
+        file=file, width=width, color_system="256" if color else None, force_terminal=color, no_color=not color,
+        highlight=False, markup=False, emoji=False, legacy_windows=False,
+    )  # fmt: skip
+    for line in lines:
+        console.print(line, soft_wrap=True)
+    return file.getvalue()
+
+
+def _what_ran(anatomy: Anatomy) -> list[Fact]:
+    environment, workload = anatomy.environment, anatomy.workload
+    options = (
+        workload.dtype,
+        workload.amp and f"autocast {workload.amp}",
+        workload.attention and f"{workload.attention} attention",
+        workload.checkpointing and f"checkpointing {workload.checkpointing}",
+        "compiled" if workload.compiled else None,
+        "inference" if workload.inference else None,
+        workload.optimizer and f"optimizer {workload.optimizer}",
+    )
+    libraries = (("torch", environment.torch), ("CUDA", environment.cuda), ("driver", environment.driver),
+                 ("transformers", environment.transformers), ("opanatomy", anatomy.provenance.opanatomy))  # fmt: skip
+    return [
+        ("model", _list((workload.architecture, _parameters(anatomy)))),
+        ("workload", _list((workload.task, _batch(anatomy), *options))),
+        ("changed", _list(workload.changes)),
+        ("device", _device(anatomy)),
+        ("software", _list(f"{name} {version}" for name, version in libraries if version)),
+        ("trace", anatomy.provenance.trace or ""),
+    ]
+
+
+def _parameters(anatomy: Anatomy) -> str | None:
+    parameters, trainable = anatomy.workload.parameters, anatomy.workload.trainable_parameters
+    if parameters is None:
+        return None
+    text = f"{units.count(parameters)} parameters"
+    return text if trainable in (None, parameters) else f"{text} ({units.count(trainable)} trained)"
+
+
+def _batch(anatomy: Anatomy) -> str | None:
+    batch, length = anatomy.workload.batch, anatomy.workload.sequence_length
+    if batch is None:
+        return None if length is None else f"length {units.count(length)}"
+    return f"batch {units.count(batch)}" + ("" if length is None else f", length {units.count(length)}")
+
+
+def _device(anatomy: Anatomy) -> str:
+    environment = anatomy.environment
+    if environment.device_kind == "cpu":
+        threads = None if environment.host_threads is None else f"{environment.host_threads} threads"
+        about = _list((environment.processor, threads))
+        return f"the CPU{about and f' ({about})'}; no GPU took part, all times are the CPU's"
+    if environment.device is None:
+        return environment.device_kind or "not named in the trace"
+    memory = None if environment.device_memory_bytes is None else units.size(environment.device_memory_bytes)
+    many = f"{environment.device_count} in the machine" if (environment.device_count or 1) > 1 else None
+    return _list((environment.device, memory, many))
+
+
+def _step(anatomy: Anatomy) -> list[Fact]:
+    step, timeline, device = anatomy.step, anatomy.timeline, anatomy.device
+    phases = (("forward", step.forward_ns), ("backward", step.backward_ns), ("optimizer", step.optimizer_ns))
+    peaks = [f"{units.flop_rate(peak)} {dtype}" for dtype, peak in sorted(device.peak_flops_per_second.items())]
+    bandwidth = device.bandwidth_bytes_per_second
+    ceilings = _list((*peaks, None if bandwidth is None else units.byte_rate(bandwidth)))
+    framework = "" if step.framework_ns is None else _part(step.framework_ns, step.wall_ns)
+    reached = (("MFU", device.mfu), ("HFU", device.hfu))
+    hidden = (("communication", timeline.communication_ns), ("of it exposed", timeline.exposed_communication_ns),
+              ("exposed memcpy", timeline.exposed_memcpy_ns))  # fmt: skip
+    return [
+        ("step", _list((_wall(anatomy), _rate(anatomy)))),
+        ("steps", _spread(anatomy)),
+        ("phases", _list(f"{name} {_part(ns, step.wall_ns)}" for name, ns in phases if ns is not None)),
+        ("framework", f"{framework}: dispatch, autograd, Python" if framework else ""),
+        ("device", _busy(anatomy)),
+        ("overlap", _list(f"{name} {_part(ns, timeline.window_ns)}" for name, ns in hidden if ns)),
+        ("ceilings", f"{ceilings} ({device.source})" if ceilings and device.source else ceilings),
+        ("reached", _list(f"{name} {units.share(part, 1)}" for name, part in reached if part is not None)),
+    ]
+
+
+def _wall(anatomy: Anatomy) -> str | None:
+    step = anatomy.step
+    if step.wall_ns is None or step.unprofiled_wall_ns is None:
+        known = step.wall_ns if step.unprofiled_wall_ns is None else step.unprofiled_wall_ns
+        name = "profiled" if step.unprofiled_wall_ns is None else "plain"
+        return None if known is None else f"{units.duration(known)} {name}"
+    overhead = units.change(step.wall_ns, step.unprofiled_wall_ns)
+    return f"{units.duration(step.unprofiled_wall_ns)} plain, {units.duration(step.wall_ns)} profiled ({overhead})"
+
+
+def _rate(anatomy: Anatomy) -> str | None:
+    rate = anatomy.step.samples_per_second
+    return None if rate is None else units.rate(rate, "samples")
+
+
+def _spread(anatomy: Anatomy) -> str:
+    step = anatomy.step
+    if step.count < 2:
+        return ""
+    spans = (("plain", step.unprofiled_wall_min_ns, step.unprofiled_wall_max_ns),
+             ("profiled", step.wall_min_ns, step.wall_max_ns))  # fmt: skip
+    ranges = (
+        f"{name} {units.duration(low)} to {units.duration(high)}"
+        for name, low, high in spans
+        if None not in (low, high)
+    )
+    return _list((f"{units.count(step.count)}, figures of one step are medians", *ranges))
+
+
+def _busy(anatomy: Anatomy) -> str:
+    """Busy and idle time of an accelerator in a step, or in the whole window where no step is known."""
+    step, timeline = anatomy.step, anatomy.timeline
+    busy, wall = (step.busy_ns, step.wall_ns) if step.wall_ns else (timeline.busy_ns, timeline.window_ns)
+    if anatomy.environment.device_kind == "cpu" or busy is None or not wall:
+        return ""
+    kernels = None if step.kernel_time_ns is None else f"kernel time {units.duration(step.kernel_time_ns)}"
+    return _list((f"busy {_part(busy, wall)}", f"idle {_part(wall - busy, wall)}", kernels))
+
+
+def _ledger(anatomy: Anatomy) -> list[Fact]:
+    ledger = anatomy.ledger
+    if not ledger.device_work_ns:
+        return []
+    parts = (
+        ("linked to operators", ledger.linked_ns),
+        ("launched by graphs", ledger.graph_launched_ns),
+        ("without launch record", ledger.no_launch_record_ns),
+        ("outside the window", ledger.outside_window_ns),
+    )
+    inside = ledger.device_work_ns - ledger.outside_window_ns
+    work = " + ".join(f"{units.duration(ns)} {name}" for name, ns in parts if ns)
+    known = (("classed", ledger.classed_ns), ("costed", ledger.costed_ns), ("unknown", ledger.unknown_ns))
+    return [
+        ("ledger", f"device work {units.duration(ledger.device_work_ns)} = {work}"),
+        ("", _list(f"{name} {units.share(ns, inside)}" for name, ns in known)),
+        ("unknown", _names(_unknown(anatomy), inside)),
+        ("no formula", _names(_uncosted(anatomy), inside)),
+        ("counting", _list(f"{name.replace('_', '-')} = {value}" for name, value in anatomy.conventions.items())),
+    ]
+
+
+def _unknown(anatomy: Anatomy) -> dict[str, int]:
+    """Time by name of what no rule knows: operators, and kernels that no operator launched."""
+    times: dict[str, int] = {}
+    for row in anatomy.operators:
+        if row.operator_class is OperatorClass.UNKNOWN:
+            times[row.operator] = times.get(row.operator, 0) + row.time_ns
+    for kernel in anatomy.kernels:
+        if kernel.operator_class is OperatorClass.UNKNOWN and not kernel.operators:
+            times[kernel.kernel] = times.get(kernel.kernel, 0) + kernel.time_ns
+    return times
+
+
+def _uncosted(anatomy: Anatomy) -> dict[str, int]:
+    """Time by name of the operators whose class is known and whose FLOPs are not."""
+    times: dict[str, int] = {}
+    for row in anatomy.operators:
+        if row.flops is None and row.operator_class is not OperatorClass.UNKNOWN:
+            times[row.operator] = times.get(row.operator, 0) + row.time_ns
+    return times
+
+
+def _names(times: dict[str, int], whole_ns: int) -> str:
+    """The names that take most, each with its share of the time."""
+    first = sorted(times, key=lambda name: -times[name])
+    more = len(first) - _LISTED
+    listed = [f"{cut(name, _NAME_WIDTH)} {units.share(times[name], whole_ns)}" for name in first[:_LISTED]]
+    return _list((*listed, f"{more} more" if more > 0 else None))
+
+
+def _part(ns: int, whole_ns: int | None) -> str:
+    return f"{units.duration(ns)} ({units.share(ns, whole_ns)})" if whole_ns else units.duration(ns)
+
+
+def _list(parts: Iterable[str | None]) -> str:
+    return ", ".join(part for part in parts if part)

@@ -1,0 +1,63 @@
+"""The table of formats, the fixtures' own sums, and the looks of the classes."""
+
+from __future__ import annotations
+
+import anatomies
+import pytest
+
+from opanatomy.errors import UsageError
+from opanatomy.model import Anatomy, OperatorClass, Phase
+from opanatomy.report import REPORTERS, format_of
+from opanatomy.report.classes import COLOUR, LABEL, SHORT_LABEL
+from opanatomy.report.totals import total
+
+
+@pytest.mark.parametrize("name", REPORTERS)
+@pytest.mark.parametrize("anatomy", [anatomies.bert_on_cpu(), anatomies.llama_on_gpu(), anatomies.nothing()])
+def test_a_format_is_a_function_that_prints_nothing(
+    name: str, anatomy: Anatomy, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = REPORTERS[name](anatomy)
+    assert text.endswith("\n")
+    assert REPORTERS[name](anatomy) == text
+    assert capsys.readouterr() == ("", "")
+
+
+def test_the_format_of_a_file() -> None:
+    assert format_of("a/report.json") == "json"
+    assert format_of("operators.CSV") == "csv"
+    assert format_of("report.txt") == "terminal"
+    assert {format_of(f"x{ending}") for ending in (".txt", ".json", ".csv")} == set(REPORTERS)
+
+
+@pytest.mark.parametrize("path", ["report", "report.docx", "json", ".json"])
+def test_an_ending_of_no_format_is_named(path: str) -> None:
+    with pytest.raises(UsageError, match=rf"{path} - end the name in one of \.txt, \.json, \.csv, or say -f FORMAT"):
+        format_of(path)
+
+
+def test_every_class_has_a_look_of_its_own() -> None:
+    for looks in (COLOUR, LABEL, SHORT_LABEL):
+        assert list(looks) == list(OperatorClass)
+        assert len(set(looks.values())) == len(OperatorClass)
+
+
+@pytest.mark.parametrize("anatomy", [anatomies.bert_on_cpu(), anatomies.llama_on_gpu(), anatomies.nothing()])
+def test_the_hand_made_anatomies_add_up(anatomy: Anatomy) -> None:
+    ledger = anatomy.ledger
+    inside = ledger.device_work_ns - ledger.outside_window_ns
+    assert ledger.linked_ns + ledger.graph_launched_ns + ledger.no_launch_record_ns == inside
+    assert ledger.classed_ns + ledger.unknown_ns == inside
+    assert total(anatomy.classes).time_ns == total(anatomy.operators).time_ns == inside
+    assert total(anatomy.classes).costed_ns == ledger.costed_ns
+    assert anatomy.timeline.busy_ns + anatomy.timeline.idle_ns == anatomy.timeline.window_ns
+
+
+def test_what_is_not_known_stays_apart_in_a_sum() -> None:
+    rows = anatomies.llama_on_gpu().classes
+    optimizer = total(row for row in rows if row.phase is Phase.OPTIMIZER)
+    assert optimizer.costed_ns == 21_300_000 < optimizer.time_ns == 23_510_000
+    assert not optimizer.flops_are_all
+    unknown = total(row for row in rows if row.operator_class is OperatorClass.UNKNOWN)
+    assert (unknown.flops, unknown.bytes, unknown.bound_ns, unknown.intensity) == (None, None, None, None)
+    assert total(()).flops is None

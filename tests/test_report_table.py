@@ -1,0 +1,97 @@
+"""The table layout: numbers whole, names cut in the middle, columns dropped last."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+
+from opanatomy.report.table import Column, Row, cut, printable, prose, table
+
+COLUMNS = (
+    Column(header="operator", name=True, least=10),
+    Column(header="calls", drop=2),
+    Column(header="time"),
+    Column(header="bytes", drop=1),
+)
+ROWS = (
+    Row(cells=("aten::native_layer_norm_backward", "49", "318 ms", "1.21 GB"), mark="red", bar=0.25),
+    Row(cells=("total", "1,049", "51.6 s", "17.1 GB"), strong=True),
+)
+
+
+def lines(width: int, rows: tuple[Row, ...] = ROWS) -> list[str]:
+    return [line.plain for line in table(COLUMNS, rows, width)]
+
+
+def test_what_fits_is_whole_and_aligned() -> None:
+    assert lines(60) == [
+        "operator                          calls    time    bytes",
+        "────────────────────────────────────────────────────────",
+        "aten::native_layer_norm_backward     49  318 ms  1.21 GB",
+        "total                             1,049  51.6 s  17.1 GB",
+    ]
+
+
+def test_names_give_way_before_columns_drop() -> None:
+    assert lines(40)[2] == "aten::na…ackward     49  318 ms  1.21 GB"
+    assert lines(34)[2] == "aten:…ward     49  318 ms  1.21 GB"
+    assert lines(33)[2] == "aten::na…ackward  318 ms  1.21 GB"
+
+
+def test_the_column_with_the_highest_drop_goes_first_and_the_essential_stay() -> None:
+    assert lines(25)[0].split() == ["operator", "time"]
+    assert lines(5)[2] == "aten:…ward  318 ms"
+
+
+def test_a_bar_is_drawn_where_there_is_room() -> None:
+    assert lines(66)[2].endswith("1.21 GB  ██")
+    assert lines(200)[2].endswith("1.21 GB  ██████")
+    assert lines(65)[2].endswith("1.21 GB")
+
+
+def test_a_column_of_empty_cells_is_left_out() -> None:
+    assert lines(60, (Row(cells=("mm", "", "1 ns", "0 B")),))[0] == "operator  time  bytes"
+
+
+@given(width=st.integers(1, 120), name=st.text(max_size=60), number=st.integers(0, 10**15))
+def test_numbers_are_never_cut(width: int, name: str, number: int) -> None:
+    for line in lines(width, (Row(cells=(name, "1", f"{number:,}", "2")), *ROWS))[2:3]:
+        assert f"{number:,}" in line
+        assert line == line.rstrip()
+        assert "\n" not in line
+
+
+@given(name=st.text(max_size=80), width=st.integers(1, 40))
+def test_a_cut_name_fits_and_keeps_both_ends(name: str, width: int) -> None:
+    name = printable(name)
+    short = cut(name, width)
+    assert cell_len(short) <= width
+    if short != name:
+        head, tail = short.rsplit("…", 1) if "…" not in name else (short[:0], short[:0])
+        assert name.startswith(head)
+        assert name.endswith(tail)
+
+
+def test_wide_characters_count_double() -> None:
+    assert cut("模型の名前", 6) == "模…前"
+    assert [line.plain for line in prose("模型 模型 模型", 9)] == ["模型 模型", "模型"]
+
+
+def test_lines_do_not_part_a_number_from_its_unit() -> None:
+    assert [line.plain for line in prose("it takes 7.80 ms in all", 14)] == ["it takes", "7.80 ms in all"]
+
+
+def test_a_long_word_is_folded() -> None:
+    assert [line.plain for line in prose("a " + "x" * 20, 8)] == ["a", "x" * 8, "x" * 8, "x" * 4]
+
+
+@given(text=st.text(alphabet=st.characters(codec="utf-8"), max_size=200), width=st.integers(8, 60))
+def test_prose_fits(text: str, width: int) -> None:
+    assert all(cell_len(line.plain) <= width for line in prose(text, width))
+
+
+@pytest.mark.parametrize("character", ["\x1b", "\n", "\r", "\x07", "\u202e", "\u2028", "\x9b"])
+def test_what_a_terminal_acts_on_is_marked(character: str) -> None:
+    assert printable(f"a{character}b") == "a\N{REPLACEMENT CHARACTER}b"
