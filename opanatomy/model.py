@@ -260,9 +260,10 @@ class Capture:
     profiled_step_ns: tuple[int, ...] = ()
     #: Module path -> class name, in the order of `named_modules`.
     modules: dict[str, str] = field(default_factory=dict)
-    #: External id of an operator call with tensor lists -> the data type of the elements of each list in turn, comma
-    #: between (Kineto drops it).
-    list_dtypes: dict[str, str] = field(default_factory=dict)
+    #: Kineto drops the data types of tensor lists, and the shapes of long ones: the distinct lists as text
+    #: (`float32[2,3];float32[4]`), and for the External id of each call with lists which of them its arguments are.
+    lists: tuple[str, ...] = ()
+    list_arguments: dict[str, tuple[int, ...]] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 
 
@@ -355,6 +356,8 @@ class OperatorRow:
     written_bytes: int | None
     causal_flops: int | None = None
     normalization_flops: int | None = None
+    #: The operator whose call this one runs inside as a part of it: its FLOPs and bytes are counted there.
+    part_of: str | None = None
     bound_ns: int | None = None
     bound_by: str | None = None
 

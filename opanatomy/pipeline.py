@@ -158,7 +158,7 @@ class _Calls:
         columns.add(
             operator=self.trace.names[name], signature=self._text(row), phase=str(self.host.phase[row]),
             module=self.host.module[row], operator_class=str(found.operator_class),
-            rule=f"part of {self.trace.names[int(self.host.name[owner])]}" if inner else found.rule,
+            rule=found.rule, part_of=self.trace.names[int(self.host.name[owner])] if inner else None,
             time_ns=int(self.time_ns[row]), kernels=int(self.pieces[row]), costed=known is not None, inner=inner,
             flops=spent.flops if spent else (0 if inner and known else None),
             read_bytes=spent.read_bytes if spent else (0 if inner and known else None),
@@ -180,7 +180,7 @@ class _Calls:
                 phase=str(self.work.phase[index]), module=self.work.module[index],
                 operator_class=str(kernel.operator_class or OperatorClass.UNKNOWN), rule=kernel.rule,
                 time_ns=int(self.work.duration_ns[index]), kernels=1, costed=False, inner=False, flops=None,
-                read_bytes=None, written_bytes=None, causal_flops=None, normalization_flops=None,
+                read_bytes=None, written_bytes=None, causal_flops=None, normalization_flops=None, part_of=None,
             )  # fmt: skip
 
     def _named(self, row: int) -> bool:

@@ -289,13 +289,13 @@ def bert_on_cpu() -> Anatomy:
         memory=Memory(
             peak_bytes=13_604_512_768,
             peak_at="backward",
-            measured_by="process",
+            measured_by="resident set of the process",
             components=(
                 _component("weights", 4 * BERT_LARGE, 4 * BERT_LARGE, "4 P"),
                 _component("gradients", 4 * BERT_LARGE, 4 * BERT_LARGE, "4 P"),
-                _component("optimizer state", 8 * BERT_LARGE + 1564, 8 * BERT_LARGE, "8 P"),
+                _component("optimizer_state", 8 * BERT_LARGE + 1564, 8 * BERT_LARGE, "8 P"),
                 _component(
-                    "forward activations",
+                    "forward_activations",
                     8_461_824_000,
                     24 * (512 * 4 * 1024 * 72 + 16 * 512 * 512 * 4 * 12),
                     "L (s b h (16 e + 2 m) + a s^2 b (2 e + m)), e = 4, m = 4",
@@ -434,7 +434,7 @@ def llama_on_gpu() -> Anatomy:
             ),
         ),
         modules=(),
-        memory=Memory(peak_bytes=21_400_000_000, peak_at="optimizer", measured_by="allocator"),
+        memory=Memory(peak_bytes=21_400_000_000, peak_at="optimizer", measured_by="CUDA caching allocator"),
         timeline=Timeline(
             window_ns=window_ns,
             busy_ns=busy_ns,

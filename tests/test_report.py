@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import anatomies
 import pytest
 
 from opanatomy.errors import UsageError
@@ -10,6 +9,7 @@ from opanatomy.model import Anatomy, OperatorClass, Phase
 from opanatomy.report import REPORTERS, format_of
 from opanatomy.report.classes import COLOUR, LABEL, SHORT_LABEL
 from opanatomy.report.totals import total
+from tests import anatomies
 
 
 @pytest.mark.parametrize("name", REPORTERS)

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from io import StringIO
 
-import anatomies
 import pytest
 
 from opanatomy.report.csv_report import csv_report
+from tests import anatomies
 
 
 def rows_of(text: str) -> list[dict[str, str]]:

@@ -6,12 +6,12 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 
-import anatomies
 import pytest
 from rich.cells import cell_len
 
 from opanatomy.model import ClassRow, OperatorClass, Phase
 from opanatomy.report import terminal_report
+from tests import anatomies
 
 NAMES = ("bert_on_cpu", "llama_on_gpu", "nothing")
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
@@ -30,7 +30,7 @@ def test_golden_in_colour(golden: Callable[[str, str], None]) -> None:
 @pytest.mark.parametrize("color", [False, True])
 @pytest.mark.parametrize("name", NAMES)
 def test_every_line_fits_and_ends_where_its_text_ends(name: str, color: bool) -> None:
-    for width in (*range(60, 130), 200):
+    for width in (*range(40, 130), 200):
         for line in ANSI.sub("", terminal_report(getattr(anatomies, name)(), width=width, color=color)).splitlines():
             assert cell_len(line) <= width, line
             assert line == line.rstrip()
@@ -95,6 +95,13 @@ def test_unknown_kernels_without_an_operator_are_named_too() -> None:
     kernel = replace(anatomy.kernels[1], operators=(), kernel="my_kernel<" + "long, " * 40 + ">")
     report = terminal_report(replace(anatomy, kernels=(kernel,)), width=200)
     assert re.search(r"unknown +my_kernel<long, .*….*long, > 1\.0 %", report)
+
+
+def test_kernels_that_no_operator_launched_have_no_formula() -> None:
+    anatomy = anatomies.llama_on_gpu()
+    kernel = replace(anatomy.kernels[0], operators=(), kernel="Memset (Device)", time_ns=4_200_000)
+    report = terminal_report(replace(anatomy, kernels=(kernel,)), width=100)
+    assert "no formula Memset (Device) 1.0 %, aten::_foreach_norm 0.5 %" in report
 
 
 def test_flops_that_are_not_all_are_a_lower_bound() -> None:

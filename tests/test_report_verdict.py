@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import anatomies
 import pytest
 
 from opanatomy.model import Anatomy, ClassRow, Environment, OperatorClass, Phase, Step, Timeline
 from opanatomy.report import verdict
+from tests import anatomies
 
 CONTRACTION, ELEMENTWISE = OperatorClass.TENSOR_CONTRACTION, OperatorClass.ELEMENTWISE
 

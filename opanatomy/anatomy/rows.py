@@ -11,7 +11,7 @@ CALL_COLUMNS = {
     "operator": pl.String, "signature": pl.String, "phase": pl.String, "module": pl.String,
     "operator_class": pl.String, "rule": pl.String, "time_ns": pl.Int64, "kernels": pl.Int64, "costed": pl.Boolean,
     "flops": pl.Int64, "read_bytes": pl.Int64, "written_bytes": pl.Int64, "causal_flops": pl.Int64,
-    "normalization_flops": pl.Int64, "inner": pl.Boolean,
+    "normalization_flops": pl.Int64, "inner": pl.Boolean, "part_of": pl.String,
 }  # fmt: skip
 
 #: One row a piece of device work in the window; `operator_class` is that of its call, `kernel_class` by name alone.
@@ -56,7 +56,7 @@ def class_rows(calls: pl.DataFrame) -> tuple[ClassRow, ...]:
 
 def operator_rows(calls: pl.DataFrame) -> tuple[OperatorRow, ...]:
     """One row an operator, signature and phase, the longest first; work without an operator has none."""
-    keys = ["operator", "signature", "phase", "operator_class", "rule"]
+    keys = ["operator", "signature", "phase", "operator_class", "rule", "part_of"]
     sums = _sums(calls.filter(pl.col("operator").is_not_null()), keys)
     found = [
         OperatorRow(
@@ -64,11 +64,11 @@ def operator_rows(calls: pl.DataFrame) -> tuple[OperatorRow, ...]:
             operator_class=OperatorClass(row["operator_class"]), rule=row["rule"], calls=row["rows"],
             time_ns=row["time_ns"], flops=row["flops"], read_bytes=row["read_bytes"],
             written_bytes=row["written_bytes"], causal_flops=row["causal_flops"],
-            normalization_flops=row["normalization_flops"],
+            normalization_flops=row["normalization_flops"], part_of=row["part_of"],
         )
         for row in sums.iter_rows(named=True)
     ]  # fmt: skip
-    return tuple(sorted(found, key=lambda row: (-row.time_ns, row.operator, row.signature, row.phase, row.rule)))
+    return tuple(sorted(found, key=lambda row: (-row.time_ns, row.operator, row.signature, row.phase, row.rule, row.part_of or "")))
 
 
 def module_rows(calls: pl.DataFrame, kinds: dict[str, str]) -> tuple[ModuleRow, ...]:

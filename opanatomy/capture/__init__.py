@@ -1,1 +1,1 @@
-"""Stage 1: a model and a batch, one profiled step, one trace file; with techniques the only package that imports torch."""
+"""Stage 1: a model and a batch, one profiled step, one trace file."""

@@ -106,11 +106,16 @@ def make_config(configuration: Configuration, content: dict[str, Any], *, trust_
     """The configuration object of transformers with `content`, which may differ from what was read."""
     from transformers import CONFIG_MAPPING, AutoConfig
 
+    content = deepcopy(content)
     with quiet_libraries():
         if trust_remote_code and content.get("auto_map"):
             kind = type(AutoConfig.from_pretrained(configuration.location, trust_remote_code=True))
         else:
+            # Code of its own stays out of sight where transformers has the model itself.
+            content.pop("auto_map", None)
             kind = CONFIG_MAPPING[configuration.model_type]
-        config = kind.from_dict(deepcopy(content))
+        config = kind.from_dict(content)
     config.name_or_path = configuration.location
+    if config.architectures is None:  # an auto class with two candidates loops over them
+        config.architectures = []
     return config

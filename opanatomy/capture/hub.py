@@ -27,14 +27,11 @@ def download_configuration(name: str) -> Path:
     )
 
     offline = constants.HF_HUB_OFFLINE
-    reachable = not offline and _answers(constants.ENDPOINT)
+    reachable = hub_answers()
     try:
         with quiet_libraries():
-            return Path(
-                hf_hub_download(
-                    name, "config.json", etag_timeout=TIMEOUT_SECONDS, local_files_only=not reachable, library_name="opanatomy"
-                )
-            )
+            found = hf_hub_download(name, "config.json", etag_timeout=TIMEOUT_SECONDS, local_files_only=not reachable)
+            return Path(found)
     except HFValidationError as error:
         raise ModelError(f"no model {name!r}: not a catalog name, file or Hub id - {_instead(name)}") from error
     except GatedRepoError as error:
@@ -42,29 +39,41 @@ def download_configuration(name: str) -> Path:
             f"cannot read {name}: its licence must be accepted on the Hub - accept it there, then `hf auth login`"
         ) from error
     except RepositoryNotFoundError as error:
-        raise ModelError(f"no model {name!r} in the catalog or on the Hub (or it is private) - {_instead(name)}") from error
+        raise ModelError(
+            f"no model {name!r} in the catalog or on the Hub (unless private) - {_instead(name)}"
+        ) from error
     except LocalEntryNotFoundError as error:
         why = "the Hub is switched off (HF_HUB_OFFLINE)" if offline else f"{constants.ENDPOINT} does not answer"
         raise ModelError(f"no model {name!r} in the catalog or the cache, and {why} - {_instead(name)}") from error
     except EntryNotFoundError as error:
-        raise ModelError(f"cannot read {name}: the Hub has no config.json for it - name a transformers model") from error
+        raise ModelError(
+            f"cannot read {name}: the Hub has no config.json for it - name a transformers model"
+        ) from error
     except OSError as error:
-        raise ModelError(f"cannot read {name} from the Hub: {one_line(error)} - try again or {_instead(name)}") from error
+        raise ModelError(
+            f"cannot read {name} from the Hub: {one_line(error)} - try again or {_instead(name)}"
+        ) from error
 
 
 def _instead(name: str) -> str:
+    if name in catalog_names():
+        return "leave --hub out, the catalog has it"
     near = near_names(name)
     if near:
         return f"did you mean {' or '.join(near)}?"
-    return f"name a local folder or one of the catalog ({len(catalog_names())} models), such as {catalog_names()[0]}"
+    return "name a local folder, or a model of the catalog such as google-bert/bert-large-uncased"
 
 
-def _answers(endpoint: str) -> bool:
-    """Whether the host of `endpoint`, or the proxy before it, takes a connection.
+def hub_answers() -> bool:
+    """Whether the Hub is switched on and its host, or the proxy before it, takes a connection; known within seconds.
 
     huggingface_hub tries five more times with growing waits, 23 seconds in all, where a name cannot be resolved.
     """
-    parts = urlsplit(endpoint)
+    from huggingface_hub import constants
+
+    if constants.HF_HUB_OFFLINE:
+        return False
+    parts = urlsplit(constants.ENDPOINT)
     proxy = getproxies().get(parts.scheme)
     if proxy and not proxy_bypass(parts.hostname or ""):
         parts = urlsplit(proxy if "//" in proxy else f"//{proxy}")

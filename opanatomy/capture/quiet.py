@@ -5,35 +5,39 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 
 @contextmanager
 def quiet_libraries() -> Iterator[None]:
     """Run the body without log lines, progress bars and warnings of the model libraries."""
-    from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
-    from huggingface_hub.utils import logging as hub_logging
-    from transformers.utils import logging
+    import huggingface_hub.utils
+    import transformers.utils
 
-    verbosity, hub_verbosity = logging.get_verbosity(), hub_logging.get_verbosity()
-    bars, hub_bars = logging.is_progress_bar_enabled(), not are_progress_bars_disabled()
+    hub: Any = huggingface_hub.utils
+    logging: Any = transformers.utils.logging
+    verbosity, hub_verbosity = logging.get_verbosity(), hub.logging.get_verbosity()
+    bars, hub_bars = logging.is_progress_bar_enabled(), not hub.are_progress_bars_disabled()
     logging.set_verbosity_error()
-    hub_logging.set_verbosity_error()
+    hub.logging.set_verbosity_error()
     logging.disable_progress_bar()
-    disable_progress_bars()
+    hub.disable_progress_bars()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
         logging.set_verbosity(verbosity)
-        hub_logging.set_verbosity(hub_verbosity)
+        hub.logging.set_verbosity(hub_verbosity)
         if bars:
             logging.enable_progress_bar()
         if hub_bars:
-            enable_progress_bars()
+            hub.enable_progress_bars()
 
 
 def one_line(error: BaseException, length: int = 240) -> str:
     """What an exception of a library says, on one line of at most `length` characters."""
-    text = " ".join(str(error).split()) or type(error).__name__
+    text = " ".join(str(error).split())
+    if " " not in text:  # a KeyError says no more than the key
+        text = f"{type(error).__name__} {text}".strip()
     return text if len(text) <= length else text[: length - 3] + "..."

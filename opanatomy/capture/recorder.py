@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Iterator
@@ -11,14 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-import msgspec
-
 from opanatomy.capture.environment import environment_of
+from opanatomy.capture.export import export_trace
 from opanatomy.capture.memory import PeakMeter, limit_to_available, memory_of, saved_tensors
 from opanatomy.capture.ranges import module_ranges
 from opanatomy.capture.stepper import Stepper, make_optimizer
 from opanatomy.errors import OutOfMemory
-from opanatomy.model import METADATA_KEY, Capture, Memory, Phase, Workload
+from opanatomy.model import Capture, Memory, Phase, Workload
 
 if TYPE_CHECKING:
     import torch
@@ -157,8 +155,7 @@ class _Run:
         profiler, profiled, modules = self._profiled(max(unprofiled))
         capture = self._capture(unprofiled, profiled, modules, profiler)
         self.progress.stage("writing the trace")
-        profiler.add_metadata_json(METADATA_KEY, json.dumps(msgspec.to_builtins(capture)))
-        profiler.export_chrome_trace(str(trace))
+        export_trace(profiler, capture, trace)
 
     def _warm_up(self) -> int:
         options = self.options
@@ -229,10 +226,11 @@ class _Run:
         return profiler, times, modules
 
     def _capture(self, unprofiled: list[int], profiled: list[int], modules: dict[str, str], profiler: Any) -> Capture:
-        import opanatomy
+        from opanatomy.version import __version__
 
+        lists, arguments = _tensor_lists(profiler)
         return Capture(
-            version=opanatomy.__version__,
+            version=__version__,
             command=self.options.command,
             created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             environment=environment_of(self.options.device),
@@ -241,7 +239,8 @@ class _Run:
             unprofiled_step_ns=tuple(unprofiled),
             profiled_step_ns=tuple(profiled),
             modules=modules,
-            list_dtypes=_list_dtypes(profiler),
+            lists=lists,
+            list_arguments=arguments,
         )
 
 
@@ -278,11 +277,12 @@ def _watched(module: torch.nn.Module, progress: Progress) -> Iterator[None]:
             handle.remove()
 
 
-def _list_dtypes(profiler: Any) -> dict[str, str]:
-    """External id -> element types of its tensor lists, from the profiler's own tree: the trace file drops them."""
+def _tensor_lists(profiler: Any) -> tuple[tuple[str, ...], dict[str, tuple[int, ...]]]:
+    """The distinct tensor lists as text, and External id -> the lists of that call, from the profiler's own tree."""
     from torch._C._profiler import _EventType
 
-    found: dict[str, str] = {}
+    texts: dict[str, int] = {}
+    found: dict[str, tuple[int, ...]] = {}
     waiting = list(profiler.profiler.kineto_results.experimental_event_tree())
     while waiting:
         event = waiting.pop()
@@ -290,15 +290,18 @@ def _list_dtypes(profiler: Any) -> dict[str, str]:
         if event.tag != _EventType.TorchOp:
             continue
         lists = [value for value in event.extra_fields.inputs if isinstance(value, list)]
-        kinds = [_element_type(value) for value in lists]
-        if any(kinds):
-            found[str(event.correlation_id)] = ",".join(kinds)
-    return found
+        numbers = tuple(texts.setdefault(_list_text(value), len(texts)) for value in lists)
+        if any(_list_text(value) for value in lists):
+            found[str(event.correlation_id)] = numbers
+    return tuple(texts), found
 
 
-def _element_type(values: list[Any]) -> str:
-    kinds = {str(value.dtype).removeprefix("torch.") for value in values if hasattr(value, "dtype")}
-    return kinds.pop() if len(kinds) == 1 else ""
+def _list_text(values: list[Any]) -> str:
+    return ";".join(
+        f"{str(value.dtype).removeprefix('torch.')}[{','.join(map(str, value.sizes))}]"
+        for value in values
+        if hasattr(value, "sizes")
+    )
 
 
 def _tensors_of(inputs: dict[str, Any] | tuple[Any, ...]) -> list[torch.Tensor]:

@@ -44,6 +44,23 @@ def apply_settings(
     return content, tuple(changes)
 
 
+def check_fit(config: Any) -> None:
+    """Refuse sizes that only the forward pass of a model would trip over."""
+    for part in (config, *(getattr(config, name) for name in _parts(config))):
+        heads, shared = getattr(part, "num_attention_heads", None), getattr(part, "num_key_value_heads", None)
+        if isinstance(heads, int) and isinstance(shared, int) and (shared < 1 or heads % shared):
+            raise UsageError(
+                f"num_key_value_heads {shared}: {heads} attention heads of {part.model_type} cannot share them - "
+                "set a divisor of the heads"
+            )
+        used = getattr(part, "num_experts_per_tok", None)
+        experts = getattr(part, "num_local_experts", None) or getattr(part, "num_experts", None)
+        if isinstance(used, int) and isinstance(experts, int) and not 0 < used <= experts:
+            raise UsageError(
+                f"num_experts_per_tok {used}: {part.model_type} has {experts} experts - set 1 to {experts}"
+            )
+
+
 def _set(content: dict[str, Any], config: Any, path: str, value: Any) -> list[str]:
     *parents, key = path.split(".")
     for parent in parents:
@@ -121,7 +138,7 @@ def _keep_layers(content: dict[str, Any], config: Any, layers: int) -> list[str]
         after = [min(count, layers) for count in before] if isinstance(before, list) else min(before, layers)
         _write(values, part, key, after)
         if isinstance(before, int):
-            _cut_lists(values, before, after)
+            _cut_lists(values, part, before, after)
         if before != after:
             changes[where] = f"{_text(before)} -> {_text(after)}"
     if len(changes) == 1:
@@ -133,9 +150,11 @@ def _layer_counts(content: dict[str, Any], config: Any, prefix: str) -> list[tup
     """Each layer count as (dotted key, the dictionary to write it to, its configuration, count), parts included."""
     plain = _plain(config)
     found: list[tuple[str, dict[str, Any], Any, Any]] = []
-    for key in dict.fromkeys(_canonical(config, key) for key in LAYER_KEYS):
+    staged = isinstance(content.get("depths", plain.get("depths")), list)
+    keys = ("depths",) if staged else dict.fromkeys(_canonical(config, key) for key in LAYER_KEYS)
+    for key in keys:
         count = content.get(key, plain.get(key))
-        if isinstance(count, int) or (key == "depths" and isinstance(count, list)):
+        if isinstance(count, int) or staged:
             found.append((prefix + key, content, config, count))
     for name in _parts(config):
         if not isinstance(content.get(name), dict):
@@ -144,8 +163,10 @@ def _layer_counts(content: dict[str, Any], config: Any, prefix: str) -> list[tup
     return found
 
 
-def _cut_lists(content: dict[str, Any], before: int, after: Any) -> None:
+def _cut_lists(content: dict[str, Any], config: Any, before: int, after: Any) -> None:
     """Shorten the lists with one entry per layer (`layer_types`, `no_rope_layers`, ...)."""
+    if hasattr(config, "attention_types"):  # GPT-Neo: [[kinds, times], ...]
+        content["attention_types"] = [[list(config.attention_layers)[:after], 1]]
     for key, value in content.items():
         if isinstance(value, list) and len(value) == before and "layer" in key:
             content[key] = value[:after]

@@ -49,12 +49,13 @@ def choose_task(config: Any, task: str | None) -> tuple[str, str]:
         for auto_class, table in TASKS[candidate]:
             if candidate != "base" and _classes(table, config.model_type).intersection(names):
                 return candidate, auto_class
-    if names and not names[0].endswith(("Model", "ForPreTraining", "Encoder")) and not getattr(config, "auto_map", None):
+    headless = not names or names[0].endswith(("Model", "Encoder", "ForPreTraining"))
+    if not headless and not getattr(config, "auto_map", None):
         raise ModelError(f"no batch is known for {names[0]} - give --task; {_choices(possible)}")
     for candidate in _usual(config, names, possible):
         if candidate in possible:
             return candidate, _auto_class(config, candidate, names)
-    raise ModelError(f"no task is known for {config.model_type} - hand over package.module:function with its own inputs")
+    raise ModelError(f"no task is known for {config.model_type} - hand over package.module:function with its inputs")
 
 
 def _usual(config: Any, names: list[str], possible: list[str]) -> tuple[str, ...]:
@@ -64,11 +65,13 @@ def _usual(config: Any, names: list[str], possible: list[str]) -> tuple[str, ...
         return "masked-lm", "contrastive", "base"
     if "causal-lm" in possible and "masked-lm" not in possible:
         return ("causal-lm",)
+    if hasattr(config, "vision_config"):
+        return ("contrastive",)
     return "sequence-classification", "image-classification", "speech", "base"
 
 
 def _possible(config: Any) -> list[str]:
-    """The tasks that transformers has a model of this type for; those of code of its own where the configuration has it."""
+    """The tasks that transformers, or code of the configuration's own, has a model of this type for."""
     remote = getattr(config, "auto_map", None) or {}
     return [
         task

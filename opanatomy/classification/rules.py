@@ -41,10 +41,14 @@ class Pattern:
 
 @dataclass(frozen=True, slots=True)
 class RuleTable:
-    """An ordered table of regular expressions: the first that matches decides."""
+    """An ordered table of regular expressions: the first that matches decides.
+
+    With `own_name` they see a C++ function's own name only, without template arguments and parameters.
+    """
 
     title: str
     patterns: tuple[Pattern, ...]
+    own_name: bool = False
 
 
 def answer(source: Family | Pattern, rule: str) -> Classification:
@@ -61,8 +65,29 @@ def _compiled(expression: str) -> re.Pattern[str]:
 
 def first_match(tables: Iterable[RuleTable], name: str) -> Classification | None:
     """The answer of the first pattern of the tables that matches `name`; `None` where none does."""
+    short = own_name(name)
     for table in tables:
+        text = short if table.own_name else name
         for pattern in table.patterns:
-            if _compiled(pattern.expression).search(name):
+            if _compiled(pattern.expression).search(text):
                 return answer(pattern, f"{table.title}: {pattern.expression}")
     return None
+
+
+def own_name(name: str) -> str:
+    """The qualified name of a demangled C++ function: `ns::f` of `std::enable_if<...>::type ns::f<int>(int)`.
+
+    A name that C++ did not write, or that is still mangled, comes back whole.
+    """
+    depth = 0
+    kept: list[str] = []
+    for character in name:
+        if character == "<":
+            depth += 1
+        elif character == ">":
+            depth -= 1
+        elif character == "(" and depth == 0:
+            break
+        elif depth == 0:
+            kept.append(character)
+    return "".join(kept).rsplit(" ", 1)[-1] if "<" in name or "(" in name else name

@@ -1,4 +1,4 @@
-"""Fused attention: two products forward, five backward (the scores are computed again), never the score matrix in bytes.
+"""Fused attention: two products forward, five backward (the scores again first); the score matrix is never in memory.
 
 `flops` are those of the products over all positions; `causal_flops` half of them where the call is causal;
 `normalization_flops` are the softmax inside: 4 a score forward (subtract, exp, sum, divide) and 4 backward (subtract

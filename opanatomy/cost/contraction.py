@@ -37,7 +37,10 @@ def _written(signature: Signature, start: int, shape: Shape, dtype: str | None) 
 
 @formula("aten::mm", "aten::bmm")
 def mm(signature: Signature) -> Cost:
-    """`2 * b * m * n * k` for (b, m, k) @ (b, k, n); reads both, writes the product. Source: torch.utils.flop_counter."""
+    """`2 * b * m * n * k` for (b, m, k) @ (b, k, n); reads both, writes the product.
+
+    Source: torch.utils.flop_counter.
+    """
     a, b = signature.tensor(0), signature.tensor(1)
     shape, flops = product_shape(a.shape, b.shape)
     dtype = None if isinstance(signature.get(2), Tensor) else scalar_type(signature.get(2))
@@ -54,7 +57,10 @@ def int_mm(signature: Signature) -> Cost:
 
 @formula("aten::addmm", "aten::addmm_", "aten::baddbmm", "aten::baddbmm_", "aten::_addmm_activation")
 def addmm(signature: Signature) -> Cost:
-    """`2 * b * m * n * k` for c + (b, m, k) @ (b, k, n); reads all three unless beta is 0. Source: torch.utils.flop_counter."""
+    """`2 * b * m * n * k` for c + (b, m, k) @ (b, k, n); reads all three, c only if beta is not 0.
+
+    Source: torch.utils.flop_counter.
+    """
     added, a, b = (signature.tensor(index) for index in range(3))
     shape, flops = product_shape(a.shape, b.shape)
     arguments = [value for value in signature.arguments[3:] if not isinstance(value, Tensor)]

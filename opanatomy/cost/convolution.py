@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from math import prod
 
-from opanatomy.cost.operands import Shape, Unknown, flag, fresh, integer, integers, mask, optional, read
+from opanatomy.cost.operands import Shape, Unknown, flag, fresh, integer, integers, mask, optional, read, sizes
 from opanatomy.cost.registry import formula
 from opanatomy.model import Argument, Cost, Signature, Tensor
 
@@ -39,6 +39,8 @@ def convolution_flops(weight: Shape, positions: Shape) -> int:
     """FLOPs given the shape at whose positions the kernel is applied: the output, or the input if transposed."""
     # a position is (b, *spatial): batch and spatial sizes, channels are in the weight
     dims = len(weight) - 2
+    if dims < 1 or len(positions) - dims not in (1, 2):
+        raise Unknown(f"convolution with {weight} at {positions}")
     batch, spatial = positions[: len(positions) - dims - 1], positions[len(positions) - dims :]
     return 2 * prod(batch) * prod(spatial) * prod(weight)
 
@@ -182,7 +184,8 @@ def backend_convolution_backward(signature: Signature) -> Cost:
 @formula("aten::cudnn_convolution_backward_input", "aten::miopen_convolution_backward_input")
 def backend_input_gradient(signature: Signature) -> Cost:
     """The input gradient alone: (input size, grad, weight, ...)."""
-    shape, grad, weight = integers(signature.get(0)), signature.tensor(1), signature.tensor(2)
+    grad, weight = signature.tensor(1), signature.tensor(2)
+    shape = sizes(signature.get(0), len(weight.shape))
     return Cost(
         flops=convolution_flops(weight.shape, grad.shape),
         read_bytes=read(grad, weight),
@@ -193,7 +196,7 @@ def backend_input_gradient(signature: Signature) -> Cost:
 @formula("aten::cudnn_convolution_backward_weight", "aten::miopen_convolution_backward_weight")
 def backend_weight_gradient(signature: Signature) -> Cost:
     """The weight gradient alone: (weight size, grad, input, ...)."""
-    shape, grad, x = integers(signature.get(0)), signature.tensor(1), signature.tensor(2)
+    shape, grad, x = sizes(signature.get(0), 3), signature.tensor(1), signature.tensor(2)
     return Cost(
         flops=convolution_flops(shape, grad.shape), read_bytes=read(grad, x), written_bytes=fresh(shape, grad.dtype)
     )

@@ -55,7 +55,8 @@ UNARY = {
 
 #: The same for functions whose result is floating for integers too.
 UNARY_FLOATING = {
-    "exp": 1, "exp2": 1, "expm1": 1, "log": 1, "log2": 1, "log10": 1, "log1p": 1, "sqrt": 1, "rsqrt": 1, "reciprocal": 1,
+    "exp": 1, "exp2": 1, "expm1": 1, "log": 1, "log2": 1, "log10": 1, "log1p": 1, "sqrt": 1, "rsqrt": 1,
+    "reciprocal": 1,
     "sin": 1, "cos": 1, "tan": 1, "asin": 1, "acos": 1, "atan": 1, "sinh": 1, "cosh": 1, "tanh": 1, "asinh": 1,
     "acosh": 1, "atanh": 1, "erf": 1, "erfc": 1, "erfinv": 1, "lgamma": 1, "digamma": 1, "i0": 1, "special_i0e": 1,
     "special_ndtri": 1, "deg2rad": 1, "rad2deg": 1,
@@ -115,10 +116,11 @@ OTHERS = {
     "mish_backward": Map(flops=13, operands=2),
     # z = exp(x * beta) (2); grad * z / (z + 1): 3
     "softplus_backward": Map(flops=5, operands=2),
-    # self >= 0 else: grad * c * d * exp(x * c): multiply, exp, two products
+    # grad / (x * (1 - x))
     "logit_backward": Map(flops=3, operands=2),
     # grad * mask * scale; the paper counts dropout as 1 in both directions
-    "native_dropout_backward": Map(flops=1, operands=2, result="first"), "_masked_scale": Map(flops=1, operands=2, result="first"),
+    "native_dropout_backward": Map(flops=1, operands=2, result="first"),
+    "_masked_scale": Map(flops=1, operands=2, result="first"),
 }  # fmt: skip
 
 MAPS: dict[str, Map] = {
@@ -187,7 +189,7 @@ def _register(name: str, row: Map) -> None:
     def in_place(signature: Signature) -> Cost:
         return map_cost(row, signature, in_place=True)
 
-    text = f"{row.flops} per output element; reads each operand, writes the result. A map: `MAPS` in cost/elementwise.py."
+    text = f"{row.flops} per output element; reads each operand, writes the result. A row of `MAPS`."
     out_of_place.__doc__ = in_place.__doc__ = text
     formula(f"aten::{name}")(out_of_place)
     formula(f"aten::{name}_")(in_place)
@@ -205,7 +207,8 @@ _DIV = Map(flops=1, operands=2, result="floating", numbers=True)
 @formula("aten::div", "aten::divide")
 def div(signature: Signature) -> Cost:
     """1 per output element; integers give float32 unless a rounding mode is asked for."""
-    rounded = isinstance(signature.get(2), str) and signature.get(2) != ""
+    # a trace drops the mode itself, a string, yet shows its place
+    rounded = len(signature.arguments) > 2 and not isinstance(signature.arguments[2], Tensor)
     return map_cost(replace(_DIV, result="promoted") if rounded else _DIV, signature)
 
 
@@ -213,43 +216,6 @@ def div(signature: Signature) -> Cost:
 def div_(signature: Signature) -> Cost:
     """1 per output element, in place."""
     return map_cost(_DIV, signature, in_place=True)
-
-
-def _tanh_form(value: Argument) -> bool:
-    if not isinstance(value, str):
-        raise Unknown("which form of gelu")
-    return value.strip("\"'") == "tanh"
-
-
-@formula("aten::gelu", "aten::gelu_")
-def gelu(signature: Signature) -> Cost:
-    """5 per output element, in the tanh form 10.
-
-    erf form, 0.5 * x * (1 + erf(x * sqrt(1/2))): multiply, erf, add, multiply, multiply. tanh form,
-    0.5 * x * (1 + tanh(sqrt(2/pi) * (x + 0.044715 * x ** 3))): divide, sqrt, pow, multiply, add, multiply, tanh, add,
-    multiply, multiply; the convention of the paper's counter, constants included.
-    """
-    flops = 10 if _tanh_form(signature.get(1, "none")) else 5
-    return map_cost(Map(flops=flops), signature)
-
-
-@formula("aten::gelu_backward")
-def gelu_backward(signature: Signature) -> Cost:
-    """11 per output element, in the tanh form 18.
-
-    erf form: cdf = 0.5 * (1 + erf(x * c)) is 4, pdf = exp(-0.5 * x * x) * c is 4, grad * (cdf + x * pdf) is 3. tanh
-    form: x * x, x * x * x, inner (multiply, add, multiply), tanh, 0.5 * x, 1 + tanh, half of it, 1 - tanh ** 2 (2),
-    derivative of inner (multiply, add, multiply), two products, grad * (left + right) (2).
-    """
-    flops = 18 if _tanh_form(signature.get(2, "none")) else 11
-    return map_cost(Map(flops=flops, operands=2), signature)
-
-
-@formula("aten::elu_backward")
-def elu_backward(signature: Signature) -> Cost:
-    """4 per output element: grad * c * d * exp(x * c), a multiply and exp and two products."""
-    grad, x = signature.tensor(0), signature.tensor(5)
-    return Cost(flops=4 * grad.numel, read_bytes=read(grad, x), written_bytes=fresh(grad.shape, grad.dtype))
 
 
 @formula("aten::where")
@@ -277,40 +243,3 @@ def masked_fill_(signature: Signature) -> Cost:
     """0; reads the tensor and the mask, writes the tensor."""
     x = signature.tensor(0)
     return Cost(flops=0, read_bytes=read(x, signature.tensor(1), signature.get(2)), written_bytes=read(x))
-
-
-@formula("aten::native_dropout", "aten::_fused_dropout")
-def native_dropout(signature: Signature) -> Cost:
-    """1 per element (the paper); writes the result and a mask of one byte an element."""
-    x = signature.tensor(0)
-    written = fresh(x.shape, x.dtype) + fresh(x.shape, "bool")
-    return Cost(flops=x.numel, read_bytes=read(x), written_bytes=written)
-
-
-@formula("aten::glu")
-def glu(signature: Signature) -> Cost:
-    """5 per output element: a * sigmoid(b); the output is half the input."""
-    x = signature.tensor(0)
-    half = x.numel // 2
-    return Cost(flops=5 * half, read_bytes=read(x), written_bytes=fresh((half,), x.dtype))
-
-
-@formula("aten::glu_backward")
-def glu_backward(signature: Signature) -> Cost:
-    """8 per element of the gradient: s = sigmoid(b) (4), g * s, then (1 - s) * (g * s) * a (3)."""
-    grad, x = signature.tensor(0), signature.tensor(1)
-    return Cost(flops=8 * grad.numel, read_bytes=read(grad, x), written_bytes=fresh(x.shape, x.dtype))
-
-
-@formula("aten::log_sigmoid_forward")
-def log_sigmoid(signature: Signature) -> Cost:
-    """3 per output element: min(x, 0) - log1p(exp(-|x|)); writes a buffer of the same size."""
-    x = signature.tensor(0)
-    return Cost(flops=3 * x.numel, read_bytes=read(x), written_bytes=2 * fresh(x.shape, x.dtype))
-
-
-@formula("aten::log_sigmoid_backward")
-def log_sigmoid_backward(signature: Signature) -> Cost:
-    """5 per output element: grad * (m - sign * z / (1 + z))."""
-    grad, x, buffer = (signature.tensor(index) for index in range(3))
-    return Cost(flops=5 * grad.numel, read_bytes=read(grad, x, buffer), written_bytes=fresh(x.shape, x.dtype))

@@ -48,9 +48,7 @@ def _pairwise(signature: Signature, flops: int, reduction: Argument, *more: Tens
 
 def _pairwise_backward(signature: Signature, flops: int, *more: Tensor | None) -> Cost:
     grad, x, target = (signature.tensor(index) for index in range(3))
-    return Cost(
-        flops=flops * x.numel, read_bytes=read(grad, x, target, *more), written_bytes=fresh(x.shape, x.dtype)
-    )
+    return Cost(flops=flops * x.numel, read_bytes=read(grad, x, target, *more), written_bytes=fresh(x.shape, x.dtype))
 
 
 @formula("aten::mse_loss")

@@ -16,11 +16,11 @@ from opanatomy.cost.operands import (
     flag,
     fresh,
     integer,
-    integers,
     mask,
     optional,
     read,
     scalar_type,
+    sizes,
 )
 from opanatomy.cost.registry import formula
 from opanatomy.model import Cost, Signature, Tensor
@@ -80,7 +80,9 @@ def masked_softmax(signature: Signature) -> Cost:
 def softmax_backward(signature: Signature) -> Cost:
     """4 per element: grad * y, sum, subtract, * y (log_softmax: sum, exp, multiply, subtract). arXiv 2007.00072."""
     grad, y = signature.tensor(0), signature.tensor(1)
-    dtype = scalar_type(signature.get(3)) or grad.dtype
+    like = optional(signature, 3)
+    # torch before 1.11 has the input of the forward here, not its data type
+    dtype = like.dtype if like else scalar_type(signature.get(3)) or grad.dtype
     return Cost(flops=4 * y.numel, read_bytes=read(grad, y), written_bytes=fresh(y.shape, dtype))
 
 
@@ -97,7 +99,7 @@ def _rows(x: Tensor, normalized: Shape) -> int:
 def layer_norm(signature: Signature) -> Cost:
     """7 per element: mean, subtract, square, sum, * rstd, * scale, + shift. Source: arXiv 2007.00072."""
     x, weight, bias = signature.tensor(0), optional(signature, 2), optional(signature, 3)
-    rows = _rows(x, integers(signature.get(1)))
+    rows = _rows(x, sizes(signature.get(1)))
     written = fresh(x.shape, x.dtype) + 2 * fresh((rows,), statistics_type(x.dtype))
     flops = x.numel * (STANDARDIZE + _affine(weight, bias))
     return Cost(flops=flops, read_bytes=read(x, weight, bias), written_bytes=written)
@@ -111,7 +113,7 @@ def layer_norm_backward(signature: Signature) -> Cost:
     """
     grad, x, mean, rstd = (signature.tensor(index) for index in (0, 1, 3, 4))
     weight, bias, wanted = optional(signature, 5), optional(signature, 6), mask(signature.get(7), 3)
-    width = prod(integers(signature.get(2)))
+    width = prod(sizes(signature.get(2)))
     dtype = weight.dtype if weight else x.dtype
     return Cost(
         flops=_gradient_flops(x.numel, weight, wanted),
@@ -124,7 +126,7 @@ def layer_norm_backward(signature: Signature) -> Cost:
 def rms_norm(signature: Signature) -> Cost:
     """4 per element: square, sum, * rstd, * scale; without a scale 3."""
     x, weight = signature.tensor(0), optional(signature, 2)
-    rows = _rows(x, integers(signature.get(1)))
+    rows = _rows(x, sizes(signature.get(1)))
     written = fresh(x.shape, x.dtype) + fresh((rows,), statistics_type(x.dtype))
     return Cost(flops=x.numel * (3 + (weight is not None)), read_bytes=read(x, weight), written_bytes=written)
 
@@ -138,7 +140,7 @@ def rms_norm_backward(signature: Signature) -> Cost:
     """
     grad, x, rstd, weight = signature.tensor(0), signature.tensor(1), signature.tensor(3), optional(signature, 4)
     wanted = mask(signature.get(5), 2)
-    width = prod(integers(signature.get(2)))
+    width = prod(sizes(signature.get(2)))
     dtype = weight.dtype if weight else x.dtype
     return Cost(
         flops=x.numel * ((5 + (weight is not None)) * wanted[0] + 3 * wanted[1]),
@@ -176,7 +178,9 @@ def group_norm_backward(signature: Signature) -> Cost:
 # ---------------------------------------------------------------------------------------------------------- batch norm
 
 
-def _batch_norm(x: Tensor, affine: tuple[Tensor | None, ...], running: tuple[Tensor | None, ...], training: bool) -> Cost:
+def _batch_norm(
+    x: Tensor, affine: tuple[Tensor | None, ...], running: tuple[Tensor | None, ...], training: bool
+) -> Cost:
     channels = x.shape[1]
     kept = next((p for p in affine if p), None)
     written = fresh(x.shape, x.dtype)
@@ -188,7 +192,9 @@ def _batch_norm(x: Tensor, affine: tuple[Tensor | None, ...], running: tuple[Ten
     return Cost(flops=flops, read_bytes=read(x, *affine, *running), written_bytes=written)
 
 
-@formula("aten::native_batch_norm", "aten::cudnn_batch_norm", "aten::miopen_batch_norm", "aten::_native_batch_norm_legit")
+@formula(
+    "aten::native_batch_norm", "aten::cudnn_batch_norm", "aten::miopen_batch_norm", "aten::_native_batch_norm_legit"
+)
 def batch_norm(signature: Signature) -> Cost:
     """7 per element in training, as layer norm; 4 in evaluation: subtract, multiply, scale, shift.
 
@@ -215,7 +221,9 @@ def batch_norm_update(signature: Signature) -> Cost:
     return _batch_norm(signature.tensor(0), affine, (optional(signature, 3), optional(signature, 4)), True)
 
 
-def _batch_norm_backward(x: Tensor, weight: Tensor | None, read_bytes: int, training: bool, wanted: tuple[bool, ...]) -> Cost:
+def _batch_norm_backward(
+    x: Tensor, weight: Tensor | None, read_bytes: int, training: bool, wanted: tuple[bool, ...]
+) -> Cost:
     flops = _gradient_flops(x.numel, weight, wanted)
     if not training and wanted[0]:
         # the statistics are constants: grad * (scale / deviation)

@@ -10,7 +10,11 @@ from opanatomy.model import ITEM_SIZE, Argument, Cost, Signature, Tensor
 Shape = tuple[int, ...]
 
 #: c10::ScalarType in the order of its codes: what Kineto records for a `dtype` argument.
-_SCALAR_TYPES = ["uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64", "complex32", "complex64", "complex128", "bool", "qint8", "quint8", "qint32", "bfloat16", "quint4x2", "quint2x4", "bits1x8", "bits2x4", "bits4x2", "bits8", "bits16", "float8_e5m2", "float8_e4m3fn", "float8_e5m2fnuz", "float8_e4m3fnuz", "uint16", "uint32", "uint64"]
+_SCALAR_TYPES = (
+    "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64", "complex32", "complex64", "complex128",
+    "bool", "qint8", "quint8", "qint32", "bfloat16", "quint4x2", "quint2x4", "bits1x8", "bits2x4", "bits4x2", "bits8",
+    "bits16", "float8_e5m2", "float8_e4m3fn", "float8_e5m2fnuz", "float8_e4m3fnuz", "uint16", "uint32", "uint64",
+)  # fmt: skip
 
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 _COMPLEX = ("complex32", "complex64", "complex128")
@@ -60,6 +64,14 @@ def integers(value: Argument, length: int | None = None) -> Shape:
     """An integer list; with `length`, a list of one stands for all dimensions."""
     found = tuple(integer(item) for item in value) if isinstance(value, tuple) else (integer(value),)
     return found * length if length is not None and len(found) == 1 else found
+
+
+def sizes(value: Argument, least: int = 1) -> Shape:
+    """The sizes of a tensor with at least `least` dimensions; a list that the trace dropped is empty: `Unknown`."""
+    found = integers(value)
+    if len(found) < least:
+        raise Unknown(f"{value!r} are not the sizes of {least} dimensions")
+    return found
 
 
 def mask(value: Argument, length: int) -> tuple[bool, ...]:

@@ -33,7 +33,9 @@ def kept(x: Tensor, dims: Argument) -> int:
     return prod(size for place, size in enumerate(x.shape) if place not in gone)
 
 
-def _reduce(x: Tensor, results: int, dtype: str | None, outputs: int = 1, flops: int = 1, out: Tensor | None = None) -> Cost:
+def _reduce(
+    x: Tensor, results: int, dtype: str | None, outputs: int = 1, flops: int = 1, out: Tensor | None = None
+) -> Cost:
     written = read(out) if out else outputs * fresh((results,), dtype)
     return Cost(flops=flops * x.numel, read_bytes=read(x), written_bytes=written)
 
@@ -158,7 +160,8 @@ def norm(signature: Signature) -> Cost:
 def logsumexp(signature: Signature) -> Cost:
     """3 per input element: subtract the maximum, exp, sum."""
     x = signature.tensor(0)
-    return _reduce(x, kept(x, integers(signature.get(1))), floating(_known(x)), flops=3)
+    flag(signature.get(2))
+    return _reduce(x, kept(x, signature.get(1)), floating(_known(x)), flops=3)
 
 
 @formula("aten::count_nonzero")

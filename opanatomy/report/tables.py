@@ -87,7 +87,10 @@ def phase_table(anatomy: Anatomy, width: int, swatches: bool) -> list[Text] | No
 
     rows = [Row(cells=cells(_name(item, width), members), mark=COLOUR[item]) for item, members in _by_class(anatomy)]
     rows.append(Row(cells=cells("total", anatomy.classes), strong=True))
-    columns = [Column(header="time by phase", name=True, least=13), *(Column(header=phase.value) for phase in phases)]
+    columns = [
+        Column(header="time by phase", name=True, least=13),
+        *(Column(header=phase.value, drop=index) for index, phase in enumerate(phases)),
+    ]
     return table(columns, rows, width, swatches=swatches)
 
 
@@ -148,10 +151,10 @@ def paper_table(anatomy: Anatomy, width: int, swatches: bool) -> list[Text] | No
 
 
 def operator_table(anatomy: Anatomy, width: int, swatches: bool, top: int) -> list[Text] | None:
-    """The operators that take most of the time, all signatures of an operator in one phase together."""
+    """The operators that take most of the time, with their parts, all signatures in one phase together."""
     groups: dict[tuple[OperatorClass, str, Phase], list[OperatorRow]] = {}
     for row in anatomy.operators:
-        groups.setdefault((row.operator_class, row.operator, row.phase), []).append(row)
+        groups.setdefault((row.operator_class, row.part_of or row.operator, row.phase), []).append(row)
     if not groups or top < 1:
         return None
     whole_ns = total(anatomy.classes).time_ns
@@ -168,7 +171,7 @@ def operator_table(anatomy: Anatomy, width: int, swatches: bool, top: int) -> li
         Column(header="B/s", drop=2),
     ]
     rows = [
-        Row(cells=(_operator(name, width), _name(item, width), phase.value, *cells), mark=COLOUR[item])
+        Row(cells=(_operator(name, width), SHORT_LABEL[item], phase.value, *cells), mark=COLOUR[item])
         for item, name, phase in ranked[:top]
         for cells in [_operator_cells(groups[item, name, phase], whole_ns)]
     ]
@@ -180,7 +183,7 @@ def operator_table(anatomy: Anatomy, width: int, swatches: bool, top: int) -> li
 def _operator_cells(rows: list[OperatorRow], whole_ns: int) -> tuple[str, ...]:
     part = total(rows)
     return (
-        units.count(part.calls),
+        units.count(sum(row.calls for row in rows if row.part_of is None)),
         units.duration(part.time_ns),
         units.share(part.time_ns, whole_ns),
         units.prefixed(units.per_second(part.flops, part.costed_ns)),
@@ -204,7 +207,7 @@ def memory_table(anatomy: Anatomy, width: int) -> list[Text] | None:
     rows = [
         Row(
             cells=(
-                part.component,
+                part.component.replace("_", " "),
                 units.size(part.measured_bytes),
                 "" if part.theory_bytes is None else units.size(part.theory_bytes),
                 "" if part.theory_bytes is None else units.change(part.measured_bytes, part.theory_bytes),
@@ -216,7 +219,7 @@ def memory_table(anatomy: Anatomy, width: int) -> list[Text] | None:
     peak = "peak" + (f" in {memory.peak_at}" if memory.peak_at else "")
     rows.append(Row(cells=(peak, units.size(memory.peak_bytes), "", "", ""), strong=True))
     lines = table(columns, rows, width)
-    return lines + (prose(f"measured by {memory.measured_by}", width, style="dim") if memory.measured_by else [])
+    return lines + (prose(f"peak: {memory.measured_by}", width, style="dim") if memory.measured_by else [])
 
 
 def _by_class(anatomy: Anatomy) -> list[tuple[OperatorClass, list[ClassRow]]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from io import StringIO
 from typing import Final
@@ -9,7 +10,7 @@ from typing import Final
 from rich.console import Console
 from rich.text import Text
 
-from opanatomy.model import Anatomy, OperatorClass
+from opanatomy.model import Anatomy, KernelRow, OperatorClass, OperatorRow
 from opanatomy.report import tables, units
 from opanatomy.report.table import PAGE, cut, prose
 from opanatomy.report.verdict import verdict
@@ -107,7 +108,7 @@ def _device(anatomy: Anatomy) -> str:
     if environment.device_kind == "cpu":
         threads = None if environment.host_threads is None else f"{environment.host_threads} threads"
         about = _list((environment.processor, threads))
-        return f"the CPU{about and f' ({about})'}; no GPU took part, all times are the CPU's"
+        return f"the CPU{about and f' ({about})'}; no GPU took part"
     if environment.device is None:
         return environment.device_kind or "not named in the trace"
     memory = None if environment.device_memory_bytes is None else units.size(environment.device_memory_bytes)
@@ -194,28 +195,34 @@ def _ledger(anatomy: Anatomy) -> list[Fact]:
         ("", _list(f"{name} {units.share(ns, inside)}" for name, ns in known)),
         ("unknown", _names(_unknown(anatomy), inside)),
         ("no formula", _names(_uncosted(anatomy), inside)),
-        ("counting", _list(f"{name.replace('_', '-')} = {value}" for name, value in anatomy.conventions.items())),
+        ("counting", "; ".join(f"{name.replace('_', '-')}: {value}" for name, value in anatomy.conventions.items())),
     ]
 
 
 def _unknown(anatomy: Anatomy) -> dict[str, int]:
-    """Time by name of what no rule knows: operators, and kernels that no operator launched."""
-    times: dict[str, int] = {}
-    for row in anatomy.operators:
-        if row.operator_class is OperatorClass.UNKNOWN:
-            times[row.operator] = times.get(row.operator, 0) + row.time_ns
-    for kernel in anatomy.kernels:
-        if kernel.operator_class is OperatorClass.UNKNOWN and not kernel.operators:
-            times[kernel.kernel] = times.get(kernel.kernel, 0) + kernel.time_ns
-    return times
+    """Time by name of what no rule knows."""
+    return _times(
+        (row for row in anatomy.operators if row.operator_class is OperatorClass.UNKNOWN),
+        (row for row in anatomy.kernels if row.operator_class is OperatorClass.UNKNOWN),
+    )
 
 
 def _uncosted(anatomy: Anatomy) -> dict[str, int]:
-    """Time by name of the operators whose class is known and whose FLOPs are not."""
-    times: dict[str, int] = {}
-    for row in anatomy.operators:
-        if row.flops is None and row.operator_class is not OperatorClass.UNKNOWN:
-            times[row.operator] = times.get(row.operator, 0) + row.time_ns
+    """Time by name of the work whose class is known and whose FLOPs are not."""
+    return _times(
+        (row for row in anatomy.operators if row.operator_class is not OperatorClass.UNKNOWN and row.flops is None),
+        (row for row in anatomy.kernels if row.operator_class is not OperatorClass.UNKNOWN),
+    )
+
+
+def _times(operators: Iterable[OperatorRow], kernels: Iterable[KernelRow]) -> dict[str, int]:
+    """Time by name of operators, and of the kernels among these that no operator launched."""
+    times: Counter[str] = Counter()
+    for row in operators:
+        times[row.operator] += row.time_ns
+    for kernel in kernels:
+        if not kernel.operators:
+            times[kernel.kernel] += kernel.time_ns
     return times
 
 

@@ -138,8 +138,8 @@ class _Builder:
         capture = _capture(metadata, stream.warnings)
         host = _columns(HostEvents, _HOST, self.host)
         raw_signatures = list(self.signatures)
-        if capture and capture.list_dtypes:
-            _tell_list_dtypes(host, raw_signatures, capture.list_dtypes)
+        if capture and capture.list_arguments:
+            _tell_lists(host, raw_signatures, capture)
         return Trace(
             names=list(self.names),
             threads=list(self.threads),
@@ -188,7 +188,8 @@ def _nanoseconds(value: float | str | Decimal | None) -> int:
     try:
         if isinstance(value, str):
             value = Decimal(value)
-        return int(value * 1000) if isinstance(value, Decimal) else round(value * 1000)
+        whole = int(value)
+        return whole * 1000 + round((value - whole) * 1000)
     except (ArithmeticError, ValueError):
         return 0
 
@@ -231,10 +232,13 @@ def _version(value: object) -> str | None:
     return f"{value // 1000}.{value % 1000 // 10}" if isinstance(value, int) else None
 
 
-def _tell_list_dtypes(host: HostEvents, raw: list[RawArguments], known: dict[str, str]) -> None:
-    """Number the signatures with tensor lists anew, one for each data type of the elements."""
+def _tell_lists(host: HostEvents, raw: list[RawArguments], capture: Capture) -> None:
+    """Number the signatures with tensor lists anew, one for each content of the lists."""
     fresh: dict[RawArguments, int] = {}
-    by_external = {int(key): dtype for key, dtype in known.items()}
+    by_external = {
+        int(key): "|".join(capture.lists[number] for number in numbers)
+        for key, numbers in capture.list_arguments.items()
+    }
     for row in np.flatnonzero(np.isin(host.external_id, np.array(list(by_external), dtype=np.int64))):
         signature = int(host.signature[row])
         if signature < 0:

@@ -10,8 +10,8 @@ import msgspec
 
 from opanatomy.model import Argument, Signature, Tensor
 
-#: Raw JSON of "Input Dims", "Input type", "Input Strides", "Concrete Inputs"; and the data type of the elements of each
-#: tensor list in turn, comma between, where a capture told it.
+#: Raw JSON of "Input Dims", "Input type", "Input Strides", "Concrete Inputs"; and each tensor list in turn as text
+#: (`float32[2,3];float32[4]`), bars between, where a capture told it.
 RawArguments: TypeAlias = "tuple[bytes, bytes, bytes, bytes, str]"
 
 #: Kineto writes C++ type names; `model.ITEM_SIZE` has torch's.
@@ -36,12 +36,12 @@ def parse_signature(raw: RawArguments) -> Signature | None:
         return None
     strides = _decode(raw[2]) or []
     constants = _decode(raw[3]) or []
-    list_dtypes = iter(raw[4].split(","))
+    lists = iter(raw[4].split("|"))
     values = []
     for index, (shape, kind) in enumerate(zip(dims, types, strict=True)):
         stride = strides[index] if index < len(strides) else None
         text = constants[index] if index < len(constants) else ""
-        values.append(_argument(shape, kind, stride, text, list_dtypes))
+        values.append(_argument(shape, kind, stride, text, lists))
     return Signature(tuple(values))
 
 
@@ -55,20 +55,31 @@ def _decode(text: bytes) -> list[Any] | None:
     return value if isinstance(value, list) else None
 
 
-def _argument(shape: Any, kind: Any, stride: Any, text: Any, list_dtypes: Iterator[str]) -> Argument:
+def _argument(shape: Any, kind: Any, stride: Any, text: Any, lists: Iterator[str]) -> Argument:
     if not isinstance(kind, str) or not isinstance(shape, list):
         return None
     if kind in DTYPES:
         return Tensor(tuple(shape), DTYPES[kind], _strides(shape, stride))
-    if kind in ("TensorList", "GenericList") and (shape or text in ("", "[]", None)):
-        strides = stride if isinstance(stride, list) and len(stride) == len(shape) else [None] * len(shape)
-        list_dtype = next(list_dtypes, "") or None
-        return tuple(
-            Tensor(tuple(item), list_dtype, _strides(item, own))
-            for item, own in zip(shape, strides, strict=True)
-            if isinstance(item, list)
-        )
+    if kind in ("TensorList", "GenericList"):
+        return _tensor_list(shape, stride, next(lists, ""))
     return parse_constant(text) if isinstance(text, str) else None
+
+
+def _tensor_list(shapes: list[Any], strides: Any, told: str) -> Argument:
+    """The tensors of a list; `None` where neither the trace nor the capture knows them (Kineto drops long lists)."""
+    if told:
+        return tuple(
+            Tensor(tuple(map(int, sizes.split(","))) if sizes else (), dtype or None)
+            for dtype, sizes in (item.rstrip("]").split("[") for item in told.split(";"))
+        )
+    if not shapes:
+        return None
+    known = strides if isinstance(strides, list) and len(strides) == len(shapes) else [None] * len(shapes)
+    return tuple(
+        Tensor(tuple(item), None, _strides(item, own))
+        for item, own in zip(shapes, known, strict=True)
+        if isinstance(item, list)
+    )
 
 
 def _strides(shape: Any, stride: Any) -> tuple[int, ...] | None:

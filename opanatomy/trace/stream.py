@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO, Protocol, cast
+from typing import Any, BinaryIO, Protocol, cast
 
 import msgspec
 
@@ -94,7 +93,7 @@ class EventStream:
             return False
         try:
             chunk = text.read(CHUNK)
-        except (EOFError, OSError, zlib.error) as error:
+        except (EOFError, OSError) as error:
             self.warnings.append(f"the compressed file is damaged or cut off ({error}); read up to there")
             chunk = b""
         self._ended = not chunk
@@ -166,14 +165,48 @@ class EventStream:
             self.warnings.append(f"the trace's metadata cannot be read ({error})")
 
 
+class Gunzip:
+    """Decompressed bytes of a gzip file; what comes before damage is given before the damage is raised."""
+
+    def __init__(self, raw: BinaryIO) -> None:
+        self._raw = raw
+        self._member = _new_member()
+
+    def read(self, size: int, /) -> bytes:
+        """At most `size` bytes, none at the end; `EOFError` where the file is cut off or damaged."""
+        while True:
+            packed = self._member.unconsumed_tail or (b"" if self._member.eof else self._raw.read(1 << 18))
+            if self._member.eof:
+                packed = self._member.unused_data or self._raw.read(1 << 18)
+                if packed[:2] != b"\x1f\x8b":
+                    return b""
+                self._member = _new_member()
+            elif not packed:
+                raise EOFError("it ends early")
+            text = self._decompress(packed, size)
+            if text:
+                return text
+
+    def _decompress(self, packed: bytes, size: int) -> bytes:
+        from isal import isal_zlib
+
+        try:
+            text: bytes = self._member.decompress(packed, size)
+        except isal_zlib.error as error:
+            raise EOFError(str(error)) from error
+        return text
+
+
+def _new_member() -> Any:
+    from isal import isal_zlib
+
+    return isal_zlib.decompressobj(31)
+
+
 def _open_text(raw: BinaryIO) -> Decompressor:
     magic = raw.read(2)
     raw.seek(0)
-    if magic != b"\x1f\x8b":
-        return raw
-    from isal import igzip
-
-    return cast("Decompressor", igzip.IGzipFile(fileobj=raw, mode="rb"))
+    return Gunzip(raw) if magic == b"\x1f\x8b" else raw
 
 
 def _last_boundary(buffer: bytes) -> int:

@@ -1,0 +1,140 @@
+"""The module of a configuration: on the meta device to look at, or with weights on the device of the run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from opanatomy.capture.hub import hub_answers
+from opanatomy.capture.quiet import one_line, quiet_libraries
+from opanatomy.errors import ModelError, OutOfMemory, UsageError
+
+if TYPE_CHECKING:
+    import torch
+
+
+def build_on_meta(config: Any, auto_class: str, attention: str | None, trust_remote_code: bool) -> torch.nn.Module:
+    """The module without memory for its weights, in a few hundredths of a second; `config` is left as it is."""
+    import torch
+
+    def build() -> torch.nn.Module:
+        return _from_config(deepcopy(config), auto_class, "float32", attention, trust_remote_code)
+
+    with quiet_libraries():
+        try:
+            with torch.device("meta"):
+                return build()
+        except (RuntimeError, NotImplementedError) as error:
+            if "meta" not in str(error):
+                raise
+            # A constructor that reads values of its tensors cannot run there.
+            return build()
+
+
+def build_module(
+    config: Any,
+    auto_class: str,
+    *,
+    dtype: str,
+    device: str,
+    attention: str | None,
+    pretrained: str | None,
+    trust_remote_code: bool,
+) -> torch.nn.Module:
+    """The module on `device`, its weights made there in `dtype`: random, or those saved at `pretrained`."""
+    import torch
+
+    with quiet_libraries():
+        try:
+            if pretrained is not None:
+                return _from_pretrained(pretrained, config, auto_class, dtype, attention, trust_remote_code).to(device)
+            with torch.device(device):
+                module = _from_config(config, auto_class, dtype, attention, trust_remote_code)
+            return module.to(device)
+        except (RuntimeError, MemoryError) as error:
+            if isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "can't allocate memory" in str(error):
+                raise OutOfMemory(
+                    f"the weights in {dtype} do not fit the memory of {device} - try --dtype bfloat16 or fewer --layers"
+                ) from error
+            raise
+
+
+def _from_config(
+    config: Any, auto_class: str, dtype: str, attention: str | None, trust_remote_code: bool
+) -> torch.nn.Module:
+    import transformers
+
+    options = _options(dtype, attention, trust_remote_code)
+    with _attention_errors(config, attention):
+        module: torch.nn.Module = getattr(transformers, auto_class).from_config(config, **options)
+    return module
+
+
+def _from_pretrained(
+    location: str, config: Any, auto_class: str, dtype: str, attention: str | None, trust_remote_code: bool
+) -> torch.nn.Module:
+    import transformers
+
+    local = Path(location).is_dir()
+    online = not local and hub_answers()
+    options = _options(dtype, attention, trust_remote_code)
+    try:
+        with _attention_errors(config, attention):
+            module: torch.nn.Module = getattr(transformers, auto_class).from_pretrained(
+                location, config=config, local_files_only=not online, **options
+            )
+    except (OSError, ValueError, RuntimeError) as error:
+        where = "the folder" if local else "the Hub" if online else "the cache (the Hub does not answer)"
+        raise ModelError(
+            f"cannot load weights of {location} from {where}: {one_line(error)} - leave --weights out for random ones"
+        ) from error
+    return module
+
+
+def _options(dtype: str, attention: str | None, trust_remote_code: bool) -> dict[str, Any]:
+    import torch
+
+    options: dict[str, Any] = {"dtype": getattr(torch, dtype)}
+    if attention is not None:
+        options["attn_implementation"] = attention
+    if trust_remote_code:
+        options["trust_remote_code"] = True
+    return options
+
+
+@contextmanager
+def _attention_errors(config: Any, attention: str | None) -> Iterator[None]:
+    """Turn what transformers says of an attention implementation that cannot be had into one line."""
+    try:
+        yield
+    except (ValueError, ImportError) as error:
+        if attention is None or not _is_about_attention(str(error)):
+            raise
+        raise UsageError(
+            f"--attention {attention}: {config.model_type} cannot run it here ({one_line(error, 160)}) - "
+            "leave it out, or give sdpa or eager"
+        ) from error
+
+
+def _is_about_attention(message: str) -> bool:
+    return any(word in message.lower() for word in ("attention", "attn", "kernels"))
+
+
+def enable_checkpointing(module: torch.nn.Module, kind: str) -> None:
+    """Have `module` run its layers again in the backward pass; `kind` is `non-reentrant` or `reentrant`."""
+    model: Any = module
+    options = {"use_reentrant": kind == "reentrant"}
+    name = type(module).__name__
+    if not getattr(model, "supports_gradient_checkpointing", False):
+        raise UsageError(f"--checkpointing {kind}: {name} has no activation checkpointing - leave it out")
+    try:
+        with quiet_libraries():
+            if hasattr(model, "activation_checkpointing_enable"):
+                model.activation_checkpointing_enable(options)
+            else:
+                model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=options)
+    except ValueError as error:
+        raise UsageError(f"--checkpointing {kind}: {name}: {one_line(error)} - leave it out") from error

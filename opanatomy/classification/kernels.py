@@ -1,0 +1,24 @@
+"""The class of a piece of device work by its name alone: compiled names first, then the ordered tables."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+from opanatomy.classification.compiled import classify_compiled
+from opanatomy.classification.kernel_tables import KERNEL_TABLES
+from opanatomy.classification.rules import UNKNOWN, first_match
+from opanatomy.model import Classification
+
+#: What C++ adds around a kernel's own name.
+_NOISE = re.compile(r"\(anonymous namespace\)::|<unnamed>::|_GLOBAL__N__\w*::|^(?:static |__global__ )?void | ?\(?\.kd\)?$")
+
+
+@lru_cache(maxsize=65536)
+def classify_kernel(name: str) -> Classification:
+    """What a kernel, memcpy or memset of this name does; the class is `UNKNOWN` where no rule knows it."""
+    return (
+        classify_compiled(name)
+        or first_match(KERNEL_TABLES, _NOISE.sub("", name))
+        or Classification(operator_class=UNKNOWN, rule="no rule")
+    )

@@ -1,0 +1,33 @@
+"""Stage 5: what an operator call must compute and move at least.
+
+`cost(operator, signature)` looks up a formula, a pure function of shapes, data types and constants; there is one file a
+family. An operator without a formula, or a signature that lacks what the formula needs, has no cost (`None`): never 0
+in silence, never a guess. A formula of your own is one decorated function:
+
+    @opanatomy.formula("mylib::fused_add_norm")
+    def fused_add_norm(signature):
+        x = signature.tensor(0)
+        return Cost(flops=8 * x.numel, read_bytes=2 * x.bytes, written_bytes=x.bytes)
+"""
+
+from opanatomy.cost import (
+    activation,
+    attention,
+    contraction,
+    convolution,
+    creation,
+    elementwise,
+    indexing,
+    loss,
+    movement,
+    normalization,
+    optimizer,
+    pooling,
+    reduction,
+)
+from opanatomy.cost.registry import cost, describe, formula, operators
+
+__all__ = [
+    "activation", "attention", "contraction", "convolution", "cost", "creation", "describe", "elementwise", "formula",
+    "indexing", "loss", "movement", "normalization", "operators", "optimizer", "pooling", "reduction",
+]  # fmt: skip

@@ -1,0 +1,188 @@
+"""Gather and scatter: only what is gathered or touched counts, with the indices; the adds of a scatter are FLOPs.
+
+The same element may be gathered often: at most the whole table is read. Which elements are touched more than once is
+data and not known, so a scatter counts each of its places.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from opanatomy.cost.operands import Shape, Unknown, axis, broadcast, flag, fresh, integer, item, moved, optional, read
+from opanatomy.cost.registry import formula
+from opanatomy.model import Argument, Cost, Signature, Tensor
+
+
+def _gathered(table: Tensor, elements: int) -> int:
+    """Bytes of `elements` read from a table."""
+    return min(elements, table.stored) * item(table.dtype)
+
+
+# -------------------------------------------------------------------------------------------------------------- gather
+
+
+@formula("aten::embedding")
+def embedding(signature: Signature) -> Cost:
+    """0; (table (v, d), indices): reads a row an index and the indices, writes the rows."""
+    table, index = signature.tensor(0), signature.tensor(1)
+    shape = (*index.shape, *table.shape[1:])
+    return moved(_gathered(table, prod(shape)) + read(index), fresh(shape, table.dtype))
+
+
+@formula("aten::index_select")
+def index_select(signature: Signature) -> Cost:
+    """0; (x, dim, indices): reads the slices chosen and the indices, writes the slices."""
+    x, index = signature.tensor(0), signature.tensor(2)
+    dim = axis(integer(signature.get(1)), len(x.shape))
+    elements = prod(x.shape[:dim]) * prod(x.shape[dim + 1 :]) * index.numel
+    return moved(_gathered(x, elements) + read(index), fresh((elements,), x.dtype))
+
+
+@formula("aten::gather")
+def gather(signature: Signature) -> Cost:
+    """0; (x, dim, indices): reads an element an index and the indices, writes the elements."""
+    x, index = signature.tensor(0), signature.tensor(2)
+    return moved(_gathered(x, index.numel) + read(index), fresh(index.shape, x.dtype))
+
+
+@formula("aten::take")
+def take(signature: Signature) -> Cost:
+    """0; (x, indices): reads an element an index and the indices, writes the elements."""
+    x, index = signature.tensor(0), signature.tensor(1)
+    return moved(_gathered(x, index.numel) + read(index), fresh(index.shape, x.dtype))
+
+
+def indexed(x: Tensor, indices: Argument) -> tuple[int, tuple[Tensor, ...]]:
+    """How many elements `x[indices]` has, and the index tensors; a mask of booleans is data: `Unknown`."""
+    if not isinstance(indices, tuple) or len(indices) > len(x.shape):
+        raise Unknown("the indices")
+    given = tuple(value for value in indices if isinstance(value, Tensor))
+    if not given or not all(value.dtype in ("int64", "int32") for value in given):
+        raise Unknown("the indices")
+    whole: Shape = tuple(n for n, value in zip(x.shape, indices, strict=False) if value is None)
+    rest = x.shape[len(indices) :]
+    return prod(broadcast(*(value.shape for value in given))) * prod(whole) * prod(rest), given
+
+
+@formula("aten::index", "aten::_unsafe_index")
+def index(signature: Signature) -> Cost:
+    """0; (x, indices): reads the elements chosen and the indices, writes the elements; known for integer indices."""
+    x = signature.tensor(0)
+    elements, given = indexed(x, signature.get(1))
+    return moved(_gathered(x, elements) + read(*given), fresh((elements,), x.dtype))
+
+
+# ------------------------------------------------------------------------------------------------------------- scatter
+
+
+@formula("aten::index_put_", "aten::_index_put_impl_")
+def index_put_(signature: Signature) -> Cost:
+    """1 add per element touched if it accumulates; reads values and indices, and writes (reads) what it touches."""
+    x, values, accumulate = signature.tensor(0), signature.tensor(2), flag(signature.get(3))
+    elements, given = indexed(x, signature.get(1))
+    touched = _gathered(x, elements)
+    return moved(read(values, *given) + touched * accumulate, touched, flops=elements * accumulate)
+
+
+@formula("aten::index_put", "aten::_unsafe_index_put")
+def index_put(signature: Signature) -> Cost:
+    """As index_put_, into a copy: reads and writes the whole tensor."""
+    x, values, accumulate = signature.tensor(0), signature.tensor(2), flag(signature.get(3))
+    indices = signature.get(1)
+    if not isinstance(indices, tuple):
+        raise Unknown("the indices")
+    flops = indexed(x, indices)[0] if accumulate else 0
+    return moved(read(x, values, indices), fresh(x.shape, x.dtype), flops=flops)
+
+
+@formula("aten::index_add_")
+def index_add_(signature: Signature) -> Cost:
+    """1 add per source element (2 with alpha); (x, dim, indices, source, alpha); reads and writes what it touches."""
+    x, given, source = signature.tensor(0), signature.tensor(2), signature.tensor(3)
+    touched = _gathered(x, source.numel)
+    flops = source.numel * (2 if signature.get(4, 1) != 1 else 1)
+    return moved(read(given, source) + touched, touched, flops=flops)
+
+
+@formula("aten::index_add")
+def index_add(signature: Signature) -> Cost:
+    """As index_add_, into a copy: reads and writes the whole tensor."""
+    x, given, source = signature.tensor(0), signature.tensor(2), signature.tensor(3)
+    flops = source.numel * (2 if signature.get(4, 1) != 1 else 1)
+    return moved(read(x, given, source), fresh(x.shape, x.dtype), flops=flops)
+
+
+@formula("aten::index_copy_", "aten::index_fill_")
+def index_copy_(signature: Signature) -> Cost:
+    """0; (x, dim, indices, source or value): reads indices and source, writes what it touches."""
+    x, given, source = signature.tensor(0), signature.tensor(2), optional(signature, 3)
+    dim = axis(integer(signature.get(1)), len(x.shape))
+    slices = prod(x.shape[:dim]) * prod(x.shape[dim + 1 :]) * given.numel
+    return moved(read(given, source), _gathered(x, slices))
+
+
+@formula("aten::index_copy", "aten::index_fill")
+def index_copy(signature: Signature) -> Cost:
+    """0; as index_copy_, into a copy: reads and writes the whole tensor."""
+    x, given, source = signature.tensor(0), signature.tensor(2), optional(signature, 3)
+    return moved(read(x, given, source), fresh(x.shape, x.dtype))
+
+
+def _scattered(signature: Signature) -> tuple[Tensor, Tensor, int, int]:
+    """The target, the indices, bytes of the source (an element an index) and whether a reduction is asked for."""
+    x, given, source = signature.tensor(0), signature.tensor(2), optional(signature, 3)
+    source_bytes = 0 if source is None else _gathered(source, given.numel)
+    # a trace drops the reduction itself, a string, yet shows its place
+    reduced = len(signature.arguments) > 4 and not isinstance(signature.arguments[4], Tensor)
+    return x, given, source_bytes, int(reduced)
+
+
+@formula("aten::scatter_")
+def scatter_(signature: Signature) -> Cost:
+    """0 (1 per index with `reduce`); (x, dim, indices, source or value): writes an element an index."""
+    x, given, source_bytes, reduced = _scattered(signature)
+    touched = _gathered(x, given.numel)
+    return moved(read(given) + source_bytes + touched * reduced, touched, flops=given.numel * reduced)
+
+
+@formula("aten::scatter")
+def scatter(signature: Signature) -> Cost:
+    """0 (1 per index with `reduce`); as scatter_, into a copy: reads and writes the whole tensor."""
+    x, given, source_bytes, reduced = _scattered(signature)
+    return moved(read(x, given) + source_bytes, fresh(x.shape, x.dtype), flops=given.numel * reduced)
+
+
+@formula("aten::scatter_add_", "aten::scatter_reduce_")
+def scatter_add_(signature: Signature) -> Cost:
+    """1 per index; (x, dim, indices, source): reads and writes an element an index."""
+    x, given, source_bytes, _ = _scattered(signature)
+    touched = _gathered(x, given.numel)
+    return moved(read(given) + source_bytes + touched, touched, flops=given.numel)
+
+
+@formula("aten::scatter_add", "aten::scatter_reduce")
+def scatter_add(signature: Signature) -> Cost:
+    """1 per index; as scatter_add_, into a copy: reads and writes the whole tensor."""
+    x, given, source_bytes, _ = _scattered(signature)
+    return moved(read(x, given) + source_bytes, fresh(x.shape, x.dtype), flops=given.numel)
+
+
+@formula("aten::embedding_dense_backward")
+def embedding_backward(signature: Signature) -> Cost:
+    """1 add per gradient element; (grad, indices, rows, ...): writes the gradient of the whole table."""
+    grad, given, rows = signature.tensor(0), signature.tensor(1), integer(signature.get(2))
+    return moved(read(grad, given), fresh((rows, grad.shape[-1]), grad.dtype), flops=grad.numel)
+
+
+@formula("aten::masked_scatter")
+def masked_scatter(signature: Signature) -> Cost:
+    """0; (x, mask, source): reads all three, writes a new tensor. How much of the source is used is data."""
+    x, where_true, source = signature.tensor(0), signature.tensor(1), signature.tensor(2)
+    return moved(read(x, where_true, source), fresh(broadcast(x.shape, where_true.shape), x.dtype))
+
+
+@formula("aten::masked_scatter_")
+def masked_scatter_(signature: Signature) -> Cost:
+    """0; as masked_scatter, in place."""
+    x, where_true, source = signature.tensor(0), signature.tensor(1), signature.tensor(2)
+    return moved(read(x, where_true, source), read(x))

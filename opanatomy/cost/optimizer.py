@@ -1,0 +1,188 @@
+"""Optimizer updates: the fused ones operation by operation, and `_foreach_` maps as their single-tensor operators.
+
+Lists of tensors have no data type in a plain trace; where the capture did not note it the cost is not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from opanatomy.cost.operands import Unknown, flag, optional, read, tensors
+from opanatomy.cost.registry import cost, formula
+from opanatomy.model import Argument, Cost, Signature, Tensor
+
+# --------------------------------------------------------------------------------------------------------------- fused
+
+
+def _listed(signature: Signature, index: int) -> tuple[Tensor, ...]:
+    value = signature.get(index)
+    return () if value is None else tensors(value)
+
+
+def _nonzero(value: Argument) -> bool:
+    if not isinstance(value, int | float):
+        raise Unknown(f"{value!r} is not a number")
+    return value != 0
+
+
+def _adam(signature: Signature, decay_flops: int) -> Cost:
+    parameters, grads, averages, squares, maxima, steps = (_listed(signature, index) for index in range(6))
+    flops = 13 + decay_flops * _nonzero(signature.get(9)) + flag(signature.get(12))
+    scale, found = optional(signature, 13), optional(signature, 14)
+    state = read(parameters, averages, squares, maxima)
+    written = state + (read(grads) if scale else 0)
+    moved_in = state + read(grads, steps, optional(signature, 6), scale, found)
+    count = sum(x.numel for x in parameters)
+    return Cost(flops=count * (flops + (scale is not None)), read_bytes=moved_in, written_bytes=written)
+
+
+@formula("aten::_fused_adamw_")
+def fused_adamw(signature: Signature) -> Cost:
+    """13 per parameter, 14 with weight decay; reads and writes the parameter and its two averages, reads the gradient.
+
+    Average: m + (1 - b1) * (g - m) is 3; squares: b2 * v + (1 - b2) * g * g is 4; sqrt(v) / c + eps is 3;
+    p - step * m / denominator is 3; decay: p * (1 - lr * decay) is 1. A gradient scale is 1, `maximize` 1 more.
+    """
+    return _adam(signature, 1)
+
+
+@formula("aten::_fused_adam_")
+def fused_adam(signature: Signature) -> Cost:
+    """13 per parameter, 15 with weight decay (g + decay * p), as AdamW."""
+    return _adam(signature, 2)
+
+
+@formula("aten::_fused_sgd_")
+def fused_sgd(signature: Signature) -> Cost:
+    """2 per parameter (p - lr * g); momentum 3 (mu * b + (1 - damping) * g), decay 2, Nesterov 2."""
+    parameters, grads, buffers = (_listed(signature, index) for index in range(3))
+    momentum, first = _nonzero(signature.get(4)), flag(signature.get(9))
+    flops = 2 + 2 * _nonzero(signature.get(3)) + flag(signature.get(8))
+    flops += (0 if first else 3 * momentum) + 2 * (momentum and flag(signature.get(7)))
+    scale = optional(signature, 10)
+    held = read(buffers) if momentum else 0
+    count = sum(x.numel for x in parameters)
+    return Cost(
+        flops=count * (flops + (scale is not None)),
+        # the first step fills the buffers
+        read_bytes=read(parameters, grads, optional(signature, 5), scale, optional(signature, 11)) + held * (not first),
+        written_bytes=read(parameters) + held + (read(grads) if scale else 0),
+    )
+
+
+@formula("aten::_fused_adagrad_")
+def fused_adagrad(signature: Signature) -> Cost:
+    """7 per parameter: sum + g * g (2), sqrt, + eps, lr * g, divide, subtract; decay 2."""
+    parameters, grads, sums, steps = (_listed(signature, index) for index in range(4))
+    flops = 7 + 2 * _nonzero(signature.get(6)) + flag(signature.get(8))
+    state = read(parameters, sums)
+    return Cost(
+        flops=flops * sum(x.numel for x in parameters),
+        read_bytes=state + read(grads, steps, optional(signature, 4)),
+        written_bytes=state,
+    )
+
+
+@formula("aten::_amp_foreach_non_finite_check_and_unscale_")
+def unscale(signature: Signature) -> Cost:
+    """1 per element: * inverse scale; reads and writes every gradient and the flag."""
+    grads, found, inverse = _listed(signature, 0), signature.tensor(1), signature.tensor(2)
+    return Cost(
+        flops=sum(x.numel for x in grads),
+        read_bytes=read(grads, found, inverse),
+        written_bytes=read(grads, found),
+    )
+
+
+@formula("aten::_amp_update_scale_")
+def update_scale(signature: Signature) -> Cost:
+    """1: the loss scale grows or shrinks; reads the flag, reads and writes the scale and its counter."""
+    scale, counter, found = (signature.tensor(index) for index in range(3))
+    return Cost(flops=1, read_bytes=read(scale, counter, found), written_bytes=read(scale, counter))
+
+
+# -------------------------------------------------------------------------------------------------------- bitsandbytes
+
+#: FLOPs of an update in 32-bit arithmetic, weight decay apart.
+_UPDATES = {"adam": 13, "momentum": 4, "rmsprop": 7, "adagrad": 7}
+
+
+def _update(signature: Signature, state: tuple[Tensor | None, ...], more: int, decay: Argument, extra: int) -> Cost:
+    name, grad, parameter = signature.get(0), signature.tensor(1), signature.tensor(2)
+    if not isinstance(name, str) or name not in _UPDATES:
+        raise Unknown(f"the update {name!r}")
+    flops = _UPDATES[name] + _nonzero(decay) + more
+    held = read(parameter, *state)
+    return Cost(flops=flops * parameter.numel, read_bytes=held + read(grad) + extra, written_bytes=held)
+
+
+@formula("bitsandbytes::optimizer_update_8bit_blockwise")
+def blockwise_8bit(signature: Signature) -> Cost:
+    """As the 32-bit update, and 2 for each state: * scale when read, / scale when written; maps of 256 values read."""
+    states = (optional(signature, 3), optional(signature, 4))
+    scales = (optional(signature, 14), optional(signature, 15))
+    more = 2 * sum(state is not None for state in states)
+    maps = read(optional(signature, 12), optional(signature, 13))
+    return _update(signature, (*states, *scales), more, signature.get(16), maps)
+
+
+@formula("bitsandbytes::optimizer_update_32bit")
+def update_32bit(signature: Signature) -> Cost:
+    """13 per parameter for Adam, 14 with weight decay, as the fused one."""
+    return _update(signature, (optional(signature, 3), optional(signature, 4)), 0, signature.get(14), 0)
+
+
+# ------------------------------------------------------------------------------------------------------------- foreach
+
+
+def _element(value: Argument, place: int, length: int) -> Argument:
+    if isinstance(value, tuple):
+        if len(value) != length:
+            raise Unknown("lists of different lengths")
+        return value[place]
+    # one tensor for all elements is read once and acts as a number
+    return 0.5 if isinstance(value, Tensor) else value
+
+
+def _foreach(operator: str) -> Callable[[Signature], Cost]:
+    """The formula of a list operator: `operator` on each element."""
+
+    def formula_of_list(signature: Signature) -> Cost:
+        length = len(tensors(signature.get(0)))
+        shared = read(*(value for value in signature.arguments if isinstance(value, Tensor)))
+        flops = read_bytes = written_bytes = 0
+        for place in range(length):
+            one = Signature(tuple(_element(value, place, length) for value in signature.arguments))
+            found = cost(operator, one)
+            if found is None:
+                raise Unknown(f"{operator}({one})")
+            flops += found.flops
+            read_bytes += found.read_bytes
+            written_bytes += found.written_bytes
+        return Cost(flops=flops, read_bytes=read_bytes + shared, written_bytes=written_bytes)
+
+    formula_of_list.__doc__ = f"`{operator}` on each tensor of the list."
+    return formula_of_list
+
+
+_MAPS_OF_LISTS = (
+    "abs", "acos", "add", "addcdiv", "addcmul", "asin", "atan", "ceil", "clamp_max", "clamp_min", "cos", "cosh", "div",
+    "erf", "erfc", "exp", "expm1", "floor", "frac", "lerp", "lgamma", "log", "log10", "log1p", "log2", "maximum",
+    "minimum", "mul", "neg", "pow", "reciprocal", "round", "rsqrt", "sigmoid", "sign", "sin", "sinh", "sqrt", "sub",
+    "tan", "tanh", "trunc",
+)  # fmt: skip
+
+for _name in _MAPS_OF_LISTS:
+    formula(f"aten::_foreach_{_name}")(_foreach(f"aten::{_name}"))
+    formula(f"aten::_foreach_{_name}_")(_foreach(f"aten::{_name}_"))
+formula("aten::_foreach_zero_")(_foreach("aten::zero_"))
+formula("aten::_foreach_copy_")(_foreach("aten::copy_"))
+formula("aten::_foreach_max")(_foreach("aten::max"))
+formula("aten::_foreach_clone")(_foreach("aten::clone"))
+
+
+@formula("aten::_foreach_norm")
+def foreach_norm(signature: Signature) -> Cost:
+    """1 per input element: (list, ord, dtype) -> one norm a tensor."""
+    one = _foreach("aten::linalg_vector_norm")
+    return one(Signature((signature.get(0), signature.get(1), None, False, signature.get(2))))

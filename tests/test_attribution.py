@@ -1,0 +1,190 @@
+"""Attribution: one hand-made trace a rule."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from opanatomy.attribution import Attribution, attribute, own
+from opanatomy.attribution.linking import GRAPH, LINKED, NO_LAUNCH, OUTSIDE
+from opanatomy.model import Phase
+from opanatomy.trace import Trace, read_trace
+from tests.handmade import HandMade, training_step
+
+
+def attributed(made: HandMade, folder: Path) -> tuple[Trace, Attribution]:
+    trace = read_trace(made.write(folder / "t.json"))
+    return trace, attribute(trace.names, trace.host, trace.launches, trace.work)
+
+
+def launchers(trace: Trace, found: Attribution) -> list[str | None]:
+    return [trace.names[int(found.host.name[row])] if row >= 0 else None for row in found.work.host.tolist()]
+
+
+def phase_of(trace: Trace, found: Attribution, name: str) -> list[Phase]:
+    wanted = trace.names.index(name)
+    return [found.host.phase[row] for row in np.flatnonzero(found.host.name == wanted).tolist()]
+
+
+def test_work_goes_to_the_innermost_operator_phase_and_module(tmp_path: Path) -> None:
+    trace, found = attributed(training_step(), tmp_path)
+    assert launchers(trace, found) == ["aten::mm", "aten::mm", "aten::_foreach_add_"]
+    assert list(found.work.phase) == [Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER]
+    assert list(found.work.module) == ["head", "head", None]
+    assert found.work.link.tolist() == [LINKED] * 3
+    assert [step.number for step in found.steps] == [3]
+
+
+def test_phases_are_inferred_where_no_range_says_them(tmp_path: Path) -> None:
+    made = training_step()
+    made.events = [event for event in made.events if not event["name"].startswith("opanatomy.phase")]
+    _, found = attributed(made, tmp_path)
+    assert list(found.work.phase) == [Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER]
+
+
+def test_the_order_of_events_does_not_matter(tmp_path: Path) -> None:
+    made = training_step()
+    made.events.reverse()
+    trace, found = attributed(made, tmp_path)
+    assert sorted(map(str, launchers(trace, found))) == ["aten::_foreach_add_", "aten::mm", "aten::mm"]
+    assert sorted(map(str, found.work.module)) == ["None", "head", "head"]
+
+
+def test_graph_launches_share_one_correlation(tmp_path: Path) -> None:
+    made = HandMade()
+    made.host("aten::mm", 0, 100)
+    made.launch(10, 5, name="cudaGraphLaunch")
+    for number in range(3):
+        made.kernel(f"k{number}", 20 + 10 * number, 5, 5)
+    _, found = attributed(made, tmp_path)
+    assert found.work.link.tolist() == [GRAPH] * 3
+    assert found.work.host.tolist() == [-1] * 3
+
+
+def test_work_without_launch_record(tmp_path: Path) -> None:
+    made = HandMade()
+    external = made.host("aten::mm", 100, 100)
+    made.kernel("by external id", 120, 5, 77, external_id=external)
+    made.kernel("nothing known", 130, 5, 78)
+    trace, found = attributed(made, tmp_path)
+    assert found.work.link.tolist() == [LINKED, NO_LAUNCH]
+    assert launchers(trace, found) == ["aten::mm", None]
+
+
+def test_work_of_the_step_before_the_window(tmp_path: Path) -> None:
+    made = HandMade()
+    made.annotation("ProfilerStep#1", 100, 50)
+    made.launch(90, 1)
+    made.kernel("launched before", 110, 5, 1)
+    made.kernel("ran before", 95, 2, 2)
+    made.launch(120, 3)
+    made.kernel("mine", 140, 5, 3)
+    _, found = attributed(made, tmp_path)
+    assert found.work.link.tolist() == [OUTSIDE, OUTSIDE, LINKED]
+
+
+def test_every_step_is_kept(tmp_path: Path) -> None:
+    made = HandMade()
+    for number in range(4):
+        made.annotation(f"ProfilerStep#{number}", 100 * number, 100)
+        made.launch(100 * number + 50, number)
+        made.kernel("k", 100 * number + 60, 30, number)
+    _, found = attributed(made, tmp_path)
+    assert [step.number for step in found.steps] == [0, 1, 2, 3]
+    assert found.work.link.tolist() == [LINKED] * 4
+
+
+def test_recompute_inside_a_node(tmp_path: Path) -> None:
+    """Non-reentrant checkpointing: the forward runs again inside a backward node, with gradient mode on."""
+    made = HandMade()
+    made.host("opanatomy.phase/backward", 0, 1000)
+    made.host("autograd::engine::evaluate_function: AddBackward0", 10, 500, sequence=3, forward_thread=1)
+    made.host("AddBackward0", 11, 498, sequence=3, forward_thread=1)
+    made.host("aten::mm", 20, 50, sequence=9)
+    made.host("aten::cos", 80, 10)  # in torch.no_grad() of the forward: no number
+    made.host("aten::add", 100, 50, sequence=10)
+    made.host("aten::mul", 300, 50)
+    trace, found = attributed(made, tmp_path)
+    for name in ("aten::mm", "aten::cos", "aten::add"):
+        assert phase_of(trace, found, name) == [Phase.RECOMPUTE], name
+    assert phase_of(trace, found, "aten::mul") == [Phase.BACKWARD]
+
+
+def test_recompute_before_a_nested_backward(tmp_path: Path) -> None:
+    """Reentrant checkpointing: module ranges, then whole nodes, inside one node."""
+    made = HandMade()
+    made.host("opanatomy.phase/backward", 0, 1000)
+    made.host("autograd::engine::evaluate_function: CheckpointFunctionBackward", 10, 900, sequence=3, forward_thread=1)
+    made.host("opanatomy.module/layer", 20, 100)
+    made.host("aten::mm", 30, 50, sequence=9)
+    made.host("autograd::engine::evaluate_function: MmBackward0", 200, 100, sequence=9, forward_thread=1)
+    made.host("aten::bmm", 210, 50)
+    trace, found = attributed(made, tmp_path)
+    assert phase_of(trace, found, "aten::mm") == [Phase.RECOMPUTE]
+    assert phase_of(trace, found, "aten::bmm") == [Phase.BACKWARD]
+    row = int(np.flatnonzero(found.host.name == trace.names.index("aten::bmm"))[0])
+    assert found.host.module[row] == "layer"
+
+
+def test_the_last_operator_with_a_number_gives_the_module(tmp_path: Path) -> None:
+    """A view of the module before can carry the number that the product of the next one consumes."""
+    made = HandMade()
+    made.host("opanatomy.phase/forward", 0, 300)
+    made.host("opanatomy.module/first", 10, 40)
+    made.host("aten::t", 20, 5, sequence=4)
+    made.host("opanatomy.module/second", 60, 100)
+    made.host("aten::mm", 70, 50, sequence=4)
+    made.host("opanatomy.phase/backward", 400, 300)
+    made.host("autograd::engine::evaluate_function: MmBackward0", 410, 100, sequence=4, forward_thread=1)
+    made.host("aten::bmm", 420, 50)
+    made.host("autograd::engine::evaluate_function: torch::autograd::AccumulateGrad", 520, 20)
+    made.host("aten::add_", 525, 10)
+    trace, found = attributed(made, tmp_path)
+    for name in ("aten::bmm", "aten::add_"):
+        row = int(np.flatnonzero(found.host.name == trace.names.index(name))[0])
+        assert found.host.module[row] == "second", name
+
+
+def test_self_time_excludes_children_and_forgives_rounding(tmp_path: Path) -> None:
+    made = HandMade()
+    made.host("outer", 0, 100)
+    made.host("inner", 10, 30)
+    made.host("sticks out", 90, 10.5)
+    trace, found = attributed(made, tmp_path)
+    times = dict(
+        zip([trace.names[name] for name in found.host.name.tolist()], found.host.self_ns.tolist(), strict=True)
+    )
+    assert times == {"outer": 60_000, "inner": 30_000, "sticks out": 10_500}
+
+
+def test_threads_with_names_do_not_mix(tmp_path: Path) -> None:
+    made = HandMade()
+    made.host("a", 0, 100, thread="main")
+    made.host("b", 10, 20, thread="worker")
+    trace, found = attributed(made, tmp_path)
+    assert found.host.parent.tolist() == [-1, -1]
+    assert len(trace.threads) == 2
+
+
+PARENTS = np.array([-1, 0, 1, 0, 3])
+
+
+@pytest.mark.parametrize(
+    ("computes", "delegates", "works", "owner"),
+    [
+        # linear (dispatches) -> addmm -> copy_: the copy is part of the product
+        ([0, 1, 1, 0, 1], [0, 0, 0, 0, 0], None, [-1, 1, 1, -1, 4]),
+        # an operator that delegates owns nothing where something below computes
+        ([1, 1, 0, 0, 0], [1, 0, 0, 0, 0], None, [-1, 1, 1, -1, -1]),
+        # and everything where nothing does
+        ([1, 0, 0, 0, 0], [1, 0, 0, 0, 0], None, [0, 0, 0, 0, 0]),
+        # on a device it owns what it launched itself
+        ([1, 1, 0, 0, 0], [1, 0, 0, 0, 0], [1, 1, 0, 0, 0], [0, 0, 0, 0, 0]),
+        ([1, 1, 0, 0, 0], [1, 0, 0, 0, 0], [0, 1, 0, 0, 0], [-1, 1, 1, -1, -1]),
+    ],
+)
+def test_ownership(computes: list[int], delegates: list[int], works: list[int] | None, owner: list[int]) -> None:
+    as_bools = None if works is None else list(map(bool, works))
+    assert own(PARENTS, list(map(bool, computes)), list(map(bool, delegates)), as_bools).tolist() == owner
