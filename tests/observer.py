@@ -15,7 +15,7 @@ from opanatomy.model import Argument, Signature, Tensor
 READS_LESS = {
     **dict.fromkeys(
         ("aten::copy_", "aten::_foreach_copy_", "aten::fill_", "aten::zero_", "aten::_foreach_zero_",
-         "aten::bernoulli_", "aten::normal_", "aten::uniform_", "aten::random_"),
+         "aten::bernoulli_", "aten::normal_", "aten::uniform_", "aten::random_", "aten::exponential_"),
         "the destination is overwritten, not read",
     ),
     **dict.fromkeys(
@@ -28,11 +28,14 @@ READS_LESS = {
         "only the elements gathered are read, not the whole table",
     ),
     **dict.fromkeys(
-        ("aten::index_put_", "aten::index_add_", "aten::index_copy_", "aten::scatter_", "aten::scatter_add_"),
+        ("aten::index_put_", "aten::index_add_", "aten::index_copy_", "aten::index_fill_", "aten::scatter_",
+         "aten::scatter_add_"),
         "only the elements touched are read",
     ),
     "aten::nll_loss_forward": "only the log-probabilities of the targets are read",
+    "aten::nll_loss2d_forward": "only the log-probabilities of the targets are read",
     "aten::nll_loss_backward": "the gradient does not depend on the log-probabilities",
+    "aten::nll_loss2d_backward": "the gradient does not depend on the log-probabilities",
     "aten::convolution_backward": "a gradient that output_mask does not ask for reads nothing",
     "aten::max_pool2d_with_indices_backward": "the image gives a shape only",
     "aten::avg_pool2d_backward": "the image gives a shape only",
@@ -44,7 +47,14 @@ READS_LESS = {
 #: Operators that write other bytes than the schema and the returned tensors say.
 WRITES_OTHER = {
     **dict.fromkeys(
-        ("aten::index_put_", "aten::index_add_", "aten::index_copy_", "aten::scatter_", "aten::scatter_add_"),
+        (
+            "aten::index_put_",
+            "aten::index_add_",
+            "aten::index_copy_",
+            "aten::index_fill_",
+            "aten::scatter_",
+            "aten::scatter_add_",
+        ),
         "only the elements touched are written",
     ),
     "aten::native_batch_norm": "the running statistics are updated in place, which the schema does not say",

@@ -74,7 +74,7 @@ def test_profile_from_end_to_end(profiled: tuple[Path, subprocess.CompletedProce
     folder, done = profiled
     assert done.returncode == 0, done.stderr
     assert left_in(folder) == ["bert-base-uncased.trace.json.gz"]
-    for words in ("tensor contraction", "normalization", "bert-base-uncased", "ledger"):
+    for words in ("contraction", "normalization", "bert-base-uncased", "ledger"):
         assert words in done.stdout.lower().replace("_", " "), words
     assert max(map(len, done.stdout.splitlines())) <= 80
     assert "the CPU is the device" in done.stderr

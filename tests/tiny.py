@@ -4,6 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+import torch
+
+from opanatomy.capture.quiet import quiet_libraries
+from opanatomy.capture.workload import Prepared, Request, prepare
+from opanatomy.errors import OpanatomyError
+
+BERT = "google-bert/bert-base-uncased"
+
 #: Catalog name -> the settings (`Request.settings`) that make its model tiny; two layers, hidden size 32 to 64.
 TINY: dict[str, tuple[tuple[str, str], ...]] = {}
 #: What else `Request` takes for the tiny models: batch, and the length where they have one.
@@ -82,9 +91,25 @@ _tiny(
 )  # fmt: skip
 
 
-def tiny_request(name: str, **others: Any) -> Any:
+def tiny_request(name: str, **others: Any) -> Request:
     """The `Request` of the tiny model `name`, with `others` over what it has here."""
-    from opanatomy.capture.workload import Request
-
     values = {"batch": TINY_BATCH, "seq": TINY_SEQ.get(name), "settings": TINY[name], **others}
     return Request(model=name, **values)
+
+
+def loss_of(prepared: Prepared) -> torch.Tensor:
+    """The loss of one forward pass."""
+    with quiet_libraries():
+        assert isinstance(prepared.inputs, dict)
+        loss: torch.Tensor = prepared.module(**prepared.inputs).loss
+    return loss
+
+
+def message_of(request: Request, kind: type[OpanatomyError]) -> str:
+    """The one line that `prepare` refuses the request with."""
+    with pytest.raises(kind) as caught:
+        prepare(request)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert " - " in message or ": " in message
+    return message

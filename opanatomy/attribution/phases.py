@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from opanatomy.model import MODULE_RANGE, PHASE_RANGE, Phase
 
 _NODE = re.compile(r"^autograd::engine::evaluate_function: |^torch::autograd::")
-_OPTIMIZER = re.compile(r"^Optimizer\.step#|^## ?optimizer ?##$|optimizer_step|^OptimizerStep")
+_OPTIMIZER = re.compile(r"^Optimizer\.step#|^aten::_amp_|^## ?optimizer ?##$|optimizer_step|^OptimizerStep")
 _OTHER = re.compile(r"^Optimizer\.zero_grad#|^enumerate\(DataLoader\)|^## ?zero_grad ?##$")
 _STEP = re.compile(r"^ProfilerStep#?(\d+)$")
 _FORWARD_THREAD = 0
@@ -92,7 +92,7 @@ def place(rows: HostRows, kinds: NameKinds) -> Placed:
         for row, name in enumerate(rows.name)
         if (phase := kinds.phase[name]) is not None
     )
-    by_time = _phase_by_time(spans)
+    by_time = _phase_by_time(spans or _before_updates(rows, kinds))
     recomputed = _recomputed(rows, kinds, contexts)
     inferred = _inferred_kinds(rows, kinds)
     phases = []
@@ -100,7 +100,8 @@ def place(rows: HostRows, kinds: NameKinds) -> Placed:
         if spans:
             found = by_time(rows.start_ns[row]) or Phase.OTHER
         else:
-            found = inferred[row] or (Phase.BACKWARD if context.node >= 0 else Phase.FORWARD)
+            found = inferred[row] or (Phase.BACKWARD if context.node >= 0 else None)
+            found = found or by_time(rows.start_ns[row]) or Phase.FORWARD
         if found is Phase.BACKWARD and recomputed[row]:
             found = Phase.RECOMPUTE
         phases.append(found)
@@ -175,6 +176,18 @@ def _inferred_kinds(rows: HostRows, kinds: NameKinds) -> list[Phase | None]:
         else:
             found.append(found[parent] if parent >= 0 else None)
     return found
+
+
+def _before_updates(rows: HostRows, kinds: NameKinds) -> list[tuple[int, int, Phase]]:
+    """The times between the last autograd node and an optimizer's step: clipping and unscaling belong to the update."""
+    nodes = sorted(rows.end_ns[row] for row, name in enumerate(rows.name) if kinds.node[name])
+    starts = sorted(rows.start_ns[row] for row, name in enumerate(rows.name) if kinds.optimizer[name])
+    spans: list[tuple[int, int, Phase]] = []
+    for start in starts:
+        before = bisect_right(nodes, start) - 1
+        if before >= 0 and (not spans or nodes[before] >= spans[-1][1]):
+            spans.append((nodes[before], start, Phase.OPTIMIZER))
+    return spans
 
 
 def _modules(rows: HostRows, kinds: NameKinds, contexts: list[Context]) -> list[str | None]:

@@ -58,14 +58,15 @@ def make_batch(module: torch.nn.Module, shape: Shape, seed: int) -> dict[str, An
     dtype = next((p.dtype for p in module.parameters() if p.is_floating_point()), torch.float32)
     inputs: dict[str, Any] = {}
     kind = _input_kind(module)
-    if shape.task == "contrastive" or kind == "pixel_values":
+    both = shape.task == "contrastive" or (shape.task == "base" and hasattr(config, "vision_config"))
+    if both or kind == "pixel_values":
         inputs["pixel_values"] = _noise((batch, *_image_size(config)), dtype, generator)
     if kind == "input_values":
         inputs["input_values"] = _noise((batch, length or 0), dtype, generator)
     elif kind == "input_features":
         frames = 2 * config.max_source_positions
         inputs["input_features"] = _noise((batch, config.num_mel_bins, frames), dtype, generator)
-    elif kind == "input_ids" or shape.task == "contrastive":
+    elif kind == "input_ids" or both:
         inputs["input_ids"] = _tokens(config, (batch, length or 0), generator)
     inputs.update(_targets(module, shape, generator))
     return inputs

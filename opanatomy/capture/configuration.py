@@ -116,6 +116,8 @@ def make_config(configuration: Configuration, content: dict[str, Any], *, trust_
             kind = CONFIG_MAPPING[configuration.model_type]
         config = kind.from_dict(content)
     config.name_or_path = configuration.location
+    if trust_remote_code and "auto_map" in content:
+        config.auto_map = content["auto_map"]
     if config.architectures is None:  # an auto class with two candidates loops over them
         config.architectures = []
     return config

@@ -84,6 +84,8 @@ def _check_it_can_fit(wanted: Wanted, request: Request) -> None:
     if request.device != "cpu":
         return
     described = describe(request)
+    if described.parameters is None:
+        return
     available = available_bytes()
     size = ITEM_SIZE.get(request.dtype, 4)
     copies = 1 if wanted.inference else 2 + (2 if (wanted.optimizer or "").startswith("adam") else 0)

@@ -141,8 +141,8 @@ def _keep_layers(content: dict[str, Any], config: Any, layers: int) -> list[str]
             _cut_lists(values, part, before, after)
         if before != after:
             changes[where] = f"{_text(before)} -> {_text(after)}"
-    if len(changes) == 1:
-        return [f"layers {change}" for change in changes.values()]
+    if len(set(changes.values())) == 1:
+        return [f"layers {change}" for change in set(changes.values())]
     return [f"{where} {change}" for where, change in changes.items()]
 
 

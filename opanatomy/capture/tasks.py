@@ -59,6 +59,11 @@ def choose_task(config: Any, task: str | None) -> tuple[str, str]:
 
 
 def _usual(config: Any, names: list[str], possible: list[str]) -> tuple[str, ...]:
+    if remote := getattr(config, "auto_map", None):
+        # The class that is named like the architecture (`ForCausalLM`) before the others that the code has.
+        own = [(task, auto_class) for task in TASKS for auto_class, _ in TASKS[task] if auto_class in remote]
+        own.sort(key=lambda entry: not any(name.endswith(entry[1].removeprefix("AutoModel")) for name in names))
+        return tuple(task for task, _ in own)
     if getattr(config, "is_encoder_decoder", False):
         return "speech", "seq2seq-lm", "base"
     if names and names[0].endswith("ForPreTraining"):

@@ -207,6 +207,8 @@ def _plan(request: Request) -> _Plan:
         check_fit(config)
     _use_cache(config, request.inference)
     task, auto_class = choose_task(config, request.task)
+    if task == "sequence-classification" and getattr(config, "pad_token_id", 0) is None:
+        config.pad_token_id = 0  # a decoder looks for the last token that is none; ours never are
     try:
         module = build_on_meta(config, auto_class, request.attention, trust)
     except (ModelError, UsageError):

@@ -1,7 +1,7 @@
-"""The names of ATen by what they do: one line of names is one decision.
+"""The names of ATen by what they do.
 
-In-place (`add_`), `_foreach_add`, `special_expm1`, `view_copy` and `tanh_backward` follow the name they are made of where
-they are not listed themselves. "Through" marks a composite that always computes, but by calling operators that do
+In-place (`add_`), `_foreach_add`, `special_expm1`, `view_copy` and `tanh_backward` follow the name they are made of
+where they are not listed themselves. "Through" marks a composite that always computes, but by calling operators that do
 (`delegates`): it owns the work only where nothing below it is recorded as computing.
 """
 
@@ -57,7 +57,9 @@ _CONTRACTION_THROUGH = """
     miopen_depthwise_convolution_backward mkldnn_convolution_backward
 """
 
-_CONTRACTION_EPILOGUE = "cudnn_convolution_relu cudnn_convolution_add_relu miopen_convolution_relu miopen_convolution_add_relu"
+_CONTRACTION_EPILOGUE = """
+    cudnn_convolution_relu cudnn_convolution_add_relu miopen_convolution_relu miopen_convolution_add_relu
+"""
 
 _RECURRENT = """
     _cudnn_rnn _cudnn_rnn_backward miopen_rnn miopen_rnn_backward mkldnn_rnn_layer mkldnn_rnn_layer_backward
@@ -127,7 +129,7 @@ _NORMALIZATION_THROUGH = """
 
 _ARITHMETIC = """
     add sub rsub mul div floor_divide remainder fmod pow neg abs reciprocal sqrt rsqrt sign sgn signbit ceil floor round
-    trunc frac fix addcmul addcdiv addr lerp hypot atan2 copysign nextafter gcd lcm ldexp frexp logaddexp logaddexp2
+    trunc frac addcmul addcdiv addr lerp hypot atan2 copysign nextafter gcd lcm ldexp frexp logaddexp logaddexp2
     maximum minimum fmax fmin clamp clamp_min clamp_max nan_to_num heaviside linalg_cross _add_relu complex polar
     angle conj_physical _conj_physical deg2rad rad2deg
     exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh sinc erf erfc
@@ -180,7 +182,8 @@ _OPTIMIZER = """
 
 _ELEMENTWISE_THROUGH = """
     absolute fix arccos arccosh arcsin arcsinh arctan arctan2 arctanh clip divide true_divide multiply subtract negative
-    square float_power greater greater_equal less less_equal not_equal isclose isfinite isreal diff gradient cross ger outer
+    square float_power greater greater_equal less less_equal not_equal isclose isfinite isreal diff gradient cross ger
+    outer
     kron selu relu6 prelu rrelu log_sigmoid special_digamma special_erf special_erfc special_erfinv special_exp2
     special_expit special_expm1 special_gammainc special_gammaincc special_gammaln special_i0 special_log1p
     special_logit special_multigammaln special_ndtr special_polygamma special_psi special_round special_sinc
@@ -300,7 +303,8 @@ _ALLOCATION = """
 _METADATA = """
     size sym_size sym_stride sym_numel sym_storage_offset sym_is_contiguous stride storage_offset numel dim
     get_device get_gradients is_complex is_conj is_contiguous is_distributed is_floating_point is_inference is_leaf
-    is_neg is_pinned is_same_size is_set_to is_signed is_coalesced is_vulkan_available requires_grad_ retain_grad retains_grad
+    is_neg is_pinned is_same_size is_set_to is_signed is_coalesced is_vulkan_available requires_grad_ retain_grad
+    retains_grad
     output_nr data set_data _version result_type promote_types can_cast record_stream sparse_dim dense_dim _dimI
     _dimV _nnz q_scale q_zero_point q_per_channel_axis q_per_channel_scales q_per_channel_zero_points qscheme
     cudnn_is_acceptable _nnpack_available _use_cudnn_ctc_loss _use_miopen_ctc_loss _use_cudnn_rnn_flatten_weight

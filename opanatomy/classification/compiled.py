@@ -20,7 +20,8 @@ _NAME = re.compile(
     r"(?P<kind>cpp|triton(?:_(?:poi|red|per|pem|tem|for|spl|coo|mix|use|fix|sca))?)_fused_?(?P<operators>\w*?)"
     r"(?:_\d+)?(?:_(?:\d+(?:de|dc|d|e|c)?)+)?(?:\.kd)?$"
 )
-_TEMPLATE = re.compile(r"^(?:triton_(?:tem_|template_|mm|bmm|addmm|flex_attention)|cpp_\w*(?:gemm|Gemm|GEMM|flex_attention))")
+_TEMPLATE = re.compile(r"^(?:triton_(?:tem_|template_|mm|bmm|addmm|flex_attention)|cpp_\w*(?:gemm|Gemm|GEMM"
+r"|flex_attention))")
 _UNNAMED = re.compile(r"^triton_(?:_(?:\d+(?:de|dc|d|e|c)?)*)?$")
 _ATTENTION = re.compile(r"attention|attn|softmax")
 

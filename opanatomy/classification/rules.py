@@ -1,4 +1,4 @@
-"""Rule tables: families of names and ordered regular expressions, and how a name is looked up in them."""
+"""What a rule is: families of names and ordered regular expressions, and how a name is looked up in them."""
 
 from __future__ import annotations
 
@@ -33,8 +33,9 @@ class Family:
 class Pattern:
     """One regular expression and its answer; it is searched, so `^` anchors it where that matters."""
 
-    expression: str
+    title: str
     operator_class: OperatorClass | None
+    expression: str
     delegates: bool = False
     contains: tuple[OperatorClass, ...] = ()
 
@@ -51,16 +52,19 @@ class RuleTable:
     own_name: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class RuleBook:
+    """Every rule in the order it is asked, for reading."""
+
+    operators: tuple[Family | RuleTable, ...]
+    kernels: tuple[RuleTable, ...]
+
+
 def answer(source: Family | Pattern, rule: str) -> Classification:
     """The classification that a family or a pattern stands for, decided by `rule`."""
     return Classification(
         operator_class=source.operator_class, rule=rule, delegates=source.delegates, contains=source.contains
     )
-
-
-@cache
-def _compiled(expression: str) -> re.Pattern[str]:
-    return re.compile(expression)
 
 
 def first_match(tables: Iterable[RuleTable], name: str) -> Classification | None:
@@ -70,8 +74,13 @@ def first_match(tables: Iterable[RuleTable], name: str) -> Classification | None
         text = short if table.own_name else name
         for pattern in table.patterns:
             if _compiled(pattern.expression).search(text):
-                return answer(pattern, f"{table.title}: {pattern.expression}")
+                return answer(pattern, f"{table.title}: {pattern.title}")
     return None
+
+
+@cache
+def _compiled(expression: str) -> re.Pattern[str]:
+    return re.compile(expression)
 
 
 def own_name(name: str) -> str:
@@ -79,6 +88,8 @@ def own_name(name: str) -> str:
 
     A name that C++ did not write, or that is still mangled, comes back whole.
     """
+    if "<" not in name and "(" not in name:
+        return name
     depth = 0
     kept: list[str] = []
     for character in name:
@@ -86,8 +97,8 @@ def own_name(name: str) -> str:
             depth += 1
         elif character == ">":
             depth -= 1
-        elif character == "(" and depth == 0:
-            break
         elif depth == 0:
+            if character == "(":
+                break
             kept.append(character)
-    return "".join(kept).rsplit(" ", 1)[-1] if "<" in name or "(" in name else name
+    return "".join(kept).strip().rsplit(" ", 1)[-1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from opanatomy.cost.operands import Shape, Unknown, broadcast, fresh, optional, read, scalar_type
+from opanatomy.cost.operands import Shape, Unknown, broadcast, fresh, optional, read, result, scalar_type
 from opanatomy.cost.registry import formula
 from opanatomy.model import Cost, Signature, Tensor
 
@@ -24,15 +24,10 @@ def _is_zero(value: object) -> bool:
     return isinstance(value, int | float) and value == 0
 
 
-def _out(signature: Signature, start: int) -> Tensor | None:
-    """The tensor of an `out=` form: the first one from `start` on."""
-    return next((value for value in signature.arguments[start:] if isinstance(value, Tensor)), None)
-
-
 def _written(signature: Signature, start: int, shape: Shape, dtype: str | None) -> int:
-    """Bytes of the result: of the `out` tensor where there is one."""
-    out = _out(signature, start)
-    return fresh(shape, dtype) if out is None else read(out)
+    """Bytes of the result; an `out` tensor may follow from `start` on."""
+    out = next((value for value in signature.arguments[start:] if isinstance(value, Tensor)), None)
+    return result(out, shape, dtype)
 
 
 @formula("aten::mm", "aten::bmm")

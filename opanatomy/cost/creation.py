@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import ceil
 
-from opanatomy.cost.operands import Unknown, fresh, integer, integers, moved, read, scalar_type
+from opanatomy.cost.operands import Unknown, fresh, integer, integers, moved, read, result, scalar_type
 from opanatomy.cost.registry import formula
 from opanatomy.model import Argument, Cost, Signature, Tensor
 
@@ -58,7 +58,7 @@ def new(signature: Signature) -> Cost:
     with_generator = len(signature.arguments) == 6
     dtype = scalar_type(signature.get(2 if with_generator else 1)) or "float32"
     out = signature.arguments[-1]
-    return moved(0, read(out) if isinstance(out, Tensor) else fresh(_new_size(signature, 0), dtype))
+    return moved(0, result(out if isinstance(out, Tensor) else None, _new_size(signature, 0), dtype))
 
 
 @formula("aten::full")

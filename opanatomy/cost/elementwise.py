@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import prod
 
-from opanatomy.cost.operands import Unknown, broadcast, category, floating, fresh, promote, read
+from opanatomy.cost.operands import Unknown, broadcast, category, floating, fresh, optional, promote, read, result
 from opanatomy.cost.registry import formula
 from opanatomy.model import Argument, Cost, Signature, Tensor
 
@@ -74,14 +74,14 @@ UNARY_BOOL = ("isnan", "isinf", "isfinite", "isposinf", "isneginf", "logical_not
 #: Two operands, the second possibly a number.
 BINARY = {
     "mul": 1, "multiply": 1, "remainder": 1, "fmod": 1, "floor_divide": 1, "pow": 1,
-    "maximum": 0, "minimum": 0, "fmax": 0, "fmin": 0, "clamp_min": 0, "clamp_max": 0, "copysign": 0,
+    "maximum": 0, "minimum": 0, "fmax": 0, "fmin": 0, "clamp_min": 0, "clamp_max": 0,
     "bitwise_and": 0, "bitwise_or": 0, "bitwise_xor": 0, "bitwise_left_shift": 0, "bitwise_right_shift": 0,
     "__and__": 0, "__or__": 0, "__xor__": 0, "__iand__": 0, "__ior__": 0, "__ixor__": 0, "__lshift__": 0,
     "__rshift__": 0, "gcd": 1, "heaviside": 0,
 }  # fmt: skip
 
 BINARY_FLOATING = {"atan2": 1, "true_divide": 1, "logaddexp": 4, "logaddexp2": 4, "xlogy": 2, "special_xlog1py": 2,
-                   "hypot": 4, "nextafter": 0}  # fmt: skip
+                   "hypot": 4, "copysign": 0, "nextafter": 0}  # fmt: skip
 
 BINARY_BOOL = ("eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_xor",
                "greater", "greater_equal", "less", "less_equal", "not_equal")  # fmt: skip
@@ -172,14 +172,14 @@ def map_cost(row: Map, signature: Signature, in_place: bool = False) -> Cost:
     operands = (*head[:1], *(map(_number, head[1:]) if numbers else head[1:]))
     shape = broadcast(*(value.shape for value in operands if isinstance(value, Tensor)))
     out = next((value for value in signature.arguments[row.operands :] if isinstance(value, Tensor)), None)
-    target = signature.tensor(0) if in_place else out
     if not any(isinstance(value, Tensor) for value in operands):
         raise Unknown("no tensor operand")
-    return Cost(
-        flops=(row.flops + _doubled(signature, row)) * (target.numel if target else prod(shape)),
-        read_bytes=read(*operands),
-        written_bytes=read(target) if target else fresh(shape, _result_type(row, operands)),
-    )
+    if in_place:
+        shape, written = signature.tensor(0).shape, read(signature.tensor(0))
+    else:
+        written = result(out, shape, out.dtype if out else _result_type(row, operands))
+    flops = (row.flops + _doubled(signature, row)) * prod(shape)
+    return Cost(flops=flops, read_bytes=read(*operands), written_bytes=written)
 
 
 def _register(name: str, row: Map) -> None:
@@ -225,9 +225,9 @@ def where(signature: Signature) -> Cost:
     if len(head) < 3:
         raise Unknown("nonzero of the condition")
     shape = broadcast(*(value.shape for value in head if isinstance(value, Tensor)))
-    out = signature.get(3)
-    written = read(out) if isinstance(out, Tensor) else fresh(shape, promote(*head[1:]))
-    return Cost(flops=0, read_bytes=read(*head), written_bytes=written)
+    return Cost(
+        flops=0, read_bytes=read(*head), written_bytes=result(optional(signature, 3), shape, promote(*head[1:]))
+    )
 
 
 @formula("aten::masked_fill")

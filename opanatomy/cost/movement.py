@@ -11,14 +11,16 @@ from opanatomy.cost.operands import (
     integer,
     integers,
     moved,
+    optional,
     promote,
     read,
+    result,
     scalar_type,
     sizes,
     tensors,
 )
 from opanatomy.cost.registry import formula
-from opanatomy.model import Cost, Signature, Tensor
+from opanatomy.model import Cost, Signature
 
 #: Operators that return the same memory in another shape, or none at all, or none of it written.
 _NOTHING = (
@@ -96,9 +98,8 @@ def expand_copy(signature: Signature) -> Cost:
 def cat(signature: Signature) -> Cost:
     """0; reads all tensors, writes them behind each other in the type they promote to."""
     parts = tensors(signature.get(0))
-    out = signature.get(2)
-    written = read(out) if isinstance(out, Tensor) else fresh((sum(x.numel for x in parts),), promote(*parts))
-    return moved(read(parts), written)
+    size = (sum(x.numel for x in parts),)
+    return moved(read(parts), result(optional(signature, 2), size, promote(*parts)))
 
 
 @formula("aten::_chunk_cat")

@@ -119,6 +119,11 @@ def fresh(shape: Iterable[int], dtype: str | None) -> int:
     return prod(shape) * item(dtype)
 
 
+def result(out: Tensor | None, shape: Iterable[int], dtype: str | None) -> int:
+    """Bytes of a result; an `out` tensor gives its data type (a trace shows it before it is resized)."""
+    return fresh(shape, out.dtype if out else dtype)
+
+
 def moved(read_bytes: int, written_bytes: int, flops: int = 0) -> Cost:
     """A cost in one line."""
     return Cost(flops=flops, read_bytes=read_bytes, written_bytes=written_bytes)

@@ -19,8 +19,9 @@ from opanatomy.cost.operands import (
     integers,
     optional,
     read,
+    result,
     scalar_type,
-)  # fmt: skip
+)
 from opanatomy.cost.registry import formula
 from opanatomy.model import Argument, Cost, Signature, Tensor
 
@@ -36,7 +37,7 @@ def kept(x: Tensor, dims: Argument) -> int:
 def _reduce(
     x: Tensor, results: int, dtype: str | None, outputs: int = 1, flops: int = 1, out: Tensor | None = None
 ) -> Cost:
-    written = read(out) if out else outputs * fresh((results,), dtype)
+    written = outputs * result(out, (results,), dtype)
     return Cost(flops=flops * x.numel, read_bytes=read(x), written_bytes=written)
 
 
@@ -182,7 +183,8 @@ def prefix(signature: Signature) -> Cost:
 @formula("aten::cumsum_", "aten::cumprod_")
 def prefix_(signature: Signature) -> Cost:
     """1 per input element, in place."""
-    return _reduce(signature.tensor(0), 0, None, out=signature.tensor(0))
+    x = signature.tensor(0)
+    return _reduce(x, x.numel, x.dtype)
 
 
 @formula("aten::cummax", "aten::cummin")

@@ -1,0 +1,117 @@
+"""The embedded configurations: their names, and that they are the published models."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from opanatomy.capture import configuration
+from opanatomy.capture.catalog import catalog_names, find_name, near_names, read_configuration
+from opanatomy.capture.workload import Request, describe
+
+#: Catalog name -> class, task and the exact parameter count published for the weights of the Hub. BERT's checkpoints
+#: hold pre-training heads too: 110,106,428 and 336,226,108 less the pooler (h * h + h) and the classifier of the next
+#: sentence (2 * h + 2). Qwen3-0.6B's file stores its tied output matrix again: 751,632,384 less 151,936 * 1,024.
+#: DeBERTa is the 183,831,552 of the encoder, the pooler of 768 * 769 and two labels of 769.
+PUBLISHED = {
+    "distilbert/distilbert-base-uncased": ("DistilBertForMaskedLM", "masked-lm", 66_985_530),
+    "facebook/bart-base": ("BartForConditionalGeneration", "seq2seq-lm", 139_420_416),
+    "facebook/wav2vec2-base-960h": ("Wav2Vec2ForCTC", "speech", 94_396_320),
+    "FacebookAI/roberta-base": ("RobertaForMaskedLM", "masked-lm", 124_697_433),
+    "google-bert/bert-base-uncased": ("BertForMaskedLM", "masked-lm", 110_106_428 - 768 * 769 - 2 * 769),
+    "google-bert/bert-large-uncased": ("BertForMaskedLM", "masked-lm", 336_226_108 - 1024 * 1025 - 2 * 1025),
+    "google-t5/t5-base": ("T5ForConditionalGeneration", "seq2seq-lm", 222_903_552),
+    "google/vit-base-patch16-224": ("ViTForImageClassification", "image-classification", 86_567_656),
+    "meta-llama/Llama-3.1-8B": ("LlamaForCausalLM", "causal-lm", 8_030_261_248),
+    "microsoft/deberta-v3-base": (
+        "DebertaV2ForSequenceClassification",
+        "sequence-classification",
+        183_831_552 + 768 * 769 + 2 * 769,
+    ),
+    "microsoft/resnet-50": ("ResNetForImageClassification", "image-classification", 25_557_032),
+    "mistralai/Mistral-7B-v0.1": ("MistralForCausalLM", "causal-lm", 7_241_732_096),
+    "mistralai/Mixtral-8x7B-v0.1": ("MixtralForCausalLM", "causal-lm", 46_702_792_704),
+    "openai-community/gpt2": ("GPT2LMHeadModel", "causal-lm", 124_439_808),
+    "openai-community/gpt2-xl": ("GPT2LMHeadModel", "causal-lm", 1_557_611_200),
+    "openai/clip-vit-base-patch32": ("CLIPModel", "contrastive", 151_277_313),
+    "openai/whisper-small": ("WhisperForConditionalGeneration", "speech", 241_734_912),
+    "Qwen/Qwen3-0.6B": ("Qwen3ForCausalLM", "causal-lm", 751_632_384 - 151_936 * 1_024),
+    "Qwen/Qwen3-30B-A3B": ("Qwen3MoeForCausalLM", "causal-lm", 30_532_122_624),
+    "state-spaces/mamba-130m-hf": ("MambaForCausalLM", "causal-lm", 129_135_360),
+}
+
+LENGTHS = {
+    "facebook/wav2vec2-base-960h": 160_000,
+    "google/vit-base-patch16-224": None,
+    "microsoft/resnet-50": None,
+    "openai/clip-vit-base-patch32": 77,
+    "openai/whisper-small": 448,
+}
+
+
+def test_every_embedded_model_is_checked_here() -> None:
+    assert set(catalog_names()) == set(PUBLISHED)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_catalog_model_is_the_published_one(name: str) -> None:
+    architecture, task, parameters = PUBLISHED[name]
+    described = describe(Request(model=name))
+    assert (described.architecture, described.task, described.parameters) == (architecture, task, parameters)
+    assert (described.name, described.source) == (name, "catalog")
+    assert described.sequence_length == LENGTHS.get(name, 512)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_every_embedded_configuration_names_its_type_and_runs_no_code(name: str) -> None:
+    content = read_configuration(name)
+    assert content["model_type"]
+    assert "auto_map" not in content
+
+
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [
+        ("google-bert/bert-large-uncased", "google-bert/bert-large-uncased"),
+        ("bert-large-uncased", "google-bert/bert-large-uncased"),
+        ("BERT-Large-Uncased", "google-bert/bert-large-uncased"),
+        ("roberta-base", "FacebookAI/roberta-base"),
+        ("facebookai/ROBERTA-base", "FacebookAI/roberta-base"),
+        ("gpt2", "openai-community/gpt2"),
+        ("gpt2-xl", "openai-community/gpt2-xl"),
+        ("t5-base", "google-t5/t5-base"),
+        ("distilbert-base-uncased", "distilbert/distilbert-base-uncased"),
+        ("someone/bert-large-uncased", None),
+        ("bert", None),
+        ("", None),
+    ],
+)
+def test_names(asked: str, found: str | None) -> None:
+    assert find_name(asked) == found
+
+
+def test_near_names() -> None:
+    assert near_names("bert-lage-uncased")[0] == "google-bert/bert-large-uncased"
+    assert near_names("meta-llama/Llama-3-8B")[0] == "meta-llama/Llama-3.1-8B"
+    assert near_names("someone/gpt2") == ("openai-community/gpt2", "openai-community/gpt2-xl")
+    assert near_names("zzzzzz") == ()
+
+
+def test_a_catalog_name_touches_no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("the network was asked")
+
+    monkeypatch.setattr("socket.create_connection", refuse)
+    monkeypatch.setattr("socket.getaddrinfo", refuse)
+    monkeypatch.setattr(configuration, "download_configuration", refuse)
+    assert describe(Request(model="gpt2")).source == "catalog"
+
+
+def test_reading_the_catalog_imports_no_torch() -> None:
+    code = (
+        "import sys, opanatomy.capture.workload as w; w.catalog_names();"
+        "sys.exit(any(name in sys.modules for name in ('torch', 'transformers', 'huggingface_hub')))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
