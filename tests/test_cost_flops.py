@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -453,6 +455,11 @@ def test_odd_arguments_never_raise(arguments: tuple[Argument, ...]) -> None:
         # tensor lists without a data type
         ("aten::cat", ((Tensor((m, n)), Tensor((m, n))), 0)),
         ("aten::_foreach_add_", ((Tensor((m,)),), (Tensor((m,)),), 1)),
+        # a long list that the trace dropped
+        ("aten::_fused_adamw_", (*[None] * 6, 1e-3, 0.9, 0.999, 0.01, 1e-8, False, False, None, None)),
+        ("aten::_fused_sgd_", (*[None] * 3, 0.0, 0.9, 0.1, 0.0, False, False, False, None, None)),
+        ("aten::_foreach_add_", (None, None, 1)),
+        ("aten::cat", (None, 0)),
     ],
 )
 def test_unknown(operator: str, arguments: tuple[Argument, ...]) -> None:
@@ -478,3 +485,10 @@ def test_every_formula_says_what_it_counts() -> None:
     for operator in operators():
         text = describe(operator)
         assert text, operator
+
+
+def test_docs_name_operators_that_have_formulas() -> None:
+    text = (Path(__file__).parents[1] / "docs" / "counting.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`((?:aten|flash_attn|bitsandbytes)::\w+)`", text))
+    assert len(named) > 120
+    assert named <= set(operators())

@@ -219,7 +219,7 @@ def test_ctc_labels_fit_the_frames() -> None:
     ("dtype", "wanted"),
     [("bf16", torch.bfloat16), ("bfloat16", torch.bfloat16), ("fp32", torch.float32), ("float64", torch.float64)],
 )
-@pytest.mark.parametrize("name", ["google/vit-base-patch16-224", "openai-community/gpt2"])
+@pytest.mark.parametrize("name", ["google/vit-base-patch16-224", "openai-community/gpt2", "Qwen/Qwen3-0.6B"])
 def test_data_type(name: str, dtype: str, wanted: torch.dtype) -> None:
     prepared = prepare(tiny_request(name, dtype=dtype))
     assert {parameter.dtype for parameter in prepared.module.parameters()} == {wanted}

@@ -68,6 +68,7 @@ def _from_config(
     import transformers
 
     options = _options(dtype, attention, trust_remote_code)
+    config.dtype = options["dtype"]  # transformers 4 builds the inner model of some classes by the configuration's
     with _attention_errors(config, attention):
         module: torch.nn.Module = getattr(transformers, auto_class).from_config(config, **options)
     return module

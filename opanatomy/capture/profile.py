@@ -73,8 +73,6 @@ def capture_model(wanted: Wanted, trace: Path, progress: Progress, note: Callabl
         raise OutOfMemory(
             f"out of memory while {wanted.model} was being built - keep fewer --layers or use --dtype bfloat16"
         ) from error
-    finally:
-        progress.done()
     subject = Subject(module=prepared.module, inputs=prepared.inputs, workload=_workload(wanted, prepared))
     record_step(subject, wanted.options(device), trace, progress)
 

@@ -33,9 +33,6 @@ class Progress(Protocol):
     def advance(self, fraction: float) -> None:
         """This share of the stage is done."""
 
-    def done(self) -> None:
-        """Nothing more comes."""
-
 
 class Silence:
     """A progress display that shows nothing."""
@@ -44,9 +41,6 @@ class Silence:
         """Show nothing."""
 
     def advance(self, fraction: float) -> None:
-        """Show nothing."""
-
-    def done(self) -> None:
         """Show nothing."""
 
 
@@ -94,8 +88,6 @@ def record_step(subject: Subject, options: Options, trace: Path, progress: Progr
             raise
         phase = stepper.phase if stepper else Phase.OTHER
         raise OutOfMemory(_out_of_memory_line(error, phase, meter.peak(), options)) from error
-    finally:
-        shown.done()
 
 
 def is_out_of_memory(error: BaseException) -> bool:

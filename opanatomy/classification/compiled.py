@@ -18,11 +18,13 @@ from opanatomy.model import Classification, OperatorClass
 _NAME = re.compile(
     r"^(?:void )?(?:graph_\d+_)?(?:kernel_)?"
     r"(?P<kind>cpp|triton(?:_(?:poi|red|per|pem|tem|for|spl|coo|mix|use|fix|sca))?)_fused_?(?P<operators>\w*?)"
-    r"(?:_\d+)?(?:_(?:\d+(?:de|dc|d|e|c)?)+)?(?:\.kd)?$"
+    r"(?:_\d+)?(?:_\d[\ddec]*)?(?:\.kd)?$"
 )
-_TEMPLATE = re.compile(r"^(?:triton_(?:tem_|template_|mm|bmm|addmm|flex_attention)|cpp_\w*(?:gemm|Gemm|GEMM"
-r"|flex_attention))")
-_UNNAMED = re.compile(r"^triton_(?:_(?:\d+(?:de|dc|d|e|c)?)*)?$")
+_TEMPLATE = re.compile(
+    r"^triton_(?:tem_|template_|mm|bmm|addmm|flex_attention)"
+    r"|^cpp_\w*(?:gemm|Gemm|GEMM|flex_attention)"
+)
+_UNNAMED = re.compile(r"^triton_(?:_[\ddec]*)?$")
 _ATTENTION = re.compile(r"attention|attn|softmax")
 
 #: Kinds of Triton kernels that reduce; the others without a table entry are maps (`poi`, `for`).

@@ -40,14 +40,14 @@ _COMMUNICATION = RuleTable(
         Pattern(
             "collective libraries",
             COMMUNICATION,
-            r"^(nccl|rccl|msccl|nvshmem|nvls|oneccl|ccl_|deep_ep::|quickreduce|k?userbuffers_)"
-            r"|ncclDev|ncclKernel|ncclSym|rcclGeneric|mscclKernel|nvshmemi?x?_",
+            r"^(nccl|rccl|msccl|nvshmem|nvls|oneccl|ccl_|deep_ep::|quickreduce|k?userbuffers_)|ncclDev|ncclKernel"
+            r"|ncclSym|rcclGeneric|mscclKernel|nvshmemi?x?_",
         ),
         Pattern(
             "custom all-reduce",
             COMMUNICATION,
-            r"(?i)cross_device_reduce|multimem_|symm_?mem|"
-            r"(one|two|1|2)_?(shot|stage)_?(push_?)?(all_?reduce|all_?gather|reduce)",
+            r"(?i)cross_device_reduce|multimem_|symm_?mem"
+            r"|(one|two|1|2)_?(shot|stage)_?(push_?)?(all_?reduce|all_?gather|reduce)",
         ),
         Pattern(
             "a collective's name",
@@ -60,8 +60,8 @@ _COMMUNICATION = RuleTable(
 
 #: ATen's wrappers that run a functor over elements: the functor, a template argument, decides.
 _MAP = (
-    r"^[\w:]*(?:[eE]lementwise_?[kK]ernel|kernelPointwiseApply|unrolled_elementwise|distribution_|jitted_gpu_kernel|"
-    r"vectorized\d?_kernel)"
+    r"^[\w:]*(?:[eE]lementwise_?[kK]ernel|kernelPointwiseApply|unrolled_elementwise|distribution_|jitted_gpu_kernel"
+    r"|vectorized\d?_kernel)"
 )
 
 _ATEN = RuleTable(
@@ -164,8 +164,8 @@ _ATTENTION = RuleTable(
         Pattern(
             "attention",
             CONTRACTION,
-            r"(?i)fmha|sdpa|flash_?(fwd|bwd|attn|decod|mla)|(^|:)flash(_\w+)?::|attention|attn|mha_(fwd|bwd"
-            r"|kernel)|(^|[_:])mla_",
+            r"(?i)fmha|sdpa|flash_?(fwd|bwd|attn|decod|mla)|(^|:)flash(_\w+)?::|attention|attn|mha_(fwd|bwd|kernel)"
+            r"|(^|[_:])mla_",
             contains=_SOFTMAX,
         ),
         Pattern(
@@ -192,8 +192,7 @@ _CONTRACTION = RuleTable(
             "convolution libraries, layout changes",
             CONTRACTION,
             r"(?i)(nchw|nhwc)\w*to(nchw|nhwc)|^batched_transpose_\w+(half|dword|byte)$|transpose_readWrite"
-            r"|SubTensorOpWith"
-            r"|scalePackedTensor|compute\w*Offsets|kern_precompute",
+            r"|SubTensorOpWith|scalePackedTensor|compute\w*Offsets|kern_precompute",
             contains=(MOVEMENT,),
         ),
         Pattern(
@@ -210,16 +209,15 @@ _CONTRACTION = RuleTable(
         Pattern(
             "convolution libraries",
             CONTRACTION,
-            r"(?i)scudnn|[hi]cudnn|cask_cudnn|cudnn::(cnn|winograd)|[fd]grad|wgrad|fprop|winograd|implicit_?gemm|igemm"
-            r"|gcnAsm\w*Conv|MIOpenConv|Sp3Asm",
+            r"(?i)scudnn|[hi]cudnn|cask_cudnn|cudnn::(cnn|winograd)|[fd]grad|wgrad|fprop|winograd|implicit_?gemm"
+            r"|igemm|gcnAsm\w*Conv|MIOpenConv|Sp3Asm",
         ),
         Pattern("convolution", CONTRACTION, r"(^|[^a-zA-Z])(de|d)?conv(?!ert)|[a-z]Conv(?!ert)|[cC]onvol"),
         Pattern(
             "matrix product",
             CONTRACTION,
-            r"(?i)(?<!fb)gemm|gemv|matmul|(^|[^a-z])(b|s|grouped_?|scaled_?|int8_?|fp8_?)?mm(_|\d|$)|(^"
-            r"|[_:])[a-z]?(syrk|herk|trmm)|einsum"
-            r"|wgmma|(csr|coo|bsr|sp)m[mv](_|$)|sddmm|mul_mat",
+            r"(?i)(?<!fb)gemm|gemv|matmul|(^|[^a-z])(b|s|grouped_?|scaled_?|int8_?|fp8_?)?mm(_|\d|$)"
+            r"|(^|[_:])[a-z]?(syrk|herk|trmm)|einsum|wgmma|(csr|coo|bsr|sp)m[mv](_|$)|sddmm|mul_mat",
         ),
         Pattern("experts", CONTRACTION, r"(?i)fused_moe|fmoe|moe_kernel|moe_mma"),
         Pattern(
@@ -243,9 +241,8 @@ _OTHER = RuleTable(
         Pattern(
             "linear algebra",
             OTHER,
-            r"(?i)potr[fsi]|getr[fsi]|geqr|syev|heev|gesv|trs[mv]|trtri|larf[bgt]|laswp|sytr|gebrd|steqr"
-            r"|cusolver|rocsolver"
-            r"|cholesky|householder",
+            r"(?i)potr[fsi]|getr[fsi]|geqr|syev|heev|gesv|trs[mv]|trtri|larf[bgt]|laswp|sytr|gebrd|steqr|cusolver"
+            r"|rocsolver|cholesky|householder",
         ),
         Pattern("FFT and its kin", OTHER, r"(?i)(^|[^a-z])(vk|cu|roc)?fft|_fft|hadamard_transform"),
         Pattern(
@@ -281,22 +278,20 @@ _NORMALIZATION = RuleTable(
         Pattern(
             "norm",
             NORMALIZATION,
-            r"(?i)(rms|layer|batch|group|instance)_?norm|(^|[^a-z])(ln|bn|gn)_(fwd|bwd|fw|bw|parallel)|norm(_"
-            r"|\d|$|:)|bnorm"
-            r"|MIOpen\w*Norm|MIOpenLRN|welford",
+            r"(?i)(rms|layer|batch|group|instance)_?norm|(^|[^a-z])(ln|bn|gn)_(fwd|bwd|fw|bw|parallel)|norm(_|\d|$|:)"
+            r"|bnorm|MIOpen\w*Norm|MIOpenLRN|welford",
         ),
         Pattern(
             "norm, parts",
             NORMALIZATION,
-            r"RowwiseMoments|GammaBeta|Compute(Internal|Fused|Backward|1d)\w*(Gradients|Params)"
-            r"|Compute1dBackward|cuCompute\w*Grad",
+            r"RowwiseMoments|GammaBeta|Compute(Internal|Fused|Backward|1d)\w*(Gradients|Params)|Compute1dBackward"
+            r"|cuCompute\w*Grad",
         ),
         Pattern(
             "loss",
             NORMALIZATION,
-            r"(?i)cross_?entropy|nll_?loss|NLLCriterion|(^|[_:])ctc_|margin_?loss|Multi(Label)?Margin|_loss(_"
-            r"|$)|(^|_)loss_"
-            r"|kl_?div|(^|_)jsd|log_?sum_?exp",
+            r"(?i)cross_?entropy|nll_?loss|NLLCriterion|(^|[_:])ctc_|margin_?loss|Multi(Label)?Margin|_loss(_|$)"
+            r"|(^|_)loss_|kl_?div|(^|_)jsd|log_?sum_?exp",
         ),
         Pattern(
             "pooling",
@@ -307,17 +302,15 @@ _NORMALIZATION = RuleTable(
         Pattern(
             "quantization with a maximum of its own",
             NORMALIZATION,
-            r"(?i)(dynamic|per_?token|per_?group|per_?block|group|blockwise|block_scaled|rowwise|vector|mxfp\d"
-            r"|nvfp4|fp4|smooth)"
-            r"\w*(?<!de)quant|VectorQuant|(?<!de)quantize_?blockwise|quantize_(with_block_size|mxfp|nvfp4)"
-            r"|qparam|(^|[_:])amax|absmax",
+            r"(?i)(dynamic|per_?token|per_?group|per_?block|group|blockwise|block_scaled|rowwise|vector|mxfp\d|nvfp4|fp4|smooth)\w*(?<!de)quant"
+            r"|VectorQuant|(?<!de)quantize_?blockwise|quantize_(with_block_size|mxfp|nvfp4)|qparam|(^|[_:])amax"
+            r"|absmax",
         ),
         Pattern(
             "prefix sum",
             NORMALIZATION,
-            r"(?i)DeviceScan|kernel_scan|(inclusive|exclusive|segmented|lookback|prefix)_?(scan|sum)|cum(sum"
-            r"|prod|max|min)"
-            r"|(^|[_:])scan(_|$)|ScanInit",
+            r"(?i)DeviceScan|kernel_scan|(inclusive|exclusive|segmented|lookback|prefix)_?(scan|sum)"
+            r"|cum(sum|prod|max|min)|(^|[_:])scan(_|$)|ScanInit",
         ),
         Pattern(
             "reduction",
@@ -344,9 +337,9 @@ _MOVEMENT = RuleTable(
         Pattern(
             "indexing",
             MOVEMENT,
-            r"(?i)gather|scatter|index_?(select|copy|add|fill|put|reduce|ing)|indexFunc|(^|[_:])(take|put|index"
-            r"|slice)_|get_rows"
-            r"|krn_partial|compute_grad_weight|sum_and_scatter|linearize_index|find_long_segments|segment_offset",
+            r"(?i)gather|scatter|index_?(select|copy|add|fill|put|reduce|ing)|indexFunc"
+            r"|(^|[_:])(take|put|index|slice)_|get_rows|krn_partial|compute_grad_weight|sum_and_scatter"
+            r"|linearize_index|find_long_segments|segment_offset",
         ),
         Pattern(
             "copy and fill",
@@ -357,11 +350,9 @@ _MOVEMENT = RuleTable(
         Pattern(
             "layout",
             MOVEMENT,
-            r"(?i)transpos|permut|reshap|recat|layout|swizzle|(^|[_:])pad|_pad|(replication|reflection)_?pad|(^"
-            r"|[_:])(roll|flip)"
-            r"|im2col|col2im|vol2col|col2vol|im2d2col|shuffle|upsample_nearest|max_unpool|unfold"
-            r"|(un)?pack(ed)?(_|$)|repack"
-            r"|expand|jagged|dense_to|to_dense|bucketi[sz]e|_lengths",
+            r"(?i)transpos|permut|reshap|recat|layout|swizzle|(^|[_:])pad|_pad|(replication|reflection)_?pad"
+            r"|(^|[_:])(roll|flip)|im2col|col2im|vol2col|col2vol|im2d2col|shuffle|upsample_nearest|max_unpool|unfold"
+            r"|(un)?pack(ed)?(_|$)|repack|expand|jagged|dense_to|to_dense|bucketi[sz]e|_lengths",
         ),
     ),
     own_name=True,
@@ -378,9 +369,8 @@ _ELEMENTWISE = RuleTable(
         Pattern(
             "activation",
             ELEMENTWISE,
-            r"(?i)silu|gelu|relu|swish|swiglu|geglu|(^|_)r?e?glu|sigmoid|tanh|_and_mul|activation|gated_act|(^"
-            r"|[_:])act_|lstm_cell"
-            r"|gru_cell|LSTM_elem|softplus|mish|Neuron(Fwd|Bwd)|(^|_)dyt_",
+            r"(?i)silu|gelu|relu|swish|swiglu|geglu|(^|_)r?e?glu|sigmoid|tanh|_and_mul|activation|gated_act"
+            r"|(^|[_:])act_|lstm_cell|gru_cell|LSTM_elem|softplus|mish|Neuron(Fwd|Bwd)|(^|_)dyt_",
         ),
         Pattern(
             "random numbers",
@@ -391,9 +381,8 @@ _ELEMENTWISE = RuleTable(
         Pattern(
             "arithmetic",
             ELEMENTWISE,
-            r"(?i)elem(ent)?_?wise|pointwise|bias|residual|op_tensor|exponential|OpTensor|Op\dd|nan_to_num"
-            r"|isfinite|bounds_check"
-            r"|assert_async|_(add|mul|scale)_kernel|transform|for_each|parallel_for"
+            r"(?i)elem(ent)?_?wise|pointwise|bias|residual|op_tensor|exponential|OpTensor|Op\dd|nan_to_num|isfinite"
+            r"|bounds_check|assert_async|_(add|mul|scale)_kernel|transform|for_each|parallel_for"
             r"|(^|[_:])(add|sub|mul|div|scale|axpby|mask|where|clamp|exp|tri[lu]|element|cross|ger)(_|kernel|$|\d)",
         ),
     ),

@@ -11,7 +11,7 @@ from opanatomy.classification.rules import UNKNOWN, first_match
 from opanatomy.model import Classification
 
 #: What C++ adds around a kernel's own name.
-_NOISE = re.compile(r"\(anonymous namespace\)::|<unnamed>::|_GLOBAL__N__\w*::|^(?:static |__global__ )?void | ?\(?\.kd\)?$")
+_NOISE = re.compile(r"\(anonymous namespace\)::|<unnamed>::|^(?:static |__global__ )?void | ?\(?\.kd\)?$")
 
 
 @lru_cache(maxsize=65536)

@@ -129,8 +129,7 @@ _FBGEMM = RuleTable(
             "look-up and layout",
             MOVEMENT,
             _FB + r"(embedding|permute|recat|bucketize|jagged|dense|index|gather|scatter|cat|select|copy|expand"
-            r"|repeat|pack"
-            r"|lengths|offsets|segment|transpose|ssd|merge_pooled)",
+            r"|repeat|pack|lengths|offsets|segment|transpose|ssd|merge_pooled)",
         ),
     ),
 )
@@ -181,8 +180,8 @@ _TORCH = RuleTable(
         Pattern(
             "prims, map",
             ELEMENTWISE,
-            r"^rngprims::|^prims::(normal|uniform|bessel_|cbrt|erf_inv|shift_|maximum_value|minimum_value"
-            r"|spherical_bessel)",
+            r"^rngprims::"
+            r"|^prims::(normal|uniform|bessel_|cbrt|erf_inv|shift_|maximum_value|minimum_value|spherical_bessel)",
         ),
         Pattern(
             "prims, movement",
@@ -244,17 +243,15 @@ WORDS = RuleTable(
         Pattern(
             "product",
             CONTRACTION,
-            r"(?i)(?<!fb)gemm|gemv|matmul|(^|[_:])(scaled_|grouped_|b|int8_|fp8_|w8a8_|block_)?mm(_|$)|einsum"
-            r"|spmm|wvsplitk|llmm1"
-            r"|(^|[_:])linear(_|$)|(^|[_:])(causal_|d|deform_)?conv(olution)?(\dd)?(_|$)|segment_mm",
+            r"(?i)(?<!fb)gemm|gemv|matmul|(^|[_:])(scaled_|grouped_|b|int8_|fp8_|w8a8_|block_)?mm(_|$)|einsum|spmm"
+            r"|wvsplitk|llmm1|(^|[_:])linear(_|$)|(^|[_:])(causal_|d|deform_)?conv(olution)?(\dd)?(_|$)|segment_mm",
             delegates=True,
         ),
         Pattern("experts", CONTRACTION, r"(?i)fused_moe|fused_experts|moe_forward|moe_wna16", delegates=True),
         Pattern(
             "quantization with a maximum of its own",
             NORMALIZATION,
-            r"(?i)(dynamic|per_token|per_group|per_block|group|blockwise|rowwise|vectorwise|channelwise|mxfp\d"
-            r"|fp4)\w*(?<!de)quant"
+            r"(?i)(dynamic|per_token|per_group|per_block|group|blockwise|rowwise|vectorwise|channelwise|mxfp\d|fp4)\w*(?<!de)quant"
             r"|(?<!de)quantize_(blockwise|4bit|fp4|mx)|scaled_fp4_quant",
             delegates=True,
         ),
@@ -282,9 +279,8 @@ WORDS = RuleTable(
         Pattern(
             "sort, selection, sampling, scan",
             OTHER,
-            r"(?i)selective_scan|(^|[_:])(ssd|ssm|wkv|scan|delta_rule|nms)(_|$)|sort|top_?k|unique|(^"
-            r"|[_:])sampl|bincount|histogram"
-            r"|searchsorted|bucketize|moe_align|penalt",
+            r"(?i)selective_scan|(^|[_:])(ssd|ssm|wkv|scan|delta_rule|nms)(_|$)|sort|top_?k|unique|(^|[_:])sampl"
+            r"|bincount|histogram|searchsorted|bucketize|moe_align|penalt",
             delegates=True,
         ),
         Pattern(

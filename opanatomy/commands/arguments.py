@@ -79,12 +79,8 @@ def _add_model(group: argparse._ArgumentGroup) -> None:
         metavar="KEY=VALUE",
         help="change a configuration field (repeatable)",
     )
-    group.add_argument(
-        "--dtype", default="float32", metavar="TYPE", help="float32, bfloat16, float16, float64"
-    )
-    group.add_argument(
-        "--attention", metavar="NAME", help="eager, sdpa, flash_attention_2, ..."
-    )
+    group.add_argument("--dtype", default="float32", metavar="TYPE", help="float32, bfloat16, float16, float64")
+    group.add_argument("--attention", metavar="NAME", help="eager, sdpa, flash_attention_2, ...")
     group.add_argument("--weights", choices=("random", "pretrained"), default="random", help="(default: random)")
     group.add_argument("--hub", action="store_true", help="ask the Hub even for a name in the catalog")
     group.add_argument("--trust-remote-code", action="store_true", help="run code that the model's repository brings")
@@ -115,9 +111,7 @@ def _add_analyze(verbs: argparse._SubParsersAction[Parser]) -> None:
 
 
 def _add_output(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "-o", "--output", metavar="FILE", help="report file, format by its ending; - is stdout"
-    )
+    group.add_argument("-o", "--output", metavar="FILE", help="report file, format by its ending; - is stdout")
     group.add_argument("-f", "--format", metavar="FORMAT", help="terminal, json or csv")
     group.add_argument("--force", action="store_true", help="overwrite existing files")
     group.add_argument("--debug", action="store_true", help="show the traceback of an error")

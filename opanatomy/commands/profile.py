@@ -31,8 +31,8 @@ def run(arguments: argparse.Namespace) -> None:
         checkpointing=arguments.checkpointing, compiled=arguments.compile, optimizer=arguments.optimizer,
         inference=arguments.inference, steps=arguments.steps, warmup=arguments.warmup, command=_command(),
     )  # fmt: skip
-    with written_whole(trace) as partial:
-        capture_model(wanted, partial, Display(), note)
+    with written_whole(trace) as partial, Display() as display:
+        capture_model(wanted, partial, display, note)
     from opanatomy.pipeline import analyze_trace
 
     show(analyze_trace(trace), arguments)

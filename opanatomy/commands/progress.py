@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Display:
-    """What a capture is told to show; the time left counts the steps that follow."""
+    """What a capture is told to show, while entered; the time left counts the steps that follow."""
 
     live: Any = None
     text: str = ""
@@ -37,13 +37,14 @@ class Display:
         """`fraction` of the stage is done."""
         self.share = fraction
 
-    def done(self) -> None:
-        """Nothing more comes."""
-        self._finish_line()
-        self.text = ""
+    def __enter__(self) -> Display:
+        return self
+
+    def __exit__(self, failure: type[BaseException] | None, *_: object) -> None:
+        if failure is None:
+            self._finish_line()
         if self.live is not None:
             self.live.stop()
-            self.live = None
 
     def _start(self) -> None:
         from rich.console import Console

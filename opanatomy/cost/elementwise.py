@@ -192,7 +192,8 @@ def _register(name: str, row: Map) -> None:
     text = f"{row.flops} per output element; reads each operand, writes the result. A row of `MAPS`."
     out_of_place.__doc__ = in_place.__doc__ = text
     formula(f"aten::{name}")(out_of_place)
-    formula(f"aten::{name}_")(in_place)
+    if not name.endswith(("_backward", "__")):
+        formula(f"aten::{name}_")(in_place)
 
 
 for _name, _row in MAPS.items():

@@ -18,6 +18,11 @@ def _gathered(table: Tensor, elements: int) -> int:
     return min(elements, table.stored) * item(table.dtype)
 
 
+def _dimension(signature: Signature, x: Tensor) -> int:
+    """The dimension argument at 1; a vector has one only."""
+    return 0 if len(x.shape) == 1 else axis(integer(signature.get(1)), len(x.shape))
+
+
 # -------------------------------------------------------------------------------------------------------------- gather
 
 
@@ -33,7 +38,7 @@ def embedding(signature: Signature) -> Cost:
 def index_select(signature: Signature) -> Cost:
     """0; (x, dim, indices): reads the slices chosen and the indices, writes the slices."""
     x, index = signature.tensor(0), signature.tensor(2)
-    dim = axis(integer(signature.get(1)), len(x.shape))
+    dim = _dimension(signature, x)
     elements = prod(x.shape[:dim]) * prod(x.shape[dim + 1 :]) * index.numel
     return moved(_gathered(x, elements) + read(index), fresh((elements,), x.dtype))
 
@@ -116,7 +121,7 @@ def index_add(signature: Signature) -> Cost:
 def index_copy_(signature: Signature) -> Cost:
     """0; (x, dim, indices, source or value): reads indices and source, writes what it touches."""
     x, given, source = signature.tensor(0), signature.tensor(2), optional(signature, 3)
-    dim = axis(integer(signature.get(1)), len(x.shape))
+    dim = _dimension(signature, x)
     slices = prod(x.shape[:dim]) * prod(x.shape[dim + 1 :]) * given.numel
     return moved(read(given, source), _gathered(x, slices))
 

@@ -99,7 +99,8 @@ def _rows(x: Tensor, normalized: Shape) -> int:
 def layer_norm(signature: Signature) -> Cost:
     """7 per element: mean, subtract, square, sum, * rstd, * scale, + shift. Source: arXiv 2007.00072."""
     x, weight, bias = signature.tensor(0), optional(signature, 2), optional(signature, 3)
-    rows = _rows(x, sizes(signature.get(1)))
+    # a trace without constants still shows the normalized dimensions as those of the scale
+    rows = _rows(x, weight.shape if weight else sizes(signature.get(1)))
     written = fresh(x.shape, x.dtype) + 2 * fresh((rows,), statistics_type(x.dtype))
     flops = x.numel * (STANDARDIZE + _affine(weight, bias))
     return Cost(flops=flops, read_bytes=read(x, weight, bias), written_bytes=written)
@@ -126,7 +127,7 @@ def layer_norm_backward(signature: Signature) -> Cost:
 def rms_norm(signature: Signature) -> Cost:
     """4 per element: square, sum, * rstd, * scale; without a scale 3."""
     x, weight = signature.tensor(0), optional(signature, 2)
-    rows = _rows(x, sizes(signature.get(1)))
+    rows = _rows(x, weight.shape if weight else sizes(signature.get(1)))
     written = fresh(x.shape, x.dtype) + fresh((rows,), statistics_type(x.dtype))
     return Cost(flops=x.numel * (3 + (weight is not None)), read_bytes=read(x, weight), written_bytes=written)
 

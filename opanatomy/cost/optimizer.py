@@ -14,11 +14,6 @@ from opanatomy.model import Argument, Cost, Signature, Tensor
 # --------------------------------------------------------------------------------------------------------------- fused
 
 
-def _listed(signature: Signature, index: int) -> tuple[Tensor, ...]:
-    value = signature.get(index)
-    return () if value is None else tensors(value)
-
-
 def _nonzero(value: Argument) -> bool:
     if not isinstance(value, int | float):
         raise Unknown(f"{value!r} is not a number")
@@ -26,7 +21,10 @@ def _nonzero(value: Argument) -> bool:
 
 
 def _adam(signature: Signature, decay_flops: int) -> Cost:
-    parameters, grads, averages, squares, maxima, steps = (_listed(signature, index) for index in range(6))
+    parameters, grads, averages, squares = (tensors(signature.get(index)) for index in range(4))
+    # a trace drops long lists, which is not the same as having none
+    maxima = tensors(signature.get(4)) if flag(signature.get(11)) else ()
+    steps = tensors(signature.get(5))
     flops = 13 + decay_flops * _nonzero(signature.get(9)) + flag(signature.get(12))
     scale, found = optional(signature, 13), optional(signature, 14)
     state = read(parameters, averages, squares, maxima)
@@ -55,12 +53,12 @@ def fused_adam(signature: Signature) -> Cost:
 @formula("aten::_fused_sgd_")
 def fused_sgd(signature: Signature) -> Cost:
     """2 per parameter (p - lr * g); momentum 3 (mu * b + (1 - damping) * g), decay 2, Nesterov 2."""
-    parameters, grads, buffers = (_listed(signature, index) for index in range(3))
+    parameters, grads = tensors(signature.get(0)), tensors(signature.get(1))
     momentum, first = _nonzero(signature.get(4)), flag(signature.get(9))
     flops = 2 + 2 * _nonzero(signature.get(3)) + flag(signature.get(8))
     flops += (0 if first else 3 * momentum) + 2 * (momentum and flag(signature.get(7)))
     scale = optional(signature, 10)
-    held = read(buffers) if momentum else 0
+    held = read(tensors(signature.get(2))) if momentum else 0
     count = sum(x.numel for x in parameters)
     return Cost(
         flops=count * (flops + (scale is not None)),
@@ -73,7 +71,7 @@ def fused_sgd(signature: Signature) -> Cost:
 @formula("aten::_fused_adagrad_")
 def fused_adagrad(signature: Signature) -> Cost:
     """7 per parameter: sum + g * g (2), sqrt, + eps, lr * g, divide, subtract; decay 2."""
-    parameters, grads, sums, steps = (_listed(signature, index) for index in range(4))
+    parameters, grads, sums, steps = (tensors(signature.get(index)) for index in range(4))
     flops = 7 + 2 * _nonzero(signature.get(6)) + flag(signature.get(8))
     state = read(parameters, sums)
     return Cost(
@@ -86,7 +84,7 @@ def fused_adagrad(signature: Signature) -> Cost:
 @formula("aten::_amp_foreach_non_finite_check_and_unscale_")
 def unscale(signature: Signature) -> Cost:
     """1 per element: * inverse scale; reads and writes every gradient and the flag."""
-    grads, found, inverse = _listed(signature, 0), signature.tensor(1), signature.tensor(2)
+    grads, found, inverse = tensors(signature.get(0)), signature.tensor(1), signature.tensor(2)
     return Cost(
         flops=sum(x.numel for x in grads),
         read_bytes=read(grads, found, inverse),
@@ -109,6 +107,9 @@ _UPDATES = {"adam": 13, "momentum": 4, "rmsprop": 7, "adagrad": 7}
 
 def _update(signature: Signature, state: tuple[Tensor | None, ...], more: int, decay: Argument, extra: int) -> Cost:
     name, grad, parameter = signature.get(0), signature.tensor(1), signature.tensor(2)
+    if name is None and state[1] is not None and state[1].shape == parameter.shape:
+        # a trace drops the string; only Adam has two states of the parameter's shape
+        name = "adam"
     if not isinstance(name, str) or name not in _UPDATES:
         raise Unknown(f"the update {name!r}")
     flops = _UPDATES[name] + _nonzero(decay) + more
@@ -129,7 +130,7 @@ def blockwise_8bit(signature: Signature) -> Cost:
 @formula("bitsandbytes::optimizer_update_32bit")
 def update_32bit(signature: Signature) -> Cost:
     """13 per parameter for Adam, 14 with weight decay, as the fused one."""
-    return _update(signature, (optional(signature, 3), optional(signature, 4)), 0, signature.get(14), 0)
+    return _update(signature, (optional(signature, 3), optional(signature, 4)), 0, signature.get(13), 0)
 
 
 # ------------------------------------------------------------------------------------------------------------- foreach
