@@ -102,7 +102,8 @@ class _Calls:
         self.time_ns, self.pieces = self._device_time()
         works = (self.pieces > 0).tolist() if trace.on_device else None
         computes = self.operators.computes[self.host.name]
-        self.owner = own(self.host.parent, computes.tolist(), self.operators.delegates[self.host.name].tolist(), works)
+        delegates = self.operators.delegates[self.host.name]
+        self.owner = own(self.host.name, self.host.parent, computes.tolist(), delegates.tolist(), works)
         self._costs: dict[tuple[int, int], Cost | None] = {}
         self._texts: dict[int, str] = {}
 

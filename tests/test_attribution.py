@@ -169,6 +169,7 @@ def test_threads_with_names_do_not_mix(tmp_path: Path) -> None:
 
 
 PARENTS = np.array([-1, 0, 1, 0, 3])
+NAMES = np.arange(5)
 
 
 @pytest.mark.parametrize(
@@ -187,4 +188,11 @@ PARENTS = np.array([-1, 0, 1, 0, 3])
 )
 def test_ownership(computes: list[int], delegates: list[int], works: list[int] | None, owner: list[int]) -> None:
     as_bools = None if works is None else list(map(bool, works))
-    assert own(PARENTS, list(map(bool, computes)), list(map(bool, delegates)), as_bools).tolist() == owner
+    assert own(NAMES, PARENTS, list(map(bool, computes)), list(map(bool, delegates)), as_bools).tolist() == owner
+
+
+def test_an_operator_hands_over_to_another_overload_of_its_name() -> None:
+    """Autocast: `aten::mm` of float32 > casts, `aten::mm` of bfloat16 > copy."""
+    names = np.array([7, 3, 7, 3])
+    parents = np.array([-1, 0, 0, 2])
+    assert own(names, parents, [True] * 4, [False] * 4).tolist() == [-1, 1, 2, 2]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +27,8 @@ BERT = "google-bert/bert-base-uncased"
 
 @dataclass(frozen=True)
 class Variant:
-    request: Request = Request(model=BERT, batch=2, seq=16, settings=TINY[BERT])
-    options: Options = Options(warmup=0, optimizer="adamw")
+    request: Request = field(default_factory=lambda: Request(model=BERT, batch=2, seq=16, settings=TINY[BERT]))
+    options: Options = field(default_factory=lambda: Options(warmup=0, optimizer="adamw"))
     prepare: Callable[[torch.nn.Module], None] = lambda module: None
 
 

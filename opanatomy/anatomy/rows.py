@@ -68,7 +68,11 @@ def operator_rows(calls: pl.DataFrame) -> tuple[OperatorRow, ...]:
         )
         for row in sums.iter_rows(named=True)
     ]  # fmt: skip
-    return tuple(sorted(found, key=lambda row: (-row.time_ns, row.operator, row.signature, row.phase, row.rule, row.part_of or "")))
+    return tuple(
+        sorted(
+            found, key=lambda row: (-row.time_ns, row.operator, row.signature, row.phase, row.rule, row.part_of or "")
+        )
+    )
 
 
 def module_rows(calls: pl.DataFrame, kinds: dict[str, str]) -> tuple[ModuleRow, ...]:

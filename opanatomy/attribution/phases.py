@@ -97,11 +97,12 @@ def place(rows: HostRows, kinds: NameKinds) -> Placed:
     inferred = _inferred_kinds(rows, kinds)
     phases = []
     for row, context in enumerate(contexts):
+        at_that_time = by_time(rows.start_ns[row])
         if spans:
-            found = by_time(rows.start_ns[row]) or Phase.OTHER
+            found = at_that_time or Phase.OTHER
         else:
-            found = inferred[row] or (Phase.BACKWARD if context.node >= 0 else None)
-            found = found or by_time(rows.start_ns[row]) or Phase.FORWARD
+            in_node = Phase.BACKWARD if context.node >= 0 else None
+            found = inferred[row] or in_node or at_that_time or Phase.FORWARD
         if found is Phase.BACKWARD and recomputed[row]:
             found = Phase.RECOMPUTE
         phases.append(found)

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 from opanatomy.capture.environment import environment_of
 from opanatomy.capture.export import export_trace
 from opanatomy.capture.memory import PeakMeter, limit_to_available, memory_of, saved_tensors
+from opanatomy.capture.quiet import one_line, quiet_libraries
 from opanatomy.capture.ranges import module_ranges
 from opanatomy.capture.stepper import Stepper, make_optimizer
-from opanatomy.errors import OutOfMemory
+from opanatomy.errors import CaptureError, OpanatomyError, OutOfMemory
 from opanatomy.model import Capture, Memory, Phase, Workload
 
 if TYPE_CHECKING:
@@ -82,12 +83,19 @@ def record_step(subject: Subject, options: Options, trace: Path, progress: Progr
     stepper: Stepper | None = None
     try:
         stepper = _make_stepper(subject, options)
-        _Run(subject, options, stepper, meter, shown).record(trace)
-    except (RuntimeError, MemoryError) as error:
-        if not is_out_of_memory(error):
-            raise
+        with quiet_libraries():
+            _Run(subject, options, stepper, meter, shown).record(trace)
+    except OpanatomyError:
+        raise
+    except Exception as error:
         phase = stepper.phase if stepper else Phase.OTHER
-        raise OutOfMemory(_out_of_memory_line(error, phase, meter.peak(), options)) from error
+        if is_out_of_memory(error):
+            raise OutOfMemory(_out_of_memory_line(error, phase, meter.peak(), options)) from error
+        if phase is Phase.OTHER:
+            raise
+        raise CaptureError(
+            f"the model failed in the {phase} phase: {type(error).__name__}: {one_line(error)} - see --debug"
+        ) from error
 
 
 def is_out_of_memory(error: BaseException) -> bool:

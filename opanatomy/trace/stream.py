@@ -192,7 +192,7 @@ class Gunzip:
 
         try:
             text: bytes = self._member.decompress(packed, size)
-        except isal_zlib.error as error:
+        except isal_zlib.error as error:  # type: ignore[misc]  # the stub calls it a value
             raise EOFError(str(error)) from error
         return text
 

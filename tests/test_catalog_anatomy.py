@@ -1,0 +1,208 @@
+"""The whole path over the whole catalog: contractions against torch's own counter, every sum exact, nothing unknown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode, conv_flop_count, sdpa_backward_flop_count, sdpa_flop_count
+
+from opanatomy.capture.quiet import quiet_libraries
+from opanatomy.capture.recorder import Options, Subject, record_step
+from opanatomy.capture.workload import prepare
+from opanatomy.model import Anatomy, OperatorClass, Phase, Workload
+from opanatomy.pipeline import analyze_trace
+from tests.tiny import TINY, tiny_request
+
+
+def grouped_mm_flops(a: Any, b: Any, *_: Any, out_shape: Any = None, **__: Any) -> int:
+    """2 m k n over all groups together; torch has no formula for it."""
+    a, b, out = tuple(a), tuple(b), tuple(out_shape)
+    if len(a) == len(b) == 2:
+        return 2 * a[0] * a[1] * b[1]
+    return 2 * prod(out) * a[-1] if len(a) == 2 else 2 * prod(a) * b[-1]
+
+
+def grouped_convolution_backward(
+    grad: Any, x: Any, weight: Any, _b: Any, _s: Any, _p: Any, _d: Any, transposed: bool, _o: Any, groups: int,
+    mask: Any, out_shape: Any = None,
+) -> int:  # fmt: skip
+    """Each gradient asked for costs what the forward costs: torch's formula ignores `groups`."""
+    forward = conv_flop_count(list(x), list(weight), list(grad), transposed=transposed)
+    return (bool(mask[0]) + bool(mask[1])) * forward
+
+
+def flash_for_cpu(query: Any, key: Any, value: Any, *_: Any, out_shape: Any = None, **__: Any) -> int:
+    return sdpa_flop_count(query, key, value)
+
+
+def flash_for_cpu_backward(
+    grad: Any, query: Any, key: Any, value: Any, *_: Any, out_shape: Any = None, **__: Any
+) -> int:
+    return sdpa_backward_flop_count(grad, query, key, value)
+
+
+#: What torch's counter is known to get wrong or to leave out.
+MENDED = {
+    torch.ops.aten._grouped_mm: grouped_mm_flops,
+    torch.ops.aten.convolution_backward: grouped_convolution_backward,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: flash_for_cpu,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: flash_for_cpu_backward,
+}
+
+
+def counted(module: torch.nn.Module, inputs: dict[str, Any], amp: torch.dtype | None) -> tuple[int, int]:
+    """FLOPs of forward and backward by torch's counter, with the formulas it lacks."""
+    forward = FlopCounterMode(display=False, custom_mapping=MENDED)
+    with quiet_libraries(), forward, torch.autocast("cpu", amp) if amp else nullcontext():
+        output = module(**inputs)
+    backward = FlopCounterMode(display=False, custom_mapping=MENDED)
+    with backward:
+        output["loss"].backward()
+    return forward.get_total_flops(), backward.get_total_flops()
+
+
+def profiled(module: torch.nn.Module, inputs: Any, folder: Path, **options: Any) -> Anatomy:
+    path = folder / "step.json"
+    record_step(Subject(module=module, inputs=inputs, workload=Workload()), Options(warmup=0, **options), path)
+    return analyze_trace(path)
+
+
+def contractions(anatomy: Anatomy) -> dict[Phase, int]:
+    found = dict.fromkeys(Phase, 0)
+    for row in anatomy.classes:
+        if row.operator_class is OperatorClass.TENSOR_CONTRACTION:
+            found[row.phase] += row.flops or 0
+    return found
+
+
+def check_sums(anatomy: Anatomy) -> None:
+    """Classes, operators, modules and phases each sum to the device work of the window, to the nanosecond."""
+    ledger = anatomy.ledger
+    inside = ledger.device_work_ns - ledger.outside_window_ns
+    assert inside == ledger.linked_ns + ledger.graph_launched_ns + ledger.no_launch_record_ns
+    assert inside == sum(row.time_ns for row in anatomy.classes)
+    assert inside == sum(row.time_ns for row in anatomy.operators)
+    assert inside == ledger.classed_ns + ledger.unknown_ns
+    for name in ("flops", "read_bytes", "written_bytes"):
+        by_class = sum(getattr(row, name) or 0 for row in anatomy.classes)
+        assert by_class == sum(getattr(row, name) or 0 for row in anatomy.operators)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+VARIANTS = [
+    pytest.param("eager", "float32", None, id="eager"),
+    pytest.param("sdpa", "float32", None, id="sdpa"),
+    pytest.param("eager", "bfloat16", None, id="bfloat16"),
+    pytest.param("eager", "float32", "bf16", id="amp"),
+]
+NO_SDPA = ("deberta", "mamba", "resnet")
+
+
+@pytest.mark.parametrize(("attention", "dtype", "amp"), VARIANTS)
+@pytest.mark.parametrize("name", TINY)
+def test_contractions_equal_torchs_counter(
+    name: str, attention: str, dtype: str, amp: str | None, tmp_path: Path
+) -> None:
+    if any(word in name for word in NO_SDPA):
+        attention = None  # type: ignore[assignment]
+    with one_thread():
+        prepared = prepare(tiny_request(name, attention=attention, dtype=dtype))
+        expected = counted(prepared.module, prepared.inputs, torch.bfloat16 if amp else None)
+        anatomy = profiled(prepared.module, prepared.inputs, tmp_path, amp=amp)
+    found = contractions(anatomy)
+    assert (found[Phase.FORWARD], found[Phase.BACKWARD]) == expected
+    assert found[Phase.RECOMPUTE] == found[Phase.OPTIMIZER] == found[Phase.OTHER] == 0
+    check_sums(anatomy)
+    unknown = [row.operator for row in anatomy.operators if row.operator_class is OperatorClass.UNKNOWN]
+    assert unknown == []
+    assert anatomy.ledger.unknown_ns == 0
+
+
+@pytest.mark.parametrize("kind", ["non-reentrant", "reentrant"])
+def test_checkpointing_makes_the_ratio_3(kind: str, tmp_path: Path) -> None:
+    name = "google-bert/bert-base-uncased"
+    prepared = prepare(tiny_request(name, checkpointing=kind, task="base"))
+    anatomy = profiled(prepared.module, prepared.inputs, tmp_path)
+    found = contractions(anatomy)
+    per_layer = 2 * (4 * 32 * 32 + 2 * 32 * 64 + 2 * 16 * 32) * 2 * 16
+    pooler = 2 * 2 * 32 * 32
+    assert found[Phase.FORWARD] == 2 * per_layer + pooler
+    assert found[Phase.BACKWARD] == 2 * found[Phase.FORWARD]
+    # Early stopping skips the last product of a layer: its output is not needed for the gradient of anything.
+    assert 0.6 * 2 * per_layer < found[Phase.RECOMPUTE] <= 2 * per_layer
+    if kind == "reentrant":
+        assert found[Phase.RECOMPUTE] == 2 * per_layer
+
+
+def test_the_optimizer_is_a_phase(tmp_path: Path) -> None:
+    prepared = prepare(tiny_request("openai-community/gpt2"))
+    anatomy = profiled(prepared.module, prepared.inputs, tmp_path, optimizer="adamw")
+    check_sums(anatomy)
+    update = [row for row in anatomy.operators if row.operator == "aten::_fused_adamw_"]
+    assert [(row.phase, row.operator_class) for row in update] == [(Phase.OPTIMIZER, OperatorClass.ELEMENTWISE)]
+    parameters = sum(parameter.numel() for parameter in prepared.module.parameters())
+    assert update[0].flops is not None
+    assert update[0].flops > 8 * parameters
+    assert update[0].written_bytes is not None
+    assert update[0].written_bytes >= 3 * 4 * parameters
+
+
+def test_twice_the_batch_is_twice_the_contractions(tmp_path: Path) -> None:
+    flops = []
+    for batch in (1, 2):
+        prepared = prepare(tiny_request("google-bert/bert-base-uncased", batch=batch))
+        flops.append(sum(contractions(profiled(prepared.module, prepared.inputs, tmp_path)).values()))
+    assert flops[1] == 2 * flops[0]
+
+
+def test_several_steps_are_all_in_the_classes(tmp_path: Path) -> None:
+    prepared = prepare(tiny_request("google-bert/bert-base-uncased"))
+    one = profiled(prepared.module, prepared.inputs, tmp_path)
+    three = profiled(prepared.module, prepared.inputs, tmp_path, steps=3)
+    assert three.step.count == 3
+    assert sum(contractions(three).values()) == 3 * sum(contractions(one).values())
+    assert three.step.wall_min_ns <= three.step.wall_ns <= three.step.wall_max_ns
+    check_sums(three)
+
+
+def test_modules_of_forward_and_backward(tmp_path: Path) -> None:
+    """The products of a linear layer: one in its forward, two in its backward, on its own path."""
+    prepared = prepare(tiny_request("google-bert/bert-base-uncased"))
+    anatomy = profiled(prepared.module, prepared.inputs, tmp_path)
+    path = "bert.encoder.layer.1.intermediate.dense"
+    rows = [
+        row for row in anatomy.modules
+        if row.module == path and row.operator_class is OperatorClass.TENSOR_CONTRACTION
+    ]  # fmt: skip
+    forward = 2 * 2 * 16 * 32 * 64
+    assert {(row.phase, row.flops, row.kind) for row in rows} == {
+        (Phase.FORWARD, forward, "Linear"),
+        (Phase.BACKWARD, 2 * forward, "Linear"),
+    }
+
+
+@pytest.mark.slow
+def test_the_encoder_layer_of_the_paper(tmp_path: Path) -> None:
+    """Ivanov et al., arXiv 2007.00072: B=8, L=512, I=1024, H=16, U=4096; 104 + 208 Gi FLOPs of contraction."""
+    layer = torch.nn.TransformerEncoderLayer(1024, 16, 4096, batch_first=True)
+    x = torch.randn(8, 512, 1024, requires_grad=True)
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        anatomy = profiled(layer, (x,), tmp_path)
+    found = contractions(anatomy)
+    assert found[Phase.FORWARD] == 104 * 2**30
+    assert found[Phase.BACKWARD] == 208 * 2**30
+    assert sum(found.values()) == 335_007_449_088
+    check_sums(anatomy)
