@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: profile test lint format clean
+.PHONY: profile test lint format clean report
 
 ## make profile: set up, then run one forward and backward pass of BERT-large and report
 profile: $(READY)
@@ -31,3 +31,8 @@ $(READY): pyproject.toml constraints.txt
 
 clean:
 	rm -rf $(VENV) build *.egg-info
+
+## make report: run BERT-large and renew reports/ and the output in the README
+report: $(READY)
+	$(BIN)/opanatomy profile google-bert/bert-large-uncased --batch 4 >/dev/null
+	$(BIN)/python reports/renew.py bert-large-uncased.trace.json.gz

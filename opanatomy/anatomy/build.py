@@ -21,11 +21,12 @@ from opanatomy.model import (
     Workload,
 )
 
+#: In alphabetical order, as a report that is read back has them.
 CONVENTIONS: dict[str, str | int] = {
-    "multiply_add": 2,
-    "causal": "full",
-    "bytes": "each distinct input read once, each output written once",
     "backward": "recompute included in the ratios",
+    "bytes": "each distinct input read once, each output written once",
+    "causal": "full",
+    "multiply_add": 2,
 }
 
 

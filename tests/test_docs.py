@@ -1,0 +1,57 @@
+"""Docs are tests: what the README shows is what the program makes."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from opanatomy.commands.arguments import make_parser
+from opanatomy.report import read_anatomy, terminal_report
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+REPORTS = sorted((ROOT / "reports").glob("*.json"))
+
+
+def test_the_first_command_comes_after_at_most_50_words() -> None:
+    before = README.split("    make profile", 1)[0]
+    assert len(before.split()) <= 50
+
+
+def test_the_readme_shows_the_report_that_is_kept() -> None:
+    shown = re.search(r"```text\n(.*?)```", README, re.DOTALL)
+    assert shown is not None
+    assert shown[1] == (ROOT / "reports" / "bert-large-uncased.txt").read_text()
+
+
+def test_there_is_a_report_of_the_main_command() -> None:
+    anatomy = read_anatomy((ROOT / "reports" / "bert-large-uncased.json").read_text())
+    assert anatomy.provenance.command == "opanatomy profile google-bert/bert-large-uncased --batch 4"
+    assert (anatomy.workload.batch, anatomy.workload.sequence_length) == (4, 512)
+
+
+@pytest.mark.parametrize("path", REPORTS, ids=lambda path: path.stem)
+def test_reports_are_what_the_program_prints_today(path: Path) -> None:
+    assert terminal_report(read_anatomy(path.read_text()), width=80) == path.with_suffix(".txt").read_text()
+
+
+def documented_commands() -> list[str]:
+    texts = [README, *((ROOT / "docs").glob("*.md"))]
+    lines = [
+        line.strip() for text in texts for line in (text if isinstance(text, str) else text.read_text()).splitlines()
+    ]
+    return [line for line in lines if line.startswith("opanatomy ")]
+
+
+@pytest.mark.parametrize("command", documented_commands())
+def test_documented_commands_parse(command: str) -> None:
+    assert make_parser().parse_args(shlex.split(command)[1:]).verb
+
+
+def test_links_lead_somewhere() -> None:
+    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "reports").glob("*.md")]:
+        for link in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
+            assert (page.parent / link).exists(), f"{page.name} links to {link}"
