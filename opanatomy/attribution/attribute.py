@@ -65,7 +65,7 @@ def attribute(names: Sequence[str], host: HostEvents, launches: Launches, work: 
     rows = HostRows(
         name=host.name[order].tolist(), start_ns=start.tolist(), end_ns=(start + duration).tolist(),
         sequence=host.sequence[order].tolist(), forward_thread=host.forward_thread[order].tolist(),
-        parent=parent.tolist(),
+        parent=parent.tolist(), annotation=host.annotation[order].tolist(),
     )  # fmt: skip
     kinds = kinds_of(names)
     placed = place(rows, kinds)

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from opanatomy.model import MODULE_RANGE, PHASE_RANGE, Phase
 
-_NODE = re.compile(r"^autograd::engine::evaluate_function: |^torch::autograd::")
+#: Autograd's engine and its nodes; before 2021's end the engine left no events of its own, only `AddmmBackward`.
+_NODE = re.compile(r"^autograd::engine::evaluate_function: |^torch::autograd::|^\w+Backward\d*$")
 _OPTIMIZER = re.compile(r"^Optimizer\.step#|^aten::_amp_|^## ?optimizer ?##$|optimizer_step|^OptimizerStep")
 _OTHER = re.compile(r"^Optimizer\.zero_grad#|^enumerate\(DataLoader\)|^## ?zero_grad ?##$")
 _STEP = re.compile(r"^ProfilerStep#?(\d+)$")
@@ -63,6 +64,7 @@ class HostRows:
     sequence: list[int]
     forward_thread: list[int]
     parent: list[int]
+    annotation: list[int]
 
 
 @dataclass(slots=True)
@@ -95,6 +97,7 @@ def place(rows: HostRows, kinds: NameKinds) -> Placed:
     by_time = _phase_by_time(spans or _before_updates(rows, kinds))
     recomputed = _recomputed(rows, kinds, contexts)
     inferred = _inferred_kinds(rows, kinds)
+    aside = [] if spans else _aside(rows, kinds)
     phases = []
     for row, context in enumerate(contexts):
         at_that_time = by_time(rows.start_ns[row])
@@ -102,7 +105,7 @@ def place(rows: HostRows, kinds: NameKinds) -> Placed:
             found = at_that_time or Phase.OTHER
         else:
             in_node = Phase.BACKWARD if context.node >= 0 else None
-            found = inferred[row] or in_node or at_that_time or Phase.FORWARD
+            found = inferred[row] or in_node or at_that_time or (Phase.OTHER if aside[row] else Phase.FORWARD)
         if found is Phase.BACKWARD and recomputed[row]:
             found = Phase.RECOMPUTE
         phases.append(found)
@@ -177,6 +180,26 @@ def _inferred_kinds(rows: HostRows, kinds: NameKinds) -> list[Phase | None]:
         else:
             found.append(found[parent] if parent >= 0 else None)
     return found
+
+
+def _aside(rows: HostRows, kinds: NameKinds) -> list[bool]:
+    """Whether an event lies in an outermost annotation in which nothing was differentiated: loading, metrics.
+
+    Nothing is aside in a trace where no backward node has a number: then all of it is forward.
+    """
+    consumed = {rows.sequence[row] for row, name in enumerate(rows.name) if kinds.node[name]} - {-1}
+    outermost: list[int] = []
+    last: dict[int, int] = {}
+    for row, parent in enumerate(rows.parent):
+        above = outermost[parent] if parent >= 0 else -1
+        is_range = rows.annotation[row] and kinds.step[rows.name[row]] is None
+        outermost.append(row if above < 0 and is_range else above)
+        sequence = rows.sequence[row]
+        if sequence in consumed and not kinds.node[rows.name[row]]:
+            before = last.setdefault(sequence, row)
+            last[sequence] = row if rows.start_ns[row] >= rows.start_ns[before] else before
+    differentiated = {outermost[row] for row in last.values()}
+    return [bool(consumed) and found >= 0 and found not in differentiated for found in outermost]
 
 
 def _before_updates(rows: HostRows, kinds: NameKinds) -> list[tuple[int, int, Phase]]:
