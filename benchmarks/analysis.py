@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
@@ -129,7 +130,7 @@ def print_verdict(result: Result, wall: Spread, cpu: Spread) -> None:
 def print_growth(results: Sequence[Result]) -> None:
     """What repeating the trace does to time and memory."""
     rows = []
-    for before, after in zip(results, results[1:], strict=False):
+    for before, after in pairwise(results):
         mine = [median(cpus(result.samples[TOOL])) for result in (before, after)]
         floor = [median(result.floor("cpu_ns")) for result in (before, after)]
         peaks = [peak(result.samples[TOOL]) for result in (before, after)]

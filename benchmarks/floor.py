@@ -1,6 +1,8 @@
-"""The floor of reading a trace: decompress the file, parse all of its JSON, garbage collector off; prints what it took.
+"""The floor of reading a trace: decompress the file and parse all of its JSON, garbage collector off.
 
     python benchmarks/floor.py TRACE
+
+prints as JSON what the two calls took.
 """
 
 from __future__ import annotations
@@ -10,15 +12,17 @@ import gzip
 import json
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 try:
-    from orjson import loads
+    import orjson
 
+    loads: Callable[[bytes], Any] = orjson.loads
     PARSER = "orjson"
 except ImportError:
-    from json import loads
-
+    loads = json.loads
     PARSER = "json (orjson is not installed)"
 
 

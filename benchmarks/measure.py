@@ -1,4 +1,4 @@
-"""What the benchmarks share: samples of whole processes and of calls, taken in turns, and the tables of their ratios."""
+"""What the benchmarks share: samples of processes and calls, taken in turns, and the tables of their ratios."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def take_turns(kinds: Mapping[str, Callable[[], Sample]], repetitions: int, *, w
     """Every kind in each round, backwards in every second one, so that a busy machine is as busy for all of them."""
     samples: dict[str, list[Sample]] = {name: [] for name in kinds}
     for number in range(-warm_up, repetitions):
-        order = list(kinds) if number % 2 == 0 else list(reversed(kinds))
+        order = list(kinds) if number % 2 == 0 else list(kinds)[::-1]
         for name in order:
             _show(f"{name}: {number + 1} of {repetitions}")
             sample = kinds[name]()

@@ -1,6 +1,8 @@
-"""Where the processor time of an analysis goes, by stage or by function; prints JSON, or the functions.
+"""Where the processor time of an analysis goes, by stage or by function.
 
     python benchmarks/stages.py TRACE [--functions N]
+
+prints the stages as JSON, or the N functions that take most.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ only and are joined back.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +25,7 @@ from opanatomy.model import (
     Anatomy,
     Classification,
     Cost,
+    Environment,
     OperatorClass,
     Provenance,
     Signature,
@@ -54,7 +55,7 @@ def analyze_trace(path: Path, *, name: str | None = None) -> Anatomy:
     return build_anatomy(
         Findings(
             provenance=provenance,
-            environment=trace.environment,
+            environment=_environment(trace),
             capture=trace.capture,
             calls=calls.table(),
             work=calls.work_table() if trace.on_device else None,
@@ -64,9 +65,34 @@ def analyze_trace(path: Path, *, name: str | None = None) -> Anatomy:
                 spans=attribution.spans,
             ),
             links=calls.links(),
-            warnings=(*trace.warnings, *(trace.capture.warnings if trace.capture else ())),
+            warnings=(
+                *trace.warnings,
+                *(trace.capture.warnings if trace.capture else ()),
+                *_doubts(trace, attribution),
+            ),
         )
     )
+
+
+def _environment(trace: Trace) -> Environment:
+    """What the trace says of its device; one without any accelerator's events is of the CPU."""
+    if trace.on_device or trace.environment.device_kind:
+        return trace.environment
+    return replace(trace.environment, device_kind="cpu")
+
+
+def _doubts(trace: Trace, attribution: Attribution) -> tuple[str, ...]:
+    """What a reader should know before trusting the figures."""
+    doubts = []
+    launches = len(trace.launches.name)
+    if launches and not len(trace.work.name):
+        doubts.append(f"the trace has {launches:,} launches but no device work: its kernels were not recorded")
+    wrong, annotated = attribution.disagreement_ns
+    if wrong > 0.005 * annotated:
+        doubts.append(
+            f"{wrong / annotated:.1%} of the device time lies in another phase than the trace's own annotations say"
+        )
+    return tuple(doubts)
 
 
 def _sha256(path: Path) -> str:

@@ -196,3 +196,29 @@ def test_an_operator_hands_over_to_another_overload_of_its_name() -> None:
     names = np.array([7, 3, 7, 3])
     parents = np.array([-1, 0, 0, 2])
     assert own(names, parents, [True] * 4, [False] * 4).tolist() == [-1, 1, 2, 2]
+
+
+def test_work_left_over_from_before_the_trace(tmp_path: Path) -> None:
+    """The device lags behind the host: work launched before the trace began runs inside the window."""
+    made = HandMade()
+    made.annotation("ProfilerStep#1", 100, 500)
+    made.kernel("of the step before", 150, 20, 901)
+    made.launch(120, 3)
+    made.kernel("mine", 200, 5, 3)
+    made.kernel("no record", 300, 5, 902)
+    made.kernel("other stream", 210, 5, 903, stream=8)
+    _, found = attributed(made, tmp_path)
+    assert found.work.link.tolist() == [OUTSIDE, LINKED, NO_LAUNCH, OUTSIDE]
+
+
+@pytest.mark.parametrize(("end", "wrong"), [(205, 0), (125, 5_000)])
+def test_annotations_of_the_trace_are_a_check(tmp_path: Path, end: int, wrong: int) -> None:
+    made = HandMade()
+    made.annotation("## forward ##", 100, end - 100)
+    made.annotation("## backward ##", end, 500)
+    for number in range(2):
+        made.host("aten::mm", 110 + 40 * number, 30)
+        made.launch(115 + 40 * number, number)
+        made.kernel("k", 300 + number * 10, 5, number)
+    _, found = attributed(made, tmp_path)
+    assert found.disagreement_ns == (wrong, 10_000)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from opanatomy.attribution.linking import OUTSIDE, Launch, Links, enclosing_rows, link_work
+from opanatomy.attribution.annotations import disagreement
+from opanatomy.attribution.linking import OUTSIDE, Launch, Links, enclosing_rows, left_over, link_work
 from opanatomy.attribution.nesting import order_of, parents_of, self_times
 from opanatomy.attribution.phases import HostRows, Placed, Step, kinds_of, place, steps_of
 from opanatomy.model import Phase
@@ -55,6 +56,8 @@ class Attribution:
     steps: tuple[Step, ...]
     window: tuple[int, int]
     spans: tuple[tuple[int, int, Phase], ...]
+    #: Device time in another phase than the trace's own annotation says, and device time so annotated.
+    disagreement_ns: tuple[int, int]
 
 
 def attribute(names: Sequence[str], host: HostEvents, launches: Launches, work: DeviceWork) -> Attribution:
@@ -78,12 +81,14 @@ def attribute(names: Sequence[str], host: HostEvents, launches: Launches, work: 
         annotation=host.annotation[order], parent=parent,
         phase=placed.phase, module=placed.module, in_window=(start >= window[0]) & (start <= window[1]),
     )  # fmt: skip
+    work_table = _work_table(work, links, placed, window, bool(steps))
     return Attribution(
         host=table,
-        work=_work_table(work, links, placed, window, bool(steps)),
+        work=work_table,
         steps=steps,
         window=window,
         spans=placed.spans,
+        disagreement_ns=disagreement(names, rows, links.host, work.duration_ns, work_table.phase),
     )
 
 
@@ -123,7 +128,7 @@ def _work_table(work: DeviceWork, links: Links, placed: Placed, window: tuple[in
     link = links.link
     if stepped:
         outside = (links.launched_ns < window[0]) | (links.launched_ns > window[1])
-        link = np.where(outside, OUTSIDE, link)
+        link = np.where(outside | left_over(link, work.device, work.stream, work.start_ns), OUTSIDE, link)
     hosts = links.host.tolist()
     return WorkTable(
         name=work.name, device=work.device, stream=work.stream, start_ns=work.start_ns,

@@ -79,5 +79,20 @@ def link_work(
     return Links(host=np.where(graph, -1, host), link=link, launched_ns=launched)
 
 
+def left_over(link: Int64, device: Int64, stream: Int64, start_ns: Int64) -> Bool:
+    """Whether work without a launch record was launched before the trace began.
+
+    A stream runs its work in the order of the launches: what runs on it before the first work whose launch was
+    recorded was launched earlier. The device is often a whole step behind the host when a trace begins.
+    """
+    found = np.zeros(len(link), dtype=bool)
+    recorded = (link == LINKED) | (link == GRAPH)
+    for number, queue in {*zip(device.tolist(), stream.tolist(), strict=True)}:
+        mine = (device == number) & (stream == queue)
+        first = start_ns[mine & recorded].min(initial=np.iinfo(np.int64).max)
+        found |= mine & (link == NO_LAUNCH) & (start_ns < first)
+    return found
+
+
 def _at(column: Int64, index: Int64) -> Int64:
     return column[np.maximum(index, 0)] if len(column) else np.full(len(index), -1, dtype=np.int64)

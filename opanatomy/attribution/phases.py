@@ -94,7 +94,7 @@ def place(rows: HostRows, kinds: NameKinds) -> Placed:
         for row, name in enumerate(rows.name)
         if (phase := kinds.phase[name]) is not None
     )
-    by_time = _phase_by_time(spans or _before_updates(rows, kinds))
+    by_time = phase_by_time(spans or _before_updates(rows, kinds))
     recomputed = _recomputed(rows, kinds, contexts)
     inferred = _inferred_kinds(rows, kinds)
     aside = [] if spans else _aside(rows, kinds)
@@ -127,8 +127,8 @@ def _contexts(rows: HostRows, kinds: NameKinds) -> list[Context]:
     return contexts
 
 
-def _phase_by_time(spans: list[tuple[int, int, Phase]]) -> Callable[[int], Phase | None]:
-    """Phase ranges lie on the thread that drives the step; the backward of CUDA runs on another one."""
+def phase_by_time(spans: list[tuple[int, int, Phase]]) -> Callable[[int], Phase | None]:
+    """The phase at a host time, for ranges in order: they lie on one thread, the backward of CUDA runs on another."""
     starts = [start for start, _, _ in spans]
 
     def phase_at(time_ns: int) -> Phase | None:

@@ -17,7 +17,7 @@ EXAMPLES = """examples:
 
 exit codes: 0 done, 1 failed, 2 wrong usage, 3 a gate was not met, 130 interrupted"""
 
-VERBS = ("profile", "analyze")
+VERBS = ("profile", "analyze", "explain")
 
 
 class Parser(argparse.ArgumentParser):
@@ -43,6 +43,7 @@ def make_parser() -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True, parser_class=Parser)
     _add_profile(verbs)
     _add_analyze(verbs)
+    _add_explain(verbs)
     return parser
 
 
@@ -108,6 +109,18 @@ def _add_analyze(verbs: argparse._SubParsersAction[Parser]) -> None:
     )
     parser.add_argument("trace", metavar="TRACE", help="a Chrome trace that torch.profiler exported")
     _add_output(parser.add_argument_group("the report"))
+
+
+def _add_explain(verbs: argparse._SubParsersAction[Parser]) -> None:
+    parser = verbs.add_parser(
+        "explain",
+        help="say how an operator or kernel is classed and counted",
+        description="Print the class of an operator or kernel name, the rule that decided, and its formula.",
+    )
+    parser.add_argument(
+        "name", metavar="OPERATOR-OR-KERNEL", nargs="+", help="such as aten::addmm or ampere_sgemm_128x64_nn"
+    )
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
 
 
 def _add_output(group: argparse._ArgumentGroup) -> None:

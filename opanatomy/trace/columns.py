@@ -28,5 +28,5 @@ class Trace:
 
     @property
     def on_device(self) -> bool:
-        """Whether the trace has work of an accelerator."""
-        return len(self.work.name) > 0
+        """Whether the trace is of an accelerator: it has its work, or launches whose work was not recorded."""
+        return len(self.work.name) > 0 or len(self.launches.name) > 0
