@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import resource
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -13,6 +13,9 @@ from opanatomy.model import Memory, MemoryComponent
 
 if TYPE_CHECKING:
     import torch
+
+if sys.platform != "win32":
+    import resource
 
 #: Left free below the limit, for what other processes and the kernel need.
 RESERVE_BYTES = 256 << 20
@@ -98,12 +101,15 @@ class PeakMeter:
             import torch
 
             return torch.cuda.max_memory_allocated(self.device)
-        return _status_bytes("VmHWM") or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        return _status_bytes("VmHWM") or _highest_resident_bytes()
 
 
-def resident_bytes() -> int | None:
-    """The process's resident set."""
-    return _status_bytes("VmRSS")
+def _highest_resident_bytes() -> int | None:
+    """The highest resident set of the process's life, where the system does not let it be reset."""
+    if sys.platform == "win32":
+        return None
+    highest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return highest if sys.platform == "darwin" else highest * 1024
 
 
 def _status_bytes(key: str) -> int | None:
@@ -123,27 +129,31 @@ def available_bytes() -> int | None:
     with suppress(OSError, ValueError):
         group = Path("/sys/fs/cgroup")
         limits.append(int((group / "memory.max").read_text()) - int((group / "memory.current").read_text()))
-    soft = resource.getrlimit(resource.RLIMIT_AS)[0]
     virtual = _status_bytes("VmSize")
-    if soft != resource.RLIM_INFINITY and virtual is not None:
-        limits.append(soft - virtual)
+    if sys.platform != "win32" and virtual is not None:
+        soft = resource.getrlimit(resource.RLIMIT_AS)[0]
+        limits += [soft - virtual] if soft != resource.RLIM_INFINITY else []
     return min(limits) if limits else None
 
 
-def limit_to_available() -> None:
-    """Make an allocation beyond the host's memory fail, where the kernel would otherwise kill the process.
+@contextmanager
+def limited_to_available() -> Iterator[None]:
+    """Make an allocation beyond the host's memory fail while inside, where the kernel would kill the process.
 
-    Linux counts private writable pages against `RLIMIT_DATA`; the limit set is what the process holds plus what is
-    available now, less a reserve. A limit that is already lower stays.
+    Linux counts private writable pages against `RLIMIT_DATA`; the limit is what the process holds plus what is
+    available now, less a reserve. A limit that is already lower stays. Elsewhere nothing is limited.
     """
     available, held = available_bytes(), _status_bytes("VmData")
-    if available is None or held is None:
+    if sys.platform == "win32" or available is None or held is None:
+        yield
         return
-    wanted = held + max(available - RESERVE_BYTES, 0)
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    current = [limit for limit in (soft, hard) if limit != resource.RLIM_INFINITY]
-    with suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_DATA, (min([wanted, *current]), hard))
+    known = [limit for limit in (soft, hard) if limit != resource.RLIM_INFINITY]
+    resource.setrlimit(resource.RLIMIT_DATA, (min([held + max(available - RESERVE_BYTES, 0), *known]), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
 def memory_of(

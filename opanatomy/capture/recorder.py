@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from opanatomy.capture.environment import environment_of
 from opanatomy.capture.export import export_trace
-from opanatomy.capture.memory import PeakMeter, limit_to_available, memory_of, saved_tensors
+from opanatomy.capture.memory import PeakMeter, limited_to_available, memory_of, saved_tensors
 from opanatomy.capture.quiet import one_line, quiet_libraries
 from opanatomy.capture.ranges import module_ranges
 from opanatomy.capture.stepper import Stepper, make_optimizer
@@ -77,13 +77,12 @@ def record_step(subject: Subject, options: Options, trace: Path, progress: Progr
     """
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")
     shown = progress or Silence()
-    if options.device == "cpu":
-        limit_to_available()
+    guard: AbstractContextManager[None] = limited_to_available() if options.device == "cpu" else nullcontext()
     meter = PeakMeter(options.device)
     stepper: Stepper | None = None
     try:
         stepper = _make_stepper(subject, options)
-        with quiet_libraries():
+        with guard, quiet_libraries():
             _Run(subject, options, stepper, meter, shown).record(trace)
     except OpanatomyError:
         raise
