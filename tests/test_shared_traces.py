@@ -1,0 +1,95 @@
+"""Real traces of others, 2021 to 2026, where they are at hand: every sum exact, next to nothing unknown."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from opanatomy.attribution import attribute
+from opanatomy.classification import classify_operator
+from opanatomy.model import Anatomy, OperatorClass, Phase
+from opanatomy.pipeline import analyze_trace
+from opanatomy.report import read_anatomy, terminal_report
+from opanatomy.report.json_report import json_report
+from opanatomy.trace import read_trace
+
+FOLDER = Path(__file__).parent.parent.parent / "shared" / "traces"
+TRACES = sorted([*FOLDER.glob("*.json.gz"), *FOLDER.glob("*/*.json.gz")])
+
+pytestmark = pytest.mark.skipif(not TRACES, reason="the folder of shared traces is not beside the checkout")
+EVERY = pytest.mark.parametrize("path", TRACES, ids=lambda path: path.name.removesuffix(".json.gz"))
+
+
+@cache
+def anatomy_of(path: Path) -> Anatomy:
+    return analyze_trace(path)
+
+
+def inside(anatomy: Anatomy) -> int:
+    return anatomy.ledger.device_work_ns - anatomy.ledger.outside_window_ns
+
+
+@EVERY
+def test_every_sum_is_exact(path: Path) -> None:
+    anatomy = anatomy_of(path)
+    ledger = anatomy.ledger
+    assert inside(anatomy) == ledger.linked_ns + ledger.graph_launched_ns + ledger.no_launch_record_ns
+    assert inside(anatomy) == ledger.classed_ns + ledger.unknown_ns
+    assert inside(anatomy) == sum(row.time_ns for row in anatomy.classes)
+    if anatomy.kernels:
+        assert inside(anatomy) == sum(row.time_ns for row in anatomy.kernels)
+        trace = read_trace(path)
+        assert ledger.device_work_ns == int(trace.work.duration_ns.sum())
+
+
+@EVERY
+def test_every_trace_becomes_a_report(path: Path) -> None:
+    anatomy = anatomy_of(path)
+    text = terminal_report(anatomy, width=80)
+    assert max(map(len, text.splitlines())) <= 80
+    assert json_report(read_anatomy(json_report(anatomy))) == json_report(anatomy)
+
+
+@EVERY
+def test_next_to_nothing_is_unknown(path: Path) -> None:
+    anatomy = anatomy_of(path)
+    assert anatomy.ledger.unknown_ns <= 0.005 * inside(anatomy)
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in TRACES if path.name.startswith("train_")], ids=lambda path: path.name[:40]
+)
+def test_training_has_a_backward(path: Path) -> None:
+    times = dict.fromkeys(Phase, 0)
+    for row in anatomy_of(path).classes:
+        times[row.phase] += row.time_ns
+    assert times[Phase.FORWARD] > 0
+    assert times[Phase.BACKWARD] > 0.5 * times[Phase.FORWARD]
+
+
+def test_phases_are_as_the_annotations_say() -> None:
+    path = FOLDER / "train_a100_rank3of8_shapes_nccl.json.gz"
+    trace = read_trace(path)
+    found = attribute(trace.names, trace.host, trace.launches, trace.work)
+    wrong, annotated = found.disagreement_ns
+    assert annotated > 0.75 * inside(anatomy_of(path))
+    assert wrong <= 0.005 * annotated
+
+
+def test_kernel_names_agree_with_operators() -> None:
+    """Where the launching operator is known, the class from the kernel's name alone is the same, by time."""
+    agreed = known = 0
+    for path in TRACES:
+        for kernel in anatomy_of(path).kernels:
+            classes = {
+                found.operator_class
+                for name in kernel.operators
+                if (found := classify_operator(name)) and found.operator_class not in (None, OperatorClass.UNKNOWN)
+            }
+            if len(classes) != 1:
+                continue
+            known += kernel.time_ns
+            agreed += kernel.time_ns if kernel.operator_class in classes else 0
+    assert agreed >= 0.97 * known
