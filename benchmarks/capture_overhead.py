@@ -2,8 +2,8 @@
 
     python benchmarks/capture_overhead.py [--repetitions N] [--model NAME --batch N --seq N --set KEY=VALUE ...]
 
-The steps run in turns in one process, on the CPU. The cost of one range is also measured by itself, on a module that
-does nothing, since the difference of two steps is smaller than their scatter.
+The steps run in turns in one process, on one thread of the CPU. The cost of one range is also measured by itself, on a
+module that does nothing, since the difference of two steps is smaller than their scatter.
 """
 
 from __future__ import annotations
@@ -18,7 +18,18 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from measure import Sample, Samples, print_table, ratio, run_call, spread_of, take_turns, walls
+from measure import (
+    Sample,
+    Samples,
+    cpus,
+    pin_to_one_core,
+    print_table,
+    ratio,
+    run_call,
+    spread_of,
+    take_turns,
+    walls,
+)
 
 PLAIN, RANGES, PROFILED, BOTH = "plain step", "ranges", "profiler", "profiler and ranges"
 RANGE_CALLS = 20_000
@@ -44,10 +55,10 @@ SUBJECTS = (
         ),
     ),
     Subject(
-        title="medium", model="Qwen/Qwen3-0.6B", batch=4, seq=128,
+        title="medium", model="Qwen/Qwen3-0.6B", batch=4, seq=64,
         settings=(
-            ("num_hidden_layers", "12"), ("hidden_size", "512"), ("num_attention_heads", "8"),
-            ("num_key_value_heads", "4"), ("head_dim", "64"), ("intermediate_size", "1536"), ("vocab_size", "8000"),
+            ("num_hidden_layers", "12"), ("hidden_size", "256"), ("num_attention_heads", "8"),
+            ("num_key_value_heads", "4"), ("head_dim", "32"), ("intermediate_size", "1024"), ("vocab_size", "8000"),
         ),
     ),
 )  # fmt: skip
@@ -111,21 +122,21 @@ def profiler() -> Iterator[Any]:
 
 def report(subject: Subject, bench: Bench, samples: Samples, each_us: dict[str, float]) -> None:
     """Ratios to the plain step, and what the ranges add by their own cost."""
-    plain = walls(samples[PLAIN])
-    profiled = walls(samples[PROFILED])
+    plain, profiled = samples[PLAIN], samples[PROFILED]
     rows = []
     for name, taken in samples.items():
-        mine = walls(taken)
-        beside = str(ratio(mine, profiled)) if name in (PROFILED, BOTH) else ""
-        rows.append((name, f"{spread_of(mine).middle * 1e3:.1f}", str(ratio(mine, plain)), beside))
+        beside = str(ratio(cpus(taken), cpus(profiled))) if name in (PROFILED, BOTH) else ""
+        middle = (f"{spread_of(times(taken)).middle * 1e3:.1f}" for times in (walls, cpus))
+        rows.append((name, *middle, *(str(ratio(times(taken), times(plain))) for times in (walls, cpus)), beside))
     count = bench.ranges_in_step()
     parameters = sum(parameter.numel() for parameter in bench.prepared.module.parameters())
     shape = f"batch {subject.batch} x {subject.seq}, {parameters / 1e6:.1f} M parameters"
     print(f"{subject.title}: {subject.model}, {shape}, {count} ranges a step")
-    print_table(("", "ms", "x plain [quarters]", "x profiler alone [quarters]"), rows)
+    header = ("", "wall ms", "CPU ms", "wall x plain [quarters]", "CPU x plain [quarters]", "CPU x profiler alone")
+    print_table(header, rows)
     for title, other in (("without the profiler", plain), ("under the profiler", profiled)):
         added = each_us[title] * count / 1e6
-        share = 100 * added / median(other)
+        share = 100 * added / median(cpus(other))
         print(f"{count} ranges x {each_us[title]:.2f} us {title}: {added * 1e3:.2f} ms, {share:.2f} % of the step")
     print()
 
@@ -147,7 +158,7 @@ def cost_of_a_range(rounds: int = 5) -> dict[str, float]:
         samples = take_turns({PLAIN: _timed(calls, around, nullcontext), RANGES: _timed(
             calls, around, lambda: module_ranges(module)
         )}, rounds)  # fmt: skip
-        with_ranges, without = (median(walls(samples[name])) for name in (RANGES, PLAIN))
+        with_ranges, without = (median(cpus(samples[name])) for name in (RANGES, PLAIN))
         found[title] = (with_ranges - without) / RANGE_CALLS * 1e6
     return found
 
@@ -185,8 +196,12 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="as in opanatomy profile")
     arguments = parser.parse_args()
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")
+    print(pin_to_one_core() + "\n")
+    import torch
+
     from opanatomy.capture.quiet import quiet_libraries
 
+    torch.set_num_threads(1)
     with quiet_libraries():
         each_us = cost_of_a_range()
         for subject in subjects_of(arguments):

@@ -246,6 +246,14 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ObservedCall:
+    """A call of which Kineto drops arguments, all of them as JSON: a tensor is `{"shape", "dtype", "strides"}`."""
+
+    operator: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Capture:
     """What a capture writes into the trace under `METADATA_KEY`: all that Kineto does not record."""
 
@@ -264,6 +272,8 @@ class Capture:
     #: (`float32[2,3];float32[4]`), and for the External id of each call with lists which of them its arguments are.
     lists: tuple[str, ...] = ()
     list_arguments: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    #: The calls of one step, in order, of operators with arguments that Kineto drops (indices, strings).
+    observed: tuple[ObservedCall, ...] = ()
     warnings: tuple[str, ...] = ()
 
 
@@ -282,12 +292,37 @@ class Provenance:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StepRow:
+    """One step as it went. On an accelerator it begins with its annotation, or where the step before it ended if that
+    is later, and lasts until the last device work launched in it ends: the steps together cover the window.
+
+    wall = busy + outside + host_idle + stream_idle + other_idle, exactly; the terms are those of `Timeline`.
+    `kernel_time_ns` is the sum of the `work` pieces of device work launched in the step, and that of kernels, copies
+    and fills apart is kernel_ns + memcpy_ns + memset_ns = kernel_time_ns. On the CPU only the wall time is known.
+    """
+
+    number: int | None
+    wall_ns: int
+    busy_ns: int | None = None
+    outside_ns: int | None = None
+    host_idle_ns: int | None = None
+    stream_idle_ns: int | None = None
+    other_idle_ns: int | None = None
+    kernel_time_ns: int | None = None
+    kernel_ns: int | None = None
+    memcpy_ns: int | None = None
+    memset_ns: int | None = None
+    work: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
     """Figures of one step (the median where there are several).
 
     `wall_ns` is the profiled step, `unprofiled_wall_ns` the same step without the profiler. `forward_ns` and the other
     phases are wall time of the phase on the CPU and busy time of its device work on an accelerator. `busy_ns` is the
     union of device work, `kernel_time_ns` its sum, `framework_ns` the wall time without device work on the CPU.
+    `steps` has each step that the trace annotates; a trace without annotations is one step.
     """
 
     count: int = 1
@@ -304,6 +339,7 @@ class Step:
     kernel_time_ns: int | None = None
     framework_ns: int | None = None
     samples_per_second: float | None = None
+    steps: tuple[StepRow, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -389,8 +425,71 @@ class ModuleRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceRow:
+    """The window on one device; the terms are those of `Timeline`."""
+
+    device: int
+    work: int
+    kernel_time_ns: int
+    busy_ns: int
+    outside_ns: int
+    host_idle_ns: int
+    stream_idle_ns: int
+    other_idle_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamRow:
+    """The work of the window on one stream: pieces, their union and sum, and the sum of each class."""
+
+    device: int
+    stream: int
+    work: int
+    busy_ns: int
+    kernel_time_ns: int
+    classes: dict[OperatorClass, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launching:
+    """How the host launched the kernels of the window, over all steps.
+
+    A launch starts one kernel, or all kernels of a graph. Its delay is the time from the start of the call on the host
+    to the start of its first kernel; a launch waits in the queue for as long, so `delay_ns` over the window is the
+    mean length of the queue. Only launches that both sides of the trace record have a delay (`delayed`).
+    """
+
+    #: Calls that launch kernels or graphs, and the host time inside them.
+    calls: int
+    graph_calls: int
+    call_ns: int
+    #: Calls in which the host waits for the device.
+    synchronizing_calls: int
+    synchronizing_ns: int
+    delayed: int
+    delay_ns: int
+    median_delay_ns: int | None
+    longest_queue: int
+    #: Kernels alone, copies and fills apart; the tiny ones are shorter than `tiny_below_ns`.
+    kernels: int
+    kernel_ns: int
+    tiny_kernels: int
+    tiny_kernel_ns: int
+    tiny_below_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """Wall clock of the window: busy is the union of device work, idle the rest."""
+    """Wall clock of the window, from the start of the first step to the end of the last device work.
+
+    window = busy + outside + idle, and idle = host_idle + stream_idle + other_idle, exactly. `busy_ns` is the union of
+    the window's device work; `outside_ns` the time in which the device only did work launched before (or after) the
+    window. Idle time is host-bound where what comes next was launched after the device fell idle, a stream wait where
+    it was already launched and another stream worked last, other in all other cases. Communication and memcpy are
+    exposed where no other work of the device runs; `computation_ns` is the union of the work that is neither. With
+    several devices these are means over the devices that ran kernels; `kernel_time_ns`, `launching`, `devices` and
+    `streams` are of all.
+    """
 
     window_ns: int
     busy_ns: int
@@ -398,17 +497,41 @@ class Timeline:
     communication_ns: int | None = None
     exposed_communication_ns: int | None = None
     exposed_memcpy_ns: int | None = None
+    outside_ns: int | None = None
+    host_idle_ns: int | None = None
+    stream_idle_ns: int | None = None
+    other_idle_ns: int | None = None
+    #: The idle time between the first and the last device work of the window, without that before and after.
+    inner_idle_ns: int | None = None
+    computation_ns: int | None = None
+    memcpy_ns: int | None = None
+    kernel_time_ns: int | None = None
+    launching: Launching | None = None
+    devices: tuple[DeviceRow, ...] = ()
+    streams: tuple[StreamRow, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceFigures:
-    """Ceilings of the device and what of them was reached; `source` says where the ceilings are from."""
+    """Ceilings of the device and what of them was reached; `source` says where the ceilings are from.
+
+    `utilization` is the union of the kernels over the total time of the steps. `sm_efficiency` is the sum over kernels
+    of min(blocks per multiprocessor, 1) x duration over the same time, `occupancy` the mean of the kernels' estimated
+    occupancy weighted by duration, both as fractions and estimated by Kineto from launch dimensions, which the trace
+    has for `dimensioned_ns` of the kernel time. `tensor_core_ns` is the time of kernels that by their names use tensor
+    (matrix) cores. `None` where the trace lacks what is needed.
+    """
 
     peak_flops_per_second: dict[str, float] = field(default_factory=dict)
     bandwidth_bytes_per_second: float | None = None
     source: str | None = None
     mfu: float | None = None
     hfu: float | None = None
+    utilization: float | None = None
+    sm_efficiency: float | None = None
+    occupancy: float | None = None
+    dimensioned_ns: int | None = None
+    tensor_core_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -430,6 +553,78 @@ class Ledger:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Collective:
+    """The calls of one collective with one data type among one number of ranks, over all steps of the window.
+
+    `time_ns` is the time of its device work, on the CPU that of the backend's annotations; waiting for the slowest rank
+    is part of it. `bytes` is the size of the messages as nccl-tests counts it
+    (what a rank sends in an all-reduce, what it has in the end of an all-gather) and `bus_bytes_per_second` what that
+    puts on the links, over `sized_ns`, the time of the calls whose size the trace has.
+    """
+
+    collective: str
+    dtype: str | None
+    group_size: int | None
+    #: Whether the trace names no group, so that all ranks are taken for it.
+    group_assumed: bool
+    calls: int
+    kernels: int
+    time_ns: int
+    sized_ns: int
+    bytes: int | None
+    bus_bytes_per_second: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rank:
+    """One rank of a distributed run; `rank` is `None` where neither the trace nor its file's name says which.
+
+    `wall_ns` is the median step. The other times are sums over the rank's `steps` steps.
+    """
+
+    rank: int | None
+    world_size: int | None
+    trace: str | None
+    trace_sha256: str | None
+    device: str | None
+    steps: int
+    wall_ns: int | None
+    window_ns: int
+    busy_ns: int
+    idle_ns: int
+    kernel_time_ns: int
+    communication_ns: int | None
+    exposed_communication_ns: int | None
+    exposed_memcpy_ns: int | None
+
+    def a_step(self, figure: str) -> int | None:
+        """One of these figures of a step, sums divided by the number of steps.
+
+        `step` is the median step, `own` the step less exposed communication: what the rank does of its own while
+        others may be waiting for it.
+        """
+        if figure == "step":
+            return self.wall_ns
+        if figure == "own":
+            exposed = self.a_step("exposed_communication")
+            return None if exposed is None or self.wall_ns is None else max(self.wall_ns - exposed, 0)
+        total: int | None = getattr(self, f"{figure}_ns")
+        return None if total is None else total // max(self.steps, 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """One figure of a step (`Rank.a_step`) over the ranks: its least, its median, its most, and which rank has most."""
+
+    figure: str
+    least_ns: int
+    median_ns: int
+    most_ns: int
+    most_rank: int | None
+    most_trace: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Anatomy:
     """The whole report: what ran, where the time, FLOPs and bytes went, and what could not be explained."""
 
@@ -447,5 +642,9 @@ class Anatomy:
     device: DeviceFigures
     ledger: Ledger
     conventions: dict[str, str | int] = field(default_factory=dict)
+    collectives: tuple[Collective, ...] = ()
+    #: The ranks that the report is over; one trace that says its rank has one row, other traces none.
+    ranks: tuple[Rank, ...] = ()
+    spread: tuple[Spread, ...] = ()
     warnings: tuple[str, ...] = ()
     schema: int = SCHEMA

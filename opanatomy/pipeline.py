@@ -13,10 +13,12 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from opanatomy.anatomy import CALL_COLUMNS, WORK_COLUMNS, Findings, build_anatomy
+from opanatomy.anatomy import CALL_COLUMNS, WORK_COLUMNS, Findings, Queue, build_anatomy
+from opanatomy.anatomy.collectives import collectives_of
+from opanatomy.anatomy.ranks import with_rank, world_of
 from opanatomy.anatomy.timeline import Clock
 from opanatomy.attribution import Attribution, attribute, own
-from opanatomy.attribution.linking import LINKS, OUTSIDE
+from opanatomy.attribution.linking import LINKS, OUTSIDE, last_of
 from opanatomy.classification import classify_kernel, classify_operator
 from opanatomy.cost import cost
 from opanatomy.model import (
@@ -30,8 +32,10 @@ from opanatomy.model import (
     Provenance,
     Signature,
 )
+from opanatomy.pieces import overlay_of, talks_of
 from opanatomy.tables import Int64
 from opanatomy.trace import Trace, read_trace
+from opanatomy.trace.writer import Annotated, write_trace
 from opanatomy.version import __version__
 
 #: An operator that no rule knows: unknown on the CPU; on an accelerator its kernels' names decide.
@@ -40,8 +44,11 @@ DISPATCHING = Classification(operator_class=None, rule="no rule")
 _NO_OPERATOR = (PHASE_RANGE, MODULE_RANGE, "autograd::engine::")
 
 
-def analyze_trace(path: Path, *, name: str | None = None) -> Anatomy:
-    """The anatomy of the trace in `path`; `name` is what the report calls the file."""
+def analyze_trace(path: Path, *, name: str | None = None, annotated: Annotated | None = None) -> Anatomy:
+    """The anatomy of the trace in `path`; `name` is what the report calls the file.
+
+    With `annotated` the trace is also written back, with its classes, phases and rates in it.
+    """
     trace = read_trace(path)
     attribution = attribute(trace.names, trace.host, trace.launches, trace.work)
     calls = _Calls(trace, attribution)
@@ -52,16 +59,21 @@ def analyze_trace(path: Path, *, name: str | None = None) -> Anatomy:
         trace=name or path.name,
         trace_sha256=_sha256(path),
     )
-    return build_anatomy(
+    work = calls.work_table() if trace.on_device else None
+    if annotated is not None:
+        write_trace(path, annotated, overlay_of(calls), trace.metadata)
+    anatomy = build_anatomy(
         Findings(
             provenance=provenance,
             environment=_environment(trace),
             capture=trace.capture,
             calls=calls.table(),
-            work=calls.work_table() if trace.on_device else None,
+            work=work,
+            queue=_queue(trace, attribution) if trace.on_device else None,
             clock=Clock(
                 window=attribution.window,
                 steps=tuple((step.start_ns, step.end_ns) for step in attribution.steps),
+                numbers=tuple(step.number for step in attribution.steps),
                 spans=attribution.spans,
             ),
             links=calls.links(),
@@ -71,6 +83,19 @@ def analyze_trace(path: Path, *, name: str | None = None) -> Anatomy:
                 *_doubts(trace, attribution),
             ),
         )
+    )
+    collectives = collectives_of(talks_of(calls, work), world_of(trace.metadata))
+    return with_rank(replace(anatomy, collectives=collectives), trace.metadata)
+
+
+def _queue(trace: Trace, attribution: Attribution) -> Queue:
+    """The device work beside its launches, in the order of the file, as the table of work in the window is."""
+    return Queue(
+        names=trace.names,
+        work=trace.work,
+        launches=trace.launches,
+        launch=last_of(trace.launches.correlation, trace.work.correlation),
+        inside=attribution.work.link != OUTSIDE,
     )
 
 
@@ -178,7 +203,7 @@ class _Calls:
 
     def _add_call(self, columns: _Columns, row: int, owner: int) -> None:
         name = int(self.host.name[row])
-        known = self._cost(owner)
+        known = self.cost_of(owner)
         inner = row != owner
         spent = None if inner or known is None else known
         found = self.operators.found[int(self.host.name[owner])]
@@ -201,7 +226,7 @@ class _Calls:
             if host >= 0 and self._named(host):
                 continue
             kernel = self.kernels[int(self.work.name[index])]
-            operator = self._operator_name(host)
+            operator = self.operator_of(host)
             columns.add(
                 operator=operator, signature=self._text(host) if operator else "",
                 phase=str(self.work.phase[index]), module=self.work.module[index],
@@ -213,7 +238,7 @@ class _Calls:
     def _named(self, row: int) -> bool:
         return bool(self.owner[row] >= 0)
 
-    def _operator_name(self, row: int) -> str | None:
+    def operator_of(self, row: int) -> str | None:
         """The innermost operator around a launch; a range or annotation is none."""
         while row >= 0:
             name = self.trace.names[int(self.host.name[row])]
@@ -221,6 +246,16 @@ class _Calls:
                 return name
             row = int(self.host.parent[row])
         return None
+
+    def class_of(self, index: int) -> OperatorClass:
+        """The class of a piece of device work: that of its call, else what the kernel's name says."""
+        host = int(self.work.host[index])
+        found = self.call_class(host) if host >= 0 and self._named(host) else self.kernels[int(self.work.name[index])]
+        return found.operator_class or OperatorClass.UNKNOWN
+
+    def call_class(self, row: int) -> Classification:
+        """How the call that a host row is part of is classed."""
+        return self.operators.found[int(self.host.name[self.owner[row]])]
 
     def work_table(self) -> pl.DataFrame:
         """One row a piece of device work in the window, in the layout of `WORK_COLUMNS`."""
@@ -232,14 +267,14 @@ class _Calls:
             found = self.operators.found[int(self.host.name[owner])] if owner >= 0 else kernel
             columns.add(
                 kernel=self.trace.names[name], start_ns=int(self.work.start_ns[index]),
-                duration_ns=int(self.work.duration_ns[index]), operator=self._operator_name(host),
+                duration_ns=int(self.work.duration_ns[index]), operator=self.operator_of(host),
                 phase=str(self.work.phase[index]), operator_class=str(found.operator_class),
                 kernel_class=str(kernel.operator_class or OperatorClass.UNKNOWN), kernel_rule=kernel.rule,
                 kind=int(self.trace.work.kind[index]),
             )  # fmt: skip
         return pl.DataFrame(columns.rows, schema=WORK_COLUMNS)
 
-    def _cost(self, row: int) -> Cost | None:
+    def cost_of(self, row: int) -> Cost | None:
         key = (int(self.host.name[row]), int(self.host.signature[row]))
         if key not in self._costs:
             signature = self._signature(key[1])

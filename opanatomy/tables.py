@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 Int64: TypeAlias = "npt.NDArray[np.int64]"
 Bool: TypeAlias = "npt.NDArray[np.bool_]"
+Float64: TypeAlias = "npt.NDArray[np.float64]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,3 +57,41 @@ class DeviceWork:
     external_id: Int64
     #: 0 kernel, 1 memcpy, 2 memset.
     kind: Int64
+    #: Thread blocks launched for each multiprocessor, and the occupancy estimated in percent; NaN is "not recorded".
+    blocks_per_sm: Float64
+    occupancy: Float64
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What a collective says of itself in the arguments of its event; `None` where it does not."""
+
+    collective: str
+    in_elements: int | None = None
+    out_elements: int | None = None
+    group_size: int | None = None
+    dtype: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overlay:
+    """What an annotated trace adds to its source: each piece of device work (on the CPU: each call) as it was
+    attributed. `flops` and `bytes` are the piece's share of its call by time, so that they add up; -1 is "not known".
+    """
+
+    #: What `track` and the like number: a stream of a device, or a thread of the host.
+    tracks: tuple[str, ...]
+    operators: tuple[str, ...]
+    modules: tuple[str, ...]
+    track: Int64
+    start_ns: Int64
+    duration_ns: Int64
+    operator: Int64
+    module: Int64
+    #: Places in `OperatorClass` and `Phase`.
+    operator_class: Int64
+    phase: Int64
+    flops: Int64
+    bytes: Int64
+    #: Whether the piece counts in the report: it was launched in the window.
+    inside: Bool

@@ -122,7 +122,7 @@ def test_an_event_that_is_no_json_is_left_out_and_said(tmp_path: Path) -> None:
     path.write_text(training_step().text().replace('"aten::linear"', '"aten::linear" oops'))
     trace = read_trace(path)
     assert len(trace.host.name) == 11
-    assert trace.warnings == ["1 events are not valid JSON and were left out"]
+    assert trace.warnings == ["1 entry is no valid event and left out"]
 
 
 @settings(max_examples=60, deadline=None)
@@ -181,7 +181,7 @@ def test_deep_nesting_does_not_overflow(tmp_path: Path) -> None:
     path.write_text('{"traceEvents":[' + '{"a":' * 100_000 + "1" + "}" * 100_000 + "]}")
     trace = read_trace(path)
     assert len(trace.host.name) == 0
-    assert trace.warnings == ["1 events are not valid JSON and were left out"]
+    assert trace.warnings == ["1 entry is no valid event and left out"]
 
 
 @pytest.mark.parametrize(

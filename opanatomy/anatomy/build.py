@@ -6,9 +6,11 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from opanatomy.anatomy.occupancy import device_figures_of
+from opanatomy.anatomy.queue import Queue
 from opanatomy.anatomy.ratios import ratios_of
 from opanatomy.anatomy.rows import class_rows, kernel_rows, module_rows, operator_rows
-from opanatomy.anatomy.timeline import Clock, step_of, timeline_of
+from opanatomy.anatomy.timeline import Clock, DeviceTime, step_of, timeline_of
 from opanatomy.model import (
     Anatomy,
     Capture,
@@ -39,6 +41,8 @@ class Findings:
     capture: Capture | None
     calls: pl.DataFrame
     work: pl.DataFrame | None
+    #: The device work as the trace has it, `work` and that of other steps; `None` on the CPU.
+    queue: Queue | None = None
     clock: Clock
     #: Device work by link: linked, graph_launched, no_launch_record, outside_window.
     links: dict[str, int]
@@ -50,25 +54,31 @@ def build_anatomy(found: Findings) -> Anatomy:
     workload = found.capture.workload if found.capture else Workload()
     classes = class_rows(found.calls)
     ledger = _ledger(found)
+    time = None if found.queue is None or found.work is None else DeviceTime(found.clock, found.queue, found.work)
+    step = step_of(found.clock, found.calls, time, found.capture)
     anatomy = Anatomy(
         provenance=found.provenance,
         environment=found.environment,
         workload=workload,
-        step=step_of(found.clock, found.calls, found.work, found.capture),
+        step=step,
         classes=classes,
         ratios=ratios_of(classes, workload),
         operators=operator_rows(found.calls),
         kernels=kernel_rows(found.work) if found.work is not None else (),
         modules=module_rows(found.calls, found.capture.modules if found.capture else {}),
         memory=found.capture.memory if found.capture else Memory(),
-        timeline=timeline_of(found.clock, found.calls, found.work),
-        device=DeviceFigures(),
+        timeline=timeline_of(found.clock, found.calls, time),
+        device=_device_figures(found.queue, sum(row.wall_ns for row in step.steps)),
         ledger=ledger,
         conventions=CONVENTIONS,
         warnings=found.warnings,
     )
     check_conservation(anatomy)
     return anatomy
+
+
+def _device_figures(queue: Queue | None, steps_ns: int) -> DeviceFigures:
+    return DeviceFigures() if queue is None else device_figures_of(DeviceFigures(), queue, steps_ns)
 
 
 def _ledger(found: Findings) -> Ledger:

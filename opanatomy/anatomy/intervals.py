@@ -1,17 +1,23 @@
-"""Unions and overlaps of time intervals, exact in nanoseconds."""
+"""Unions, gaps and overlaps of time intervals, exact in nanoseconds.
+
+`Intervals` are disjoint and in order: (starts, ends). Work as it is recorded is (starts, durations), in any order.
+"""
 
 from __future__ import annotations
+
+from typing import TypeAlias
 
 import numpy as np
 
 from opanatomy.tables import Int64
 
+Intervals: TypeAlias = "tuple[Int64, Int64]"
 
-def union(start_ns: Int64, duration_ns: Int64) -> tuple[Int64, Int64]:
-    """The disjoint intervals (starts, ends) that cover the same time, in order."""
+
+def union(start_ns: Int64, duration_ns: Int64) -> Intervals:
+    """The intervals that cover the same time."""
     if not len(start_ns):
-        empty = np.zeros(0, dtype=np.int64)
-        return empty, empty
+        return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
     order = np.argsort(start_ns, kind="stable")
     start, end = start_ns[order], np.maximum.accumulate((start_ns + duration_ns)[order])
     first = np.concatenate(([True], start[1:] > end[:-1]))
@@ -19,17 +25,33 @@ def union(start_ns: Int64, duration_ns: Int64) -> tuple[Int64, Int64]:
     return start[first], end[last]
 
 
-def length(intervals: tuple[Int64, Int64]) -> int:
-    """The time that disjoint intervals cover."""
+def length(intervals: Intervals) -> int:
+    """The time that intervals cover."""
     return int((intervals[1] - intervals[0]).sum())
 
 
 def covered(start_ns: Int64, duration_ns: Int64) -> int:
-    """The time that intervals cover together, overlaps counted once."""
+    """The time that work covers together, overlaps counted once."""
     return length(union(start_ns, duration_ns))
 
 
+def time_before(intervals: Intervals, moments: Int64) -> Int64:
+    """The time that intervals cover before each moment."""
+    start, end = intervals
+    if not len(start):
+        return np.zeros(len(moments), dtype=np.int64)
+    whole = np.concatenate(([0], np.cumsum(end - start)))
+    index = np.searchsorted(start, moments, side="right") - 1
+    reached = np.clip(moments, start[index], end[index]) - start[index]
+    return np.where(index >= 0, whole[index] + reached, 0)
+
+
+def within(intervals: Intervals, start_ns: Int64, end_ns: Int64) -> Int64:
+    """The time that intervals cover in each span from `start_ns` to `end_ns`."""
+    return time_before(intervals, end_ns) - time_before(intervals, start_ns)
+
+
 def exposed(mine: tuple[Int64, Int64], others: tuple[Int64, Int64]) -> int:
-    """The time that `mine` covers (starts, durations) and `others` do not."""
+    """The time that the work `mine` covers (starts, durations) and the work `others` does not."""
     both = (np.concatenate((mine[0], others[0])), np.concatenate((mine[1], others[1])))
     return covered(*both) - covered(*others)

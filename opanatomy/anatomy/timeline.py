@@ -1,18 +1,23 @@
-"""Wall clock: steps, phases, busy and idle time."""
+"""Wall clock: steps, phases, busy and idle time, streams."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+import numpy as np
 import polars as pl
 
-from opanatomy.anatomy.intervals import covered, exposed
-from opanatomy.model import Capture, OperatorClass, Phase, Step, Timeline
-from opanatomy.tables import Int64
+from opanatomy.anatomy.idle import Idle, idle_of
+from opanatomy.anatomy.intervals import Intervals, covered, exposed, union, within
+from opanatomy.anatomy.launches import launching_of
+from opanatomy.anatomy.queue import MEMCPY, Queue
+from opanatomy.model import Capture, DeviceRow, OperatorClass, Phase, Step, StepRow, StreamRow, Timeline
+from opanatomy.tables import Bool, Int64
 
-MEMCPY = 1
+_CLASSES = [str(name) for name in OperatorClass]
+_PHASES = [str(phase) for phase in Phase]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,65 +27,225 @@ class Clock:
     window: tuple[int, int]
     steps: tuple[tuple[int, int], ...]
     spans: tuple[tuple[int, int, Phase], ...]
+    #: What the trace calls each step.
+    numbers: tuple[int, ...] = ()
 
 
-def step_of(clock: Clock, calls: pl.DataFrame, work: pl.DataFrame | None, capture: Capture | None) -> Step:
+@dataclass(frozen=True, slots=True)
+class _Device:
+    """One device in the window: what it did and why it was idle."""
+
+    number: int
+    #: Its pieces of work, as places among the window's.
+    mine: Bool
+    busy: Intervals
+    idle: Idle
+
+    def parts(self, start_ns: Int64, end_ns: Int64) -> tuple[Int64, ...]:
+        """Busy, outside, host-bound, stream-wait and other time in each span."""
+        busy = within(self.busy, start_ns, end_ns)
+        host, stream, other = (within(cause, start_ns, end_ns) for cause in self.idle.all())
+        return busy, end_ns - start_ns - busy - host - stream - other, host, stream, other
+
+
+class DeviceTime:
+    """The window of a trace of an accelerator: its work in the order of `work`, by device, step and phase."""
+
+    def __init__(self, clock: Clock, queue: Queue, work: pl.DataFrame) -> None:
+        inside = queue.inside
+        self.queue = queue
+        self.host = clock.window
+        self.window = queue.window(clock.window)
+        self.start, self.duration = queue.work.start_ns[inside], queue.work.duration_ns[inside]
+        self.device, self.stream = queue.work.device[inside], queue.work.stream[inside]
+        self.kind = queue.work.kind[inside]
+        self.copies = self.kind == MEMCPY
+        self.operator_class = _codes(work["operator_class"], _CLASSES)
+        self.phase = _codes(work["phase"], _PHASES)
+        self.devices = [self._device(number) for number in queue.devices()]
+        self.step, self.step_start, self.step_end = self._steps(clock)
+
+    def _device(self, number: int) -> _Device:
+        mine = self.device == number
+        busy = union(self.start[mine], self.duration[mine])
+        return _Device(number, mine, busy, idle_of(self.queue, number, self.window))
+
+    def _steps(self, clock: Clock) -> tuple[Int64, Int64, Int64]:
+        """(step of each piece of work, start and end of each step)."""
+        begins = np.array([start for start, _ in clock.steps or (self.window,)], dtype=np.int64)
+        ends = np.array([end for _, end in clock.steps or (self.window,)], dtype=np.int64)
+        launched = self.queue.launched_ns()[self.queue.inside]
+        when = np.where(launched >= 0, launched, self.start)
+        step = np.maximum(np.searchsorted(begins, when, side="right") - 1, 0)
+        np.maximum.at(ends, step, self.start + self.duration)
+        ends = np.maximum.accumulate(ends)
+        begins[1:] = np.maximum(begins[1:], ends[:-1])
+        return step, begins, np.maximum(ends, begins)
+
+    def mean(self, values: Iterable[int]) -> int:
+        """The mean over the devices that ran kernels, from one value a device."""
+        chosen = set(self.queue.computing_devices())
+        mine = [value for device, value in zip(self.devices, values, strict=True) if device.number in chosen]
+        return sum(mine) // max(len(mine), 1)
+
+    def parts(self, start_ns: Int64, end_ns: Int64) -> list[tuple[int, ...]]:
+        """For each span busy, outside, host-bound, stream-wait and other time; what rounding a mean leaves is other."""
+        each = [device.parts(start_ns, end_ns) for device in self.devices]
+        found: list[tuple[int, ...]] = []
+        walls: list[int] = (end_ns - start_ns).tolist()
+        for span, wall in enumerate(walls):
+            busy, outside, host, stream = (self.mean(int(parts[kind][span]) for parts in each) for kind in range(4))
+            found.append((busy, outside, host, stream, wall - busy - outside - host - stream))
+        return found
+
+
+def _codes(column: pl.Series, names: list[str]) -> Int64:
+    return column.cast(pl.Enum(names)).to_physical().to_numpy().astype(np.int64)
+
+
+def step_of(clock: Clock, calls: pl.DataFrame, time: DeviceTime | None, capture: Capture | None) -> Step:
     """Figures of one step: medians over the steps; the spread of their wall times beside."""
-    steps = clock.steps or (clock.window,)
-    walls = [end - start for start, end in steps]
-    plain = list(capture.unprofiled_step_ns) if capture else []
-    kernel_time = int(calls["time_ns"].sum()) // len(steps)
-    busy = kernel_time if work is None else _busy(work) // len(steps)
+    rows = _host_steps(clock) if time is None else _device_steps(clock, time)
+    walls = [row.wall_ns for row in rows]
     wall = _median(walls)
-    phases = {phase: _phase_time(clock, work, phase, len(steps)) for phase in Phase}
+    plain = list(capture.unprofiled_step_ns) if capture else []
+    if time is None:
+        kernel_time = int(calls["time_ns"].sum()) // len(rows)
+        busy = min(kernel_time, wall or kernel_time)
+    else:
+        kernel_time = _median([row.kernel_time_ns or 0 for row in rows]) or 0
+        busy = _median([row.busy_ns or 0 for row in rows]) or 0
+    measured = (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
+    forward, backward, optimizer = (_phase_time(clock, time, phase, len(rows)) for phase in measured)
     return Step(
-        count=len(steps), wall_ns=wall, wall_min_ns=min(walls), wall_max_ns=max(walls),
+        count=len(rows), wall_ns=wall, wall_min_ns=min(walls), wall_max_ns=max(walls),
         unprofiled_wall_ns=_median(plain), unprofiled_wall_min_ns=min(plain, default=None),
         unprofiled_wall_max_ns=max(plain, default=None),
-        forward_ns=phases[Phase.FORWARD], backward_ns=phases[Phase.BACKWARD], optimizer_ns=phases[Phase.OPTIMIZER],
-        busy_ns=busy if work is not None else min(busy, wall or busy), kernel_time_ns=kernel_time,
-        framework_ns=max((wall or 0) - busy, 0) if work is None else None,
+        forward_ns=forward, backward_ns=backward, optimizer_ns=optimizer,
+        busy_ns=busy, kernel_time_ns=kernel_time,
+        framework_ns=max((wall or 0) - kernel_time, 0) if time is None else None,
         samples_per_second=_rate(capture, _median(plain) or wall),
+        steps=rows,
     )  # fmt: skip
 
 
-def timeline_of(clock: Clock, calls: pl.DataFrame, work: pl.DataFrame | None) -> Timeline:
-    """Busy and idle time of the window; what communication and copies no computation hides."""
-    window = clock.window[1] - clock.window[0]
-    if work is None:
+def _host_steps(clock: Clock) -> tuple[StepRow, ...]:
+    steps = clock.steps or (clock.window,)
+    return tuple(StepRow(number=_number(clock, index), wall_ns=end - start) for index, (start, end) in enumerate(steps))
+
+
+def _device_steps(clock: Clock, time: DeviceTime) -> tuple[StepRow, ...]:
+    count = len(time.step_start)
+    work = np.bincount(time.step, minlength=count)
+    spent = np.zeros((count, 3), dtype=np.int64)
+    np.add.at(spent, (time.step, time.kind), time.duration)
+    walls = time.step_end - time.step_start
+    rows = []
+    for index, parts in enumerate(time.parts(time.step_start, time.step_end)):
+        busy, outside, host, stream, other = parts
+        kernels, copies, fills = spent[index].tolist()
+        rows.append(
+            StepRow(
+                number=_number(clock, index), wall_ns=int(walls[index]), busy_ns=busy, outside_ns=outside,
+                host_idle_ns=host, stream_idle_ns=stream, other_idle_ns=other,
+                kernel_time_ns=kernels + copies + fills, kernel_ns=kernels, memcpy_ns=copies, memset_ns=fills,
+                work=int(work[index]),
+            )
+        )  # fmt: skip
+    return tuple(rows)
+
+
+def _number(clock: Clock, index: int) -> int | None:
+    return clock.numbers[index] if index < len(clock.numbers) else None
+
+
+def timeline_of(clock: Clock, calls: pl.DataFrame, time: DeviceTime | None) -> Timeline:
+    """Busy and idle time of the window; what communication and copies no other work hides."""
+    if time is None:
+        window = clock.window[1] - clock.window[0]
         busy = min(int(calls["time_ns"].sum()), window)
         return Timeline(window_ns=window, busy_ns=busy, idle_ns=window - busy)
-    if len(work):
-        ends = work.select((pl.col("start_ns") + pl.col("duration_ns")).max()).item()
-        window = max(window, int(ends) - clock.window[0])
-    busy = _busy(work)
-    talks = pl.col("operator_class") == OperatorClass.COMMUNICATION
-    copies = pl.col("kind") == MEMCPY
+    window = time.window[1] - time.window[0]
+    ((busy, outside, host, stream, other),) = time.parts(np.array(time.window[:1]), np.array(time.window[1:]))
+    talks = time.operator_class == _CLASSES.index(OperatorClass.COMMUNICATION)
     return Timeline(
-        window_ns=window,
-        busy_ns=busy,
-        idle_ns=max(window - busy, 0),
-        communication_ns=covered(*_columns(work.filter(talks))),
-        exposed_communication_ns=exposed(_columns(work.filter(talks)), _columns(work.filter(~talks))),
-        exposed_memcpy_ns=exposed(_columns(work.filter(copies)), _columns(work.filter(~copies))),
-    )
+        window_ns=window, busy_ns=busy, idle_ns=host + stream + other,
+        communication_ns=time.mean(_covered(time, device.mine & talks) for device in time.devices),
+        exposed_communication_ns=time.mean(_exposed(time, device.mine, talks) for device in time.devices),
+        exposed_memcpy_ns=time.mean(_exposed(time, device.mine, time.copies) for device in time.devices),
+        outside_ns=outside, host_idle_ns=host, stream_idle_ns=stream, other_idle_ns=other,
+        inner_idle_ns=time.mean(_inner_idle(device) for device in time.devices),
+        computation_ns=time.mean(_covered(time, device.mine & ~talks & ~time.copies) for device in time.devices),
+        memcpy_ns=time.mean(_covered(time, device.mine & time.copies) for device in time.devices),
+        kernel_time_ns=int(time.duration.sum()),
+        launching=launching_of(time.queue, time.host),
+        devices=tuple(_device_row(time, device) for device in time.devices),
+        streams=_streams(time),
+    )  # fmt: skip
 
 
-def _columns(work: pl.DataFrame) -> tuple[Int64, Int64]:
-    return work["start_ns"].to_numpy(), work["duration_ns"].to_numpy()
+def _covered(time: DeviceTime, mine: Bool | Int64) -> int:
+    return covered(time.start[mine], time.duration[mine])
 
 
-def _busy(work: pl.DataFrame) -> int:
-    return covered(*_columns(work))
+def _exposed(time: DeviceTime, device: Bool, mine: Bool) -> int:
+    these, others = device & mine, device & ~mine
+    return exposed((time.start[these], time.duration[these]), (time.start[others], time.duration[others]))
 
 
-def _phase_time(clock: Clock, work: pl.DataFrame | None, phase: Phase, steps: int) -> int | None:
+def _inner_idle(device: _Device) -> int:
+    if not len(device.busy[0]):
+        return 0
+    first, last = device.busy[0][:1], device.busy[1][-1:]
+    return sum(int(within(cause, first, last)[0]) for cause in device.idle.all())
+
+
+def _device_row(time: DeviceTime, device: _Device) -> DeviceRow:
+    parts = device.parts(np.array(time.window[:1]), np.array(time.window[1:]))
+    busy, outside, host, stream, other = (int(part[0]) for part in parts)
+    return DeviceRow(
+        device=device.number, work=int(device.mine.sum()), kernel_time_ns=int(time.duration[device.mine].sum()),
+        busy_ns=busy, outside_ns=outside, host_idle_ns=host, stream_idle_ns=stream, other_idle_ns=other,
+    )  # fmt: skip
+
+
+def _streams(time: DeviceTime) -> tuple[StreamRow, ...]:
+    """One row a stream, by device, the busiest first."""
+    rows = []
+    for device in time.devices:
+        for stream in np.unique(time.stream[device.mine]).tolist():
+            mine = device.mine & (time.stream == stream)
+            spent = np.zeros(len(_CLASSES), dtype=np.int64)
+            np.add.at(spent, time.operator_class[mine], time.duration[mine])
+            rows.append(
+                StreamRow(
+                    device=device.number, stream=stream, work=int(mine.sum()), busy_ns=_covered(time, mine),
+                    kernel_time_ns=int(time.duration[mine].sum()),
+                    classes={name: int(ns) for name, ns in zip(OperatorClass, spent, strict=True) if ns},
+                )
+            )  # fmt: skip
+    return tuple(sorted(rows, key=lambda row: (row.device, -row.busy_ns, row.stream)))
+
+
+def _phase_time(clock: Clock, time: DeviceTime | None, phase: Phase, steps: int) -> int | None:
     """Wall time of a phase on the CPU, busy time of its device work on an accelerator; `None` where it has none."""
-    if work is not None:
-        mine = work.filter(pl.col("phase") == str(phase))
-        return _busy(mine) // steps if len(mine) else None
+    if time is not None:
+        return _device_phase_time(time, time.phase == _PHASES.index(phase))
     spans = [end - start for start, end, found in clock.spans if found is phase]
     return sum(spans) // steps if spans else None
+
+
+def _device_phase_time(time: DeviceTime, mine: Bool) -> int | None:
+    """The median over the steps of the union of the phase's work."""
+    if not mine.any():
+        return None
+    spent = []
+    rows = np.flatnonzero(mine)
+    rows = rows[np.argsort(time.step[rows], kind="stable")]
+    bounds = np.searchsorted(time.step[rows], np.arange(1, len(time.step_start)))
+    for now in np.split(rows, bounds):
+        spent.append(time.mean(_covered(time, now[device.mine[now]]) for device in time.devices))
+    return _median(spent)
 
 
 def _median(values: Sequence[int]) -> int | None:

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -16,8 +16,9 @@ from opanatomy.capture.memory import PeakMeter, limited_to_available, memory_of,
 from opanatomy.capture.quiet import one_line, quiet_libraries
 from opanatomy.capture.ranges import module_ranges
 from opanatomy.capture.stepper import Stepper, make_optimizer
+from opanatomy.capture.unrecorded import observed_calls
 from opanatomy.errors import CaptureError, OpanatomyError, OutOfMemory
-from opanatomy.model import Capture, Memory, Phase, Workload
+from opanatomy.model import Capture, Memory, ObservedCall, Phase, Workload
 
 if TYPE_CHECKING:
     import torch
@@ -146,6 +147,7 @@ class _Run:
     meter: PeakMeter
     progress: Progress
     activations_bytes: int | None = None
+    observed: list[ObservedCall] = field(default_factory=list)
     memory: Memory | None = None
 
     def record(self, trace: Path) -> None:
@@ -167,15 +169,25 @@ class _Run:
             watched: AbstractContextManager[None] = (
                 _watched(self.subject.module, self.progress) if number == 0 else nullcontext()
             )
-            with watched, self._measured_activations(number == count - 1):
+            with watched, self._measured(number == count - 1):
                 last = self._clocked()
         return last
 
     @contextmanager
-    def _measured_activations(self, wanted: bool) -> Iterator[None]:
-        """Saved tensors cannot be seen through recomputation or compiled code: then the figure stays unknown."""
-        options = self.options
-        if not wanted or options.inference or options.compiled or options.checkpointing:
+    def _measured(self, wanted: bool) -> Iterator[None]:
+        """See what the profiled step must not be slowed by: saved tensors, arguments that Kineto drops.
+
+        Saved tensors cannot be seen through recomputation, nothing through compiled code: then it stays unknown.
+        """
+        if not wanted or self.options.compiled:
+            yield
+            return
+        with observed_calls() as self.observed, self._measured_activations():
+            yield
+
+    @contextmanager
+    def _measured_activations(self) -> Iterator[None]:
+        if self.options.inference or self.options.checkpointing:
             yield
             return
         module = self.subject.module
@@ -240,6 +252,7 @@ class _Run:
             modules=modules,
             lists=lists,
             list_arguments=arguments,
+            observed=tuple(self.observed),
         )
 
 

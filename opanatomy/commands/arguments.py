@@ -13,7 +13,8 @@ EXAMPLES = """examples:
   opanatomy profile google-bert/bert-large-uncased --batch 4
   opanatomy profile gpt2 --amp bf16 --optimizer adamw -o gpt2.json
   opanatomy profile meta-llama/Llama-3.1-8B --layers 2 --checkpointing
-  opanatomy analyze trace.json.gz
+  opanatomy analyze trace.json.gz --trace annotated.json.gz
+  opanatomy analyze ranks/ -f json
 
 exit codes: 0 done, 1 failed, 2 wrong usage, 3 a gate was not met, 130 interrupted"""
 
@@ -104,11 +105,21 @@ def _add_step(group: argparse._ArgumentGroup) -> None:
 def _add_analyze(verbs: argparse._SubParsersAction[Parser]) -> None:
     parser = verbs.add_parser(
         "analyze",
-        help="report on a torch.profiler trace",
-        description="Report the anatomy of the step in a torch.profiler trace (.json or .json.gz).",
+        help="report on torch.profiler traces",
+        description="Report the anatomy of the steps in a torch.profiler trace (.json or .json.gz), or of the ranks of"
+        " one run in several traces, a folder or a zip.",
     )
-    parser.add_argument("trace", metavar="TRACE", help="a Chrome trace that torch.profiler exported")
+    parser.add_argument(
+        "trace", metavar="TRACE", nargs="+", help="a trace; several, a folder or a zip: one for each rank"
+    )
     _add_output(parser.add_argument_group("the report"))
+    trace = parser.add_argument_group("the annotated trace")
+    trace.add_argument(
+        "--trace", dest="annotated", metavar="FILE", help="write the trace back with classes, phases and rates in it"
+    )
+    trace.add_argument(
+        "--redact", action="store_true", help="also leave out paths, call stacks, argument strings, hosts and users"
+    )
 
 
 def _add_explain(verbs: argparse._SubParsersAction[Parser]) -> None:

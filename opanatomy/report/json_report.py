@@ -13,14 +13,13 @@ from opanatomy.model import SCHEMA, Anatomy
 #: The keys of schema 1 in the order of the file.
 _SECTIONS: Final = (
     "schema", "provenance", "environment", "workload", "conventions", "step", "classes", "ratios", "operators",
-    "kernels", "modules", "memory", "timeline", "device", "ledger", "ranks", "warnings",
+    "kernels", "modules", "memory", "timeline", "device", "ledger", "collectives",
+    "ranks", "spread", "warnings",
 )  # fmt: skip
 
 #: Keys of schema 1 that no record carries yet.
 _RESERVED: Final[dict[str, dict[str, object]]] = {
     "memory": {"timeline": []},
-    "timeline": {"streams": []},
-    "device": {"sm_efficiency": None, "occupancy": None, "tensor_core_ns": None},
 }
 
 

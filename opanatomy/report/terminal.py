@@ -10,8 +10,9 @@ from typing import Final
 from rich.console import Console
 from rich.text import Text
 
-from opanatomy.model import Anatomy, KernelRow, OperatorClass, OperatorRow
+from opanatomy.model import Anatomy, KernelRow, OperatorClass, OperatorRow, Timeline
 from opanatomy.report import tables, units
+from opanatomy.report.ranks import collective_table, rank_table
 from opanatomy.report.table import PAGE, cut, prose
 from opanatomy.report.verdict import verdict
 
@@ -32,6 +33,8 @@ def terminal_report(anatomy: Anatomy, *, width: int = 80, color: bool = False, t
         tables.ratio_table(anatomy, width, color),
         tables.paper_table(anatomy, width, color),
         tables.operator_table(anatomy, width, color, top),
+        collective_table(anatomy, width, color),
+        rank_table(anatomy, width),
         tables.memory_table(anatomy, width),
         _facts(_ledger(anatomy), width),
         _facts([("warning", warning) for warning in anatomy.warnings], width, style="yellow"),
@@ -85,7 +88,16 @@ def _what_ran(anatomy: Anatomy) -> list[Fact]:
         ("device", _device(anatomy)),
         ("software", _list(f"{name} {version}" for name, version in libraries if version)),
         ("trace", anatomy.provenance.trace or ""),
+        ("rank", _rank(anatomy)),
     ]
+
+
+def _rank(anatomy: Anatomy) -> str:
+    """Which rank a trace is of; of several there is a table."""
+    if len(anatomy.ranks) != 1 or anatomy.ranks[0].rank is None:
+        return ""
+    rank, world = anatomy.ranks[0].rank, anatomy.ranks[0].world_size
+    return f"{rank} of {world}" if world else str(rank)
 
 
 def _parameters(anatomy: Anatomy) -> str | None:
@@ -133,9 +145,57 @@ def _step(anatomy: Anatomy) -> list[Fact]:
         ("framework", f"{framework}: dispatch, autograd, Python" if framework else ""),
         ("device", _busy(anatomy)),
         ("overlap", _list(f"{name} {_part(ns, timeline.window_ns)}" for name, ns in hidden if ns)),
+        ("idle", _idle(timeline)),
+        ("launches", _launches(timeline)),
+        ("estimates", _estimates(anatomy)),
         ("ceilings", f"{ceilings} ({device.source})" if ceilings and device.source else ceilings),
         ("reached", _list(f"{name} {units.share(part, 1)}" for name, part in reached if part is not None)),
     ]
+
+
+def _idle(timeline: Timeline) -> str:
+    """What the idle time of the window was spent on."""
+    parts = (
+        ("host-bound", timeline.host_idle_ns),
+        ("stream waits", timeline.stream_idle_ns),
+        ("other", timeline.other_idle_ns),
+        ("busy with another step's work", timeline.outside_ns),
+    )
+    return _list(f"{name} {_part(ns, timeline.window_ns)}" for name, ns in parts if ns)
+
+
+def _launches(timeline: Timeline) -> str:
+    """How many kernels the host launched, what that cost it, and how many were hardly worth it."""
+    launching = timeline.launching
+    if launching is None or not launching.calls:
+        return ""
+    mean = launching.delay_ns // launching.delayed if launching.delayed else None
+    kernels, tiny = launching.kernels, units.duration(launching.tiny_below_ns)
+    return _list(
+        (
+            f"{units.count(launching.calls)} in {units.duration(launching.call_ns)} of the host",
+            None if mean is None else f"mean delay {units.duration(mean)}",
+            f"{units.share(launching.tiny_kernels, kernels)} of the kernels below {tiny} take"
+            f" {units.share(launching.tiny_kernel_ns, launching.kernel_ns)} of their time"
+            if kernels
+            else None,
+        )
+    )
+
+
+def _estimates(anatomy: Anatomy) -> str:
+    """Kineto's estimates of how full the device was, and the time on tensor cores by kernel names."""
+    device, tensor = anatomy.device, anatomy.device.tensor_core_ns
+    kernel_time = anatomy.timeline.launching.kernel_ns if anatomy.timeline.launching else None
+    fractions = (("SM efficiency", device.sm_efficiency), ("occupancy", device.occupancy))
+    return _list(
+        (
+            *(f"{name} {units.share(part, 1)}" for name, part in fractions if part is not None),
+            f"tensor cores {units.share(tensor, kernel_time)} of kernel time"
+            if tensor is not None and kernel_time
+            else None,
+        )
+    )
 
 
 def _wall(anatomy: Anatomy) -> str | None:

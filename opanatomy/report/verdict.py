@@ -40,9 +40,10 @@ def _waiting(anatomy: Anatomy) -> str | None:
             return None
         framework = share(step.framework_ns, step.wall_ns)
         return f"{framework} of the step is framework (dispatch, autograd, Python), not operators."
-    if timeline.idle_ns < WAITING * timeline.window_ns or not timeline.window_ns:
+    waiting_ns = timeline.idle_ns if timeline.host_idle_ns is None else timeline.host_idle_ns
+    if waiting_ns < WAITING * timeline.window_ns or not timeline.window_ns:
         return None
-    return f"The device waits for the host {share(timeline.idle_ns, timeline.window_ns)} of the step."
+    return f"The device waits for the host {share(waiting_ns, timeline.window_ns)} of the step."
 
 
 def _exposed(anatomy: Anatomy) -> str | None:

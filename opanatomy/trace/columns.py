@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from opanatomy.model import Capture, Environment, Signature
-from opanatomy.tables import DeviceWork, HostEvents, Launches
+from opanatomy.tables import DeviceWork, HostEvents, Launches, Message
 
 
 @dataclass(slots=True, kw_only=True)
@@ -25,6 +25,9 @@ class Trace:
     text_bytes: int = 0
     #: The distinct argument lists of the operators, numbered by `host.signature`.
     signatures: list[Signature | None] = field(default_factory=list)
+    #: The messages of collectives, by row of `work` and by thread and start of a host event.
+    work_messages: dict[int, Message] = field(default_factory=dict)
+    host_messages: dict[tuple[int, int], Message] = field(default_factory=dict)
 
     @property
     def on_device(self) -> bool:

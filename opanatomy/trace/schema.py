@@ -8,27 +8,44 @@ of copies.
 from __future__ import annotations
 
 from decimal import Decimal
+from typing import Annotated, TypeAlias
 
 import msgspec
-from msgspec import Raw, field
+from msgspec import Meta, Raw, field
+
+#: What fits a column; an event with a larger number is decoded field by field, without that number.
+Number: TypeAlias = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+#: Times (microseconds) that a trace can have, 1938 to 2096 where they count from 1970, and the longest duration.
+TIMES_US = (-1e15, 4e15)
+LONGEST_US = 1e13
+Time: TypeAlias = Annotated[float, Meta(ge=TIMES_US[0], le=TIMES_US[1])]
+Duration: TypeAlias = Annotated[float, Meta(ge=-LONGEST_US, le=LONGEST_US)]
 
 
 class Args(msgspec.Struct, gc=False):
     """The `args` of an event."""
 
-    external_id: int | None = field(default=None, name="External id")
-    external_id_2021: int | None = field(default=None, name="external id")
-    correlation: int | None = None
-    sequence: int | None = field(default=None, name="Sequence number")
-    sequence_2021: int | None = field(default=None, name="Seq number")
-    forward_thread: int | None = field(default=None, name="Fwd thread id")
+    external_id: Number | None = field(default=None, name="External id")
+    external_id_2021: Number | None = field(default=None, name="external id")
+    correlation: Number | None = None
+    sequence: Number | None = field(default=None, name="Sequence number")
+    sequence_2021: Number | None = field(default=None, name="Seq number")
+    forward_thread: Number | None = field(default=None, name="Fwd thread id")
     dims: Raw = field(default=Raw(), name="Input Dims")
     dims_2021: Raw = field(default=Raw(), name="Input dims")
     types: Raw = field(default=Raw(), name="Input type")
     strides: Raw = field(default=Raw(), name="Input Strides")
     constants: Raw = field(default=Raw(), name="Concrete Inputs")
-    device: int | str | None = None
-    stream: int | str | None = None
+    device: Number | str | None = None
+    stream: Number | str | None = None
+    blocks_per_sm: float | str | None = field(default=None, name="blocks per SM")
+    occupancy: float | str | None = field(default=None, name="est. achieved occupancy %")
+    #: What a collective says of its message: `record_param_comms` and NCCL kernels of torch 2.2 and later.
+    collective: Raw = field(default=Raw(), name="Collective name")
+    in_elements: Raw = field(default=Raw(), name="In msg nelems")
+    out_elements: Raw = field(default=Raw(), name="Out msg nelems")
+    group_size: Raw = field(default=Raw(), name="Group size")
+    message_dtype: Raw = field(default=Raw(), name="dtype")
 
 
 class Event(msgspec.Struct, gc=False):
@@ -37,10 +54,10 @@ class Event(msgspec.Struct, gc=False):
     ph: str = ""
     cat: str | None = None
     name: str | None = None
-    pid: int | str | None = None
-    tid: int | str | None = None
-    ts: float | str | None = None
-    dur: float | str | None = None
+    pid: Number | str | None = None
+    tid: Number | str | None = None
+    ts: Time | None = None
+    dur: Duration | None = None
     args: Args | None = None
 
 

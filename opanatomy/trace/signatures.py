@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from typing import Any, TypeAlias
+from collections.abc import Iterator, Sequence
+from math import prod
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
 from opanatomy.model import Argument, Signature, Tensor
+from opanatomy.trace.decoding import NOT_DECODABLE
 
 #: Raw JSON of "Input Dims", "Input type", "Input Strides", "Concrete Inputs"; and each tensor list in turn as text
 #: (`float32[2,3];float32[4]`), bars between, where a capture told it.
@@ -26,22 +28,54 @@ DTYPES = {
     "c10::complex<float>": "complex64", "c10::complex<double>": "complex128", "c10::complex<c10::Half>": "complex32",
 }  # fmt: skip
 
-_LIST = re.compile(r"^\[(.*)\]$", re.DOTALL)
+#: A tensor of a list as a capture told it: `float32[2,3]`.
+_TOLD = re.compile(r"^(\w*)\[((?:\d{1,15},)*\d{1,15})?\]$", re.ASCII)
+#: More dimensions than torch has (64), elements than any memory, elements of argument lists than real traces have.
+_MOST_DIMENSIONS: Final = 64
+_MOST_ELEMENTS: Final = 1 << 50
+_MOST_VALUES: Final = 500_000
+
+
+class _Implausible(ValueError):
+    """What no call can have been given: negative or gigantic sizes, sizes that are no numbers."""
+
+
+def parse_signatures(raw: Sequence[RawArguments], warnings: list[str]) -> list[Signature | None]:
+    """The signature of each argument list; `None` (and a warning) for those beyond what fits into memory."""
+    left = _MOST_VALUES
+    found: list[Signature | None] = []
+    unread = 0
+    for one in raw:
+        left -= sum(text.count(b",") + text.count(b"[") for text in one[:4])
+        unread += left < 0
+        found.append(parse_signature(one) if left >= 0 else None)
+    if unread:
+        warnings.append(f"{unread:,} of {len(raw):,} distinct argument lists are more than can be kept: without costs")
+    return found
 
 
 def parse_signature(raw: RawArguments) -> Signature | None:
-    """The arguments of a call; `None` where the trace recorded no shapes."""
+    """The arguments of a call; `None` where the trace recorded no shapes, or shapes that cannot be.
+
+    Where it recorded no types (2021), what has a shape is a tensor of unknown type and all else absent.
+    """
     dims, types = _decode(raw[0]), _decode(raw[1])
-    if dims is None or types is None or len(dims) != len(types):
+    if dims is None or (raw[1] and (types is None or len(types) != len(dims))):
         return None
     strides = _decode(raw[2]) or []
     constants = _decode(raw[3]) or []
     lists = iter(raw[4].split("|"))
     values = []
-    for index, (shape, kind) in enumerate(zip(dims, types, strict=True)):
-        stride = strides[index] if index < len(strides) else None
-        text = constants[index] if index < len(constants) else ""
-        values.append(_argument(shape, kind, stride, text, lists))
+    try:
+        for index, shape in enumerate(dims):
+            if types is None:
+                values.append(_untyped(shape))
+                continue
+            stride = strides[index] if index < len(strides) else None
+            text = constants[index] if index < len(constants) else ""
+            values.append(_argument(shape, types[index], stride, text, lists))
+    except _Implausible:
+        return None
     return Signature(tuple(values))
 
 
@@ -50,7 +84,7 @@ def _decode(text: bytes) -> list[Any] | None:
         return None
     try:
         value = msgspec.json.decode(text)
-    except msgspec.DecodeError:
+    except NOT_DECODABLE:
         return None
     return value if isinstance(value, list) else None
 
@@ -59,31 +93,53 @@ def _argument(shape: Any, kind: Any, stride: Any, text: Any, lists: Iterator[str
     if not isinstance(kind, str) or not isinstance(shape, list):
         return None
     if kind in DTYPES:
-        return Tensor(tuple(shape), DTYPES[kind], _strides(shape, stride))
+        return Tensor(_sizes(shape), DTYPES[kind], _strides(shape, stride))
     if kind in ("TensorList", "GenericList"):
         return _tensor_list(shape, stride, next(lists, ""))
     return parse_constant(text) if isinstance(text, str) else None
 
 
+def _untyped(shape: Any) -> Argument:
+    """A tensor, or a list of them, where the trace has shapes alone: a number looks like a 0-dimensional tensor."""
+    if not isinstance(shape, list) or not shape:
+        return None
+    if all(isinstance(item, list) for item in shape):
+        return tuple(Tensor(_sizes(item), None) for item in shape)
+    return Tensor(_sizes(shape), None)
+
+
+def _sizes(shape: list[Any]) -> tuple[int, ...]:
+    """The sizes of a tensor, which must be such as a tensor can have."""
+    if len(shape) > _MOST_DIMENSIONS or not all(type(size) is int and size >= 0 for size in shape):
+        raise _Implausible(f"{shape} are no sizes of a tensor")
+    if prod(size for size in shape if size) > _MOST_ELEMENTS:
+        raise _Implausible(f"{shape} is more than a petabyte")
+    return tuple(shape)
+
+
 def _tensor_list(shapes: list[Any], strides: Any, told: str) -> Argument:
     """The tensors of a list; `None` where neither the trace nor the capture knows them (Kineto drops long lists)."""
     if told:
-        return tuple(
-            Tensor(tuple(map(int, sizes.split(","))) if sizes else (), dtype or None)
-            for dtype, sizes in (item.rstrip("]").split("[") for item in told.split(";"))
-        )
+        return tuple(_told_tensor(item) for item in told.split(";"))
     if not shapes:
         return None
     known = strides if isinstance(strides, list) and len(strides) == len(shapes) else [None] * len(shapes)
     return tuple(
-        Tensor(tuple(item), None, _strides(item, own))
+        Tensor(_sizes(item), None, _strides(item, own))
         for item, own in zip(shapes, known, strict=True)
         if isinstance(item, list)
     )
 
 
-def _strides(shape: Any, stride: Any) -> tuple[int, ...] | None:
-    if not isinstance(stride, list) or len(stride) != len(shape):
+def _told_tensor(text: str) -> Tensor:
+    found = _TOLD.match(text)
+    if not found:
+        raise _Implausible(f"{text} is no tensor")
+    return Tensor(_sizes([int(size) for size in (found[2] or "").split(",") if size]), found[1] or None)
+
+
+def _strides(shape: list[Any], stride: Any) -> tuple[int, ...] | None:
+    if not isinstance(stride, list) or len(stride) != len(shape) or not all(type(step) is int for step in stride):
         return None
     return tuple(stride)
 
@@ -95,12 +151,17 @@ def parse_constant(text: str) -> Argument:
         return None
     if text in ("True", "False"):
         return text == "True"
-    match = _LIST.match(text)
-    if match:
-        return tuple(parse_constant(item) for item in match[1].split(",")) if match[1].strip() else ()
-    for convert in (int, float):
-        try:
-            return convert(text)
-        except ValueError:
-            continue
-    return text
+    if text[0] == "[" and text[-1] == "]" and len(text) > 1:
+        inner = text[1:-1]
+        if "[" in inner:
+            return text
+        return tuple(parse_constant(item) for item in inner.split(",")) if inner.strip() else ()
+    try:
+        number = int(text)
+        return number if abs(number) < 1 << 63 else float(number)
+    except (ValueError, OverflowError):
+        pass
+    try:
+        return float(text)
+    except ValueError:
+        return text

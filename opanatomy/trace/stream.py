@@ -5,30 +5,27 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol, cast
-
-import msgspec
+from typing import BinaryIO, Final
 
 from opanatomy.errors import TraceError
-from opanatomy.trace.schema import Event, ExactEvent
+from opanatomy.trace.decoding import EventDecoder
+from opanatomy.trace.header import LONGEST_METADATA, read_metadata
+from opanatomy.trace.packed import Decompressor, open_text
+from opanatomy.trace.salvage import last_boundary, next_boundary, salvage
+from opanatomy.trace.schema import Event
 
-CHUNK = 4 << 20
-#: A single event larger than this is no trace.
-LONGEST_EVENT = 64 << 20
+CHUNK = 1 << 20
+#: gzip packs traces 15 to 75 times; what it packs better than this, beyond the first megabytes, is a bomb.
+_PACKED_MOST: Final = 200
+_PACKED_FROM: Final = 16 << 20
+#: From this many entries on that are no events, most of them, a file is no trace.
+_LOST_MOST: Final = 100_000
+#: `}, {` with as much white space as anybody writes.
+_LONGEST_BOUNDARY: Final = 256
 
 _EVENTS_KEY = re.compile(rb'(?<!\\)"traceEvents"\s*:\s*\[')
-_BOUNDARY = re.compile(rb"\}\s*,\s*\{")
-_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
-_NOT_JSON = re.compile(rb"(?<=[:,\[\s])(?:NaN|-?Infinity|-?inf|-?nan)(?=[,\]}\s])")
-_CONTROL = bytes(32 if code < 32 else code for code in range(256))
-
-
-class Decompressor(Protocol):
-    """A file object to read decompressed bytes from."""
-
-    def read(self, size: int, /) -> bytes:
-        """At most `size` bytes, none at the end."""
-        ...
+_SEPARATORS: Final = b", \t\r\n"
+_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 
 
 class EventStream:
@@ -39,41 +36,53 @@ class EventStream:
         self.metadata: dict[str, object] = {}
         self.warnings: list[str] = []
         self.text_bytes = 0
+        self.events = 0
+        #: Whether the text ends before the array of events does.
+        self.cut_off = False
+        self._lost = 0
+        self._damage = ""
+        self._closed = False
         self._buffer = b""
+        self._file_bytes = 0
         self._ended = False
-        self._exact = False
-        self._decoder: msgspec.json.Decoder[list[Event]] = msgspec.json.Decoder(list[Event])
+        self._adrift = False
+        self._decoder = EventDecoder()
+        self._raw: BinaryIO
 
     def __iter__(self) -> Iterator[list[Event]]:
         try:
             with self.path.open("rb") as raw:
-                yield from self._batches(_open_text(raw))
+                self._raw = raw
+                self._file_bytes = raw.seek(0, 2)
+                raw.seek(0)
+                yield from self._batches(open_text(raw))
         except OSError as error:
             raise TraceError(f"cannot read the trace {self.path}: {error.strerror or error}") from error
 
     def _batches(self, text: Decompressor) -> Iterator[list[Event]]:
         head = self._find_events(text)
-        tail: bytes | None = None
-        wanted = 0
-        while tail is None:
-            if self._ended or len(self._buffer) >= wanted:
-                events, self._buffer, tail = self._take()
-                wanted = 0 if events else 2 * len(self._buffer)
-                if events:
-                    yield events
-                if tail is None and self._ended:
-                    inside = " inside an event" if self._buffer.strip() else ""
-                    self.warnings.append(f"the file is cut off{inside}; it is read up to the cut")
-                    return
-            if tail is None:
-                self._more(text)
-        self._buffer = tail
-        while self._more(text):
-            pass
-        self._finish(head, self._buffer)
+        while True:
+            before = len(self._buffer)
+            events = self._take()
+            self.events += len(events)
+            if events:
+                yield events
+            if self._closed or self._ended:
+                break
+            # An event that is not complete is looked at again when its text has doubled.
+            self._more(text, before if len(self._buffer) == before else 1)
+        if self._closed:
+            self._finish(head, text)
+        else:
+            self.cut_off = True
+            self._tell_cut()
+            self.metadata = read_metadata(head, b"}", self.warnings) if head else {}
+        self._tell_lost()
 
     def _find_events(self, text: Decompressor) -> bytes:
         """The text before the first event; the buffer then starts at that event."""
+        self._more(text)
+        self._buffer = self._buffer.removeprefix(_BYTE_ORDER_MARK)
         while True:
             start = self._buffer.lstrip()[:1]
             if start == b"[":
@@ -85,161 +94,85 @@ class EventStream:
             if match:
                 head, self._buffer = self._buffer[: match.start()], self._buffer[match.end() :]
                 return head
-            if not self._more(text):
-                raise TraceError(f'{self.path} is not a trace: it has no "traceEvents" - give a torch.profiler trace')
+            if self._ended or len(self._buffer) > LONGEST_METADATA:
+                where = "" if self._ended else f" in its first {LONGEST_METADATA >> 20} MiB"
+                raise TraceError(
+                    f'{self.path} is not a trace: it has no "traceEvents"{where} - give a torch.profiler trace'
+                )
+            self._more(text)
 
-    def _more(self, text: Decompressor) -> bool:
-        if self._ended:
-            return False
-        try:
-            chunk = text.read(CHUNK)
-        except (EOFError, OSError) as error:
-            self.warnings.append(f"the compressed file is damaged or cut off ({error}); read up to there")
-            chunk = b""
-        self._ended = not chunk
-        self.text_bytes += len(chunk)
-        self._buffer += chunk
-        if len(self._buffer) > LONGEST_EVENT:
-            raise TraceError(f"cannot read {self.path}: one entry is larger than 64 MiB - is this a trace?")
-        return bool(chunk)
-
-    def _take(self) -> tuple[list[Event], bytes, bytes | None]:
-        """(events decoded, text left, text behind the array where it ended)."""
-        cut = 0 if self._ended else _last_boundary(self._buffer)
-        if cut:
-            events = self._decode(self._buffer[:cut])
-            if events is not None:
-                return events, self._buffer[cut:].lstrip(b", \t\r\n"), None
-        return self._take_slowly()
-
-    def _take_slowly(self) -> tuple[list[Event], bytes, bytes | None]:
-        """The same by matching brackets: for the end of the array and for text that is not quite JSON."""
-        buffer = self._buffer
-        cuts, array_end = _match_events(buffer)
-        stop = array_end if array_end is not None else (cuts[-1] if cuts else 0)
-        events = self._decode(buffer[:stop])
-        if events is None:
-            events = self._decode_each(cuts)
-        if array_end is not None:
-            return events, b"", buffer[array_end + 1 :]
-        return events, buffer[stop:].lstrip(b", \t\r\n"), None
-
-    def _decode(self, text: bytes) -> list[Event] | None:
-        try:
-            events = self._decoder.decode(b"[" + text.rstrip(b", \t\r\n") + b"]")
-        except (msgspec.DecodeError, RecursionError):
+    def _more(self, text: Decompressor, least: int = 1) -> None:
+        """Append at least so many bytes to the buffer, fewer at the end of the text."""
+        pieces = [self._buffer]
+        while least > 0 and not self._ended:
             try:
-                repaired = _NOT_JSON.sub(b"null", text.translate(_CONTROL))
-                events = self._decoder.decode(b"[" + repaired.rstrip(b", ") + b"]")
-            except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-                return None
-        except UnicodeDecodeError:
-            return None
-        if not self._exact and _needs_exact(events):
-            self._exact = True
-            self._decoder = cast("msgspec.json.Decoder[list[Event]]", msgspec.json.Decoder(list[ExactEvent]))
-            return self._decode(text)
-        return events
+                chunk = text.read(CHUNK)
+            except (EOFError, OSError) as error:
+                self._damage = str(error)
+                chunk = b""
+            self._ended = not chunk
+            least -= len(chunk)
+            self.text_bytes += len(chunk)
+            pieces.append(chunk)
+        self._buffer = b"".join(pieces)
+        packed = self._raw.tell()
+        if self.text_bytes > max(_PACKED_FROM, _PACKED_MOST * packed):
+            raise TraceError(
+                f"cannot read {self.path}: {packed / 1e6:.2f} MB of it unpack to more than"
+                f" {self.text_bytes / 1e6:.0f} MB, as no trace does - is this a gzip bomb?"
+            )
 
-    def _decode_each(self, cuts: list[int]) -> list[Event]:
-        found: list[Event] = []
-        lost = 0
-        start = 0
-        for cut in cuts:
-            events = self._decode(self._buffer[start:cut].lstrip(b", \t\r\n"))
-            lost += events is None
-            found.extend(events or ())
-            start = cut
-        if lost:
-            self.warnings.append(f"{lost} events are not valid JSON and were left out")
-        return found
+    def _take(self) -> list[Event]:
+        """The events of the buffer, which is then what is left of it."""
+        if self._adrift:
+            found = next_boundary(self._buffer)
+            if found < 0:
+                self._buffer = self._buffer[-_LONGEST_BOUNDARY:]
+                return []
+            self._buffer, self._adrift = self._buffer[found:], False
+        self._buffer = self._buffer.lstrip(_SEPARATORS)
+        cut = 0 if self._ended else last_boundary(self._buffer)
+        events = self._decoder.many(self._buffer[:cut]) if cut else None
+        if events is not None:
+            self._buffer = self._buffer[cut:]
+            return events
+        return self._salvage()
 
-    def _finish(self, head: bytes, tail: bytes) -> None:
-        if not head:
+    def _salvage(self) -> list[Event]:
+        found = salvage(self._buffer, self._decoder, whole=self._ended)
+        self._lost += found.lost
+        self._closed, self._adrift = found.closed, found.adrift
+        self._buffer = self._buffer[found.rest + found.closed :]
+        if self._lost > max(_LOST_MOST, self.events + len(found.events)):
+            raise TraceError(f"cannot read {self.path}: {self._lost:,} of its entries are no events - is this a trace?")
+        return found.events
+
+    def _finish(self, head: bytes, text: Decompressor) -> None:
+        """Read what follows the events; the metadata are before and behind them."""
+        while not self._ended and len(self._buffer) <= LONGEST_METADATA:
+            self._more(text)
+        tail, self._buffer = self._buffer, b""
+        if len(tail) > LONGEST_METADATA:
+            self.warnings.append(f"more than {LONGEST_METADATA >> 20} MiB follow the events; they are left out")
+            tail = b"}"
+        elif self._damage:
+            self.warnings.append(f"the compressed file is damaged behind its {self.events:,} events ({self._damage})")
+        if head:
+            self.metadata = read_metadata(head, tail if tail.strip() else b"}", self.warnings)
+
+    def _tell_cut(self) -> None:
+        inside = " inside an event" if self._buffer.strip() else ""
+        read = f"{self.events:,} events in {self.text_bytes / 1e6:.2f} MB of text"
+        if not self._damage:
+            self.warnings.append(f"the file is cut off{inside}; it is read up to the cut: {read}")
             return
-        closing = tail if tail.strip() else b"}"
-        text = (head + b'"traceEvents":[]' + closing).translate(_CONTROL)
-        try:
-            self.metadata = msgspec.json.decode(_NOT_JSON.sub(b"null", text), type=dict[str, object])
-        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-            self.warnings.append(f"the trace's metadata cannot be read ({error})")
+        at = self._raw.tell()
+        place = f" after {100 * at / self._file_bytes:.1f} % of its bytes" if at < self._file_bytes else ""
+        self.warnings.append(
+            f"the compressed file is damaged or cut off{place} ({self._damage}); it is read up to there: {read}"
+        )
 
-
-class Gunzip:
-    """Decompressed bytes of a gzip file; what comes before damage is given before the damage is raised."""
-
-    def __init__(self, raw: BinaryIO) -> None:
-        self._raw = raw
-        self._member = _new_member()
-
-    def read(self, size: int, /) -> bytes:
-        """At most `size` bytes, none at the end; `EOFError` where the file is cut off or damaged."""
-        while True:
-            packed = self._member.unconsumed_tail or (b"" if self._member.eof else self._raw.read(1 << 18))
-            if self._member.eof:
-                packed = self._member.unused_data or self._raw.read(1 << 18)
-                if packed[:2] != b"\x1f\x8b":
-                    return b""
-                self._member = _new_member()
-            elif not packed:
-                raise EOFError("it ends early")
-            text = self._decompress(packed, size)
-            if text:
-                return text
-
-    def _decompress(self, packed: bytes, size: int) -> bytes:
-        from isal import isal_zlib
-
-        try:
-            text: bytes = self._member.decompress(packed, size)
-        except isal_zlib.error as error:  # type: ignore[misc]  # the stub calls it a value
-            raise EOFError(str(error)) from error
-        return text
-
-
-def _new_member() -> Any:
-    from isal import isal_zlib
-
-    return isal_zlib.decompressobj(31)
-
-
-def _open_text(raw: BinaryIO) -> Decompressor:
-    magic = raw.read(2)
-    raw.seek(0)
-    return Gunzip(raw) if magic == b"\x1f\x8b" else raw
-
-
-def _last_boundary(buffer: bytes) -> int:
-    """Where to cut so that the text before holds whole events, most likely; 0 where there is no such place."""
-    end, step = len(buffer), 1 << 14
-    while end > 0:
-        low = max(0, end - step)
-        matches = list(_BOUNDARY.finditer(buffer, low, end))
-        if matches:
-            return matches[-1].start() + 1
-        if low == 0:
-            break
-        step *= 8
-    return 0
-
-
-def _match_events(buffer: bytes) -> tuple[list[int], int | None]:
-    """(the ends of the whole events, where the array closes) by counting brackets outside strings."""
-    depth = 0
-    cuts: list[int] = []
-    for match in _TOKEN.finditer(buffer):
-        token = match[0]
-        if token in (b"{", b"["):
-            depth += 1
-        elif token in (b"}", b"]"):
-            depth -= 1
-            if depth == 0:
-                cuts.append(match.end())
-            elif depth < 0:
-                return cuts, match.start()
-    return cuts, None
-
-
-def _needs_exact(events: list[Event]) -> bool:
-    """Whether a time has a fraction and is so large that a float cannot hold its nanoseconds."""
-    return any(type(event.ts) is float and event.ts > 9e12 and event.ts % 1 != 0 for event in events[:200])
+    def _tell_lost(self) -> None:
+        if self._lost:
+            entries = "entry is no valid event" if self._lost == 1 else "entries are no valid events"
+            self.warnings.append(f"{self._lost:,} {entries} and left out")

@@ -1,0 +1,161 @@
+"""Pieces of communication -> calls, time, bytes and bus bandwidth of each collective."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from opanatomy.model import ITEM_SIZE, Collective
+from opanatomy.tables import Message
+
+#: In the order of looking: `all_reduce` is looked for before `reduce`, names without `_` and in small letters.
+_NAMES: Final = {
+    "barrier": "barrier", "allreduce": "all_reduce", "reducescatter": "reduce_scatter", "allgather": "all_gather",
+    "alltoall": "all_to_all", "sendrecv": "send_recv", "broadcast": "broadcast", "scatter": "scatter",
+    "gather": "gather", "reduce": "reduce", "send": "send", "recv": "recv",
+}  # fmt: skip
+OTHER: Final = "other"
+
+#: c10's names of data types; torch's own are taken as they are.
+_DTYPES: Final = {
+    "float": "float32", "double": "float64", "half": "float16", "bfloat16": "bfloat16", "long": "int64", "int": "int32",
+    "short": "int16", "char": "int8", "byte": "uint8", "bool": "bool", "complexfloat": "complex64",
+    "complexdouble": "complex128",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Talk:
+    """One piece of communication; pieces with the same `call` are parts of one collective call."""
+
+    kernel: str
+    duration_ns: int
+    call: int
+    message: Message | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """The ranks of the run; `only_group` where the trace says that there is no group but all of them."""
+
+    size: int | None = None
+    only_group: bool = False
+
+
+_Key = tuple[str, "str | None", "int | None", bool]
+
+
+@dataclass(slots=True)
+class _Sum:
+    calls: int = 0
+    kernels: int = 0
+    time_ns: int = 0
+    sized_ns: int = 0
+    bytes: int | None = None
+
+
+def collectives_of(talks: Iterable[Talk], world: World) -> tuple[Collective, ...]:
+    """One row a collective, data type and group, the longest first; their times sum to that of all pieces."""
+    sums: dict[_Key, _Sum] = {}
+    seen: set[int] = set()
+    for talk in talks:
+        message = talk.message or Message("")
+        group = message.group_size or world.size
+        name = named(message.collective) or named(talk.kernel) or OTHER
+        dtype = dtype_of(message.dtype)
+        assumed = message.group_size is None and group is not None and not world.only_group
+        row = sums.setdefault((name, dtype, group, assumed), _Sum())
+        size = message_bytes(name, message, dtype, group)
+        row.kernels += 1
+        row.time_ns += talk.duration_ns
+        row.sized_ns += talk.duration_ns if size is not None else 0
+        if talk.call not in seen:
+            seen.add(talk.call)
+            row.calls += 1
+            row.bytes = row.bytes if size is None else (row.bytes or 0) + size
+    return _sorted(
+        with_bandwidth(
+            Collective(
+                collective=name, dtype=dtype, group_size=group, group_assumed=assumed, calls=row.calls,
+                kernels=row.kernels, time_ns=row.time_ns, sized_ns=row.sized_ns, bytes=row.bytes,
+                bus_bytes_per_second=None,
+            )
+        )
+        for (name, dtype, group, assumed), row in sums.items()
+    )  # fmt: skip
+
+
+def merged_collectives(rows: Iterable[Collective]) -> tuple[Collective, ...]:
+    """The rows of several ranks as those of all of them together."""
+    merged: dict[_Key, Collective] = {}
+    for row in rows:
+        key = (row.collective, row.dtype, row.group_size, row.group_assumed)
+        before = merged.get(key)
+        if before is None:
+            merged[key] = row
+            continue
+        known = [size for size in (before.bytes, row.bytes) if size is not None]
+        merged[key] = replace(
+            before, calls=before.calls + row.calls, kernels=before.kernels + row.kernels,
+            time_ns=before.time_ns + row.time_ns, sized_ns=before.sized_ns + row.sized_ns,
+            bytes=sum(known) if known else None,
+        )  # fmt: skip
+    return _sorted(map(with_bandwidth, merged.values()))
+
+
+def named(text: str) -> str | None:
+    """The collective that a name of c10d, of a backend or of a kernel stands for: `_allgather_base` is all_gather."""
+    plain = re.sub(r"[\W_]+", "", text).lower()
+    return next((name for part, name in _NAMES.items() if part in plain), None)
+
+
+def dtype_of(text: str | None) -> str | None:
+    """Torch's name of a data type that c10 (`BFloat16`) or torch itself wrote."""
+    if not text:
+        return None
+    plain = text.lower()
+    return plain if plain in ITEM_SIZE else _DTYPES.get(plain)
+
+
+def message_bytes(collective: str, message: Message, dtype: str | None, group: int | None) -> int | None:
+    """The size of the message as nccl-tests counts it: the whole buffer, whichever side has the whole."""
+    sent, got = message.in_elements, message.out_elements
+    if dtype is None:
+        return None
+    if collective in ("all_gather", "gather"):
+        elements = got or (sent * group if sent is not None and group else None)
+    elif collective in ("reduce_scatter", "scatter"):
+        elements = sent or (got * group if got is not None and group else None)
+    else:
+        elements = max((count for count in (sent, got) if count is not None), default=None)
+    return None if elements is None or elements < 0 else elements * ITEM_SIZE[dtype]
+
+
+def with_bandwidth(row: Collective) -> Collective:
+    """The row with its bus bandwidth, where size, time and group are known."""
+    factor = bus_factor(row.collective, row.group_size)
+    known = factor and row.bytes and row.sized_ns
+    rate = factor * row.bytes * 1e9 / row.sized_ns if known and factor and row.bytes else None
+    return replace(row, bus_bytes_per_second=rate)
+
+
+def bus_factor(collective: str, group: int | None) -> float | None:
+    """Bytes on the busiest link for each byte of the message (nccl-tests, PERFORMANCE.md)."""
+    if collective in (OTHER, "barrier"):
+        return None
+    if collective in ("broadcast", "reduce", "send", "recv", "send_recv"):
+        return 1.0
+    if group is None or group < 2:
+        return None
+    return (2 if collective == "all_reduce" else 1) * (group - 1) / group
+
+
+def _sorted(rows: Iterable[Collective]) -> tuple[Collective, ...]:
+    return tuple(
+        sorted(
+            rows,
+            key=lambda row: (-row.time_ns, row.collective, row.dtype or "", row.group_size or 0, row.group_assumed),
+        )
+    )

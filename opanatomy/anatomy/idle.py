@@ -1,0 +1,73 @@
+"""Why a device was idle: it waited for the host, for another stream, or for something else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from opanatomy.anatomy.intervals import Intervals
+from opanatomy.anatomy.queue import Queue
+from opanatomy.tables import Bool, Int64
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """The idle time of one device in the window, by cause."""
+
+    #: What comes next had not been launched when the device fell idle; nothing comes before the window ends.
+    host: Intervals
+    #: What comes next was already launched on a stream, and another stream worked last.
+    stream: Intervals
+    #: The rest: between two pieces of one stream, or with no launch record to tell.
+    other: Intervals
+
+    def all(self) -> tuple[Intervals, Intervals, Intervals]:
+        """The three causes in order."""
+        return self.host, self.stream, self.other
+
+
+@dataclass(frozen=True, slots=True)
+class _Gaps:
+    """Idle spans of a device; `last` and `following` are the work around each, -1 where there is none."""
+
+    start_ns: Int64
+    end_ns: Int64
+    last: Int64
+    following: Int64
+
+
+def idle_of(queue: Queue, device: int, window: tuple[int, int]) -> Idle:
+    """The idle time of `device`; work that was launched outside the window is no idleness."""
+    work = queue.work
+    rows = np.flatnonzero(work.device == device)
+    rows = rows[np.argsort(work.start_ns[rows], kind="stable")]
+    gaps = _gaps(work.start_ns[rows], work.start_ns[rows] + work.duration_ns[rows], window)
+    none = gaps.following < 0
+    following = rows[gaps.following] if len(rows) else gaps.following
+    last = rows[gaps.last] if len(rows) else gaps.last
+    launched = queue.launched_ns()[following] if len(rows) else gaps.following
+    late = none | (launched >= gaps.start_ns)
+    crossed = ~late & (launched >= 0) & (gaps.last >= 0) & (work.stream[following] != work.stream[last])
+    return Idle(host=_pick(gaps, late), stream=_pick(gaps, crossed), other=_pick(gaps, ~late & ~crossed))
+
+
+def _gaps(start: Int64, end: Int64, window: tuple[int, int]) -> _Gaps:
+    """The spans of the window that no work covers; `start` is sorted."""
+    if not len(start):
+        none = np.array([-1])
+        return _Gaps(np.array([window[0]]), np.array([window[1]]), none, none)
+    reached = np.maximum.accumulate(end)
+    farthest = np.maximum.accumulate(np.where(end == reached, np.arange(len(end)), 0))
+    before = np.flatnonzero(start[1:] > reached[:-1])
+    opens = np.concatenate(([window[0]], reached[before], reached[-1:]))
+    closes = np.concatenate((start[:1], start[before + 1], [window[1]]))
+    opens, closes = np.maximum(opens, window[0]), np.minimum(closes, window[1])
+    last = np.concatenate(([-1], farthest[before], farthest[-1:]))
+    following = np.concatenate(([0], before + 1, [-1]))
+    real = closes > opens
+    return _Gaps(opens[real], closes[real], last[real], following[real])
+
+
+def _pick(gaps: _Gaps, mine: Bool) -> Intervals:
+    return gaps.start_ns[mine], gaps.end_ns[mine]

@@ -1,0 +1,66 @@
+"""What launching cost: calls, host time, delays, the queue, kernels too short to be worth a launch."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from opanatomy.anatomy.queue import Queue
+from opanatomy.model import Launching
+from opanatomy.tables import Bool, Int64
+
+#: A launch costs the host and the device a few microseconds: a kernel that is not longer by much is all overhead.
+TINY_NS = 10_000
+
+_LAUNCH = re.compile(r"Launch(?!HostFunc)", re.IGNORECASE)
+_GRAPH = re.compile(r"GraphLaunch", re.IGNORECASE)
+#: Copies without `Async` return when they are done.
+_SYNCHRONIZE = re.compile(r"Synchronize|^(?:cuda|hip)Memcpy$|^hipMemcpyWithStream$")
+
+
+def launching_of(queue: Queue, window: tuple[int, int]) -> Launching:
+    """Launches and kernels of the `window` (on the host clock), over all devices."""
+    launches, work = queue.launches, queue.work
+    within = (launches.start_ns >= window[0]) & (launches.start_ns <= window[1])
+    calls = within & _named(queue, _LAUNCH)
+    waits = within & _named(queue, _SYNCHRONIZE)
+    kernel_ns = work.duration_ns[queue.kernels()]
+    tiny = kernel_ns < TINY_NS
+    launched, begun = _waits(queue)
+    delays = np.maximum(begun - launched, 0)
+    return Launching(
+        calls=int(calls.sum()), graph_calls=int((calls & _named(queue, _GRAPH)).sum()),
+        call_ns=int(launches.duration_ns[calls].sum()),
+        synchronizing_calls=int(waits.sum()), synchronizing_ns=int(launches.duration_ns[waits].sum()),
+        delayed=len(delays), delay_ns=int(delays.sum()),
+        median_delay_ns=int(np.median(delays)) if len(delays) else None,
+        longest_queue=_longest(launched, begun),
+        kernels=len(kernel_ns), kernel_ns=int(kernel_ns.sum()),
+        tiny_kernels=int(tiny.sum()), tiny_kernel_ns=int(kernel_ns[tiny].sum()), tiny_below_ns=TINY_NS,
+    )  # fmt: skip
+
+
+def _named(queue: Queue, pattern: re.Pattern[str]) -> Bool:
+    """Which launches have a name that matches; each name is looked at once."""
+    numbers, inverse = np.unique(queue.launches.name, return_inverse=True)
+    fits = np.array([bool(pattern.search(queue.names[number])) for number in numbers.tolist()], dtype=bool)
+    return fits[inverse]
+
+
+def _waits(queue: Queue) -> tuple[Int64, Int64]:
+    """(when launched, when begun) of each launch's first kernel."""
+    rows = np.flatnonzero(queue.kernels() & (queue.launch >= 0))
+    rows = rows[np.argsort(queue.work.start_ns[rows], kind="stable")]
+    _, first = np.unique(queue.launch[rows], return_index=True)
+    rows = rows[first]
+    return queue.launched_ns()[rows], queue.work.start_ns[rows]
+
+
+def _longest(launched: Int64, begun: Int64) -> int:
+    """The most launches that waited at one time."""
+    late = begun > launched
+    moments = np.concatenate((begun[late], launched[late]))
+    change = np.repeat(np.array([-1, 1]), int(late.sum()))
+    order = np.lexsort((change, moments))
+    return int(np.cumsum(change[order]).max(initial=0))

@@ -1,0 +1,307 @@
+"""The anatomies of several ranks -> one over all of them, with a row for each and the spread between them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields, replace
+from statistics import median
+from typing import Any, Final, TypeVar
+
+from opanatomy.anatomy.build import check_conservation
+from opanatomy.anatomy.collectives import World, merged_collectives
+from opanatomy.anatomy.ratios import ratios_of
+from opanatomy.model import (
+    Anatomy,
+    ClassRow,
+    DeviceFigures,
+    Environment,
+    KernelRow,
+    Launching,
+    Ledger,
+    ModuleRow,
+    OperatorClass,
+    OperatorRow,
+    Phase,
+    Provenance,
+    Rank,
+    Spread,
+    Step,
+    Timeline,
+)
+
+_NUMBERED: Final = re.compile(r"(?:rank|worker|gpu)[-_. ]?(\d+)", re.IGNORECASE)
+#: What the spread is told of, `Rank.a_step` of each.
+FIGURES: Final = ("step", "own", "busy", "kernel_time", "communication", "exposed_communication", "idle")
+_WHOLE: Final = ("int", "int | None")
+_FRACTION: Final = ("float", "float | None")
+_CLASS_ORDER: Final = {name: place for place, name in enumerate(OperatorClass)}
+_PHASE_ORDER: Final = {name: place for place, name in enumerate(Phase)}
+
+Row = TypeVar("Row", ClassRow, OperatorRow, KernelRow, ModuleRow)
+Record = TypeVar("Record", Ledger, Launching, Step, Timeline, DeviceFigures, Environment)
+
+
+# ------------------------------------------------------------------------------------------------------- one rank
+
+
+def world_of(metadata: Mapping[str, object]) -> World:
+    """What a trace's `distributedInfo` says of the ranks."""
+    told = metadata.get("distributedInfo")
+    size = _number(told, "world_size")
+    return World(size if size else None, _number(told, "pg_count") == 1)
+
+
+def with_rank(anatomy: Anatomy, metadata: Mapping[str, object]) -> Anatomy:
+    """The anatomy of one trace with the rank that the trace says it is of, if it says one."""
+    rank = _number(metadata.get("distributedInfo"), "rank")
+    if rank is None:
+        return anatomy
+    return replace(anatomy, ranks=(_row(anatomy, rank, world_of(metadata).size),))
+
+
+def _number(told: object, key: str) -> int | None:
+    value = told.get(key) if isinstance(told, dict) else None
+    if isinstance(value, str) and value.isdigit():
+        value = int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 40 else None
+
+
+def _row(anatomy: Anatomy, rank: int | None, world: int | None) -> Rank:
+    step, timeline = anatomy.step, anatomy.timeline
+    return Rank(
+        rank=rank, world_size=world, trace=anatomy.provenance.trace, trace_sha256=anatomy.provenance.trace_sha256,
+        device=anatomy.environment.device, steps=step.count, wall_ns=step.wall_ns, window_ns=timeline.window_ns,
+        busy_ns=timeline.busy_ns, idle_ns=timeline.idle_ns, kernel_time_ns=sum(row.time_ns for row in anatomy.classes),
+        communication_ns=timeline.communication_ns, exposed_communication_ns=timeline.exposed_communication_ns,
+        exposed_memcpy_ns=timeline.exposed_memcpy_ns,
+    )  # fmt: skip
+
+
+def _named_row(anatomy: Anatomy) -> Rank:
+    """The row of a trace among others: where it does not say its rank, its file's name may."""
+    if anatomy.ranks:
+        return anatomy.ranks[0]
+    found = _NUMBERED.findall(anatomy.provenance.trace or "")
+    return _row(anatomy, int(found[-1]) if found else None, None)
+
+
+# -------------------------------------------------------------------------------------------------------- together
+
+
+def over_ranks(anatomies: Sequence[Anatomy], *, name: str, warnings: Iterable[str] = ()) -> Anatomy:
+    """One anatomy over those of several ranks; `name` is what the report calls them together.
+
+    Classes, operators, kernels, modules and the ledger are sums over the ranks and balance as those of one rank do;
+    the step is the median rank's, figure by figure; the timeline is the mean over the ranks.
+    """
+    rows = [(_named_row(anatomy), anatomy) for anatomy in anatomies]
+    rows.sort(key=lambda row: (row[0].rank is None, row[0].rank or 0, row[0].trace or ""))
+    ranks, each = tuple(row for row, _ in rows), [anatomy for _, anatomy in rows]
+    first = each[0]
+    workload = first.workload
+    classes = _classes(each)
+    found = Anatomy(
+        provenance=Provenance(opanatomy=first.provenance.opanatomy, command=first.provenance.command, trace=name),
+        environment=_alike([anatomy.environment for anatomy in each]),
+        workload=workload,
+        step=_step([anatomy.step for anatomy in each]),
+        classes=classes,
+        ratios=ratios_of(classes, workload),
+        operators=_operators(each),
+        kernels=_kernels(each),
+        modules=_summed(row for anatomy in each for row in anatomy.modules),
+        memory=max(each, key=lambda anatomy: anatomy.memory.peak_bytes or 0).memory,
+        timeline=_timeline([anatomy.timeline for anatomy in each]),
+        device=_figures(each),
+        ledger=_ledger([anatomy.ledger for anatomy in each]),
+        conventions=first.conventions,
+        collectives=merged_collectives(row for anatomy in each for row in anatomy.collectives),
+        ranks=ranks,
+        spread=spread_of(ranks),
+        warnings=(*warnings, *_doubts(ranks), *_warnings(ranks, each)),
+    )
+    check_conservation(found)
+    return found
+
+
+def _classes(each: Sequence[Anatomy]) -> tuple[ClassRow, ...]:
+    rows = _summed(row for anatomy in each for row in anatomy.classes)
+    return tuple(sorted(rows, key=lambda row: (_CLASS_ORDER[row.operator_class], _PHASE_ORDER[row.phase])))
+
+
+def _operators(each: Sequence[Anatomy]) -> tuple[OperatorRow, ...]:
+    rows = _summed(row for anatomy in each for row in anatomy.operators)
+    return tuple(
+        sorted(
+            rows, key=lambda row: (-row.time_ns, row.operator, row.signature, row.phase, row.rule, row.part_of or "")
+        )
+    )
+
+
+def _kernels(each: Sequence[Anatomy]) -> tuple[KernelRow, ...]:
+    rows = [row for anatomy in each for row in anatomy.kernels]
+    launchers: dict[str, set[str]] = {}
+    for row in rows:
+        launchers.setdefault(row.kernel, set()).update(row.operators)
+    merged = _summed(replace(row, operators=tuple(sorted(launchers[row.kernel]))) for row in rows)
+    return tuple(sorted(merged, key=lambda row: (-row.time_ns, row.kernel)))
+
+
+def _summed(rows: Iterable[Row]) -> tuple[Row, ...]:
+    """Rows that differ in whole numbers only as one with their sums, in the order of their first."""
+    groups: dict[tuple[object, ...], list[Row]] = {}
+    for row in rows:
+        key = tuple(getattr(row, item.name) for item in fields(row) if item.type not in (*_WHOLE, *_FRACTION))
+        groups.setdefault(key, []).append(row)
+    return tuple(_merged(group, {"int": _sum, "int | None": _sum}) for group in groups.values())
+
+
+def _merged(records: Sequence[Any], by_type: Mapping[str, Callable[[list[Any]], Any]]) -> Any:
+    """One record for several: each field by the rule for its type; without one, the value if all have the same."""
+    told = {}
+    for item in fields(records[0]):
+        values = [getattr(record, item.name) for record in records]
+        told[item.name] = by_type.get(str(item.type), _same)(values)
+    return type(records[0])(**told)
+
+
+def _sum(values: list[int | None]) -> int | None:
+    """The sum of the known values; `None` where none is known."""
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+def _same(values: list[Any]) -> Any:
+    return values[0] if all(value == values[0] for value in values) else None
+
+
+def _median(values: list[Any]) -> Any:
+    known = [value for value in values if value is not None]
+    return (int(median(known)) if isinstance(known[0], int) else median(known)) if known else None
+
+
+def _mean(values: list[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return sum(known) // len(known) if known else None
+
+
+def _alike(records: list[Environment]) -> Environment:
+    found: Environment = _merged(records, {})
+    return found
+
+
+def _ledger(records: list[Ledger]) -> Ledger:
+    found: Ledger = _merged(records, {"int": _sum})
+    return found
+
+
+def _step(records: list[Step]) -> Step:
+    medians = dict.fromkeys((*_WHOLE, *_FRACTION), _median)
+    found: Step = _merged([replace(record, steps=()) for record in records], medians)
+    return replace(
+        found, count=sum(record.count for record in records),
+        wall_min_ns=_known(min, [record.wall_min_ns for record in records]),
+        wall_max_ns=_known(max, [record.wall_max_ns for record in records]),
+        unprofiled_wall_min_ns=_known(min, [record.unprofiled_wall_min_ns for record in records]),
+        unprofiled_wall_max_ns=_known(max, [record.unprofiled_wall_max_ns for record in records]),
+    )  # fmt: skip
+
+
+def _known(choose: Callable[[list[int]], int], values: list[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return choose(known) if known else None
+
+
+def _timeline(records: list[Timeline]) -> Timeline:
+    """Means whose parts add up: what rounding leaves is other idle time."""
+    bare = [replace(record, launching=None, devices=(), streams=()) for record in records]
+    found: Timeline = _merged(bare, dict.fromkeys(_WHOLE, _mean))
+    causes = (found.outside_ns, found.host_idle_ns, found.stream_idle_ns)
+    idle = found.window_ns - found.busy_ns - (found.outside_ns or 0)
+    other = None if None in causes else idle - sum(cause or 0 for cause in causes[1:])
+    launching = [record.launching for record in records if record.launching]
+    return replace(
+        found, idle_ns=idle, other_idle_ns=other,
+        kernel_time_ns=_sum([record.kernel_time_ns for record in records]),
+        launching=_launching(launching) if launching else None,
+    )  # fmt: skip
+
+
+def _launching(records: list[Launching]) -> Launching:
+    found: Launching = _merged(records, dict.fromkeys(_WHOLE, _sum))
+    return replace(
+        found, median_delay_ns=_median([record.median_delay_ns for record in records]),
+        longest_queue=max(record.longest_queue for record in records), tiny_below_ns=records[0].tiny_below_ns,
+    )  # fmt: skip
+
+
+def _figures(each: Sequence[Anatomy]) -> DeviceFigures:
+    """Fractions are means weighted by the time of the steps, the occupancy by that of the kernels it is known of."""
+    records = [anatomy.device for anatomy in each]
+    times = [(anatomy.step.wall_ns or 0) * anatomy.step.count for anatomy in each]
+
+    def weighted(values: list[float | None], weights: list[int]) -> float | None:
+        known = [(value, weight) for value, weight in zip(values, weights, strict=True) if value is not None]
+        whole = sum(weight for _, weight in known)
+        return sum(value * weight for value, weight in known) / whole if whole else None
+
+    bandwidth = _same([record.bandwidth_bytes_per_second for record in records])
+    rules: dict[str, Callable[[list[Any]], Any]] = dict.fromkeys(_WHOLE, _sum)
+    rules["float | None"] = lambda values: weighted(values, times)
+    found: DeviceFigures = _merged(records, rules)
+    return replace(
+        found, bandwidth_bytes_per_second=bandwidth, peak_flops_per_second=found.peak_flops_per_second or {},
+        occupancy=weighted([one.occupancy for one in records], [one.dimensioned_ns or 0 for one in records]),
+    )  # fmt: skip
+
+
+# ---------------------------------------------------------------------------------------------------------- spread
+
+
+def spread_of(ranks: Sequence[Rank]) -> tuple[Spread, ...]:
+    """Each figure of a step over the ranks that all of them have; first the step itself."""
+    found = []
+    for figure in FIGURES:
+        known = [time for rank in ranks if (time := rank.a_step(figure)) is not None]
+        if len(known) == len(ranks):
+            most = ranks[known.index(max(known))]
+            found.append(
+                Spread(
+                    figure=figure, least_ns=min(known), median_ns=int(median(known)), most_ns=max(known),
+                    most_rank=most.rank, most_trace=most.trace,
+                )
+            )  # fmt: skip
+    return tuple(found)
+
+
+# -------------------------------------------------------------------------------------------------------- warnings
+
+
+def _doubts(ranks: Sequence[Rank]) -> list[str]:
+    """What is odd about the set of ranks."""
+    files: dict[int, list[str]] = {}
+    for rank in ranks:
+        if rank.rank is not None:
+            files.setdefault(rank.rank, []).append(rank.trace or "?")
+    doubts = [f"rank {rank} is in {len(names)} files, all are counted: {', '.join(names)}"
+              for rank, names in files.items() if len(names) > 1]  # fmt: skip
+    steps = {rank.steps for rank in ranks}
+    if len(steps) > 1:
+        doubts.append(f"the ranks have {min(steps)} to {max(steps)} steps: sums weigh those with more steps more")
+    return doubts
+
+
+def _warnings(ranks: Sequence[Rank], each: Sequence[Anatomy]) -> list[str]:
+    """The warnings of the ranks, one that several have once."""
+    who: dict[str, list[str]] = {}
+    for rank, anatomy in zip(ranks, each, strict=True):
+        for text in anatomy.warnings:
+            who.setdefault(text, []).append(str(rank.trace) if rank.rank is None else str(rank.rank))
+    return [f"{_whose(names, len(ranks))}: {text}" for text, names in who.items()]
+
+
+def _whose(names: list[str], count: int) -> str:
+    if len(names) == count:
+        return "all ranks"
+    return f"rank {names[0]}" if len(names) == 1 else f"ranks {', '.join(names)}"

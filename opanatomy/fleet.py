@@ -1,0 +1,58 @@
+"""Several traces -> one anatomy: each is analyzed by itself, one at a time, then all are put together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from opanatomy.anatomy.ranks import over_ranks
+from opanatomy.errors import TraceError, UsageError
+from opanatomy.model import Anatomy
+from opanatomy.pipeline import analyze_trace
+from opanatomy.trace.sources import Source, sources_of
+from opanatomy.trace.writer import Annotated
+
+
+def analyze_traces(
+    paths: Sequence[Path],
+    *,
+    annotated: Annotated | None = None,
+    advance: Callable[[float], None] = lambda share: None,
+) -> Anatomy:
+    """The anatomy of a trace, or of all ranks in several files, a folder or a zip.
+
+    A rank that cannot be read is a warning while another one can; `TraceError` where none can. `advance` is told the
+    share that is done. `annotated` is for one trace.
+    """
+    sources = sources_of(paths)
+    if len(sources) == 1:
+        return _analyzed(sources[0], annotated)
+    if annotated is not None:
+        raise UsageError(f"--trace: {len(sources)} traces are given, one can be written back - give one TRACE")
+    found: list[Anatomy] = []
+    lost: list[str] = []
+    for place, source in enumerate(sources):
+        try:
+            found.append(_analyzed(source, None))
+        except TraceError as error:
+            lost.append(f"{source.name} is left out: {error}")
+        advance((place + 1) / len(sources))
+    if not found:
+        raise TraceError(f"none of the {len(sources)} traces can be read; the first: {lost[0]}")
+    return over_ranks(found, name=_together(paths, len(found)), warnings=lost)
+
+
+def _analyzed(source: Source, annotated: Annotated | None) -> Anatomy:
+    with source.opened() as path:
+        try:
+            return analyze_trace(path, name=source.name, annotated=annotated)
+        except TraceError as error:
+            if source.member is None:
+                raise
+            raise TraceError(str(error).replace(str(path), f"{source.member} in {source.path}")) from error
+
+
+def _together(paths: Sequence[Path], count: int) -> str:
+    where = paths[0].resolve().name if len(paths) == 1 else ", ".join(path.name for path in paths[:3])
+    more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""
+    return f"{count} ranks: {where}{more}"

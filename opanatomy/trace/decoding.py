@@ -1,0 +1,155 @@
+"""JSON text of events -> typed events: strictly first, then with what is known to be broken in traces mended.
+
+What still does not fit is decoded field by field, so that one odd value costs itself and not its event.
+"""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+from typing import Any, Final, cast
+
+import msgspec
+from msgspec import Raw
+
+from opanatomy.trace.schema import LONGEST_US, TIMES_US, Args, Event, ExactEvent
+
+#: What msgspec raises on text that is no JSON, does not fit, is no UTF-8 or nests too deep.
+NOT_DECODABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+_NOT_JSON = re.compile(rb"(?<=[:,\[\s])(?:NaN|[+-]?Infinity|[+-]?inf|[+-]?nan)(?=[,\]}\s])")
+_CONTROL = bytes(32 if code < 32 else code for code in range(256))
+#: An escape, right or wrong; both halves of a surrogate pair are one.
+_ESCAPE = re.compile(
+    rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\(u[dD][89a-fA-F][0-9a-fA-F]{2})"
+    rb'|\\u[0-9a-fA-F]{4}|\\["\\/bfnrt]|(\\)'
+)
+
+
+def mend(text: bytes) -> bytes:
+    """The text without control characters, bare `NaN`, bytes that are no UTF-8 and escapes that JSON does not have."""
+    text = _NOT_JSON.sub(b"null", text.translate(_CONTROL))
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        text = text.decode(errors="replace").encode()
+    return _ESCAPE.sub(_mended_escape, text) if b"\\" in text else text
+
+
+def _mended_escape(match: re.Match[bytes]) -> bytes:
+    if match[1]:
+        return rb"\ufffd"
+    return rb"\\" if match[2] else match[0]
+
+
+class EventDecoder:
+    """Decodes events; from the first time that a float cannot hold on, times are exact decimals."""
+
+    def __init__(self) -> None:
+        self._event: type[Event] = Event
+        self._make()
+
+    def _make(self) -> None:
+        self._strict: msgspec.json.Decoder[list[Event]] = msgspec.json.Decoder(list[self._event])  # type: ignore[name-defined]
+        self._lenient: msgspec.json.Decoder[list[Event]] = msgspec.json.Decoder(list[self._event], strict=False)  # type: ignore[name-defined]
+        self._loose = _Loose(self._event)
+
+    def many(self, text: bytes) -> list[Event] | None:
+        """The events of a text of whole events with commas between; `None` where one of them does not fit."""
+        listed = b"[" + text.rstrip(b", \t\r\n") + b"]"
+        try:
+            events = self._strict.decode(listed)
+        except NOT_DECODABLE:
+            try:
+                events = self._lenient.decode(mend(listed))
+            except NOT_DECODABLE:
+                return None
+        return self.many(text) if self._became_exact(events) else self._within(events)
+
+    def one(self, text: bytes) -> Event | None:
+        """An event without the fields that do not fit; `None` where the text is no JSON object at all."""
+        event = self._loose.decode(mend(text))
+        if event is None:
+            return None
+        return self.one(text) if self._became_exact([event]) else self._within([event])[0]
+
+    def _became_exact(self, events: list[Event]) -> bool:
+        """Whether a time has a fraction and is so large that a float cannot hold its nanoseconds."""
+        if self._event is ExactEvent or not any(
+            type(event.ts) is float and event.ts > 9e12 and event.ts % 1 != 0 for event in events[:200]
+        ):
+            return False
+        self._event = ExactEvent
+        self._make()
+        return True
+
+    def _within(self, events: list[Event]) -> list[Event]:
+        """The events, those without time whose decimals are out of range (floats are checked as they are decoded)."""
+        if self._event is ExactEvent:
+            for event in events:
+                if not (_is_within(event.ts, *TIMES_US) and _is_within(event.dur, -LONGEST_US, LONGEST_US)):
+                    event.ts = None
+        return events
+
+
+def _is_within(value: Any, least: float, most: float) -> bool:
+    return value is None or (value.is_finite() and least <= value <= most if isinstance(value, Decimal) else True)
+
+
+class _Loose:
+    """Decodes one event field by field."""
+
+    def __init__(self, event: type[Event]) -> None:
+        self._event = event
+        self._raw = msgspec.json.Decoder(_raw_twin(event))
+        self._raw_args = msgspec.json.Decoder(_raw_twin(Args))
+        self._fields = _decoders(event)
+        self._args_fields = _decoders(Args)
+
+    def decode(self, text: bytes) -> Event | None:
+        try:
+            raw = self._raw.decode(text)
+        except NOT_DECODABLE:
+            return None
+        found = _fitting(raw, self._fields)
+        if not _absent(raw.dur) and "dur" not in found:
+            found.pop("ts", None)
+        try:
+            found["args"] = Args(**_fitting(self._raw_args.decode(raw.args), self._args_fields))
+        except NOT_DECODABLE:
+            found.pop("args", None)
+        return self._event(**found)
+
+
+def _absent(raw: Raw) -> bool:
+    return bytes(raw) in (b"", b"null")
+
+
+def _raw_twin(struct: type[msgspec.Struct]) -> Any:
+    """The same fields, none of them decoded."""
+    fields = [
+        (item.name, Raw, msgspec.field(default=Raw(), name=item.encode_name)) for item in msgspec.structs.fields(struct)
+    ]
+    return msgspec.defstruct("Raw" + struct.__name__, cast("Any", fields))
+
+
+def _decoders(struct: type[msgspec.Struct]) -> dict[str, msgspec.json.Decoder[Any]]:
+    return {
+        item.name: msgspec.json.Decoder(item.type, strict=False)
+        for item in msgspec.structs.fields(struct)
+        if item.name != "args"
+    }
+
+
+def _fitting(raw: msgspec.Struct, decoders: dict[str, msgspec.json.Decoder[Any]]) -> dict[str, Any]:
+    """The values that fit their types, by field."""
+    found = {}
+    for name, decoder in decoders.items():
+        value: Raw = getattr(raw, name)
+        if _absent(value):
+            continue
+        try:
+            found[name] = decoder.decode(value)
+        except NOT_DECODABLE:
+            continue
+    return found

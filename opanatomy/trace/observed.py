@@ -1,0 +1,92 @@
+"""What a capture observed of arguments that Kineto does not record, put into the signatures of the calls it is of."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from opanatomy.model import Argument, ObservedCall, Signature, Tensor
+from opanatomy.tables import HostEvents
+
+#: A call as both know it: its operator and the tensors at their places.
+Key: TypeAlias = "tuple[str, tuple[tuple[int, Tensor], ...]]"
+
+#: The observer sees the operator that was called, the trace also the one that does the work, with the same arguments.
+_WORKERS = {
+    "aten::index_put": "aten::_index_put_impl_",
+    "aten::index_put_": "aten::_index_put_impl_",
+}
+
+
+def tell_observed(
+    names: Sequence[str], host: HostEvents, signatures: list[Signature | None], observed: Sequence[ObservedCall]
+) -> None:
+    """Fill in the arguments of calls that were observed; `signatures` grows by those that are new.
+
+    Calls of one operator on like tensors are matched in their order. Where the observed step made another number of
+    them than each traced step (routing that changed, say) and they differ, nothing is filled in.
+    """
+    told: dict[Key, list[Signature]] = {}
+    for call in observed:
+        signature = Signature(tuple(_argument(value) for value in json.loads(call.arguments)))
+        for name in {call.operator, _WORKERS.get(call.operator, call.operator)}:
+            told.setdefault((name, _tensors(signature)), []).append(signature)
+    numbers: dict[Signature, int] = {}
+    for key, rows in _rows_by_key(names, host, signatures, {name for name, _ in told}).items():
+        for row, signature in zip(rows, _in_order(told.get(key, []), len(rows)), strict=False):
+            known = signatures[int(host.signature[row])]
+            merged = _merged(known, signature) if known else signature
+            if merged not in numbers:
+                numbers[merged] = len(signatures)
+                signatures.append(merged)
+            host.signature[row] = numbers[merged]
+
+
+def _in_order(found: list[Signature], wanted: int) -> list[Signature]:
+    """The signature of each of `wanted` calls in a row; none where they cannot be told apart."""
+    if len(set(found)) == 1:
+        return [found[0]] * wanted
+    if not found or wanted % len(found):
+        return []
+    return found * (wanted // len(found))
+
+
+def _rows_by_key(
+    names: Sequence[str], host: HostEvents, signatures: Sequence[Signature | None], wanted: set[str]
+) -> dict[Key, list[int]]:
+    numbers = [number for number, name in enumerate(names) if name in wanted]
+    rows = np.flatnonzero(np.isin(host.name, np.array(numbers, dtype=np.int64)) & (host.signature >= 0))
+    found: dict[Key, list[int]] = {}
+    for row in rows[np.argsort(host.start_ns[rows], kind="stable")].tolist():
+        signature = signatures[int(host.signature[row])]
+        if signature is not None:
+            found.setdefault((names[int(host.name[row])], _tensors(signature)), []).append(row)
+    return found
+
+
+def _tensors(signature: Signature) -> tuple[tuple[int, Tensor], ...]:
+    return tuple(
+        (place, Tensor(value.shape, value.dtype))
+        for place, value in enumerate(signature.arguments)
+        if isinstance(value, Tensor)
+    )
+
+
+def _merged(known: Signature, told: Signature) -> Signature:
+    """The recorded arguments, those that were not recorded from what was observed."""
+    extra = told.arguments[len(known.arguments) :]
+    pairs = zip(known.arguments, told.arguments, strict=False)
+    merged = tuple(other if mine is None else mine for mine, other in pairs)
+    return Signature((*merged, *known.arguments[len(merged) :], *extra))
+
+
+def _argument(value: Any) -> Argument:
+    if isinstance(value, dict):
+        strides = value.get("strides")
+        return Tensor(tuple(value["shape"]), value["dtype"], None if strides is None else tuple(strides))
+    if isinstance(value, list):
+        return tuple(_argument(item) for item in value)
+    return value  # type: ignore[no-any-return]  # a JSON scalar

@@ -1,0 +1,145 @@
+"""What a user names -> the traces in it: files, folders of ranks, zips of ranks."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import struct
+import zipfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from tempfile import TemporaryDirectory
+from typing import BinaryIO, Final
+
+from opanatomy.errors import TraceError
+
+_ENDINGS: Final = (".json", ".json.gz")
+_ZIP_MAGIC: Final = (b"PK\x03\x04", b"PK\x05\x06")
+#: What a packed trace can still be packed: more than this is no packed trace.
+_REPACKED_MOST: Final = 20
+_GZIP_HEAD: Final = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
+_LOCAL_HEAD: Final = struct.Struct("<4s5H3L2H")
+_DIGITS: Final = re.compile(r"(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One trace: its file, or the zip it is a member of, and what the report calls it."""
+
+    path: Path
+    name: str
+    member: str | None = None
+
+    @contextmanager
+    def opened(self) -> Iterator[Path]:
+        """A file to read the trace from; that of a member is gone afterwards."""
+        if self.member is None:
+            yield self.path
+            return
+        with TemporaryDirectory(prefix="opanatomy-") as folder:
+            yield _unzipped(self.path, self.member, Path(folder))
+
+
+def sources_of(paths: Sequence[Path]) -> list[Source]:
+    """The traces in files, folders and zips, in the order given, those of a folder by name.
+
+    Raises `TraceError` for a folder or zip without traces.
+    """
+    found: list[Source] = []
+    for path in paths:
+        if path.is_dir():
+            found += _in_folder(path)
+        elif _is_zip(path):
+            found += _in_zip(path)
+        else:
+            found.append(Source(path, path.name))
+    return found
+
+
+def _in_folder(folder: Path) -> list[Source]:
+    """The traces in a folder; where there is none, those one folder below (`rank0/trace.json`)."""
+    for pattern in ("*", "*/*"):
+        files = [path for path in folder.glob(pattern) if _is_trace(path.relative_to(folder).parts) and path.is_file()]
+        if files:
+            return [Source(path, path.relative_to(folder).as_posix()) for path in sorted(files, key=_natural)]
+    raise TraceError(f"no trace in the folder {folder}: none of its files ends in .json or .json.gz - give another one")
+
+
+def _in_zip(path: Path) -> list[Source]:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = [
+                info.filename
+                for info in archive.infolist()
+                if not info.is_dir() and _is_trace(PurePosixPath(info.filename).parts)
+            ]
+    except (zipfile.BadZipFile, OSError, NotImplementedError) as error:
+        raise TraceError(f"cannot read the zip {path}: {error} - is it whole?") from error
+    if not names:
+        raise TraceError(f"no trace in the zip {path}: none of its files ends in .json or .json.gz - give another one")
+    ordered = sorted(names, key=_natural)
+    return [Source(path, name, name) for name in ordered]
+
+
+def _is_trace(parts: tuple[str, ...]) -> bool:
+    return parts[-1].lower().endswith(_ENDINGS) and not any(part.startswith((".", "__MACOSX")) for part in parts)
+
+
+def _natural(path: Path | str) -> list[tuple[bool, int, str]]:
+    """`rank2` before `rank10`."""
+    return [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in _DIGITS.split(str(path))]
+
+
+def _is_zip(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(4) in _ZIP_MAGIC
+    except OSError:
+        return False
+
+
+def _unzipped(path: Path, member: str, folder: Path) -> Path:
+    """The member as a file of its own: as it is packed, so that no bomb can fill the disk."""
+    try:
+        with zipfile.ZipFile(path) as archive, path.open("rb") as raw:
+            info = archive.getinfo(member)
+            if info.flag_bits & 1:
+                raise TraceError(f"cannot read {member} in {path}: it is encrypted - unpack it first")
+            if info.compress_type == zipfile.ZIP_DEFLATED and not member.lower().endswith(".gz"):
+                target = folder / "trace.json.gz"
+                with target.open("wb") as file:
+                    _as_gzip(raw, info, file)
+                return target
+            return _unpacked(archive, info, folder)
+    except (zipfile.BadZipFile, OSError, NotImplementedError, KeyError, struct.error, EOFError) as error:
+        raise TraceError(f"cannot read {member} in {path}: {error} - is the zip whole?") from error
+
+
+def _as_gzip(raw: BinaryIO, info: zipfile.ZipInfo, target: BinaryIO) -> None:
+    """A zip and a gzip pack the same way; only what stands before and behind differs."""
+    raw.seek(info.header_offset)
+    head = _LOCAL_HEAD.unpack(raw.read(_LOCAL_HEAD.size))
+    raw.seek(head[-2] + head[-1], 1)
+    target.write(_GZIP_HEAD)
+    left = info.compress_size
+    while left > 0:
+        chunk = raw.read(min(left, 1 << 20))
+        if not chunk:
+            raise EOFError("it ends early")
+        target.write(chunk)
+        left -= len(chunk)
+    target.write(struct.pack("<2L", info.CRC, info.file_size & 0xFFFFFFFF))
+
+
+def _unpacked(archive: zipfile.ZipFile, info: zipfile.ZipInfo, folder: Path) -> Path:
+    """A member that is stored, or packed already before it was put into the zip."""
+    if info.file_size > _REPACKED_MOST * max(info.compress_size, 1 << 20):
+        raise TraceError(f"cannot read {info.filename}: it unpacks to {info.file_size / 1e6:.0f} MB - is this a bomb?")
+    if info.file_size > shutil.disk_usage(folder).free // 2:
+        raise TraceError(f"cannot unpack {info.filename}: {info.file_size / 1e6:.0f} MB are needed in {folder.parent}")
+    target = folder / ("trace.json.gz" if info.filename.lower().endswith(".gz") else "trace.json")
+    with archive.open(info) as packed, target.open("wb") as file:
+        shutil.copyfileobj(packed, file, 1 << 20)
+    return target

@@ -1,0 +1,173 @@
+"""An overlay -> the events that show it: a track of classes and one of phases for each stream, and counters."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from heapq import heappop, heappush
+from typing import Final
+
+import numpy as np
+
+from opanatomy.model import OperatorClass, Phase
+from opanatomy.tables import Int64, Overlay
+
+#: All that is added has this category, so that it is known when the trace is annotated again.
+CATEGORY: Final = "opanatomy"
+#: Points of a counter at most, the end included.
+POINTS: Final = 2000
+_SHORTEST_BIN_NS: Final = 1000
+
+#: Names that Chrome's and Perfetto's colour schemes reserve.
+CLASS_COLOURS: Final = {
+    OperatorClass.TENSOR_CONTRACTION: "thread_state_running",
+    OperatorClass.STATISTICAL_NORMALIZATION: "rail_response",
+    OperatorClass.ELEMENTWISE: "yellow",
+    OperatorClass.DATA_MOVEMENT: "thread_state_iowait",
+    OperatorClass.COMMUNICATION: "rail_animation",
+    OperatorClass.OTHER: "grey",
+    OperatorClass.UNKNOWN: "terrible",
+}
+PHASE_COLOURS: Final = {
+    Phase.FORWARD: "good",
+    Phase.BACKWARD: "rail_load",
+    Phase.RECOMPUTE: "bad",
+    Phase.OPTIMIZER: "vsync_highlight_color",
+    Phase.OTHER: "grey",
+}
+
+
+def overlay_events(overlay: Overlay, process: int) -> Iterator[str]:
+    """The events, as JSON, of a process with this number."""
+    if not len(overlay.track):
+        return
+    yield _name("process_name", process, process, {"name": CATEGORY})
+    yield _name("process_labels", process, process, {"labels": "operator classes, phases, rates"})
+    yield _name("process_sort_index", process, process, {"sort_index": -1})
+    thread = process
+    for track, label in enumerate(overlay.tracks):
+        rows = np.flatnonzero(overlay.track == track)
+        if not len(rows):
+            continue
+        rows = rows[np.argsort(overlay.start_ns[rows], kind="stable")]
+        thread += 1
+        yield from _thread(process, thread, f"{label}: phases")
+        yield from _phases(overlay, rows, process, thread)
+        for number, lane in enumerate(lanes(overlay.start_ns[rows], overlay.duration_ns[rows])):
+            thread += 1
+            yield from _thread(process, thread, f"{label}: classes" + (f" ({number + 1})" if number else ""))
+            yield from _classes(overlay, rows[lane], process, thread)
+    yield from _counters(overlay, process)
+
+
+def lanes(start_ns: Int64, duration_ns: Int64) -> list[Int64]:
+    """Rows (sorted by start) such that no two of a lane overlap: a viewer takes overlap for nesting."""
+    end = start_ns + duration_ns
+    if not (start_ns[1:] < np.maximum.accumulate(end)[:-1]).any():
+        return [np.arange(len(start_ns))]
+    free: list[tuple[int, int]] = []
+    found: list[list[int]] = []
+    for row, (begins, ends) in enumerate(zip(start_ns.tolist(), end.tolist(), strict=True)):
+        if free and free[0][0] <= begins:
+            lane = heappop(free)[1]
+        else:
+            lane = len(found)
+            found.append([])
+        found[lane].append(row)
+        heappush(free, (ends, lane))
+    return [np.array(rows, dtype=np.int64) for rows in found]
+
+
+def _classes(overlay: Overlay, rows: Int64, process: int, thread: int) -> Iterator[str]:
+    heads = [_head(str(one), CLASS_COLOURS[one], process, thread) for one in OperatorClass]
+    phases = [json.dumps(str(phase)) for phase in Phase]
+    operators = [json.dumps(name) for name in overlay.operators]
+    modules = [json.dumps(name) for name in overlay.modules]
+    columns = (overlay.start_ns, overlay.duration_ns, overlay.operator_class, overlay.operator, overlay.phase,
+               overlay.module, overlay.flops, overlay.bytes, overlay.inside)  # fmt: skip
+    for start, duration, kind, operator, phase, module, flops, size, inside in zip(
+        *(column[rows].tolist() for column in columns), strict=True
+    ):
+        told = [f'"phase":{phases[phase]}' if inside else '"phase":"outside the window"']
+        if operator >= 0:
+            told.append(f'"operator":{operators[operator]}')
+        if module >= 0:
+            told.append(f'"module":{modules[module]}')
+        if flops >= 0:
+            told.append(f'"FLOPs":{flops}')
+        if size >= 0:
+            told.append(f'"bytes":{size}')
+        yield f'{heads[kind]},"ts":{_us(start)},"dur":{_us(duration)},"args":{{{",".join(told)}}}}}'
+
+
+def _phases(overlay: Overlay, rows: Int64, process: int, thread: int) -> Iterator[str]:
+    """One event for each run of pieces of one phase, cut where the next one begins."""
+    rows = rows[overlay.inside[rows]]
+    if not len(rows):
+        return
+    phase, start = overlay.phase[rows], overlay.start_ns[rows]
+    end = start + overlay.duration_ns[rows]
+    first = np.flatnonzero(np.concatenate(([True], phase[1:] != phase[:-1])))
+    ends = np.maximum.reduceat(end, first)
+    ends[:-1] = np.minimum(ends[:-1], start[first[1:]])
+    counts = np.diff(np.append(first, len(rows)))
+    heads = [_head(str(one), PHASE_COLOURS[one], process, thread) for one in Phase]
+    for kind, begins, stops, count in zip(
+        phase[first].tolist(), start[first].tolist(), ends.tolist(), counts.tolist(), strict=True
+    ):
+        yield f'{heads[kind]},"ts":{_us(begins)},"dur":{_us(stops - begins)},"args":{{"pieces":{count}}}}}'
+
+
+def _counters(overlay: Overlay, process: int) -> Iterator[str]:
+    for name, amounts, unit in (("FLOP/s", overlay.flops, 1e9), ("GB/s", overlay.bytes, 1.0)):
+        known = np.flatnonzero((amounts > 0) & (overlay.duration_ns > 0))
+        if not len(known):
+            continue
+        edges, rates = rate_over_time(overlay.start_ns[known], overlay.duration_ns[known], amounts[known])
+        last = None
+        for at, rate in zip(edges.tolist(), [*rates.tolist(), 0.0], strict=True):
+            value = float(f"{rate * unit:.6g}")
+            if value != last:
+                yield (
+                    f'{{"ph":"C","cat":"{CATEGORY}","name":"{name}","pid":{process},"tid":{process},'
+                    f'"ts":{_us(at)},"args":{{"{name}":{value}}}}}'
+                )
+            last = value
+
+
+def rate_over_time(start_ns: Int64, duration_ns: Int64, amount: Int64) -> tuple[Int64, np.ndarray]:
+    """(edges of equal bins, amount a nanosecond in each): each amount is spread evenly over its interval."""
+    origin, end = int(start_ns.min()), int((start_ns + duration_ns).max())
+    width = max(-(-(end - origin) // (POINTS - 1)), _SHORTEST_BIN_NS)
+    bins = -(-(end - origin) // width)
+    begins = start_ns - origin
+    ends = begins + duration_ns
+    first, last = begins // width, (ends - 1) // width
+    row = np.repeat(np.arange(len(first)), last - first + 1)
+    offset = np.arange(len(row)) - np.repeat(np.cumsum(last - first + 1) - (last - first + 1), last - first + 1)
+    number = first[row] + offset
+    within = np.minimum(ends[row], (number + 1) * width) - np.maximum(begins[row], number * width)
+    share = amount[row] / duration_ns[row] * within
+    return origin + np.arange(bins + 1) * width, np.bincount(number, weights=share, minlength=bins) / width
+
+
+def _thread(process: int, thread: int, label: str) -> Iterator[str]:
+    yield _name("thread_name", process, thread, {"name": label})
+    yield _name("thread_sort_index", process, thread, {"sort_index": thread})
+
+
+def _name(kind: str, process: int, thread: int, arguments: dict[str, object]) -> str:
+    event = {"ph": "M", "cat": CATEGORY, "name": kind, "pid": process, "tid": thread, "ts": 0, "args": arguments}
+    return json.dumps(event, separators=(",", ":"))
+
+
+def _head(name: str, colour: str, process: int, thread: int) -> str:
+    text = name.replace("_", " ")
+    return f'{{"ph":"X","cat":"{CATEGORY}","name":"{text}","cname":"{colour}","pid":{process},"tid":{thread}'
+
+
+def _us(ns: int) -> str:
+    """Nanoseconds as microseconds, every digit kept."""
+    whole, rest = divmod(abs(ns), 1000)
+    sign = "-" if ns < 0 else ""
+    return f"{sign}{whole}.{rest:03d}" if rest else f"{sign}{whole}"

@@ -1,0 +1,97 @@
+"""Arguments that Kineto drops: observed in a step of their own, put into the signatures of the calls they are of."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from opanatomy.capture.unrecorded import observed_calls
+from opanatomy.cost import cost
+from opanatomy.model import METADATA_KEY, Capture, Environment, ObservedCall, Signature, Tensor, Workload
+from opanatomy.trace import Trace, read_trace
+from tests.handmade import HandMade
+
+X = {"shape": [8, 4], "dtype": "float32", "strides": [4, 1]}
+
+
+def index(length: int) -> ObservedCall:
+    rows = {"shape": [length], "dtype": "int64", "strides": [1]}
+    return ObservedCall(operator="aten::index", arguments=json.dumps([X, [rows]]))
+
+
+def read_with(observed: tuple[ObservedCall, ...], calls: int, folder: Path, name: str = "aten::index") -> Trace:
+    made = HandMade()
+    made.metadata[METADATA_KEY] = msgspec.to_builtins(
+        Capture(version="0", command="", created="", environment=Environment(), workload=Workload(), observed=observed)
+    )
+    for number in range(calls):
+        made.host(name, 100 * number, 50, shapes=[[8, 4], []], types=["float", ""])
+    return read_trace(made.write(folder / "t.json"))
+
+
+def told(trace: Trace) -> list[Signature | None]:
+    return [trace.signatures[number] for number in trace.host.signature.tolist()]
+
+
+def lengths(trace: Trace) -> list[int | None]:
+    found = []
+    for signature in told(trace):
+        assert signature is not None
+        indices = signature.get(1)
+        found.append(indices[0].shape[0] if isinstance(indices, tuple) else None)
+    return found
+
+
+def test_like_calls_take_the_same_arguments_however_many_there_are(tmp_path: Path) -> None:
+    trace = read_with((index(5), index(5)), 3, tmp_path)
+    assert lengths(trace) == [5, 5, 5]
+    found = cost("aten::index", told(trace)[0])
+    assert found is not None
+    assert found.written_bytes == 5 * 4 * 4
+
+
+def test_unlike_calls_are_matched_in_their_order_in_every_step(tmp_path: Path) -> None:
+    assert lengths(read_with((index(5), index(7)), 4, tmp_path)) == [5, 7, 5, 7]
+
+
+def test_nothing_is_guessed_where_the_numbers_differ(tmp_path: Path) -> None:
+    assert lengths(read_with((index(5), index(7)), 3, tmp_path)) == [None, None, None]
+
+
+def test_the_operator_that_does_the_work_takes_the_callers_arguments(tmp_path: Path) -> None:
+    call = ObservedCall(operator="aten::index_put_", arguments=index(5).arguments)
+    assert lengths(read_with((call,), 1, tmp_path, "aten::_index_put_impl_")) == [5]
+
+
+def test_other_tensors_are_another_call(tmp_path: Path) -> None:
+    other = ObservedCall(
+        operator="aten::index", arguments=json.dumps([{**X, "shape": [9, 4]}, [{"shape": [5], "dtype": "int64"}]])
+    )
+    assert lengths(read_with((other,), 1, tmp_path)) == [None]
+
+
+def test_the_observer_sees_indices_and_strings_and_only_those() -> None:
+    torch = pytest.importorskip("torch")
+    x = torch.randn(6, 4, requires_grad=True)
+    with observed_calls() as calls:
+        rows = x[torch.tensor([0, 2, 2])]
+        torch.nn.functional.gelu(rows @ rows.T, approximate="tanh").sum().backward()
+    names = [call.operator for call in calls]
+    assert names[:2] == ["aten::index", "aten::gelu"]
+    assert set(names) >= {"aten::gelu_backward", "aten::index_put"}
+    assert "aten::mm" not in names
+    arguments = {call.operator: json.loads(call.arguments) for call in calls}
+    assert arguments["aten::gelu"][1] == "tanh"
+    assert arguments["aten::index"][1] == [{"shape": [3], "dtype": "int64", "strides": [1]}]
+
+
+def test_gelu_is_counted_in_the_form_that_ran() -> None:
+    x = Tensor((4, 4), "float32", (4, 1))
+    exact, tanh = (cost("aten::gelu", Signature((x, form))) for form in ("none", "tanh"))
+    assert exact is not None
+    assert tanh is not None
+    assert tanh.flops == 10 * 16
+    assert exact.flops == 5 * 16

@@ -1,0 +1,395 @@
+"""Busy, idle and exposed time, steps, streams, launches and occupancy: one hand-made trace a rule, then laws."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from opanatomy.anatomy.intervals import covered, exposed, length, time_before, union, within
+from opanatomy.anatomy.tensor_cores import uses_tensor_cores
+from opanatomy.model import Anatomy, DeviceRow, OperatorClass, StepRow
+from opanatomy.pipeline import analyze_trace
+from tests.handmade import HandMade, training_step
+
+US = 1000
+GEMM, MAP = "ampere_sgemm_128x64_nn", "void at::native::vectorized_elementwise_kernel<4>"
+NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
+
+
+class Steps(HandMade):
+    """A trace with device work; `run` launches one piece and has the device run it."""
+
+    def run(self, name: str, launch: float | None, start: float, duration: float, **options: Any) -> None:
+        correlation = len(self.events) + 1
+        if launch is not None:
+            self.launch(launch, correlation, name=options.pop("call", "cudaLaunchKernel"))
+        device = options.pop("device", 0)
+        arguments = options.pop("arguments", {})
+        self.kernel(name, start, duration, correlation, **options)
+        self.events[-1]["args"] |= {"device": device, **arguments}
+
+    def analyze(self, folder: Path) -> Anatomy:
+        return analyze_trace(self.write(folder / "trace.json"))
+
+
+@pytest.fixture
+def trace() -> Steps:
+    made = Steps()
+    made.metadata["deviceProperties"] = [{"id": 0, "name": "NVIDIA H100 80GB HBM3"}]
+    return made
+
+
+# ------------------------------------------------------------------------------------------------------------- idle
+
+
+def test_idle_is_host_bound_where_the_next_kernel_was_launched_after_the_gap_began(
+    trace: Steps, tmp_path: Path
+) -> None:
+    trace.annotation("ProfilerStep#1", 100, 100)
+    trace.run(GEMM, 110, 120, 10)
+    trace.run(GEMM, 140, 150, 20)
+    timeline = trace.analyze(tmp_path).timeline
+    # 20 before the first, 20 between the two, 30 after the last until the step ends
+    assert (timeline.busy_ns, timeline.idle_ns, timeline.host_idle_ns) == (30 * US, 70 * US, 70 * US)
+    assert (timeline.stream_idle_ns, timeline.other_idle_ns, timeline.inner_idle_ns) == (0, 0, 20 * US)
+
+
+def test_idle_is_a_stream_wait_where_the_next_was_launched_and_another_stream_worked_last(
+    trace: Steps, tmp_path: Path
+) -> None:
+    trace.annotation("ProfilerStep#1", 100, 100)
+    trace.run(GEMM, 100, 100, 40, stream=7)
+    trace.run(MAP, 110, 145, 55, stream=20)
+    timeline = trace.analyze(tmp_path).timeline
+    assert (timeline.host_idle_ns, timeline.stream_idle_ns, timeline.other_idle_ns) == (0, 5 * US, 0)
+
+
+def test_idle_is_other_between_launched_work_of_one_stream(trace: Steps, tmp_path: Path) -> None:
+    trace.annotation("ProfilerStep#1", 100, 100)
+    trace.run(GEMM, 100, 100, 40)
+    trace.run(MAP, 110, 142, 58)
+    timeline = trace.analyze(tmp_path).timeline
+    assert (timeline.host_idle_ns, timeline.stream_idle_ns, timeline.other_idle_ns) == (0, 0, 2 * US)
+
+
+def test_the_stream_that_worked_longest_decides_not_the_one_that_began_last(trace: Steps, tmp_path: Path) -> None:
+    trace.annotation("ProfilerStep#1", 100, 100)
+    trace.run(GEMM, 100, 100, 50, stream=7)
+    trace.run(MAP, 101, 110, 10, stream=20)
+    trace.run(MAP, 102, 153, 47, stream=20)
+    assert trace.analyze(tmp_path).timeline.stream_idle_ns == 3 * US
+
+
+def test_idle_before_work_without_a_launch_record_is_other(trace: Steps, tmp_path: Path) -> None:
+    trace.annotation("ProfilerStep#1", 100, 100)
+    trace.run(GEMM, 100, 100, 40)
+    trace.run(MAP, None, 150, 50)
+    timeline = trace.analyze(tmp_path).timeline
+    assert (timeline.host_idle_ns, timeline.other_idle_ns) == (0, 10 * US)
+
+
+def test_work_of_the_step_before_is_no_idleness(trace: Steps, tmp_path: Path) -> None:
+    trace.run(GEMM, 50, 90, 60)
+    trace.annotation("ProfilerStep#1", 100, 100)
+    trace.run(GEMM, 120, 160, 40)
+    anatomy = trace.analyze(tmp_path)
+    timeline = anatomy.timeline
+    assert anatomy.ledger.outside_window_ns == 60 * US
+    assert (timeline.busy_ns, timeline.outside_ns) == (40 * US, 50 * US)
+    # launched at 120, so it waited for the stream from 150 on
+    assert (timeline.other_idle_ns, timeline.host_idle_ns) == (10 * US, 0)
+
+
+# ---------------------------------------------------------------------------------------------- communication, copies
+
+
+def test_what_no_other_work_hides_is_exposed(trace: Steps, tmp_path: Path) -> None:
+    trace.annotation("ProfilerStep#1", 100, 200)
+    trace.run(GEMM, 100, 100, 50, stream=7)
+    trace.run(NCCL, 101, 140, 40, stream=20)
+    trace.run("Memcpy HtoD (Pinned -> Device)", 102, 170, 30, stream=22, category="gpu_memcpy", call="cudaMemcpyAsync")
+    trace.run("Memset (Device)", 103, 250, 10, stream=7, category="gpu_memset", call="cudaMemsetAsync")
+    anatomy = trace.analyze(tmp_path)
+    timeline, (step,) = anatomy.timeline, anatomy.step.steps
+    assert (timeline.communication_ns, timeline.exposed_communication_ns) == (40 * US, 20 * US)
+    assert (timeline.memcpy_ns, timeline.exposed_memcpy_ns) == (30 * US, 20 * US)
+    assert timeline.computation_ns == 60 * US
+    assert timeline.kernel_time_ns == 130 * US
+    assert timeline.busy_ns == 110 * US
+    assert (step.kernel_ns, step.memcpy_ns, step.memset_ns) == (90 * US, 30 * US, 10 * US)
+
+
+def test_each_stream_has_a_row(trace: Steps, tmp_path: Path) -> None:
+    trace.annotation("ProfilerStep#1", 100, 200)
+    trace.run(MAP, 100, 110, 10, stream=7)
+    trace.run(GEMM, 101, 120, 30, stream=7)
+    trace.run(NCCL, 102, 120, 50, stream=20)
+    first, second = trace.analyze(tmp_path).timeline.streams
+    assert (first.device, first.stream, first.work, first.busy_ns) == (0, 20, 1, 50 * US)
+    assert first.classes == {OperatorClass.COMMUNICATION: 50 * US}
+    assert (second.stream, second.work, second.kernel_time_ns) == (7, 2, 40 * US)
+    assert second.classes == {OperatorClass.TENSOR_CONTRACTION: 30 * US, OperatorClass.ELEMENTWISE: 10 * US}
+
+
+def test_several_devices_are_averaged_and_one_that_only_copies_is_not_counted(trace: Steps, tmp_path: Path) -> None:
+    trace.annotation("ProfilerStep#1", 100, 100)
+    trace.run(GEMM, 100, 100, 80, device=0)
+    trace.run(GEMM, 101, 140, 40, device=1)
+    trace.run("Memcpy PtoP (Device -> Device)", 102, 150, 10, device=2, category="gpu_memcpy", call="cudaMemcpyAsync")
+    anatomy = trace.analyze(tmp_path)
+    timeline = anatomy.timeline
+    assert (timeline.window_ns, timeline.busy_ns, timeline.idle_ns) == (100 * US, 60 * US, 40 * US)
+    # device 0 after its work; device 1 before and after, for its work was launched at 101
+    assert timeline.host_idle_ns == (20 + 60) // 2 * US
+    assert [(row.device, row.busy_ns) for row in timeline.devices] == [(0, 80 * US), (1, 40 * US), (2, 10 * US)]
+    assert timeline.kernel_time_ns == anatomy.step.kernel_time_ns == 130 * US
+    assert anatomy.step.busy_ns == 60 * US
+    assert anatomy.device.utilization == pytest.approx(0.6)
+
+
+# ------------------------------------------------------------------------------------------------------------- steps
+
+
+def test_a_step_lasts_until_its_last_device_work_ends(trace: Steps, tmp_path: Path) -> None:
+    trace.annotation("ProfilerStep#4", 100, 100)
+    trace.run(GEMM, 110, 120, 110)
+    trace.annotation("ProfilerStep#5", 200, 100)
+    trace.run(GEMM, 210, 235, 10)
+    trace.annotation("ProfilerStep#6", 300, 50)
+    anatomy = trace.analyze(tmp_path)
+    fourth, fifth, sixth = anatomy.step.steps
+    assert [step.number for step in anatomy.step.steps] == [4, 5, 6]
+    # the fourth ends at 230, the fifth begins there; the sixth has no work and is there all the same
+    assert (fourth.wall_ns, fourth.busy_ns, fourth.kernel_time_ns, fourth.work) == (130 * US, 110 * US, 110 * US, 1)
+    assert (fifth.wall_ns, fifth.busy_ns) == (70 * US, 10 * US)
+    assert (fifth.other_idle_ns, fifth.host_idle_ns) == (5 * US, 55 * US)
+    assert (sixth.wall_ns, sixth.busy_ns, sixth.work) == (50 * US, 0, 0)
+    assert (anatomy.step.count, anatomy.step.wall_ns) == (3, 70 * US)
+    assert (anatomy.step.wall_min_ns, anatomy.step.wall_max_ns) == (50 * US, 130 * US)
+    assert sum(step.wall_ns for step in anatomy.step.steps) == anatomy.timeline.window_ns
+
+
+def test_work_between_two_steps_belongs_to_the_step_before(trace: Steps, tmp_path: Path) -> None:
+    trace.annotation("ProfilerStep#1", 100, 50)
+    trace.run(GEMM, 160, 170, 10)
+    trace.annotation("ProfilerStep#2", 200, 50)
+    trace.run(GEMM, 210, 220, 30)
+    first, second = trace.analyze(tmp_path).step.steps
+    assert (first.wall_ns, first.kernel_time_ns) == (80 * US, 10 * US)
+    assert (second.wall_ns, second.kernel_time_ns) == (50 * US, 30 * US)
+
+
+def test_without_annotations_the_whole_trace_is_one_step(trace: Steps, tmp_path: Path) -> None:
+    trace.host("aten::mm", 100, 20)
+    trace.run(GEMM, 110, 130, 70)
+    anatomy = trace.analyze(tmp_path)
+    (step,) = anatomy.step.steps
+    assert (step.number, step.wall_ns, step.busy_ns) == (None, 100 * US, 70 * US)
+    assert anatomy.timeline.window_ns == anatomy.step.wall_ns == 100 * US
+
+
+def test_on_the_cpu_a_step_is_its_annotation(tmp_path: Path) -> None:
+    made = HandMade()
+    for number, duration in enumerate((100, 300, 200)):
+        made.annotation(f"ProfilerStep#{number}", 1000 * number, duration)
+        made.host("aten::mm", 1000 * number + 10, 50, shapes=[[8, 4], [4, 2]], types=["float", "float"])
+    anatomy = analyze_trace(made.write(tmp_path / "trace.json"))
+    assert [step.wall_ns for step in anatomy.step.steps] == [100 * US, 300 * US, 200 * US]
+    assert anatomy.step.steps[0] == StepRow(number=0, wall_ns=100 * US)
+    assert (anatomy.step.wall_ns, anatomy.step.wall_min_ns, anatomy.step.wall_max_ns) == (200 * US, 100 * US, 300 * US)
+    assert anatomy.timeline.launching is None
+    assert anatomy.device.utilization is None
+
+
+def test_a_phase_is_the_median_of_the_steps(trace: Steps, tmp_path: Path) -> None:
+    for number, long in enumerate((10, 20, 90)):
+        begin = 1000 * number
+        trace.annotation(f"ProfilerStep#{number}", begin, 900)
+        trace.host("opanatomy.phase/forward", begin + 1, 100)
+        trace.host("aten::mm", begin + 2, 50)
+        trace.run(GEMM, begin + 10, begin + 20, long)
+    step = trace.analyze(tmp_path).step
+    assert (step.forward_ns, step.busy_ns, step.kernel_time_ns) == (20 * US, 20 * US, 20 * US)
+    assert step.backward_ns is None
+
+
+# ---------------------------------------------------------------------------------------------------------- launches
+
+
+def test_launches_are_counted_and_timed(trace: Steps, tmp_path: Path) -> None:
+    trace.launch(50, 999)  # before the window
+    trace.annotation("ProfilerStep#1", 100, 200)
+    trace.run(GEMM, 110, 120, 20)
+    trace.run(MAP, 112, 140, 4)
+    trace.run("Memcpy DtoH (Device -> Pageable)", 116, 145, 2, category="gpu_memcpy", call="cudaMemcpyAsync")
+    trace.launch(200, 1000, name="cudaLaunchHostFunc")
+    trace.launch(210, 1001, name="cudaStreamSynchronize")
+    trace.run(GEMM, 220, 225, 10, call="cuLaunchKernelEx")
+    launching = trace.analyze(tmp_path).timeline.launching
+    assert launching is not None
+    assert (launching.calls, launching.graph_calls, launching.call_ns) == (3, 0, 6 * US)
+    assert (launching.synchronizing_calls, launching.synchronizing_ns) == (1, 2 * US)
+    assert (launching.delayed, launching.delay_ns, launching.median_delay_ns) == (3, 43 * US, 10 * US)
+    assert launching.longest_queue == 2
+    assert (launching.kernels, launching.kernel_ns) == (3, 34 * US)
+    assert (launching.tiny_kernels, launching.tiny_kernel_ns, launching.tiny_below_ns) == (1, 4 * US, 10 * US)
+
+
+def test_a_graph_is_one_launch_with_the_delay_of_its_first_kernel(trace: Steps, tmp_path: Path) -> None:
+    trace.annotation("ProfilerStep#1", 100, 200)
+    trace.launch(110, 5, name="cudaGraphLaunch")
+    for start in (130, 160, 145):
+        trace.kernel(MAP, start, 10, 5)
+    launching = trace.analyze(tmp_path).timeline.launching
+    assert launching is not None
+    assert (launching.calls, launching.graph_calls, launching.kernels) == (1, 1, 3)
+    assert (launching.delayed, launching.delay_ns, launching.longest_queue) == (1, 20 * US, 1)
+
+
+# --------------------------------------------------------------------------------------------------------- occupancy
+
+
+def test_occupancy_is_weighted_by_time(trace: Steps, tmp_path: Path) -> None:
+    trace.annotation("ProfilerStep#1", 100, 100)
+    full = {"blocks per SM": 4.5, "est. achieved occupancy %": 50}
+    half = {"blocks per SM": 0.5, "est. achieved occupancy %": 25.0}
+    trace.run("ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_nn", 100, 110, 30, arguments=full)
+    trace.run(MAP, 101, 150, 10, arguments=half)
+    trace.run(MAP, 102, 170, 20)
+    device = trace.analyze(tmp_path).device
+    assert device.utilization == pytest.approx(0.6)
+    assert device.sm_efficiency == pytest.approx((30 + 0.5 * 10) / 100)
+    assert device.occupancy == pytest.approx((0.5 * 30 + 0.25 * 10) / 40)
+    assert (device.dimensioned_ns, device.tensor_core_ns) == (40 * US, 30 * US)
+
+
+def test_what_the_trace_does_not_record_is_none(trace: Steps, tmp_path: Path) -> None:
+    trace.annotation("ProfilerStep#1", 100, 100)
+    trace.run(GEMM, 100, 110, 30, arguments={"blocks per SM": "?"})
+    device = trace.analyze(tmp_path).device
+    assert (device.sm_efficiency, device.occupancy, device.dimensioned_ns) == (None, None, 0)
+    assert device.tensor_core_ns == 0
+
+
+def test_a_training_step_has_every_figure(tmp_path: Path) -> None:
+    anatomy = analyze_trace(training_step().write(tmp_path / "trace.json"))
+    assert (anatomy.step.forward_ns, anatomy.step.backward_ns, anatomy.step.optimizer_ns) == (10 * US, 20 * US, 5 * US)
+    assert (anatomy.timeline.busy_ns, anatomy.timeline.host_idle_ns) == (35 * US, 865 * US)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "uses"),
+    [
+        ("volta_sgemm_128x64_nn", False),
+        ("ampere_sgemm_128x128_tn", False),
+        ("volta_fp16_s884gemm_fp16_128x128_ldg8_f2f_nn", True),
+        ("volta_h884gemm_64x128_ldg8_nn", True),
+        ("turing_fp16_s1688gemm_fp16_128x128_ldg8_f2f_tn", True),
+        ("ampere_bf16_s16816gemm_bf16_128x64_ldg8_f2f_stages_64x3_nn", True),
+        ("void cutlass::Kernel2<cutlass_80_tensorop_s1688gemm_128x128_16x4_nn_align4>(Params)", True),
+        ("void cutlass::Kernel2<cutlass_80_wmma_tensorop_bf16_s161616gemm_bf16_32x32_128x2_tn_align8>(Params)", True),
+        ("void cutlass::Kernel2<cutlass_80_simt_sgemm_128x32_8x5_nn_align1>(Params)", False),
+        ("sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_warpgroupsize1x1x1_execute_kernel", True),
+        ("sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize32x32x8_stage3_warpsize1x2x1_ffma_aligna4", False),
+        ("sm80_xmma_fprop_implicit_gemm_tf32f32_tf32f32_f32_nhwckrsc_nchw_tensor16x8x8_execute_kernel", True),
+        ("nvjet_tst_128x256_64x4_1x2_h_bz_coopA_TNT", True),
+        ("void cutlass::device_kernel<cutlass3x_sm90_tensorop_s64x128x16gemm_bf16_bf16_f32>(Params)", True),
+        ("void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<64, 128, 128, 4> >(Flash_fwd_params)", True),
+        ("void flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel<Flash_bwd_kernel_traits<128> >(Params)", True),
+        ("void flash_bwd_dot_do_o_kernel<true, Flash_bwd_kernel_traits<128> >(Flash_bwd_params)", False),
+        ("void flash::flash_fwd_splitkv_combine_kernel<...>(Flash_fwd_params)", False),
+        ("fmha_cutlassF_bf16_aligned_64x64_rf_sm80(PyTorchMemEffAttention::AttentionKernel::Params)", True),
+        ("fmha_cutlassF_f32_aligned_64x64_rf_sm70(PyTorchMemEffAttention::AttentionKernel::Params)", False),
+        ("cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7_64x128x64", True),
+        ("Cijk_Alik_Bljk_BBS_BH_Bias_HA_S_SAV_UserArgs_MT256x192x64_MI16x16x1_SN_LDSB1", True),
+        ("Cijk_Ailk_Bljk_SB_MT64x64x8_SE_K1", False),
+        ("igemm_fwd_gtcx3_nhwc_bf16_bx0_ex1_bt128x64x32_wt32x32x8_ws1x1", True),
+        ("_ZN2ck16tensor_operation6device39kernel_grouped_conv_fwd_xdl_cshuffle_v3I", True),
+        ("attn_fwd", True),
+        ("triton_tem_fused_mm_3", True),
+        ("triton_poi_fused_gelu_0", False),
+        ("void splitKreduce_kernel<32, 16, int, __nv_bfloat16>(Params)", False),
+        ("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)", False),
+        ("void at::native::GammaBetaBackwardCUDAKernel<float, float>(long)", False),
+        ("void cudnn::bn_fw_tr_1C11_kernel_NCHW<float, float, int, 512, true, 1, true>", False),
+        ("volta_scudnn_winograd_128x128_ldg1_ldg4_relu_tile148t_nt_v1", False),
+    ],
+)
+def test_tensor_cores_by_name(kernel: str, uses: bool) -> None:
+    assert uses_tensor_cores(kernel) is uses
+
+
+# -------------------------------------------------------------------------------------------------------------- laws
+
+SPANS = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 12)), max_size=12)
+
+
+def columns(spans: list[tuple[int, int]]) -> tuple[Any, Any]:
+    pairs = np.array(spans, dtype=np.int64).reshape(-1, 2)
+    return pairs[:, 0], pairs[:, 1]
+
+
+def points(spans: list[tuple[int, int]]) -> set[int]:
+    return {at for start, duration in spans for at in range(start, start + duration)}
+
+
+@given(SPANS, SPANS)
+def test_intervals_are_sets_of_nanoseconds(mine: list[tuple[int, int]], others: list[tuple[int, int]]) -> None:
+    found = union(*columns(mine))
+    assert points(list(zip(found[0].tolist(), (found[1] - found[0]).tolist(), strict=True))) == points(mine)
+    assert length(found) == covered(*columns(mine)) == len(points(mine))
+    assert (found[0][1:] > found[1][:-1]).all()
+    assert exposed(columns(mine), columns(others)) == len(points(mine) - points(others))
+    moments = np.arange(-2, 60)
+    assert time_before(found, moments).tolist() == [sum(at < moment for at in points(mine)) for moment in moments]
+    assert within(found, moments, moments + 5).tolist() == [
+        sum(moment <= at < moment + 5 for at in points(mine)) for moment in moments
+    ]
+
+
+PIECES = st.lists(
+    st.tuples(
+        st.sampled_from([GEMM, MAP, NCCL]), st.none() | st.integers(0, 500), st.integers(0, 600), st.integers(0, 60),
+        st.sampled_from([7, 20]), st.integers(0, 2),
+    ),
+    max_size=15,
+)  # fmt: skip
+
+
+@settings(max_examples=60, deadline=None)
+@given(PIECES, st.integers(0, 3))
+def test_every_nanosecond_of_the_window_has_one_cause(
+    tmp_path_factory: pytest.TempPathFactory, pieces: list[tuple[Any, ...]], steps: int
+) -> None:
+    trace = Steps()
+    trace.host("aten::mm", 0, 600)
+    for number in range(steps):
+        trace.annotation(f"ProfilerStep#{number}", 50 + 150 * number, 130)
+    for name, launch, start, duration, stream, device in pieces:
+        trace.run(name, launch, start, duration, stream=stream, device=device)
+    anatomy = trace.analyze(tmp_path_factory.mktemp("law"))
+    timeline, inside = anatomy.timeline, anatomy.ledger.device_work_ns - anatomy.ledger.outside_window_ns
+    if timeline.outside_ns is None:
+        return
+    assert timeline.window_ns == timeline.busy_ns + timeline.outside_ns + timeline.idle_ns
+    for row in (timeline, *timeline.devices, *anatomy.step.steps):
+        assert parts(row) == (row.wall_ns if isinstance(row, StepRow) else timeline.window_ns)
+    assert inside == timeline.kernel_time_ns == sum(row.kernel_time_ns for row in timeline.streams)
+    assert inside == sum(row.kernel_time_ns for row in timeline.devices)
+    assert inside == sum(row.kernel_time_ns or 0 for row in anatomy.step.steps)
+    assert sum(sum(row.classes.values()) for row in timeline.streams) == inside
+    assert sum(row.wall_ns for row in anatomy.step.steps) <= timeline.window_ns
+    assert anatomy.step.count == max(steps, 1)
+
+
+def parts(row: Any) -> int:
+    """The sum of the causes; none of them is negative."""
+    values = [row.busy_ns, row.outside_ns, row.host_idle_ns, row.stream_idle_ns, row.other_idle_ns]
+    assert min(values) >= 0, row
+    assert not isinstance(row, DeviceRow) or row.busy_ns <= row.kernel_time_ns
+    return sum(values)
