@@ -5,6 +5,7 @@ Beside the pipeline, for what is needed of each piece where the report needs sum
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
@@ -63,12 +64,15 @@ def overlay_of(found: Attributed) -> Overlay:
     """Each piece of device work as it was attributed; on the CPU each call."""
     tracks, operators, modules = _Numbered({}), _Numbered({}), _Numbered({})
     pieces = _device_pieces(found) if found.trace.on_device else _host_pieces(found)
-    rows = [
-        (tracks.of(piece.track), piece.start_ns, piece.duration_ns, operators.of(piece.operator),
-         modules.of(piece.module), _CLASSES[piece.operator_class], _PHASES[piece.phase], piece.call, piece.inside)
-        for piece in pieces
-    ]  # fmt: skip
-    columns = np.array(rows, dtype=np.int64).reshape(-1, 9).T
+    growing = [array("q") for _ in range(9)]
+    for piece in pieces:
+        values = (
+            tracks.of(piece.track), piece.start_ns, piece.duration_ns, operators.of(piece.operator),
+            modules.of(piece.module), _CLASSES[piece.operator_class], _PHASES[piece.phase], piece.call, piece.inside,
+        )  # fmt: skip
+        for column, value in zip(growing, values, strict=True):
+            column.append(value)
+    columns = [np.array(column, dtype=np.int64) for column in growing]
     flops, moved = _shares(found, columns[7], columns[2])
     return Overlay(
         tracks=tuple(tracks.numbers), operators=tuple(operators.numbers), modules=tuple(modules.numbers),

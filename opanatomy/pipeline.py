@@ -41,6 +41,11 @@ from opanatomy.version import __version__
 #: An operator that no rule knows: unknown on the CPU; on an accelerator its kernels' names decide.
 UNKNOWN_OPERATOR = Classification(operator_class=OperatorClass.UNKNOWN, rule="no rule", delegates=True)
 DISPATCHING = Classification(operator_class=None, rule="no rule")
+#: FLOPs, and bytes, of a whole trace at most: more than an hour of any device.
+_MOST_COST = 2**62
+_TOO_COSTLY = (
+    "some argument shapes cannot be: they cost more than any device does in an hour; they count as without costs"
+)
 _NO_OPERATOR = (PHASE_RANGE, MODULE_RANGE, "autograd::engine::")
 
 
@@ -156,6 +161,9 @@ class _Calls:
         delegates = self.operators.delegates[self.host.name]
         self.owner = own(self.host.name, self.host.parent, computes.tolist(), delegates.tolist(), works)
         self._costs: dict[tuple[int, int], Cost | None] = {}
+        self._spent = 0
+        #: How many host rows have each signature.
+        self._alike = np.bincount(self.host.signature[self.host.signature >= 0])
         self._texts: dict[int, str] = {}
 
     def _device_time(self) -> tuple[Int64, Int64]:
@@ -278,8 +286,19 @@ class _Calls:
         key = (int(self.host.name[row]), int(self.host.signature[row]))
         if key not in self._costs:
             signature = self._signature(key[1])
-            self._costs[key] = None if signature is None else cost(self.trace.names[key[0]], signature)
+            found = None if signature is None else cost(self.trace.names[key[0]], signature)
+            self._costs[key] = self._counted(found, int(self._alike[key[1]])) if found else None
         return self._costs[key]
+
+    def _counted(self, found: Cost, calls: int) -> Cost | None:
+        """The cost, unless so many calls of it bring the sums beyond what the columns hold and any device does."""
+        most = max(found.flops, found.normalization_flops, found.read_bytes, found.written_bytes)
+        if self._spent + calls * most > _MOST_COST:
+            if _TOO_COSTLY not in self.trace.warnings:
+                self.trace.warnings.append(_TOO_COSTLY)
+            return None
+        self._spent += calls * most
+        return found
 
     def _signature(self, number: int) -> Signature | None:
         return self.trace.signatures[number] if number >= 0 else None

@@ -23,20 +23,111 @@ _RAW = "\ue000raw:"
 _RAW_STRING = re.compile(r'"\\ue000raw:([^"]*)"|"\ue000raw:([^"]*)"')
 
 NUMBERS: tuple[Json, ...] = (
-    0, -0.0, -1, 1, 2, 3.5, 7, 31, 255, 1e-9, 1e9, 1e15, 1e16, 1712195495519698.827, 2**31, 2**53 + 1, 2**63 - 1, 2**63,
-    -(2**63), -(2**63) - 1, 2**64 - 1, 2**64, 10**25, -(10**25), 1e300, -1e300, True, False, f"{_RAW}1e400",
-    f"{_RAW}NaN", f"{_RAW}-Infinity", f"{_RAW}1E+99999999", f"{_RAW}{'9' * 5000}", f"{_RAW}01", f"{_RAW}-", f"{_RAW}1.",
-)  # fmt: skip
+    0,
+    -0.0,
+    -1,
+    1,
+    2,
+    3.5,
+    7,
+    31,
+    255,
+    1e-9,
+    1e9,
+    1e15,
+    1e16,
+    1712195495519698.827,
+    2**31,
+    2**53 + 1,
+    2**63 - 1,
+    2**63,
+    -(2**63),
+    -(2**63) - 1,
+    2**64 - 1,
+    2**64,
+    10**25,
+    -(10**25),
+    1e300,
+    -1e300,
+    True,
+    False,
+    f"{_RAW}1e400",
+    f"{_RAW}NaN",
+    f"{_RAW}-Infinity",
+    f"{_RAW}1E+99999999",
+    f"{_RAW}{'9' * 5000}",
+    f"{_RAW}01",
+    f"{_RAW}-",
+    f"{_RAW}1.",
+)
 TEXTS: tuple[str, ...] = (
-    "", " ", "0", "-1", "12", "1.5", "1e400", "nan", "inf", "1e999999999", "9" * 5000, "²", "٣", "1_000", "stream 7",
-    "stream ²", "\x00", "\x1b[31mred\x1b[0m", "a\nb\r\tc", "\u202eltr\u202c", "\ud800", "\udc00\ud800", "😀" * 50, "\ufeff",
-    "null", "True", "[]", "[1, 2]", "[[1], [2]]", "[" * 5000, "(" * 3000, "<" * 3000, "void " + "a<" * 2000, "{}", '"', "\\",
-    "},{", "}, {", "]}", '"traceEvents": [', "{{ x }}", "[bold]", "[/]", "C:\\Users\\x", "=1+1", "a" * 100_000,
-    "ProfilerStep#", "ProfilerStep#1", "ProfilerStep#" + "9" * 30, "ProfilerStep#²", "Optimizer.step#x", "opanatomy.phase/",
-    "opanatomy.phase/forward", "opanatomy.phase/backward", "opanatomy.module/", "opanatomy.module/a.b", "## forward ##",
-    "autograd::engine::evaluate_function: X", "MmBackward0", "aten::mm", "aten::", "cudaGraphLaunch", "nccl:all_reduce",
-    "record_param_comms", "ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)", "Memcpy HtoD (Pageable -> Device)",
-)  # fmt: skip
+    "",
+    " ",
+    "0",
+    "-1",
+    "12",
+    "1.5",
+    "1e400",
+    "nan",
+    "inf",
+    "1e999999999",
+    "9" * 5000,
+    "²",
+    "٣",
+    "1_000",
+    "stream 7",
+    "stream ²",
+    "\x00",
+    "\x1b[31mred\x1b[0m",
+    "a\nb\r\tc",
+    "\u202eltr\u202c",
+    "\ud800",
+    "\udc00\ud800",
+    "😀" * 50,
+    "\ufeff",
+    "null",
+    "True",
+    "[]",
+    "[1, 2]",
+    "[[1], [2]]",
+    "[" * 5000,
+    "(" * 3000,
+    "<" * 3000,
+    "void " + "a<" * 2000,
+    "{}",
+    '"',
+    "\\",
+    "},{",
+    "}, {",
+    "]}",
+    '"traceEvents": [',
+    "{{ x }}",
+    "[bold]",
+    "[/]",
+    "C:\\Users\\x",
+    "=1+1",
+    "a" * 100_000,
+    "ProfilerStep#",
+    "ProfilerStep#1",
+    "ProfilerStep#" + "9" * 30,
+    "ProfilerStep#²",
+    "Optimizer.step#x",
+    "opanatomy.phase/",
+    "opanatomy.phase/forward",
+    "opanatomy.phase/backward",
+    "opanatomy.module/",
+    "opanatomy.module/a.b",
+    "## forward ##",
+    "autograd::engine::evaluate_function: X",
+    "MmBackward0",
+    "aten::mm",
+    "aten::",
+    "cudaGraphLaunch",
+    "nccl:all_reduce",
+    "record_param_comms",
+    "ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)",
+    "Memcpy HtoD (Pageable -> Device)",
+)
 SIZES: tuple[Json, ...] = (
     0,
     1,
@@ -60,28 +151,125 @@ SIZES: tuple[Json, ...] = (
     [2],
 )
 TYPES = (
-    "float", "double", "c10::Half", "c10::BFloat16", "long int", "int", "bool", "Scalar", "ScalarList", "TensorList",
-    "GenericList", "", "x", "c10::complex<float>", "unsigned char", "Device", "float8",
-)  # fmt: skip
+    "float",
+    "double",
+    "c10::Half",
+    "c10::BFloat16",
+    "long int",
+    "int",
+    "bool",
+    "Scalar",
+    "ScalarList",
+    "TensorList",
+    "GenericList",
+    "",
+    "x",
+    "c10::complex<float>",
+    "unsigned char",
+    "Device",
+    "float8",
+)
 CONSTANTS = (
-    "", "0", "1", "2", "-1", "True", "False", "None", "[1, 1]", "[0, 0]", "[]", "[True, True, False]", "[2, -1]", "0.5",
-    "1e-05", "inf", "nan", "1e400", "9" * 5000, "9" * 18, "[9999999999, 9999999999]", "[-5]", "[0]", "mean", "[[1], [2]]",
-    "[" * 3000, "[" * 3000 + "]" * 3000, "6", "15", "99", "causal",
-)  # fmt: skip
+    "",
+    "0",
+    "1",
+    "2",
+    "-1",
+    "True",
+    "False",
+    "None",
+    "[1, 1]",
+    "[0, 0]",
+    "[]",
+    "[True, True, False]",
+    "[2, -1]",
+    "0.5",
+    "1e-05",
+    "inf",
+    "nan",
+    "1e400",
+    "9" * 5000,
+    "9" * 18,
+    "[9999999999, 9999999999]",
+    "[-5]",
+    "[0]",
+    "mean",
+    "[[1], [2]]",
+    "[" * 3000,
+    "[" * 3000 + "]" * 3000,
+    "6",
+    "15",
+    "99",
+    "causal",
+)
 CATEGORIES = (
-    "cpu_op", "Operator", "user_annotation", "cuda_runtime", "Runtime", "cuda_driver", "kernel", "Kernel", "gpu_memcpy",
-    "Memcpy", "gpu_memset", "gpu_user_annotation", "python_function", "npu_kernel", "", "KERNEL", "cuda_sync", "hpu_op",
-    "ac2g", "Trace", "x" * 1000,
-)  # fmt: skip
+    "cpu_op",
+    "Operator",
+    "user_annotation",
+    "cuda_runtime",
+    "Runtime",
+    "cuda_driver",
+    "kernel",
+    "Kernel",
+    "gpu_memcpy",
+    "Memcpy",
+    "gpu_memset",
+    "gpu_user_annotation",
+    "python_function",
+    "npu_kernel",
+    "",
+    "KERNEL",
+    "cuda_sync",
+    "hpu_op",
+    "ac2g",
+    "Trace",
+    "x" * 1000,
+)
 SPELLINGS_OF_2021 = {
-    "External id": "external id", "Input Dims": "Input dims", "Sequence number": "Seq number", "cpu_op": "Operator",
-    "kernel": "Kernel", "cuda_runtime": "Runtime", "gpu_memcpy": "Memcpy", "gpu_memset": "Memset",
-}  # fmt: skip
+    "External id": "external id",
+    "Input Dims": "Input dims",
+    "Sequence number": "Seq number",
+    "cpu_op": "Operator",
+    "kernel": "Kernel",
+    "cuda_runtime": "Runtime",
+    "gpu_memcpy": "Memcpy",
+    "gpu_memset": "Memset",
+}
 TOKENS = (
-    b"{", b"}", b"[", b"]", b'"', b"\\", b",", b":", b"},{", b"}, {", b"]}", b'"', b'\\"', b"NaN", b"1e400", b"\x00", b"\xff",
-    b"\xed\xa0\x80", b"\n", b" " * 3000, b"null", b"true", b"-", b'"traceEvents": [', b"[" * 3000, b'{"a":' * 3000, b"'",
-    b"\xef\xbb\xbf", b"/* */", b'"\\ud800"', b"0" * 400, b"{}," * 500, b"1," * 500,
-)  # fmt: skip
+    b"{",
+    b"}",
+    b"[",
+    b"]",
+    b'"',
+    b"\\",
+    b",",
+    b":",
+    b"},{",
+    b"}, {",
+    b"]}",
+    b'"',
+    b'\\"',
+    b"NaN",
+    b"1e400",
+    b"\x00",
+    b"\xff",
+    b"\xed\xa0\x80",
+    b"\n",
+    b" " * 3000,
+    b"null",
+    b"true",
+    b"-",
+    b'"traceEvents": [',
+    b"[" * 3000,
+    b'{"a":' * 3000,
+    b"'",
+    b"\xef\xbb\xbf",
+    b"/* */",
+    b'"\\ud800"',
+    b"0" * 400,
+    b"{}," * 500,
+    b"1," * 500,
+)
 
 
 def read_seed(path: Path) -> dict[str, Any]:
@@ -176,7 +364,7 @@ def drop_field(random: Random, document: Json) -> None:
 
 
 def change_anywhere(random: Random, document: Json) -> None:
-    """A value at any depth of the metadata (`opanatomy`, `deviceProperties`, `distributedInfo`) is replaced or dropped."""
+    """A value at any depth of the metadata (`opanatomy`, `deviceProperties`, ...) is replaced or dropped."""
     places: list[tuple[Json, Json]] = []
     _collect({key: value for key, value in document.items() if key != "traceEvents"}, places)
     if places:
@@ -197,10 +385,22 @@ def _collect(value: Json, places: list[tuple[Json, Json]]) -> None:
 
 
 def add_metadata(random: Random, document: Json) -> None:
-    key = random.choice((
-        "deviceProperties", "opanatomy", "distributedInfo", "schemaVersion", "cuda_runtime_version", "traceName",
-        "hip_runtime_version", "displayTimeUnit", "baseTimeNanoseconds", "record_shapes", "traceEvents", "",
-    ))  # fmt: skip
+    key = random.choice(
+        (
+            "deviceProperties",
+            "opanatomy",
+            "distributedInfo",
+            "schemaVersion",
+            "cuda_runtime_version",
+            "traceName",
+            "hip_runtime_version",
+            "displayTimeUnit",
+            "baseTimeNanoseconds",
+            "record_shapes",
+            "traceEvents",
+            "",
+        )
+    )
     property_ = {random.choice(("name", "totalGlobalMem", "numSms", "id", "warpSize")): odd_value(random)}
     document[key] = random.choice((odd_value(random), [property_], [odd_value(random)], {"rank": odd_value(random)}))
 
@@ -315,17 +515,38 @@ def _shape(random: Random) -> Json:
 
 def nest(random: Random, document: Json) -> None:
     depth = random.choice((10, 500, 5000))
-    value = _RAW + random.choice(("[" * depth + "]" * depth, "[" * depth, "{'a':".replace("'", '\\"') * depth))
+    value = _RAW + random.choice(
+        ("[" * depth + "]" * depth, "[" * depth, "{'a':" * depth, "{'a':" * depth + "1" + "}" * depth)
+    )
     for event in _some(random, _events(document)):
         if isinstance(event.get("args"), dict):
             event["args"][random.choice(("Input Dims", "Input Strides", "x"))] = value
 
 
 JSON_MUTATIONS: tuple[Callable[[Random, Json], None], ...] = (
-    change_field, change_field, change_field, drop_field, change_anywhere, change_anywhere, add_metadata, reorder, repeat,
-    drop_events, same_ids, overlap, overlap, shift_times, spell_as_in_2021, rename, rename, recategorize,
-    change_operator, change_operator, change_operator, nest,
-)  # fmt: skip
+    change_field,
+    change_field,
+    change_field,
+    drop_field,
+    change_anywhere,
+    change_anywhere,
+    add_metadata,
+    reorder,
+    repeat,
+    drop_events,
+    same_ids,
+    overlap,
+    overlap,
+    shift_times,
+    spell_as_in_2021,
+    rename,
+    rename,
+    recategorize,
+    change_operator,
+    change_operator,
+    change_operator,
+    nest,
+)
 
 
 def _events(document: Json) -> Events:
@@ -357,7 +578,7 @@ def written(random: Random, document: Json) -> bytes:
     elif random.random() < 0.3:
         document = {"traceEvents": document.get("traceEvents", []), **document}
     text = json.dumps(document, ensure_ascii=ascii_only, **layout)
-    text = _RAW_STRING.sub(lambda found: (found[1] or found[2] or "").replace('\\\\"', '"'), text)
+    text = _RAW_STRING.sub(lambda found: (found[1] or found[2] or "").replace("'", '"'), text)
     return text.encode("utf-8", "surrogatepass" if random.random() < 0.5 else "replace")
 
 
@@ -412,8 +633,18 @@ def _replace_number(random: Random, data: bytes) -> bytes:
 
 
 TEXT_MUTATIONS: tuple[Callable[[Random, bytes], bytes], ...] = (
-    _flip, _flip, _cut, _cut, _behead, _delete, _double, _swap, _insert, _insert, _replace_number,
-)  # fmt: skip
+    _flip,
+    _flip,
+    _cut,
+    _cut,
+    _behead,
+    _delete,
+    _double,
+    _swap,
+    _insert,
+    _insert,
+    _replace_number,
+)
 
 
 def _slice(random: Random, data: bytes) -> tuple[int, int]:

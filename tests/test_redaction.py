@@ -71,9 +71,7 @@ def survivors(data: bytes, secrets: tuple[str, ...]) -> list[str]:
     return [secret for secret in secrets if secret.encode() in data or secret in decoded]
 
 
-@pytest.mark.parametrize(
-    ("entry", "secrets"), METADATA, ids=[f"{next(iter(entry))[:12]}-{n}" for n, (entry, _) in enumerate(METADATA)]
-)
+@pytest.mark.parametrize(("entry", "secrets"), METADATA)
 @pytest.mark.parametrize("behind", [False, True])
 def test_metadata_gives_nothing_away(
     tmp_path: Path, entry: dict[str, Any], secrets: tuple[str, ...], behind: bool

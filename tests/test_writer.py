@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import itertools
 import json
-import os
 import tracemalloc
 from collections import Counter
 from pathlib import Path
@@ -219,7 +218,7 @@ def test_memory_does_not_grow_with_the_text(tmp_path: Path) -> None:
         module=empty, operator_class=empty, phase=empty, flops=empty, bytes=empty, inside=empty.astype(bool),
     )  # fmt: skip
     peaks = []
-    for count in (20_000, 80_000):
+    for count in (15_000, 45_000):
         source = tmp_path / f"{count}.json"
         events = [
             {"ph": "X", "cat": "cpu_op", "name": f"op{n % 50}", "ts": n, "dur": 1, "pid": 1, "args": {"External id": n}}
@@ -227,7 +226,7 @@ def test_memory_does_not_grow_with_the_text(tmp_path: Path) -> None:
         ]
         source.write_text(json.dumps({"traceEvents": events}))
         tracemalloc.start()
-        write_trace(source, Annotated(path=tmp_path / "out.json.gz", redact=True), nothing, {})
+        write_trace(source, Annotated(path=tmp_path / "out.json.gz"), nothing, {})
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert peaks[1] < 1.3 * peaks[0]
@@ -293,7 +292,7 @@ def test_what_is_refused(tmp_path: Path, arguments: list[str], code: int, words:
     training_step().write(tmp_path / "folder" / "rank0.json")
     (tmp_path / "broken.json").write_text("no trace")
     (tmp_path / "old.json").write_text("{}")
-    os.link(source, tmp_path / "link.json")
+    (tmp_path / "link.json").symlink_to(source)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*.json")}
     done = run("analyze", *arguments, cwd=tmp_path)
     assert (done.returncode, len(done.stderr.strip().splitlines())) == (code, 1), done.stderr

@@ -12,6 +12,9 @@ from opanatomy.tables import Bool, Int64
 LINKED, GRAPH, NO_LAUNCH, OUTSIDE = range(4)
 LINKS = ("linked", "graph_launched", "no_launch_record", "outside_window")
 
+#: Steps from an event to the one around it before leaps are worth preparing.
+_FEW = 64
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
@@ -42,13 +45,33 @@ def enclosing_rows(thread: Int64, start_ns: Int64, end_ns: Int64, parents: Int64
         mine = np.flatnonzero(on == number)
         rows = low + np.searchsorted(start_ns[low:high], time[mine], side="right") - 1
         rows[rows < low] = -1
-        while True:
+        for _ in range(_FEW):
             over = (rows >= 0) & (end_ns[rows] <= time[mine])
             if not over.any():
                 break
             rows[over] = parents[rows[over]]
+        else:
+            rows = _leap(rows, end_ns, parents, time[mine])
         found[mine] = rows
     return found
+
+
+def _leap(rows: Int64, end_ns: Int64, parents: Int64, time: Int64) -> Int64:
+    """The same for events nested by the thousand: leaps of 1, 2, 4, ... ancestors that outlast what they enclose."""
+    above = parents.tolist()
+    ends = end_ns.tolist()
+    for row in range(len(above)):
+        while above[row] >= 0 and ends[above[row]] <= ends[row]:
+            above[row] = above[above[row]]
+    leaps = [np.array(above, dtype=np.int64)]
+    while (leaps[-1] >= 0).any():
+        leaps.append(np.where(leaps[-1] >= 0, leaps[-1][leaps[-1]], -1))
+    over = (rows >= 0) & (end_ns[rows] <= time)
+    for leap in reversed(leaps):
+        there = np.where(rows >= 0, leap[rows], -1)
+        far = over & (there >= 0) & (end_ns[there] <= time)
+        rows = np.where(far, there, rows)
+    return np.where(over, leaps[0][rows], rows)
 
 
 def last_of(keys: Int64, wanted: Int64) -> Int64:

@@ -21,7 +21,7 @@ def parents_of(thread: Int64, start_ns: Int64, duration_ns: Int64) -> Int64:
     An event that begins before another ends and outlasts it by more than the clock's rounding does not belong to it.
     """
     parents = [-1] * len(thread)
-    stack: list[tuple[int, int]] = []
+    stack: list[tuple[int, int, int]] = []
     current = None
     rows = zip(thread.tolist(), start_ns.tolist(), (start_ns + duration_ns).tolist(), strict=True)
     for row, (on, start, end) in enumerate(rows):
@@ -31,15 +31,26 @@ def parents_of(thread: Int64, start_ns: Int64, duration_ns: Int64) -> Int64:
         while stack and stack[-1][1] <= start:
             stack.pop()
         parents[row] = _enclosing(stack, start, end)
-        stack.append((row, end))
+        stack.append((row, end, _outlasting(stack, end)))
     return np.array(parents, dtype=np.int64)
 
 
-def _enclosing(stack: list[tuple[int, int]], start: int, end: int) -> int:
-    for row, stack_end in reversed(stack):
+def _enclosing(stack: list[tuple[int, int, int]], start: int, end: int) -> int:
+    """The topmost row that encloses; each entry has the place of the next one below that outlasts it."""
+    place = len(stack) - 1
+    while place >= 0:
+        row, stack_end, below = stack[place]
         if start < stack_end and end <= stack_end + SLACK_NS:
             return row
+        place = below
     return -1
+
+
+def _outlasting(stack: list[tuple[int, int, int]], end: int) -> int:
+    place = len(stack) - 1
+    while place >= 0 and stack[place][1] <= end:
+        place = stack[place][2]
+    return place
 
 
 def self_times(parents: Int64, start_ns: Int64, duration_ns: Int64) -> Int64:

@@ -6,6 +6,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
 
 from opanatomy.model import MODULE_RANGE, PHASE_RANGE, Phase
 
@@ -129,20 +130,30 @@ def _contexts(rows: HostRows, kinds: NameKinds) -> list[Context]:
 
 def phase_by_time(spans: list[tuple[int, int, Phase]]) -> Callable[[int], Phase | None]:
     """The phase at a host time, for ranges in order: they lie on one thread, the backward of CUDA runs on another."""
-    starts = [start for start, _, _ in spans]
+    starts, phases = _flattened(sorted(spans))
 
     def phase_at(time_ns: int) -> Phase | None:
         index = bisect_right(starts, time_ns) - 1
-        while index >= 0:
-            start, end, phase = spans[index]
-            if start <= time_ns < end:
-                return phase
-            index -= 1
-            if index < 0 or spans[index][1] <= start:
-                break
-        return None
+        return phases[index] if index >= 0 else None
 
     return phase_at
+
+
+def _flattened(spans: list[tuple[int, int, Phase]]) -> tuple[list[int], list[Phase | None]]:
+    """Times, and the phase from each on: that of the range that began last among those that have not ended."""
+    starts: list[int] = []
+    phases: list[Phase | None] = []
+    running: list[tuple[int, int, Phase]] = []
+    begun = 0
+    for time_ns in sorted({edge for start, end, _ in spans for edge in (start, end)}):
+        while begun < len(spans) and spans[begun][0] <= time_ns:
+            heappush(running, (-begun, spans[begun][1], spans[begun][2]))
+            begun += 1
+        while running and running[0][1] <= time_ns:
+            heappop(running)
+        starts.append(time_ns)
+        phases.append(running[0][2] if running else None)
+    return starts, phases
 
 
 def _recomputed(rows: HostRows, kinds: NameKinds, contexts: list[Context]) -> list[bool]:

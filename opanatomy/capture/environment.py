@@ -6,7 +6,7 @@ import platform
 from contextlib import suppress
 from pathlib import Path
 
-from opanatomy.errors import CaptureError
+from opanatomy.errors import CaptureError, UsageError
 from opanatomy.model import Environment
 
 
@@ -25,7 +25,7 @@ def choose_device(wanted: str) -> str:
         if not number.isdigit() or int(number) >= torch.cuda.device_count():
             raise CaptureError(f"--device {wanted}: there are {torch.cuda.device_count()} GPUs, counted from cuda:0")
         return f"cuda:{number}"
-    raise CaptureError(f"--device {wanted}: not supported - use auto, cpu, cuda or cuda:N")
+    raise UsageError(f"--device {wanted}: not supported - use auto, cpu, cuda or cuda:N")
 
 
 def environment_of(device: str) -> Environment:

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, cast
 
 import msgspec
 
-from opanatomy.errors import CaptureError
+from opanatomy.errors import CaptureError, OutputError
 from opanatomy.model import METADATA_KEY, Capture
 
 #: Kineto writes its own keys before the events; they are all within this much text.
@@ -28,6 +28,12 @@ def export_trace(profiler: Any, capture: Capture, path: Path) -> None:
     with tempfile.TemporaryDirectory(prefix=".opanatomy-", dir=path.absolute().parent) as folder:
         plain = Path(folder) / "trace.json"
         profiler.export_chrome_trace(str(plain))
+        if not plain.exists():  # Kineto fails in silence
+            free = shutil.disk_usage(folder).free
+            raise OutputError(
+                f"the profiler could not write its trace of this step into {plain.parent.parent}, where"
+                f" {free / 1e6:.1f} MB are free - free some space or choose another folder with --trace"
+            )
         with plain.open("rb") as source, _opened(path) as target:
             head = source.read(HEAD_BYTES).lstrip()
             if not head.startswith(b"{"):

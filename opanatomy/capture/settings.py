@@ -18,6 +18,13 @@ LAYER_KEYS = (
 LAYER_DROP_KEYS = ("layerdrop", "encoder_layerdrop", "decoder_layerdrop")
 
 
+#: Keys that an option of its own sets.
+_OPTIONS = {
+    "dtype": "--dtype", "torch_dtype": "--dtype", "attn_implementation": "--attention",
+    "_attn_implementation": "--attention", "architectures": "--task",
+}  # fmt: skip
+
+
 def parse_value(text: str) -> Any:
     """The value of `--set key=text`: JSON where it is JSON, else the text itself."""
     try:
@@ -68,15 +75,23 @@ def _set(content: dict[str, Any], config: Any, path: str, value: Any) -> list[st
         if not hasattr(below, "to_dict"):
             names = _parts(config)
             instead = f"its parts are {', '.join(names)}" if names else "it has no parts, leave the dots out"
-            raise UsageError(f"--set {path}={value}: {config.model_type} has no part {parent!r} - {instead}")
+            raise UsageError(f"--set {path}={_text(value)}: {config.model_type} has no part {parent!r} - {instead}")
         if not isinstance(content.get(parent), dict):
             content[parent] = _plain(below)
         content, config = content[parent], below
+    if key in _OPTIONS:
+        raise UsageError(f"--set {path}={_text(value)}: not a setting here - use {_OPTIONS[key]}")
+    if key == "model_type":
+        raise UsageError(
+            f"--set {path}={_text(value)}: {config.model_type} has no 'model_type' to set - name another MODEL"
+        )
     key = _canonical(config, key)
     known = _known_keys(content, config)
     if key not in known:
         near = get_close_matches(key, sorted(known), n=3, cutoff=0.5) or sorted(known)[:3]
-        raise UsageError(f"--set {path}={value}: {config.model_type} has no {key!r} - did you mean {', '.join(near)}?")
+        raise UsageError(
+            f"--set {path}={_text(value)}: {config.model_type} has no {key!r} - did you mean {', '.join(near)}?"
+        )
     if isinstance(getattr(config, key, None), int) and isinstance(value, str):
         raise UsageError(f"--set {path}={value}: {value!r} is not a number - {key} is {getattr(config, key)}")
     before = content.get(key, getattr(config, key, None))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from opanatomy.capture.ranges import phase_range
@@ -16,12 +17,24 @@ if TYPE_CHECKING:
 
 AMP_DTYPES = {"bf16": "bfloat16", "bfloat16": "bfloat16", "fp16": "float16", "float16": "float16"}
 OPTIMIZERS = ("adamw", "adamw-foreach", "adamw-loop", "adamw8bit", "adam", "sgd", "adafactor")
+_NO_BITSANDBYTES = (
+    "--optimizer adamw8bit needs bitsandbytes, which is not installed - pip install 'opanatomy[bitsandbytes]'"
+)
+
+
+def check_optimizer(name: str | None) -> None:
+    """Refuse a name that is none, and what needs a package that is not there, before anything is built."""
+    if name is not None and name not in OPTIMIZERS:
+        raise UsageError(f"--optimizer {name}: no such optimizer - one of {', '.join(OPTIMIZERS)}")
+    if name == "adamw8bit" and find_spec("bitsandbytes") is None:
+        raise CaptureError(_NO_BITSANDBYTES)
 
 
 def make_optimizer(name: str, module: torch.nn.Module) -> torch.optim.Optimizer:
     """The optimizer `name` over the trainable parameters; `adamw` is fused, the default of the Trainer."""
     import torch
 
+    check_optimizer(name)
     parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
     if not parameters:
         raise CaptureError(f"cannot make the optimizer {name}: the model has no trainable parameter")
@@ -38,18 +51,15 @@ def make_optimizer(name: str, module: torch.nn.Module) -> torch.optim.Optimizer:
             return torch.optim.SGD(parameters, lr=1e-3, momentum=0.9)
         case "adafactor":
             return torch.optim.Adafactor(parameters)
-        case "adamw8bit":
+        case _:
             return _eight_bit_adamw(parameters)
-    raise UsageError(f"--optimizer {name}: no such optimizer - one of {', '.join(OPTIMIZERS)}")
 
 
 def _eight_bit_adamw(parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
     try:
         import bitsandbytes
     except ImportError as error:
-        raise CaptureError(
-            "--optimizer adamw8bit needs bitsandbytes, which is not installed - pip install 'opanatomy[bitsandbytes]'"
-        ) from error
+        raise CaptureError(_NO_BITSANDBYTES) from error
     made: torch.optim.Optimizer = bitsandbytes.optim.AdamW8bit(parameters, lr=1e-5)
     return made
 
@@ -142,14 +152,26 @@ def _backward_roots(output: Any) -> tuple[tuple[torch.Tensor, ...], tuple[torch.
 
     loss = output.get("loss") if hasattr(output, "get") else getattr(output, "loss", None)
     if isinstance(loss, torch.Tensor):
-        return (loss,), (None,)
+        if not loss.requires_grad:
+            raise CaptureError(
+                "cannot run backward: the model's loss does not require a gradient"
+                " - do not detach it, use --inference, or unfreeze a parameter"
+            )
+        return (loss,), (_start(loss),)
     roots = tuple(tensor for tensor in _tensors(output) if tensor.requires_grad)
     if not roots:
         raise CaptureError(
             "cannot run backward: the model's output has neither a loss nor a tensor that requires a gradient"
             " - use --inference, or unfreeze a parameter"
         )
-    return roots, tuple(torch.ones_like(root) if root.numel() != 1 else None for root in roots)
+    return roots, tuple(map(_start, roots))
+
+
+def _start(root: torch.Tensor) -> torch.Tensor | None:
+    """The gradient that backward starts with: ones, which torch takes by itself for a single number."""
+    import torch
+
+    return torch.ones_like(root) if root.numel() != 1 else None
 
 
 def _tensors(value: Any) -> list[torch.Tensor]:

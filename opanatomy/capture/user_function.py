@@ -36,12 +36,13 @@ def call_function(model: str) -> tuple[torch.nn.Module, dict[str, Any] | tuple[A
         made = _function(model)()
     except ModelError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         what = f"{type(error).__name__}: {one_line(error)}"
         raise ModelError(f"{model} raised {what} - call it by itself first") from error
     if not (isinstance(made, (tuple, list)) and len(made) == 2 and isinstance(made[0], torch.nn.Module)):
         raise ModelError(f"{model} returned {_describe(made)} - return (module, inputs), a torch.nn.Module first")
     module, inputs = made
+    _check_module(model, module)
     if isinstance(inputs, torch.Tensor):
         return module, (inputs,)
     if isinstance(inputs, Mapping):
@@ -51,6 +52,20 @@ def call_function(model: str) -> tuple[torch.nn.Module, dict[str, Any] | tuple[A
     raise ModelError(f"{model} returned inputs of type {_describe(inputs)} - return a dict, a tuple or a tensor")
 
 
+def _check_module(model: str, module: torch.nn.Module) -> None:
+    """Refuse a module that cannot be moved, counted or watched."""
+    import torch
+    from torch.nn.parameter import is_lazy
+
+    if any(isinstance(part, torch.jit.ScriptModule) for part in module.modules()):
+        raise ModelError(f"{model} returned a scripted module, which takes no hooks - return the one before torch.jit")
+    for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
+        if is_lazy(tensor):
+            raise ModelError(f"{model}: {name} has no shape yet - call the lazy module once before returning it")
+        if tensor.is_meta:
+            raise ModelError(f"{model}: {name} is on the meta device and has no values - build it on the CPU")
+
+
 def _function(model: str) -> Any:
     module_name, _, path = model.partition(":")
     here = str(Path.cwd())
@@ -58,7 +73,7 @@ def _function(model: str) -> Any:
         sys.path.insert(0, here)
     try:
         found: Any = importlib.import_module(module_name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ModelError(
             f"cannot import {module_name} of {model}: {type(error).__name__}: {one_line(error)} - "
             "run from its folder or install it"

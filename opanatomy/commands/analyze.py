@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import os
 from pathlib import Path
 
-from opanatomy.commands.output import NEEDED_BYTES, check_writable, written_whole
+from opanatomy.commands.output import check_writable, same_file, written_whole
 from opanatomy.commands.progress import Display
 from opanatomy.commands.show import check_output, note, show
 from opanatomy.errors import UsageError
@@ -18,15 +17,18 @@ _PACKED = 40
 
 def run(arguments: argparse.Namespace) -> None:
     """Read the traces, write the annotated one where it is wanted, show the anatomy."""
-    check_output(arguments)
+    from opanatomy.trace.sources import sources_of
+
     paths = [Path(path) for path in arguments.trace]
+    sources = [source.path for source in sources_of(paths)]
+    check_output(arguments, sources)
     if arguments.annotated is None:
         if arguments.redact:
             raise UsageError("--redact: it is about the trace that --trace writes - add --trace FILE")
         show(_analyzed(paths), arguments)
         return
     target = Path(arguments.annotated)
-    _check_target(target, paths, arguments)
+    _check_target(target, sources, arguments)
     from opanatomy.fleet import analyze_traces
     from opanatomy.trace.writer import Annotated
 
@@ -47,17 +49,14 @@ def _analyzed(paths: list[Path]) -> Anatomy:
         return analyze_traces(paths, advance=display.advance)
 
 
-def _check_target(target: Path, paths: list[Path], arguments: argparse.Namespace) -> None:
-    """Raise where the annotated trace cannot be written, or would take the place of its source or of the report."""
-    from opanatomy.trace.sources import sources_of
-
+def _check_target(target: Path, sources: list[Path], arguments: argparse.Namespace) -> None:
+    """Raise where the annotated trace cannot be written, or would take the place of a source or of the report."""
     if not target.name.endswith((".json", ".json.gz")):
         raise UsageError(f"--trace {target}: the name must end in .json or .json.gz")
-    for source in sources_of(paths):
-        if target.exists() and source.path.exists() and os.path.samefile(target, source.path):
-            raise UsageError(f"--trace {target}: that is the trace to read - choose another name")
+    if any(same_file(target, source) for source in sources):
+        raise UsageError(f"--trace {target}: that is the trace to read - choose another name")
     if arguments.output not in (None, "-") and Path(arguments.output).absolute() == target.absolute():
         raise UsageError(f"--trace {target}: the report goes there - choose another name for one of them")
-    packed = sum(path.stat().st_size for path in paths if path.is_file())
-    unpacked = _PACKED if paths[0].name.endswith(".gz") and not target.name.endswith(".gz") else 2
-    check_writable(target, force=arguments.force, needed_bytes=max(packed * unpacked, min(NEEDED_BYTES, 1 << 20)))
+    packed = sum(source.stat().st_size for source in sources[:1] if source.is_file())
+    unpacks = sources[0].suffix in (".gz", ".zip") and target.suffix != ".gz"
+    check_writable(target, force=arguments.force, needed_bytes=max(packed * (_PACKED if unpacks else 2), 1 << 20))

@@ -6,6 +6,7 @@ import argparse
 import re
 import shlex
 import sys
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,25 +19,33 @@ from opanatomy.errors import UsageError
 def run(arguments: argparse.Namespace) -> None:
     """Check everything that is cheap, capture, analyze the trace that was written, show."""
     _check_numbers(arguments)
-    check_output(arguments)
+    settings = _settings(arguments.set)
     trace = _trace_path(arguments)
+    check_output(arguments, [trace])
     check_writable(trace, force=arguments.force)
     from opanatomy.capture.profile import Wanted, capture_model
+    from opanatomy.capture.stepper import check_optimizer
 
+    check_optimizer(arguments.optimizer)
     wanted = Wanted(
         model=arguments.model, batch=arguments.batch, seq=arguments.seq, task=arguments.task, seed=arguments.seed,
-        layers=arguments.layers, settings=_settings(arguments.set), dtype=arguments.dtype,
+        layers=arguments.layers, settings=settings, dtype=arguments.dtype,
         attention=arguments.attention, pretrained=arguments.weights == "pretrained", hub=arguments.hub,
         trust_remote_code=arguments.trust_remote_code, device=arguments.device, amp=arguments.amp,
         checkpointing=arguments.checkpointing, compiled=arguments.compile, optimizer=arguments.optimizer,
         inference=arguments.inference, steps=arguments.steps, warmup=arguments.warmup, command=_command(),
     )  # fmt: skip
-    with written_whole(trace) as partial, Display() as display:
+    # stdout is the report's: what a model prints goes to stderr.
+    with written_whole(trace) as partial, redirect_stdout(sys.stderr), Display() as display:
         capture_model(wanted, partial, display, note)
-    from opanatomy.pipeline import analyze_trace
+    try:
+        from opanatomy.pipeline import analyze_trace
 
-    show(analyze_trace(trace), arguments)
-    note(f"trace: {trace} (open it in ui.perfetto.dev)")
+        show(analyze_trace(trace), arguments)
+    except KeyboardInterrupt as error:
+        raise KeyboardInterrupt("the trace is written, the report is not") from error
+    finally:
+        note(f"trace: {trace} (open it in ui.perfetto.dev)")
     note(f"next: opanatomy analyze {shlex.quote(str(trace))} -f json")
 
 
@@ -44,9 +53,13 @@ def run(arguments: argparse.Namespace) -> None:
 class _Bound:
     option: str
     least: int
+    most: int = 2**31 - 1
 
 
-_BOUNDS = (_Bound("batch", 1), _Bound("seq", 1), _Bound("steps", 1), _Bound("warmup", 0), _Bound("layers", 1))
+_BOUNDS = (
+    _Bound("batch", 1), _Bound("seq", 1), _Bound("steps", 1), _Bound("warmup", 0), _Bound("layers", 1),
+    _Bound("seed", 0, 2**32 - 1),
+)  # fmt: skip
 
 
 def _check_numbers(arguments: argparse.Namespace) -> None:
@@ -54,6 +67,8 @@ def _check_numbers(arguments: argparse.Namespace) -> None:
         value = getattr(arguments, bound.option)
         if value is not None and value < bound.least:
             raise UsageError(f"--{bound.option} {value}: must be at least {bound.least}")
+        if value is not None and value > bound.most:
+            raise UsageError(f"--{bound.option} {value}: must be at most {bound.most}")
     if arguments.inference and (arguments.optimizer or arguments.checkpointing):
         raise UsageError("--inference has no backward: leave out --optimizer and --checkpointing")
 
@@ -72,6 +87,8 @@ def _trace_path(arguments: argparse.Namespace) -> Path:
     """The file of `--trace`; else a name from the model that does not exist yet."""
     if arguments.trace is not None:
         path = Path(arguments.trace)
+        if not arguments.trace:
+            raise UsageError("--trace: the name is empty - give a file name")
         if not path.name.endswith((".json", ".json.gz")):
             raise UsageError(f"--trace {path}: the name must end in .json or .json.gz")
         return path
@@ -85,4 +102,5 @@ def _trace_path(arguments: argparse.Namespace) -> Path:
 
 
 def _command() -> str:
-    return shlex.join(["opanatomy", *sys.argv[1:]])
+    """The command as typed; a name that is no text keeps a mark for each such byte."""
+    return shlex.join(["opanatomy", *sys.argv[1:]]).encode("utf-8", "replace").decode()

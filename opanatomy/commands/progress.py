@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +13,9 @@ from opanatomy.report.units import duration
 
 if TYPE_CHECKING:
     from rich.text import Text
+
+#: Cells of the bar at most, and of ` 100%  10:00  10:00 left` and the gap before the bar.
+_BAR, _FIGURES = 20, 26
 
 
 @dataclass(slots=True)
@@ -23,7 +28,7 @@ class Display:
     expected_ns: int | None = None
     steps_after: int = 0
     share: float = 0.0
-    on_terminal: bool = field(default_factory=lambda: sys.stderr.isatty())
+    on_terminal: bool = field(default_factory=lambda: _is_terminal())
 
     def stage(self, text: str, *, steps_after: int = 0, expected_ns: int | None = None) -> None:
         """The stage `text` begins."""
@@ -56,7 +61,8 @@ class Display:
 
     def _finish_line(self) -> None:
         if self.text and not self.on_terminal:
-            print(f"  {self.text}: {duration(time.perf_counter_ns() - self.begun_ns)}", file=sys.stderr, flush=True)
+            with suppress(OSError):
+                print(f"  {self.text}: {duration(time.perf_counter_ns() - self.begun_ns)}", file=sys.stderr, flush=True)
 
     def left_ns(self) -> int | None:
         """Time left, this stage and the steps after it; `None` while there is nothing to go by."""
@@ -66,21 +72,35 @@ class Display:
             return None
         return int(max(step - elapsed, 0) + self.steps_after * step)
 
+    def _bar_width(self) -> int:
+        """What the stage and the figures behind the bar leave of the line."""
+        width = 80 if self.live is None else self.live.console.width
+        return max(min(_BAR, width - len(self.text) - _FIGURES), 0)
+
     def line(self) -> Text:
         """The live line."""
         from rich.text import Text
 
         elapsed = time.perf_counter_ns() - self.begun_ns
         share = min(elapsed / self.expected_ns, 0.99) if self.expected_ns else self.share
-        filled = round(share * 20)
+        bar = self._bar_width()
+        filled = round(share * bar)
         left = self.left_ns()
         line = Text.assemble(
-            (f"{self.text} ", "bold"), ("━" * filled, "cyan"), ("━" * (20 - filled), "bright_black"), f" {share:4.0%}"
-        )
+            (f"{self.text} ", "bold"), ("━" * filled, "cyan"), ("─" * (bar - filled), "bright_black"), f" {share:4.0%}",
+            no_wrap=True, overflow="ellipsis",
+        )  # fmt: skip
         line.append(f"  {_seconds(elapsed)}", "bright_black")
         if left is not None:
             line.append(f"  {_seconds(left)} left", "bright_black")
         return line
+
+
+def _is_terminal() -> bool:
+    """Whether stderr is a terminal that can rewrite a line in the characters of the bar."""
+    if not sys.stderr.isatty() or os.environ.get("TERM", "dumb") in ("dumb", "unknown"):
+        return False
+    return (sys.stderr.encoding or "").lower().startswith("utf")
 
 
 def _seconds(nanoseconds: int) -> str:

@@ -6,18 +6,32 @@ import argparse
 import os
 import shutil
 import sys
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
-from opanatomy.commands.output import check_writable, written_whole
-from opanatomy.errors import UsageError
+from opanatomy.commands.output import check_writable, same_file, written_whole
+from opanatomy.errors import OutputError, UsageError
 from opanatomy.model import Anatomy
 
+#: What stands for the report's marks where the terminal's encoding has none of them.
+_PLAIN = str.maketrans("─━█▏▎▍▌▋▊▉■…≥", "--#.......#~>")
 
-def check_output(arguments: argparse.Namespace) -> None:
-    """Raise before the expensive part where the report cannot be written or has no such format."""
+
+def check_output(arguments: argparse.Namespace, traces: Iterable[Path] = ()) -> None:
+    """Raise before the expensive part where the report cannot be written or has no such format.
+
+    `traces` are files that the report must not take the place of.
+    """
+    if arguments.output == "":
+        raise UsageError("-o: the name is empty - give a file name, or - for stdout")
     chosen_format(arguments)
-    if arguments.output not in (None, "-"):
-        check_writable(Path(arguments.output), force=arguments.force, needed_bytes=1 << 20)
+    if arguments.output in (None, "-"):
+        return
+    target = Path(arguments.output)
+    if any(same_file(target, trace) for trace in traces):
+        raise UsageError(f"-o {target}: that is the trace - choose another name for the report")
+    check_writable(target, force=arguments.force, needed_bytes=1 << 20)
 
 
 def chosen_format(arguments: argparse.Namespace) -> str:
@@ -43,13 +57,34 @@ def show(anatomy: Anatomy, arguments: argparse.Namespace) -> None:
     width = 100 if to_file else shutil.get_terminal_size((80, 24)).columns
     text = terminal_report(anatomy, width=width, color=color) if name == "terminal" else REPORTERS[name](anatomy)
     if not to_file:
-        sys.stdout.write(text)
-        sys.stdout.flush()
+        _print(text, machine_readable=name != "terminal")
         return
     target = Path(arguments.output)
     with written_whole(target) as partial:
         partial.write_text(text, encoding="utf-8")
     note(f"report: {target}")
+
+
+def _print(text: str, *, machine_readable: bool) -> None:
+    """The report on stdout: what a machine reads in UTF-8, what a person reads in what the terminal shows."""
+    reconfigure = getattr(sys.stdout, "reconfigure", None)
+    encoding = sys.stdout.encoding or "utf-8"
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        if machine_readable and reconfigure is not None:
+            reconfigure(encoding="utf-8", errors="backslashreplace")
+        else:
+            text = text.translate(_PLAIN).encode(encoding, "replace").decode(encoding)
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        # What is still in the buffer must not fail a second time when Python flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise OutputError(f"cannot write the report to stdout: {error.strerror} - free some space or use -o") from error
 
 
 def wants_color() -> bool:
@@ -61,4 +96,5 @@ def wants_color() -> bool:
 
 def note(text: str) -> None:
     """A line for the user on stderr."""
-    print(text, file=sys.stderr, flush=True)
+    with suppress(OSError):
+        print(text, file=sys.stderr, flush=True)

@@ -19,11 +19,14 @@ NOT_DECODABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 _NOT_JSON = re.compile(rb"(?<=[:,\[\s])(?:NaN|[+-]?Infinity|[+-]?inf|[+-]?nan)(?=[,\]}\s])")
 _CONTROL = bytes(32 if code < 32 else code for code in range(256))
-#: An escape, right or wrong; both halves of a surrogate pair are one.
-_ESCAPE = re.compile(
-    rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\(u[dD][89a-fA-F][0-9a-fA-F]{2})"
-    rb'|\\u[0-9a-fA-F]{4}|\\["\\/bfnrt]|(\\)'
+#: A backslash that begins no escape of JSON, and half of a surrogate pair without the other half.
+_NO_ESCAPE = re.compile(rb'(?<!\\)((?:\\\\){0,50})\\(?!["\\/bfnrt]|u[0-9a-fA-F]{4})')
+_HALF_PAIR = re.compile(
+    rb"(?<!\\)((?:\\\\){0,50})\\u[dD](?:[89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F][0-9a-fA-F]{2})"
+    rb"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD])[c-fC-F][0-9a-fA-F]{2})"
 )
+#: How many escapes are mended in one piece of text: more are damage, and take memory.
+_MOST_MENDED: Final = 10_000
 
 
 def mend(text: bytes) -> bytes:
@@ -33,13 +36,10 @@ def mend(text: bytes) -> bytes:
         text.decode()
     except UnicodeDecodeError:
         text = text.decode(errors="replace").encode()
-    return _ESCAPE.sub(_mended_escape, text) if b"\\" in text else text
-
-
-def _mended_escape(match: re.Match[bytes]) -> bytes:
-    if match[1]:
-        return rb"\ufffd"
-    return rb"\\" if match[2] else match[0]
+    if b"\\" in text:
+        text = _NO_ESCAPE.sub(rb"\1\\\\", text, count=_MOST_MENDED)
+        text = _HALF_PAIR.sub(rb"\1\\ufffd", text, count=_MOST_MENDED)
+    return text
 
 
 class EventDecoder:

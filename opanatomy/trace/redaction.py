@@ -14,11 +14,16 @@ import msgspec
 
 from opanatomy.model import METADATA_KEY, Capture
 from opanatomy.trace import sensitive
+from opanatomy.trace.decoding import NOT_DECODABLE
 from opanatomy.trace.sensitive import REDACTED, Secrecy, secrecy_of
 
 #: Deeper than this nothing is looked at, so nothing is written.
 _DEEPEST: Final = 32
-_CACHED: Final = 200_000
+_CACHED, _CACHED_LENGTH = 20_000, 1000
+#: A text longer than this is no name; `everything` leaves it out as it is.
+_LONGEST: Final = 1 << 16
+#: How many values are learned.
+_LEARNED_MOST: Final = 500
 #: A value learned from the environment is looked for elsewhere from this length on.
 _LEARNED_LEAST: Final = 8
 _NAME_LEAST: Final = 4
@@ -40,7 +45,7 @@ class Redaction:
         secrets, names = _learned(metadata)
         self._secrets = _any_of(secrets)
         self._names = _any_of(names) if everything else None
-        words = [*sensitive.TRIGGERS, '"opanatomy"', *(_quoted(secret) for secret in secrets)]
+        words = [*sensitive.TRIGGERS, '"opanatomy"', *(_quoted(secret) for secret in sorted(secrets)[:_LEARNED_MOST])]
         self._words = [word.lower().encode() for word in words]
         self._trigger = re.compile(b"|".join(map(re.escape, self._words)), re.IGNORECASE)
         self._texts: dict[str, str] = {}
@@ -114,12 +119,18 @@ class Redaction:
             return None
         found: dict[str, Any] = {}
         for key, value in fields.items():
-            if key == "args":
-                found[key] = self._value(msgspec.json.decode(value), 0, is_metadata=False)
-            elif memoryview(value)[0] in b'"{[':
-                self._keep(found, key, msgspec.json.decode(value), 0, is_metadata=False)
-            else:
+            if memoryview(value)[0] not in b'"{[':
                 found[self.text(key)] = value
+                continue
+            try:
+                decoded = msgspec.json.decode(value)
+            except NOT_DECODABLE:
+                self.changes += 1
+                continue
+            if key == "args":
+                found[key] = self._value(decoded, 0, is_metadata=False)
+            else:
+                self._keep(found, key, decoded, 0, is_metadata=False)
         if self.everything:
             self._without_labels(found)
         return msgspec.json.encode(found)
@@ -158,7 +169,7 @@ class Redaction:
         if text[:1] in ("{", "[") and '"' in text:
             try:
                 inner = msgspec.json.decode(text)
-            except (msgspec.DecodeError, RecursionError):
+            except NOT_DECODABLE:
                 inner = None
             if inner is not None:
                 told = self._value(inner, depth + 1, is_metadata=is_metadata)
@@ -186,11 +197,14 @@ class Redaction:
             known = self._text(text)
             if len(self._texts) >= _CACHED:
                 self._texts.clear()
-            self._texts[text] = known
+            if len(text) <= _CACHED_LENGTH:
+                self._texts[text] = known
         self.changes += known != text
         return known
 
     def _text(self, text: str) -> str:
+        if self.everything and len(text) > _LONGEST:
+            return REDACTED
         told = sensitive.without_tokens(text)
         if self._secrets is not None:
             told = self._secrets.sub(REDACTED, told)
@@ -209,7 +223,7 @@ def _as_capture(value: object) -> object:
         return None
 
 
-_ASSIGNMENTS: Final = re.compile(r"(?:^|[\s,;{(\"'])([A-Z][A-Z0-9_]{2,})[\"']?\s*[=:]")
+_ASSIGNMENTS: Final = re.compile(r"(?:^|[\s,;{(\"'])([A-Z][A-Z0-9_]{2,128})[\"']?\s{0,8}[=:]")
 
 
 def _looks_like_environment(text: str) -> bool:
@@ -236,7 +250,7 @@ def _learned(metadata: Mapping[str, object]) -> tuple[set[str], set[str]]:
             if value[:1] == "{":
                 try:
                     look(key, msgspec.json.decode(value), depth + 1)
-                except (msgspec.DecodeError, RecursionError):
+                except NOT_DECODABLE:
                     return
 
     for key, value in metadata.items():
@@ -259,7 +273,7 @@ def _learn(key: str, value: str, secrets: set[str], names: set[str]) -> None:
 def _any_of(texts: set[str]) -> re.Pattern[str] | None:
     if not texts:
         return None
-    longest_first = sorted(texts, key=lambda text: (-len(text), text))
+    longest_first = sorted(texts, key=lambda text: (-len(text), text))[:_LEARNED_MOST]
     return re.compile(rf"(?<![A-Za-z0-9])(?:{'|'.join(map(re.escape, longest_first))})(?![A-Za-z0-9])")
 
 

@@ -14,9 +14,9 @@ LONGEST_EVENT: Final = 8 << 20
 #: Events are written `}, {`; inside one, only a list of objects looks the same, and not after more text than this.
 _LONGEST_NESTED: Final = 1 << 20
 #: How much text is looked at twice in one piece of text before brackets are no longer counted.
-_BUDGET: Final = 4 << 20
-#: What nests deeper than this is not decoded.
-_DEEPEST: Final = 500
+_BUDGET: Final = 2 << 20
+#: No event has more brackets and strings than this.
+_MOST_TOKENS: Final = 1 << 20
 
 _BOUNDARY = re.compile(rb"\}\s*,\s*\{")
 _BACKSLASH: Final = ord("\\")
@@ -74,7 +74,7 @@ class _Salvage:
         self.found = Salvaged()
         self.budget = _BUDGET
         self._boundary = 0
-        self._too_deep = False
+        self._hopeless = False
 
     def run(self) -> Salvaged:
         at, size = 0, len(self.buffer)
@@ -105,7 +105,7 @@ class _Salvage:
         end, boundary = self._end_of_value(at), self._next_boundary(at)
         if end is not None and self._take(at, end):
             return end
-        short = len(self.buffer) - at <= LONGEST_EVENT and not self._too_deep
+        short = len(self.buffer) - at <= LONGEST_EVENT and not self._hopeless
         if end is None and boundary < 0 and short:
             return None
         self.found.lost += 1
@@ -130,9 +130,9 @@ class _Salvage:
             return max(_end_of(_SCALAR, self.buffer, at), at + 1)
         followed = self._next_boundary(at) > 0
         reach = min(self.budget, _LONGEST_NESTED) if followed else LONGEST_EVENT
-        depth, place, stop = 0, at, min(at + reach, len(self.buffer))
-        while depth <= _DEEPEST and (match := _TOKEN.search(self.buffer, place, stop)):
-            token, place = match[0], match.end()
+        depth, tokens, place, stop = 0, 0, at, min(at + reach, len(self.buffer))
+        while tokens < _MOST_TOKENS and (match := _TOKEN.search(self.buffer, place, stop)):
+            token, place, tokens = match[0], match.end(), tokens + 1
             if token == b'"':
                 place = _end_of_string(self.buffer, place, stop)
                 if place < 0:
@@ -141,7 +141,7 @@ class _Salvage:
                 depth += 1 if token in b"{[" else -1
             if depth <= 0:
                 return place
-        self._too_deep = depth > _DEEPEST
+        self._hopeless = tokens == _MOST_TOKENS
         self.budget -= stop - at if followed else 0
         return None
 

@@ -53,9 +53,13 @@ _STACK: Final = words("stack stacks frame frames traceback backtrace stackframes
 _AMOUNT: Final = words("num count rank size index threads token")
 
 
-@lru_cache(maxsize=4096)
 def secrecy_of(key: str) -> Secrecy | None:
     """Why a value under this key is sensitive; `None` where the key does not say."""
+    return _secrecy_of(key if len(key) <= 2 * _KEY_END else f"{key[:_KEY_END]}_{key[-_KEY_END:]}")
+
+
+@lru_cache(maxsize=4096)
+def _secrecy_of(key: str) -> Secrecy | None:
     parts = _parts(key)
     if not parts:
         return None
@@ -82,6 +86,8 @@ def _parts(key: str) -> list[str]:
     return [part.lower() for part in _CAMEL.split(key) if part]
 
 
+#: Of a very long key its two ends are looked at.
+_KEY_END: Final = 100
 _VARIABLE: Final = re.compile(r"^[A-Z][A-Z0-9_]{2,}$")
 _ALWAYS_SET: Final = frozenset({"PATH", "HOME", "USER", "PWD", "SHELL", "HOSTNAME", "LOGNAME", "LD_LIBRARY_PATH"})
 
@@ -105,14 +111,14 @@ _TOKENS: Final = re.compile(
     r"|gh[pousr]_[A-Za-z0-9]{6,}|github_pat_\w{6,}|glpat-[\w-]{6,}"
     r"|sk-[\w-]{8,}|[srp]k_(?:live|test)_\w{6,}|(?:AKIA|ASIA)[A-Z0-9]{8,}"
     r"|xox[abeoprs]-[\w-]{6,}|AIza[\w-]{16,}|ya29\.[\w-]{8,}|npm_[A-Za-z0-9]{16,}|pypi-[\w-]{16,}"
-    r"|nvapi-[\w-]{8,}|dop_v1_\w{8,}|eyJ[\w-]{8,}\.[\w-]+(?:\.[\w-]+)?"
+    r"|nvapi-[\w-]{8,}|dop_v1_\w{8,}|eyJ[\w-]{8,4096}\.[\w-]+(?:\.[\w-]+)?"
     r")|-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|$)"
 )
 _BEARER: Final = re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/-]{8,}=*")
-_LOGIN: Final = re.compile(r"(?i)([a-z][a-z0-9+.-]*://)[^\s/@\"']+@")
-_QUERY: Final = re.compile(r"(?i)([?&](?:sig|signature|x-amz-[\w-]+|[\w-]*token|[\w-]*key|[\w-]*secret)=)[^&\s\"']+")
+_LOGIN: Final = re.compile(r"(?i)([a-z][a-z0-9+.-]{0,30}://)[^\s/@\"']{1,1024}@")
+_QUERY: Final = re.compile(r"(?i)([?&](?:sig|signature|x-amz-[\w-]{1,40}|[\w-]{0,40}(?:token|key|secret))=)[^&\s\"']+")
 _ASSIGNED: Final = re.compile(
-    r"(?i)([\w.-]*(?:(?<![a-z])token|secret|passw(?:or)?d|passphrase|credentials?"
+    r"(?i)((?:(?<![a-z])token|secret|passw(?:or)?d|passphrase|credentials?"
     r"|(?:api|access|private|secret|auth|account)[_-]?key)[\"']?(?:\s*[=:]\s*|(?<=-token)\s+|(?<=-key)\s+"
     r"|(?<=-password)\s+|(?<=-secret)\s+)[\"']?)([^\s\"',;&)}\]<]+)"
 )
@@ -148,21 +154,21 @@ _MAC: Final = re.compile(r"(?<![\w:])(?:[0-9A-Fa-f]{2}:){5}[0-9A-Fa-f]{2}(?![\w:
 _MAILBOX: Final = re.compile(r"(?<![\w.+-])[A-Za-z][\w.+-]*@[A-Za-z][\w-]*(?:\.[\w-]+)*")
 _HOME: Final = re.compile(r"((?:/home/|/Users/|[A-Za-z]:\\Users\\))[^/\\\s\"']+")
 _DOMAIN: Final = re.compile(
-    r"(?<![\w.])(?:[a-z0-9][a-z0-9-]*\.)+(?:com|net|org|edu|gov|io|dev|local|internal|cluster|corp|lan|localdomain|"
+    r"(?<![\w.])(?:[a-z0-9][a-z0-9-]{0,62}\.){1,8}(?:com|net|org|edu|gov|io|dev|local|internal|cluster|corp|lan|localdomain|"
     r"intra|cloud)(?!\w)"
 )
-_PART: Final = r"[^\s/\\\"'<>|:;,()\[\]{}]+"
+_PART: Final = r"[^\s/\\\"'<>|:;,()\[\]{}]{1,255}"
 _ENDINGS: Final = (
     "pyc?|pyx|so(?:\\.\\d+)*|cuh?|cpp|cc|cxx|hpp|json|ya?ml|toml|txt|sh|csv|pth?|safetensors|ckpt|ipynb|onnx|parquet|"
     "whl|zip|gz"
 )
 _PATHS: Final = re.compile(
-    r"(?i:[a-z][a-z0-9+.-]*)://[^\s\"'<>|)\]},]+"
+    r"(?i:[a-z][a-z0-9+.-]{0,30})://[^\s\"'<>|)\]},]+"
     rf"|(?<![\w.)\]>])(?:~[\w.-]*|\.{{1,2}})?/(?:{_PART}/)*{_PART}/?"
     rf"|(?<!\w)[A-Za-z]:[\\/](?:{_PART}[\\/])*{_PART}"
     rf"|\\\\{_PART}\\(?:{_PART}\\)*{_PART}"
-    r"|(?:[\w.@+~-]+[/\\]){2,}[\w.@+~-]*"
-    rf"|(?:[\w.@+~-]+[/\\])*[\w@+~-][\w.@+~-]*\.(?:{_ENDINGS})(?![\w.])"
+    r"|(?:[\w.@+~-]{1,255}[/\\]){2,}[\w.@+~-]*"
+    rf"|(?:[\w.@+~-]{{1,255}}[/\\])*[\w@+~-][\w.@+~-]{{0,255}}\.(?:{_ENDINGS})(?![\w.])"
 )
 _OWN_RANGE: Final = re.compile(r"^opanatomy\.(?:phase|module)/[\w.\[\]-]*$")
 
@@ -217,7 +223,6 @@ def plain_label(label: str) -> str:
     return thread[1] if thread else ""
 
 
-@lru_cache(maxsize=65536)
 def is_plain_constant(text: str) -> bool:
     """Whether an argument of an operator, as text, is a number, a truth value, a list of these, or a known word."""
     if text in _CONSTANT_WORDS:

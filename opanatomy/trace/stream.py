@@ -70,7 +70,7 @@ class EventStream:
             if self._closed or self._ended:
                 break
             # An event that is not complete is looked at again when its text has doubled.
-            self._more(text, before if len(self._buffer) == before else 1)
+            self._more(text, before or 1 if len(self._buffer) == before else 1)
         if self._closed:
             self._finish(head, text)
         else:
@@ -162,6 +162,7 @@ class EventStream:
 
     def _tell_cut(self) -> None:
         inside = " inside an event" if self._buffer.strip() else ""
+        inside = " inside an entry that cannot be read" if self._adrift else inside
         read = f"{self.events:,} events in {self.text_bytes / 1e6:.2f} MB of text"
         if not self._damage:
             self.warnings.append(f"the file is cut off{inside}; it is read up to the cut: {read}")

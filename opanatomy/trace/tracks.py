@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from opanatomy.model import OperatorClass, Phase
-from opanatomy.tables import Int64, Overlay
+from opanatomy.tables import Float64, Int64, Overlay
 
 #: All that is added has this category, so that it is known when the trace is annotated again.
 CATEGORY: Final = "opanatomy"
@@ -45,11 +45,9 @@ def overlay_events(overlay: Overlay, process: int) -> Iterator[str]:
     yield _name("process_labels", process, process, {"labels": "operator classes, phases, rates"})
     yield _name("process_sort_index", process, process, {"sort_index": -1})
     thread = process
-    for track, label in enumerate(overlay.tracks):
-        rows = np.flatnonzero(overlay.track == track)
-        if not len(rows):
-            continue
-        rows = rows[np.argsort(overlay.start_ns[rows], kind="stable")]
+    order = np.lexsort((overlay.start_ns, overlay.track))
+    for rows in np.split(order, np.flatnonzero(np.diff(overlay.track[order])) + 1):
+        label = overlay.tracks[int(overlay.track[rows[0]])]
         thread += 1
         yield from _thread(process, thread, f"{label}: phases")
         yield from _phases(overlay, rows, process, thread)
@@ -135,7 +133,7 @@ def _counters(overlay: Overlay, process: int) -> Iterator[str]:
             last = value
 
 
-def rate_over_time(start_ns: Int64, duration_ns: Int64, amount: Int64) -> tuple[Int64, np.ndarray]:
+def rate_over_time(start_ns: Int64, duration_ns: Int64, amount: Int64) -> tuple[Int64, Float64]:
     """(edges of equal bins, amount a nanosecond in each): each amount is spread evenly over its interval."""
     origin, end = int(start_ns.min()), int((start_ns + duration_ns).max())
     width = max(-(-(end - origin) // (POINTS - 1)), _SHORTEST_BIN_NS)
@@ -143,12 +141,20 @@ def rate_over_time(start_ns: Int64, duration_ns: Int64, amount: Int64) -> tuple[
     begins = start_ns - origin
     ends = begins + duration_ns
     first, last = begins // width, (ends - 1) // width
-    row = np.repeat(np.arange(len(first)), last - first + 1)
-    offset = np.arange(len(row)) - np.repeat(np.cumsum(last - first + 1) - (last - first + 1), last - first + 1)
-    number = first[row] + offset
-    within = np.minimum(ends[row], (number + 1) * width) - np.maximum(begins[row], number * width)
-    share = amount[row] / duration_ns[row] * within
-    return origin + np.arange(bins + 1) * width, np.bincount(number, weights=share, minlength=bins) / width
+    rate = amount / duration_ns
+    one = first == last
+    many = ~one
+    found = np.zeros(bins)
+    np.add.at(found, first[one], amount[one])
+    np.add.at(found, first[many], ((first + 1) * width - begins)[many] * rate[many])
+    np.add.at(found, last[many], (ends - last * width)[many] * rate[many])
+    inner, running = np.zeros(bins + 1), np.zeros(bins + 1, dtype=np.int64)
+    for places, sign in ((first[many] + 1, 1), (last[many], -1)):
+        np.add.at(inner, places, sign * rate[many])
+        np.add.at(running, places, sign)
+    # A sum of floats that should be 0 is not quite; the number of pieces is exact.
+    found += np.where(np.cumsum(running) > 0, np.cumsum(inner), 0.0)[:bins] * width
+    return origin + np.arange(bins + 1) * width, found / width
 
 
 def _thread(process: int, thread: int, label: str) -> Iterator[str]:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from io import BufferedWriter
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, Final, cast
@@ -18,10 +19,11 @@ from opanatomy.trace.redaction import Redaction
 from opanatomy.trace.stream import EventStream
 from opanatomy.trace.tracks import overlay_events
 
-_PROCESS: Final = re.compile(rb'"pid"\s*:\s*"?(\d+)')
+_PROCESS: Final = re.compile(rb'"pid"\s*:\s*"?(\d{1,18})')
 #: The first process number tried: no operating system and no profiler gives one so large.
 FIRST_PROCESS: Final = 1_000_000_000
 _BATCH: Final = 4096
+_PACKED_AT_ONCE: Final = 1 << 20
 _BRACE: Final = ord("{")
 
 
@@ -131,6 +133,7 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
             return
         from isal import igzip
 
-        # Neither the name of the file nor the time: the same input gives the same bytes.
-        with igzip.IGzipFile(filename="", fileobj=file, mode="wb", compresslevel=2, mtime=0) as packed:
-            yield cast("BinaryIO", packed)
+        # Neither the name of the file nor the time: the same input gives the same bytes. Small pieces pack badly.
+        packed = igzip.IGzipFile(filename="", fileobj=file, mode="wb", compresslevel=2, mtime=0)
+        with packed, BufferedWriter(packed, _PACKED_AT_ONCE) as buffered:
+            yield buffered

@@ -1,0 +1,358 @@
+"""What careless and unlucky users do to the command line: one clear line, the right exit code, nothing left behind."""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import os
+import signal
+import stat
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from opanatomy.__main__ import main
+from opanatomy.capture import profile as capture
+from opanatomy.capture.export import export_trace
+from opanatomy.commands.output import written_whole
+from opanatomy.commands.progress import Display
+from opanatomy.errors import OutputError
+from opanatomy.model import Capture, Environment, Workload
+from tests.handmade import training_step
+
+MODELS = """
+import sys, torch
+from torch import nn
+
+class Prints(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+    def forward(self, x):
+        print("hello from forward")
+        return self.layer(x)
+
+class Loss(Prints):
+    def forward(self, x):
+        return {"loss": self.layer(x)}
+
+class Detached(Prints):
+    def forward(self, x):
+        return {"loss": self.layer(x).sum().detach()}
+
+class Exits(Prints):
+    def forward(self, x):
+        sys.exit(7)
+
+X = torch.ones(2, 4)
+def prints():
+    print("hello from the function")
+    return Prints(), X
+def vector_loss(): return Loss(), X
+def detached(): return Detached(), X
+def leaves(): sys.exit(7)
+def leaves_later(): return Exits(), X
+def on_meta(): return nn.Linear(4, 4, device="meta"), X
+def lazy(): return nn.LazyLinear(4), X
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working directory."""
+    folder = tmp_path / "here"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    return folder
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> str:
+    return str(training_step().write(tmp_path / "step.json.gz"))
+
+
+def left_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def lines_of(text: str) -> list[str]:
+    return [line for line in text.splitlines() if not line.startswith(("  ", "no GPU in use"))]
+
+
+# ------------------------------------------------------------------------------------------------------------- usage
+
+TINY = ("profile", "bert-base-uncased", "--device", "cpu", "--layers", "1")
+WRONG: list[tuple[tuple[str, ...], str]] = [
+    ((*TINY, "--seed", "-1"), "--seed -1: must be at least 0"),
+    ((*TINY, "--seed", "4294967296"), "--seed 4294967296: must be at most 4294967295"),
+    ((*TINY, "--batch", "99999999999999999999"), "--batch 99999999999999999999: must be at most"),
+    ((*TINY, "--optimizer", "lion"), "--optimizer lion: no such optimizer"),
+    ((*TINY, "--optimizer", ""), "no such optimizer"),
+    ((*TINY, "--device", "mps"), "--device mps: not supported"),
+    ((*TINY, "-o", ""), "-o: the name is empty"),
+    ((*TINY, "--trace", ""), "--trace: the name is empty"),
+    ((*TINY, "--trace", "x.json", "-o", "./x.json"), "that is the trace - choose another name for the report"),
+    ((*TINY, "--set", "model_type=gpt2"), "name another MODEL"),
+    ((*TINY, "--set", "dtype=float16"), "use --dtype"),
+    ((*TINY, "--set", "_attn_implementation=eager"), "use --attention"),
+    ((*TINY, "--set", "is_decoders=true"), "--set is_decoders=true: bert has no 'is_decoders'"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "words"), WRONG, ids=[" ".join(row[0][5:]) for row in WRONG])
+def test_wrong_usage(arguments: tuple[str, ...], words: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert len(lines_of(err)) == 1, err
+    assert words in err
+    assert left_in(here) == []
+
+
+def test_the_report_never_takes_the_place_of_the_trace(
+    here: Path, trace: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("copy.json").write_bytes(Path(trace).read_bytes())
+    before = Path("copy.json").read_bytes()
+    assert main(["analyze", "copy.json", "-o", "copy.json", "--force"]) == 2
+    assert "that is the trace" in capsys.readouterr().err
+    assert Path("copy.json").read_bytes() == before
+
+
+# ----------------------------------------------------------------------------------------------------------- functions
+
+MADE: list[tuple[str, int, str]] = [
+    ("leaves", 1, "raised SystemExit"),
+    ("leaves_later", 1, "the model's code ended the program (SystemExit 7)"),
+    ("on_meta", 1, "weight is on the meta device"),
+    ("lazy", 1, "weight has no shape yet"),
+    ("detached", 1, "loss does not require a gradient"),
+    ("vector_loss", 0, ""),
+]
+
+
+@pytest.mark.parametrize(("name", "code", "words"), MADE, ids=[row[0] for row in MADE])
+def test_functions_of_all_kinds(
+    name: str, code: int, words: str, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "hostile_models.py").write_text(MODELS)
+    monkeypatch.syspath_prepend(str(here))
+    assert main(["profile", f"hostile_models:{name}", "--device", "cpu", "--trace", "t.json"]) == code
+    out, err = capsys.readouterr()
+    assert words in err
+    if code:
+        assert len(lines_of(err)) == 1, err
+        assert out == ""
+        assert not Path("t.json").exists()
+
+
+def test_what_a_model_prints_is_not_in_the_report(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "hostile_models.py").write_text(MODELS)
+    monkeypatch.syspath_prepend(str(here))
+    assert main(["profile", "hostile_models:prints", "--device", "cpu", "-f", "json"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["schema"] == 1
+    assert "hello from the function" in err
+    assert "hello from forward" in err
+
+
+# --------------------------------------------------------------------------------------------------------------- files
+
+
+def test_a_name_that_is_too_long(here: Path, trace: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["analyze", trace, "-o", "x" * 300 + ".json"]) == 1
+    assert "File name too long - choose another name" in capsys.readouterr().err
+    assert main(["analyze", trace, "-o", "x" * 250 + ".json"]) == 0
+
+
+def test_a_link_stays_a_link_and_leads_somewhere(here: Path, trace: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("real.json").write_text("old")
+    Path("link.json").symlink_to("real.json")
+    Path("nowhere.json").symlink_to("gone/x.json")
+    assert main(["analyze", trace, "-o", "link.json", "--force"]) == 0
+    assert Path("link.json").is_symlink()
+    assert json.loads(Path("real.json").read_text())["schema"] == 1
+    assert main(["analyze", trace, "-o", "nowhere.json"]) == 1
+    assert "does not exist - create it first" in capsys.readouterr().err
+    assert left_in(here) == ["link.json", "nowhere.json", "real.json"]
+
+
+def test_a_pipe_is_written_and_stays_one(here: Path, trace: str) -> None:
+    os.mkfifo("pipe")
+    reader = os.open("pipe", os.O_RDWR | os.O_NONBLOCK)
+    try:
+        assert main(["analyze", trace, "-o", "pipe", "-f", "csv"]) == 0
+        assert os.read(reader, 1 << 16).startswith(b"operator,")
+    finally:
+        os.close(reader)
+    assert stat.S_ISFIFO(os.stat("pipe").st_mode)
+    assert left_in(here) == ["pipe"]
+
+
+def test_a_disk_that_fills_up_leaves_nothing(here: Path) -> None:
+    def write() -> None:
+        with written_whole(Path("x.json")) as partial:
+            partial.write_text("half")
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with pytest.raises(OutputError, match=r"cannot write x\.json: No space left on device - free some space"):
+        write()
+    assert left_in(here) == []
+
+
+def test_an_error_about_another_file_is_not_called_a_full_disk(here: Path) -> None:
+    def read() -> None:
+        with written_whole(Path("x.json")):
+            Path("model.safetensors").read_bytes()
+
+    with pytest.raises(FileNotFoundError, match="safetensors"):
+        read()
+
+
+def test_a_profiler_that_could_not_write_is_told(here: Path) -> None:
+    silent = SimpleNamespace(export_chrome_trace=lambda path: None)
+    told = Capture(version="0", command="", created="", environment=Environment(), workload=Workload())
+    with pytest.raises(OutputError, match="MB are free - free some space or choose another folder"):
+        export_trace(silent, told, here / "x.json.gz")
+    assert left_in(here) == []
+
+
+# -------------------------------------------------------------------------------------------------------------- streams
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_a_terminal_without_the_marks_of_the_report(
+    encoding: str, here: Path, trace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = Path("trä中.json.gz")
+    copy.write_bytes(Path(trace).read_bytes())
+    for option, needle in (("terminal", b"-----"), ("json", '"trä中.json.gz"'.encode()), ("csv", b"operator,")):
+        raw = io.BytesIO()
+        with monkeypatch.context() as patched:
+            patched.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding=encoding))
+            assert main(["analyze", str(copy), "-f", option]) == 0
+            out = raw.getvalue()
+        assert needle in out
+        if option == "terminal":
+            assert max(map(len, out.decode(encoding).splitlines())) <= 80
+
+
+def test_a_full_stdout_is_an_error(
+    here: Path, trace: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        assert main(["analyze", trace]) == 1
+    assert "cannot write the report to stdout: No space left on device" in capsys.readouterr().err
+
+
+def test_closed_streams(here: Path, trace: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("stdin", "stdout", "stderr"):
+        monkeypatch.setattr(sys, name, None)
+    assert main(["analyze", trace]) == 0
+    assert main(["analyze", "nowhere.json"]) == 1
+    for name in ("stdin", "stdout", "stderr"):
+        getattr(sys, name).close()
+
+
+def test_a_stderr_that_takes_nothing_stops_nothing(here: Path, trace: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Gone(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError
+
+    monkeypatch.setattr(sys, "stderr", Gone())
+    assert main(["analyze", trace, "-o", "x.json"]) == 0
+    assert main(["analyze", "nowhere.json"]) == 1
+
+
+@pytest.mark.parametrize("width", [30, 40, 80])
+def test_the_live_line_is_one_line(width: int) -> None:
+    display = Display(on_terminal=False)
+    display.stage("building some/very-long-name-of-a-model-that-is-wider-than-most", expected_ns=10**12)
+    console = Console(width=width, file=io.StringIO())
+    assert len(console.render_lines(display.line(), pad=False)) == 1
+
+
+# -------------------------------------------------------------------------------------------------------------- signals
+
+
+def stopped_by(number: int) -> Any:
+    def stop(*_: object) -> None:
+        os.kill(os.getpid(), number)
+
+    return stop
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "word"), [(2, 130, "interrupted"), (15, 143, "terminated"), (1, 129, "hung")]
+)
+def test_signals_leave_nothing(
+    number: int, code: int, word: str, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = signal.getsignal(number)
+    monkeypatch.setattr(capture, "capture_model", stopped_by(number))
+    assert main(TINY) == code
+    err = capsys.readouterr().err
+    assert word in err
+    assert err.endswith("; nothing was written\n")
+    assert signal.getsignal(number) is before
+    assert left_in(here) == []
+
+
+def test_an_interrupt_that_a_library_makes_an_error_of(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def convert(*_: object) -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+        except KeyboardInterrupt as error:
+            raise ImportError("are the requirements of this object defined correctly?") from error
+
+    monkeypatch.setattr(capture, "capture_model", convert)
+    assert main(TINY) == 130
+    assert capsys.readouterr().err == "opanatomy: interrupted\n"
+
+
+def test_an_interrupt_after_the_trace_names_it(
+    here: Path, trace: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def write(wanted: object, path: Path, *_: object) -> None:
+        path.write_bytes(Path(trace).read_bytes())
+
+    monkeypatch.setattr(capture, "capture_model", write)
+    monkeypatch.setattr("opanatomy.pipeline.analyze_trace", stopped_by(signal.SIGINT))
+    assert main(TINY) == 130
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "trace: bert-base-uncased.trace.json.gz" in err
+    assert err.endswith("opanatomy: interrupted; the trace is written, the report is not\n")
+    assert left_in(here) == ["bert-base-uncased.trace.json.gz"]
+
+
+# ----------------------------------------------------------------------------------------------------------------- bugs
+
+
+def test_a_bug_is_one_line_and_a_traceback_only_on_demand(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object) -> None:
+        raise ValueError("two\nlines\x1b[31m")
+
+    monkeypatch.setattr(capture, "capture_model", fail)
+    assert main(TINY) == 1
+    err = capsys.readouterr().err
+    assert err.startswith("opanatomy: this is a bug: ValueError: two lines [31m (commands/profile.py:")
+    assert err.endswith("- run again with --debug and report it\n")
+    assert err.count("\n") == 1
+    with pytest.raises(ValueError, match="two"):
+        main([*TINY, "--debug"])
+    assert left_in(here) == []
