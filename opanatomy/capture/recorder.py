@@ -167,7 +167,9 @@ class _Run:
             after = count - number - 1 + 2 * options.steps
             self.progress.stage(f"warm-up step {number + 1} of {count}", steps_after=after, expected_ns=last or None)
             watched: AbstractContextManager[None] = (
-                _watched(self.subject.module, self.progress) if number == 0 and not self.options.compiled else nullcontext()
+                _watched(self.subject.module, self.progress)
+                if number == 0 and not self.options.compiled
+                else nullcontext()
             )
             with watched, self._measured(number == count - 1):
                 last = self._clocked()
