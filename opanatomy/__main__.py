@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -35,6 +36,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 raise
             return _told(error, caught.number)
         finally:
+            if argv is None:
+                gc.freeze()  # The process ends: nothing of it is worth looking for cycles.
             if caught.number is not None and argv is None:
                 # Taking down torch lasts a second; a second Ctrl-C in it would end in a traceback.
                 caught.before[signal.SIGINT] = signal.SIG_IGN

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from opanatomy.anatomy.ranks import over_ranks
 from opanatomy.errors import TraceError, UsageError
 from opanatomy.model import Anatomy
 from opanatomy.pipeline import analyze_trace
 from opanatomy.trace.sources import Source, sources_of
-from opanatomy.trace.writer import Annotated
+
+if TYPE_CHECKING:
+    from opanatomy.trace.writer import Annotated
 
 
 def analyze_traces(

@@ -7,18 +7,22 @@ only and are joined back.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, replace
+import os
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
 
-from opanatomy.anatomy import CALL_COLUMNS, WORK_COLUMNS, Findings, Queue, build_anatomy
+from opanatomy.anatomy import CALL_COLUMNS, COSTS, WORK_COLUMNS, Findings, Queue, build_anatomy
 from opanatomy.anatomy.collectives import collectives_of
 from opanatomy.anatomy.ranks import with_rank, world_of
 from opanatomy.anatomy.timeline import Clock
 from opanatomy.attribution import Attribution, attribute, own
 from opanatomy.attribution.linking import LINKS, OUTSIDE, last_of
+from opanatomy.attribution.nesting import nearest_above
 from opanatomy.classification import classify_kernel, classify_operator
 from opanatomy.cost import cost
 from opanatomy.model import (
@@ -33,10 +37,12 @@ from opanatomy.model import (
     Signature,
 )
 from opanatomy.pieces import overlay_of, talks_of
-from opanatomy.tables import Int64
+from opanatomy.tables import Bool, Int64
 from opanatomy.trace import Trace, read_trace
-from opanatomy.trace.writer import Annotated, write_trace
 from opanatomy.version import __version__
+
+if TYPE_CHECKING:
+    from opanatomy.trace.writer import Annotated
 
 #: An operator that no rule knows: unknown on the CPU; on an accelerator its kernels' names decide.
 UNKNOWN_OPERATOR = Classification(operator_class=OperatorClass.UNKNOWN, rule="no rule", delegates=True)
@@ -61,11 +67,13 @@ def analyze_trace(path: Path, *, name: str | None = None, annotated: Annotated |
         opanatomy=__version__,
         command=trace.capture.command if trace.capture else None,
         created=trace.capture.created if trace.capture else None,
-        trace=name or path.name,
+        trace=os.fsencode(name or path.name).decode(errors="replace"),
         trace_sha256=_sha256(path),
     )
     work = calls.work_table() if trace.on_device else None
     if annotated is not None:
+        from opanatomy.trace.writer import write_trace
+
         write_trace(path, annotated, overlay_of(calls), trace.metadata)
     anatomy = build_anatomy(
         Findings(
@@ -133,17 +141,6 @@ def _sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
-@dataclass(frozen=True, slots=True)
-class _Columns:
-    """Growing columns of the table of calls."""
-
-    rows: dict[str, list[object]]
-
-    def add(self, **values: object) -> None:
-        for name, value in values.items():
-            self.rows[name].append(value)
-
-
 class _Calls:
     """The calls of a trace: classified and costed by distinct name and signature."""
 
@@ -154,7 +151,7 @@ class _Calls:
         otherwise = DISPATCHING if trace.on_device else UNKNOWN_OPERATOR
         operators = [classify_operator(name) or otherwise for name in trace.names]
         self.operators = _Lookup(operators)
-        self.kernels = [classify_kernel(name) for name in trace.names] if trace.on_device else []
+        self.kernels = _Lookup([classify_kernel(name) for name in trace.names] if trace.on_device else [])
         self.time_ns, self.pieces = self._device_time()
         works = (self.pieces > 0).tolist() if trace.on_device else None
         computes = self.operators.computes[self.host.name]
@@ -164,7 +161,7 @@ class _Calls:
         self._spent = 0
         #: How many host rows have each signature.
         self._alike = np.bincount(self.host.signature[self.host.signature >= 0])
-        self._texts: dict[int, str] = {}
+        self.around = self._innermost_operators()
 
     def _device_time(self) -> tuple[Int64, Int64]:
         """Device time and pieces of work of each host row: what it launched, on the CPU its self time."""
@@ -192,73 +189,96 @@ class _Calls:
 
     def table(self) -> pl.DataFrame:
         """One row a call, in the layout of `CALL_COLUMNS`."""
-        columns = _Columns({name: [] for name in CALL_COLUMNS})
-        rows = self._device_rows() if self.trace.on_device else self._cpu_rows(within=True).tolist()
-        for row in rows:
-            owner = int(self.owner[row])
-            if owner >= 0:
-                self._add_call(columns, row, owner)
-        if self.trace.on_device:
-            self._add_work_without_call(columns)
-        return pl.DataFrame(columns.rows, schema=CALL_COLUMNS)
+        if not self.trace.on_device:
+            return self._calls(self._cpu_rows(within=True))
+        return pl.concat((self._calls(self._device_rows()), self._work_without_call()))
 
-    def _device_rows(self) -> list[int]:
+    def _device_rows(self) -> Int64:
         """Host rows that launched work, and the owners of such rows."""
         launched = np.flatnonzero(self.pieces > 0)
         owners = self.owner[launched]
-        rows: list[int] = np.unique(np.concatenate((launched[owners >= 0], owners[owners >= 0]))).tolist()
-        return rows
+        return np.unique(np.concatenate((launched[owners >= 0], owners[owners >= 0])))
 
-    def _add_call(self, columns: _Columns, row: int, owner: int) -> None:
-        name = int(self.host.name[row])
-        known = self.cost_of(owner)
-        inner = row != owner
-        spent = None if inner or known is None else known
-        found = self.operators.found[int(self.host.name[owner])]
-        columns.add(
-            operator=self.trace.names[name], signature=self._text(row), phase=str(self.host.phase[row]),
-            module=self.host.module[row], operator_class=str(found.operator_class),
-            rule=found.rule, part_of=self.trace.names[int(self.host.name[owner])] if inner else None,
-            time_ns=int(self.time_ns[row]), kernels=int(self.pieces[row]), costed=known is not None, inner=inner,
-            flops=spent.flops if spent else (0 if inner and known else None),
-            read_bytes=spent.read_bytes if spent else (0 if inner and known else None),
-            written_bytes=spent.written_bytes if spent else (0 if inner and known else None),
-            causal_flops=spent.causal_flops if spent else None,
-            normalization_flops=spent.normalization_flops or None if spent else None,
-        )  # fmt: skip
+    def _calls(self, rows: Int64) -> pl.DataFrame:
+        """The calls at host rows that have an owner."""
+        owner = self.owner[rows]
+        name, owner_name, inner = self.host.name[rows], self.host.name[owner], rows != owner
+        columns = {
+            "operator": _text(self.trace.names, name),
+            "signature": self._signatures(rows),
+            "phase": _picked(self.host.phase, rows),
+            "module": _picked(self.host.module, rows),
+            "operator_class": _text(self.operators.classes, owner_name),
+            "rule": _text(self.operators.rules, owner_name),
+            "time_ns": self.time_ns[rows],
+            "kernels": self.pieces[rows],
+            "inner": inner,
+            "part_of": _text(self.trace.names, np.where(inner, owner_name, -1)),
+            **self._costs_of(owner, inner).to_dict(),
+        }
+        return pl.DataFrame(columns).select(list(CALL_COLUMNS))
 
-    def _add_work_without_call(self, columns: _Columns) -> None:
+    def _costs_of(self, owner: Int64, inner: Bool) -> pl.DataFrame:
+        """What each call costs, looked at once for each name and signature; 0 for what is inside a costed one."""
+        width = int(self.host.signature.max(initial=0)) + 2
+        pairs = self.host.name[owner] * width + self.host.signature[owner] + 1
+        _, first, place = np.unique(pairs, return_index=True, return_inverse=True)
+        rows: list[tuple[object, ...]] = []
+        for call in owner[first].tolist():
+            found = self.cost_of(call)
+            if found is None:
+                rows += [(False, None, None, None, None, None)] * 2
+            else:
+                moved = (found.read_bytes, found.written_bytes, found.causal_flops, found.normalization_flops or None)
+                rows += [(True, found.flops, *moved), (True, 0, 0, 0, None, None)]
+        schema = {name: CALL_COLUMNS[name] for name in ("costed", *COSTS)}
+        distinct = pl.DataFrame(rows, schema=schema, orient="row")
+        costs: pl.DataFrame = distinct[2 * place + inner]
+        return costs
+
+    def _work_without_call(self) -> pl.DataFrame:
         """Device work whose launching operator is not known, or only dispatches: the kernel's name decides."""
-        for index in np.flatnonzero(self.work.link != OUTSIDE).tolist():
-            host = int(self.work.host[index])
-            if host >= 0 and self._named(host):
-                continue
-            kernel = self.kernels[int(self.work.name[index])]
-            operator = self.operator_of(host)
-            columns.add(
-                operator=operator, signature=self._text(host) if operator else "",
-                phase=str(self.work.phase[index]), module=self.work.module[index],
-                operator_class=str(kernel.operator_class or OperatorClass.UNKNOWN), rule=kernel.rule,
-                time_ns=int(self.work.duration_ns[index]), kernels=1, costed=False, inner=False, flops=None,
-                read_bytes=None, written_bytes=None, causal_flops=None, normalization_flops=None, part_of=None,
-            )  # fmt: skip
+        index = np.flatnonzero((self.work.link != OUTSIDE) & (self._of_work(self.owner) < 0))
+        name, around = self.work.name[index], self._of_work(self.around)[index]
+        count = len(index)
+        columns = {
+            "operator": _text(self.trace.names, self._host_names(around)),
+            "signature": self._signatures(np.where(around >= 0, self.work.host[index], -1)),
+            "phase": _picked(self.work.phase, index),
+            "module": _picked(self.work.module, index),
+            "operator_class": _text(self.kernels.classes, name),
+            "rule": _text(self.kernels.rules, name),
+            "time_ns": self.work.duration_ns[index],
+            "kernels": np.ones(count, dtype=np.int64),
+            "costed": np.zeros(count, dtype=bool),
+            "inner": np.zeros(count, dtype=bool),
+        }
+        nothing = {column: pl.Series([None] * count, dtype=CALL_COLUMNS[column]) for column in (*COSTS, "part_of")}
+        return pl.DataFrame({**columns, **nothing}).select(list(CALL_COLUMNS))
 
-    def _named(self, row: int) -> bool:
-        return bool(self.owner[row] >= 0)
+    def _of_work(self, column: Int64) -> Int64:
+        """A column of the host rows for the launch of each piece of device work, -1 where there is none."""
+        return _at(column, self.work.host)
+
+    def _host_names(self, rows: Int64) -> Int64:
+        """The name number of each host row, -1 for row -1."""
+        return _at(self.host.name, rows)
+
+    def _innermost_operators(self) -> Int64:
+        """The innermost operator around each host row; a range or annotation is none."""
+        named = np.array([not name.startswith(_NO_OPERATOR) for name in self.trace.names], dtype=bool)
+        return nearest_above((self.host.annotation == 0) & named[self.host.name], self.host.parent)
 
     def operator_of(self, row: int) -> str | None:
         """The innermost operator around a launch; a range or annotation is none."""
-        while row >= 0:
-            name = self.trace.names[int(self.host.name[row])]
-            if not self.host.annotation[row] and not name.startswith(_NO_OPERATOR):
-                return name
-            row = int(self.host.parent[row])
-        return None
+        around = int(self.around[row]) if row >= 0 else -1
+        return self.trace.names[int(self.host.name[around])] if around >= 0 else None
 
     def class_of(self, index: int) -> OperatorClass:
         """The class of a piece of device work: that of its call, else what the kernel's name says."""
         host = int(self.work.host[index])
-        found = self.call_class(host) if host >= 0 and self._named(host) else self.kernels[int(self.work.name[index])]
+        called = host >= 0 and bool(self.owner[host] >= 0)
+        found = self.call_class(host) if called else self.kernels.found[int(self.work.name[index])]
         return found.operator_class or OperatorClass.UNKNOWN
 
     def call_class(self, row: int) -> Classification:
@@ -267,20 +287,21 @@ class _Calls:
 
     def work_table(self) -> pl.DataFrame:
         """One row a piece of device work in the window, in the layout of `WORK_COLUMNS`."""
-        columns = _Columns({name: [] for name in WORK_COLUMNS})
-        for index in np.flatnonzero(self.work.link != OUTSIDE).tolist():
-            name, host = int(self.work.name[index]), int(self.work.host[index])
-            kernel = self.kernels[name]
-            owner = int(self.owner[host]) if host >= 0 else -1
-            found = self.operators.found[int(self.host.name[owner])] if owner >= 0 else kernel
-            columns.add(
-                kernel=self.trace.names[name], start_ns=int(self.work.start_ns[index]),
-                duration_ns=int(self.work.duration_ns[index]), operator=self.operator_of(host),
-                phase=str(self.work.phase[index]), operator_class=str(found.operator_class),
-                kernel_class=str(kernel.operator_class or OperatorClass.UNKNOWN), kernel_rule=kernel.rule,
-                kind=int(self.trace.work.kind[index]),
-            )  # fmt: skip
-        return pl.DataFrame(columns.rows, schema=WORK_COLUMNS)
+        index = np.flatnonzero(self.work.link != OUTSIDE)
+        name, owner = self.work.name[index], self._host_names(self._of_work(self.owner)[index])
+        by_call = np.where(owner >= 0, owner, len(self.trace.names) + name)
+        columns = {
+            "kernel": _text(self.trace.names, name),
+            "start_ns": self.work.start_ns[index],
+            "duration_ns": self.work.duration_ns[index],
+            "operator": _text(self.trace.names, self._host_names(self._of_work(self.around)[index])),
+            "phase": _picked(self.work.phase, index),
+            "operator_class": _text(self.operators.classes + self.kernels.classes, by_call),
+            "kernel_class": _text(self.kernels.classes, name),
+            "kernel_rule": _text(self.kernels.rules, name),
+            "kind": self.trace.work.kind[index],
+        }
+        return pl.DataFrame(columns).select(list(WORK_COLUMNS))
 
     def cost_of(self, row: int) -> Cost | None:
         key = (int(self.host.name[row]), int(self.host.signature[row]))
@@ -303,11 +324,10 @@ class _Calls:
     def _signature(self, number: int) -> Signature | None:
         return self.trace.signatures[number] if number >= 0 else None
 
-    def _text(self, row: int) -> str:
-        number = int(self.host.signature[row])
-        if number not in self._texts:
-            self._texts[number] = str(self._signature(number) or "")
-        return self._texts[number]
+    def _signatures(self, rows: Int64) -> pl.Series:
+        """The text of the signature at each host row, none for row -1."""
+        distinct, place = np.unique(_at(self.host.signature, rows), return_inverse=True)
+        return _text([str(self._signature(number) or "") for number in distinct.tolist()], place)
 
 
 class _Lookup:
@@ -317,3 +337,19 @@ class _Lookup:
         self.found = found
         self.computes = np.array([one.operator_class is not None for one in found], dtype=bool)
         self.delegates = np.array([one.delegates for one in found], dtype=bool)
+        self.classes = [str(one.operator_class or OperatorClass.UNKNOWN) for one in found]
+        self.rules = [one.rule for one in found]
+
+
+def _at(column: Int64, rows: Int64) -> Int64:
+    """The value at each row, -1 for row -1."""
+    return np.where(rows >= 0, column[rows], -1) if len(column) else np.full(len(rows), -1, dtype=np.int64)
+
+
+def _text(texts: Sequence[str], places: Int64) -> pl.Series:
+    """The text at each place, null at place -1."""
+    return pl.Series([*texts, None], dtype=pl.String).gather(np.where(places < 0, len(texts), places))
+
+
+def _picked(values: Sequence[str | None], rows: Int64) -> pl.Series:
+    return pl.Series([values[row] for row in rows.tolist()], dtype=pl.String)

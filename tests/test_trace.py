@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from math import inf
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from opanatomy.errors import TraceError
-from opanatomy.model import Tensor
+from opanatomy.model import Signature, Tensor
 from opanatomy.trace import Trace, read_trace
-from opanatomy.trace.signatures import parse_constant, parse_signature
+from opanatomy.trace.signatures import parse_constant, parse_signature, parse_signatures
 from tests.handmade import HandMade, training_step
 
 
@@ -122,7 +123,7 @@ def test_an_event_that_is_no_json_is_left_out_and_said(tmp_path: Path) -> None:
     path.write_text(training_step().text().replace('"aten::linear"', '"aten::linear" oops'))
     trace = read_trace(path)
     assert len(trace.host.name) == 11
-    assert trace.warnings == ["1 entry is no valid event and left out"]
+    assert trace.warnings == ["1 entry is no valid event and was left out"]
 
 
 @settings(max_examples=60, deadline=None)
@@ -154,13 +155,57 @@ def test_a_cut_off_gzip_is_said(tmp_path: Path) -> None:
     assert any("cut off" in warning for warning in read.warnings)
 
 
+def test_a_cut_off_trace_says_how_much_was_read(tmp_path: Path) -> None:
+    text = training_step().text()
+    path = tmp_path / "cut.json"
+    path.write_text(text[: text.index("ampere_sgemm_128x64_nt")])
+    assert read_trace(path).warnings == [
+        "the file is cut off inside an event; it is read up to the cut: 12 events in 0.00 MB of text",
+        "1 of 2 launches have their device work before the cut",
+    ]
+
+
+def test_gzip_in_members_wherever_a_chunk_ends(tmp_path: Path) -> None:
+    text = training_step().text().encode()
+    padding = {size: gzip.compress(b" " * size, 0) for size in range(16340, 16384)}
+    wanted = {16384 - 1, 16384 - 5, 16384}
+    for size, packed in padding.items():
+        if len(packed) in wanted:
+            path = tmp_path / f"{size}.json.gz"
+            path.write_bytes(packed + gzip.compress(text) + gzip.compress(b"") + b"junk")
+            trace = read_trace(path)
+            assert len(trace.host.name) == 12
+            assert trace.warnings == []
+            wanted.remove(len(packed))
+    assert not wanted
+
+
+def test_a_wrong_checksum_is_said(tmp_path: Path) -> None:
+    packed = bytearray(gzip.compress(training_step().text().encode()))
+    packed[-6] ^= 1
+    path = tmp_path / "t.json.gz"
+    path.write_bytes(packed)
+    with pytest.raises(TraceError, match="damaged"):  # the whole text is in the piece that is damaged
+        read_trace(path)
+
+
+@pytest.mark.parametrize("piece", [b"\0", b" ", b"a", b"{},", b'{"ph":"X","cat":"Kernel","name":"k","ts":1},', b"["])
+@pytest.mark.parametrize("head", [b"", b'{"traceEvents":[', b'{"traceEvents":[{"name":"'])
+def test_a_gzip_bomb_gets_one_line(tmp_path: Path, head: bytes, piece: bytes) -> None:
+    path = tmp_path / "bomb.json.gz"
+    path.write_bytes(gzip.compress(head + piece * ((20 << 20) // len(piece)), 1))
+    with pytest.raises(TraceError) as caught:
+        read_trace(path)
+    assert str(caught.value).isprintable()
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [
         (b"", 'no "traceEvents"'),
         (b"hello", "starts with b'h'"),
         (b'{"a": 1}', 'no "traceEvents"'),
-        (b"\x1f\x8b\x08bad", 'no "trace'),
+        (b"\x1f\x8b\x08bad", "damaged or cut off before"),
     ],
 )
 def test_what_is_no_trace_gets_one_line(tmp_path: Path, content: bytes, words: str) -> None:
@@ -176,12 +221,158 @@ def test_a_missing_file_gets_one_line(tmp_path: Path) -> None:
         read_trace(tmp_path / "nothing.json")
 
 
+def test_one_odd_value_costs_itself_and_not_its_event(tmp_path: Path) -> None:
+    made = training_step()
+    made.events[3]["args"]["External id"] = "twelve"
+    made.events[4]["args"] |= {"Sequence number": 2**70, "Input Dims": {"a": 1}}
+    made.events[5]["args"] = [1]
+    made.events[6]["pid"] = {"name": "python"}
+    trace = read_trace(made.write(tmp_path / "t.json"))
+    assert (len(trace.host.name), len(trace.launches.name), len(trace.work.name)) == (12, 3, 3)
+    assert trace.host.external_id.tolist()[:5] == [1, 2, 3, -1, 5]
+    assert trace.launches.correlation.tolist() == [-1, 2, 3]
+    assert trace.warnings == []
+
+
+@pytest.mark.parametrize("value", [1e16, -1e16, "1e999999999", "nan", "soon", [], {}, True])
+@pytest.mark.parametrize("key", ["ts", "dur"])
+def test_a_time_that_cannot_be_costs_its_event(tmp_path: Path, key: str, value: object) -> None:
+    made = training_step()
+    made.events[3][key] = value
+    trace = read_trace(made.write(tmp_path / "t.json"))
+    assert len(trace.host.name) == 11
+    assert trace.warnings == ["1 event without a readable name or time was left out"]
+
+
+def test_numbers_written_as_text_are_numbers(tmp_path: Path) -> None:
+    made = training_step()
+    plain = read_trace(made.write(tmp_path / "plain.json"))
+    for event in made.events:
+        event |= {"ts": str(event["ts"]), "dur": str(event["dur"])}
+        event["args"] |= {
+            key: str(event["args"][key]) for key in ("External id", "correlation") if key in event["args"]
+        }
+    trace = read_trace(made.write(tmp_path / "t.json"))
+    assert names_and_times(trace) == names_and_times(plain)
+    assert trace.host.external_id.tolist() == plain.host.external_id.tolist()
+    assert trace.work.correlation.tolist() == plain.work.correlation.tolist()
+
+
+def test_fine_times_written_as_text_are_exact(tmp_path: Path) -> None:
+    path = tmp_path / "fine.json"
+    path.write_text(
+        '[{"ph":"X","cat":"cpu_op","name":"a","pid":1,"tid":1,"ts":"1712195495519698.827","dur":"0.001"},'
+        '{"ph":"X","cat":"cpu_op","name":"b","pid":1,"tid":1,"ts":1E+99999999,"dur":1},'
+        '{"ph":"X","cat":"cpu_op","name":"c","pid":1,"tid":1,"ts":"NaN","dur":1}]'
+    )
+    trace = read_trace(path)
+    assert names_and_times(trace) == [("a", 1712195495519698827, 1)]
+    assert trace.warnings == ["2 events without a readable name or time were left out"]
+
+
+def test_negative_durations_are_read_as_nothing_and_said(tmp_path: Path) -> None:
+    made = training_step()
+    made.events[6]["dur"] = -1
+    trace = read_trace(made.write(tmp_path / "t.json"))
+    assert trace.work.duration_ns.tolist() == [0, 20_000, 5_000]
+    assert trace.warnings == ["1 event has a negative duration, which is read as 0"]
+
+
+def test_durations_beyond_every_clock_are_no_trace(tmp_path: Path) -> None:
+    made = HandMade()
+    for number in range(1000):
+        made.host("aten::mm", number, 9e12)
+    with pytest.raises(TraceError, match="146 years"):
+        read_trace(made.write(tmp_path / "t.json"))
+
+
+@pytest.mark.parametrize(
+    ("good", "bad", "name"),
+    [
+        ('"aten::linear"', r'"C:\Users\x"', r"C:\Users\x"),
+        ('"aten::linear"', '"half \\ud83d pair"', "half \ufffd pair"),
+        ('"aten::linear"', '"pair \\ud83d\\ude00"', "pair \U0001f600"),
+        ('"aten::linear"', '"tab\there"', "tab here"),
+        ('"dur": 60', '"dur": 60, "x": -Infinity', "aten::linear"),
+    ],
+)
+def test_what_other_writers_break_is_mended(tmp_path: Path, good: str, bad: str, name: str) -> None:
+    path = tmp_path / "t.json"
+    path.write_text(training_step().text().replace(good, bad))
+    trace = read_trace(path)
+    assert name in trace.names
+    assert len(trace.host.name) == 12
+    assert trace.warnings == []
+
+
+def test_bytes_that_are_no_utf8_are_mended(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    path.write_bytes(training_step().text().encode().replace(b"aten::linear", b"aten::\xff\xfe"))
+    assert "aten::\ufffd\ufffd" in read_trace(path).names
+
+
+@pytest.mark.parametrize("lost", ['"name": ', '"', "}", "{", '": {', ", "])
+def test_reading_goes_on_behind_damage(tmp_path: Path, lost: str) -> None:
+    text = training_step().text()
+    place = text.index(lost, text.index('"aten::linear"'))
+    path = tmp_path / "t.json"
+    path.write_text(text[:place] + text[place + len(lost) :])
+    trace = read_trace(path)
+    assert len(trace.host.name) + len(trace.launches.name) + len(trace.work.name) >= 16
+    assert "aten::_foreach_add_" in trace.names
+
+
+def test_a_byte_order_mark_is_no_damage(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    path.write_bytes(b"\xef\xbb\xbf" + training_step().text().encode())
+    assert len(read_trace(path).host.name) == 12
+
+
+def test_entries_that_are_no_events_cost_nothing_but_themselves(tmp_path: Path) -> None:
+    made = training_step()
+    made.events[3:3] = [1, None, "x", [], {}, [made.events[3]], True]  # type: ignore[list-item]
+    trace = read_trace(made.write(tmp_path / "t.json"))
+    assert len(trace.host.name) == 12
+    assert trace.warnings == ["6 entries are no valid events and were left out"]
+
+
+def test_work_of_an_unknown_accelerator_is_read(tmp_path: Path) -> None:
+    made = training_step()
+    for event in made.events:
+        if event["cat"] == "kernel":
+            event["cat"] = "npu_kernel"
+    trace = read_trace(made.write(tmp_path / "t.json"))
+    assert trace.work.duration_ns.tolist() == [10_000, 20_000, 5_000]
+    assert trace.warnings == ["3 events of the unknown category npu_kernel were read as kernels"]
+
+
+@pytest.mark.parametrize("category", ["gpu_user_annotation", "cuda_sync", "python_function", "Trace", "overhead"])
+def test_what_is_no_work_is_not_read_as_work(tmp_path: Path, category: str) -> None:
+    made = training_step()
+    made.kernel("x", 1, 1, 9, category=category)
+    trace = read_trace(made.write(tmp_path / "t.json"))
+    assert len(trace.work.name) == 3
+    assert trace.warnings == []
+
+
+def test_several_devices_and_odd_numbers_of_them(tmp_path: Path) -> None:
+    made = training_step()
+    for device, stream in ((1, 7), ("GPU 2", "stream 20"), ("²", "9" * 40), (None, None)):
+        made.kernel("k", 500, 1, 9)
+        made.events[-1]["args"] |= {"device": device, "stream": stream}
+    trace = read_trace(made.write(tmp_path / "t.json"))
+    assert trace.work.device.tolist()[3:5] == [1, 2]
+    assert trace.work.stream.tolist()[3:5] == [7, 20]
+    assert all(number < -1 for number in (trace.work.device[5], trace.work.stream[5]))
+    assert (trace.work.device[6], trace.work.stream[6]) == (0, 7)
+
+
 def test_deep_nesting_does_not_overflow(tmp_path: Path) -> None:
     path = tmp_path / "deep.json"
     path.write_text('{"traceEvents":[' + '{"a":' * 100_000 + "1" + "}" * 100_000 + "]}")
     trace = read_trace(path)
     assert len(trace.host.name) == 0
-    assert trace.warnings == ["1 entry is no valid event and left out"]
+    assert trace.warnings == ["1 entry is no valid event and was left out"]
 
 
 @pytest.mark.parametrize(
@@ -189,6 +380,8 @@ def test_deep_nesting_does_not_overflow(tmp_path: Path) -> None:
     [
         ("", None), ("False", False), ("True", True), ("[1024]", (1024,)), ("[]", ()), ("[True, False]", (True, False)),
         ("3", 3), ("1.0000000000000001e-05", 1e-05), ("-0.5", -0.5), ("tanh", "tanh"), ("None", None), ("0.", 0.0),
+        ("[[1], [2]]", "[[1], [2]]"), ("[" * 3000 + "]" * 3000, "[" * 3000 + "]" * 3000), ("-inf", -inf),
+        ("9" * 400, inf), ("9" * 5000, inf), ("9" * 19, 1e19),
     ],
 )  # fmt: skip
 def test_constants(text: str, value: object) -> None:
@@ -216,6 +409,40 @@ def test_tensor_lists_without_a_capture_have_no_types_and_long_ones_are_unknown(
     untold = parse_signature(raw)
     assert untold is not None
     assert untold.arguments == ((Tensor((2, 3), None, (3, 1)), Tensor((4,), None, (1,))), None)
+
+
+def test_without_types_what_has_a_shape_is_a_tensor() -> None:
+    found = parse_signature((b"[[2,3],[],[[4],[5,6]],[7]]", b"", b"", b"", ""))
+    assert found is not None
+    assert found.arguments == (Tensor((2, 3)), None, (Tensor((4,)), Tensor((5, 6))), Tensor((7,)))
+
+
+@pytest.mark.parametrize(
+    ("dims", "types"),
+    [
+        (b"[[2,-1]]", b'["float"]'), (b'[["a"]]', b'["float"]'), (b"[[1.5]]", b'["float"]'), (b"[[true]]", b'["float"]'),
+        (b"[[9223372036854775808]]", b'["float"]'), (b"[[4294967296,4294967296]]", b'["float"]'),
+        (b"[[2]]", b'["float","float"]'), (b"[[2]]", b'"float"'), (b"{}", b'["float"]'), (b"[[2]", b'["float"]'),
+        (b"[[[2,-1]]]", b'["TensorList"]'), (b"[" * 100_000, b'["float"]'), (b"[[-1]]", b""),
+        (b"[[" + b",".join([b"1"] * 65) + b"]]", b'["float"]'),
+    ],
+)  # fmt: skip
+def test_shapes_that_cannot_be_are_no_signature(dims: bytes, types: bytes) -> None:
+    assert parse_signature((dims, types, b"", b"", "")) is None
+
+
+def test_strides_that_cannot_be_are_left_out() -> None:
+    for strides in (b'[["a"]]', b"[[1,2]]", b"[5]", b"{}", b"[[1.5]]"):
+        assert parse_signature((b"[[2]]", b'["float"]', strides, b"", "")) == Signature((Tensor((2,), "float32"),))
+
+
+def test_more_argument_lists_than_fit_are_without_costs_and_said() -> None:
+    large = b"[" + b",".join([b"[1]"] * 300_000) + b"]"
+    types = b"[" + b",".join([b'"float"'] * 300_000) + b"]"
+    warnings: list[str] = []
+    found = parse_signatures([(b"[[2]]", b'["float"]', b"", b"", ""), (large, types, b"", b"", "")], warnings)
+    assert [signature is None for signature in found] == [False, True]
+    assert warnings == ["1 of 2 distinct argument lists are more than can be kept: without costs"]
 
 
 def test_zero_dimensional_tensors_and_absent_ones_differ() -> None:

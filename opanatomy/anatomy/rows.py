@@ -20,7 +20,7 @@ WORK_COLUMNS = {
     "operator_class": pl.String, "kernel_class": pl.String, "kernel_rule": pl.String, "kind": pl.Int64,
 }  # fmt: skip
 
-_COSTS = ("flops", "read_bytes", "written_bytes", "causal_flops", "normalization_flops")
+COSTS = ("flops", "read_bytes", "written_bytes", "causal_flops", "normalization_flops")
 _CLASS_ORDER = {str(name): index for index, name in enumerate(OperatorClass)}
 _PHASE_ORDER = {str(name): index for index, name in enumerate(Phase)}
 
@@ -37,7 +37,7 @@ def _sums(calls: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
         pl.col("time_ns").sum(),
         (~pl.col("inner")).sum().alias("calls"),
         pl.col("time_ns").filter(~pl.col("costed")).sum().alias("uncosted_ns"),
-        *[_known_sum(name) for name in _COSTS],
+        *[_known_sum(name) for name in COSTS],
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from opanatomy.attribution.phases import HostRows, phase_by_time
+from opanatomy.attribution.phases import PHASES, HostRows, phases_at
 from opanatomy.model import Phase
 from opanatomy.tables import Int64
 
@@ -24,21 +24,16 @@ def disagreement(
     `host`, `duration_ns` and `phases` are of the device work; rows of `host` below 0 have no launch to look at.
     """
     said = {number: Phase(match[1]) for number, name in enumerate(names) if (match := _SAYS.match(name))}
+    marked = np.isin(rows.name, np.array(list(said), dtype=np.int64)) & (rows.annotation != 0)
     spans = sorted(
-        (rows.start_ns[row], rows.end_ns[row], said[name])
-        for row, name in enumerate(rows.name)
-        if name in said and rows.annotation[row]
+        (int(rows.start_ns[row]), int(rows.end_ns[row]), said[int(rows.name[row])])
+        for row in np.flatnonzero(marked).tolist()
     )
     if not spans:
         return 0, 0
-    phase_at = phase_by_time(spans)
-    wrong = annotated = 0
-    for index in np.flatnonzero(host >= 0).tolist():
-        expected = phase_at(rows.start_ns[int(host[index])])
-        if expected is None:
-            continue
-        spent = int(duration_ns[index])
-        annotated += spent
-        if _SAME.get(phases[index], phases[index]) is not expected:
-            wrong += spent
-    return wrong, annotated
+    launched = np.flatnonzero(host >= 0)
+    expected = phases_at(spans, rows.start_ns[host[launched]])
+    known = expected >= 0
+    found = np.array([PHASES.index(_SAME.get(phases[index], phases[index])) for index in launched[known].tolist()])
+    spent = duration_ns[launched[known]]
+    return int(spent[found != expected[known]].sum()), int(spent.sum())

@@ -66,9 +66,8 @@ def attribute(names: Sequence[str], host: HostEvents, launches: Launches, work: 
     thread, start, duration = host.thread[order], host.start_ns[order], host.duration_ns[order]
     parent = parents_of(thread, start, duration)
     rows = HostRows(
-        name=host.name[order].tolist(), start_ns=start.tolist(), end_ns=(start + duration).tolist(),
-        sequence=host.sequence[order].tolist(), forward_thread=host.forward_thread[order].tolist(),
-        parent=parent.tolist(), annotation=host.annotation[order].tolist(),
+        name=host.name[order], start_ns=start, end_ns=start + duration, sequence=host.sequence[order],
+        forward_thread=host.forward_thread[order], parent=parent, annotation=host.annotation[order],
     )  # fmt: skip
     kinds = kinds_of(names)
     placed = place(rows, kinds)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 
-from opanatomy.tables import Int64
+from opanatomy.tables import Bool, Int64
 
 #: A child may stick out of its parent by clock rounding, never by more.
 SLACK_NS = 1000
@@ -20,18 +22,44 @@ def parents_of(thread: Int64, start_ns: Int64, duration_ns: Int64) -> Int64:
 
     An event that begins before another ends and outlasts it by more than the clock's rounding does not belong to it.
     """
-    parents = [-1] * len(thread)
+    parents = np.full(len(thread), -1, dtype=np.int64)
+    bounds = np.flatnonzero(np.diff(thread)) + 1
+    for low, high in zip([0, *bounds.tolist()], [*bounds.tolist(), len(thread)], strict=True):
+        start, end = start_ns[low:high], start_ns[low:high] + duration_ns[low:high]
+        found = _by_depth(start, end)
+        found = _one_by_one(start, end) if found is None else found
+        parents[low:high] = np.where(found >= 0, found + low, -1)
+    return parents
+
+
+def _by_depth(start: Int64, end: Int64) -> Int64 | None:
+    """The parents on one thread where every event lies in or beside every other; `None` where two cross.
+
+    So many events are open when one begins; its parent is the last one before it that began with one less open.
+    """
+    rows = np.arange(len(start))
+    instant = end == start
+    ended = np.searchsorted(np.sort(end[~instant]), start, side="right") + np.cumsum(instant) - instant
+    depth = rows - ended
+    parents = np.full(len(start), -1, dtype=np.int64)
+    by_depth = np.argsort(depth, kind="stable")
+    levels = np.split(by_depth, np.flatnonzero(np.diff(depth[by_depth])) + 1)
+    for above, level in pairwise(levels):
+        parents[level] = above[np.searchsorted(above, level) - 1]
+    inside = np.flatnonzero(parents >= 0)
+    nested = (start[inside] < end[parents[inside]]) & (end[inside] <= end[parents[inside]])
+    return parents if nested.all() and (depth[parents < 0] == 0).all() else None
+
+
+def _one_by_one(start: Int64, end: Int64) -> Int64:
+    """The parents on one thread, whatever the events."""
+    parents = [-1] * len(start)
     stack: list[tuple[int, int, int]] = []
-    current = None
-    rows = zip(thread.tolist(), start_ns.tolist(), (start_ns + duration_ns).tolist(), strict=True)
-    for row, (on, start, end) in enumerate(rows):
-        if on != current:
-            stack.clear()
-            current = on
-        while stack and stack[-1][1] <= start:
+    for row, (begins, ends) in enumerate(zip(start.tolist(), end.tolist(), strict=True)):
+        while stack and stack[-1][1] <= begins:
             stack.pop()
-        parents[row] = _enclosing(stack, start, end)
-        stack.append((row, end, _outlasting(stack, end)))
+        parents[row] = _enclosing(stack, begins, ends)
+        stack.append((row, ends, _outlasting(stack, ends)))
     return np.array(parents, dtype=np.int64)
 
 
@@ -51,6 +79,17 @@ def _outlasting(stack: list[tuple[int, int, int]], end: int) -> int:
     while place >= 0 and stack[place][1] <= end:
         place = stack[place][2]
     return place
+
+
+def nearest_above(marked: Bool, parents: Int64) -> Int64:
+    """For each row the innermost marked row among it and those that enclose it, -1 where there is none."""
+    count = len(parents)
+    found = np.append(np.where(marked, np.arange(count), np.where(parents >= 0, parents, count)), count)
+    while True:
+        further = found[found]
+        if np.array_equal(further, found):
+            return np.where(found[:count] < count, found[:count], -1)
+        found = further
 
 
 def self_times(parents: Int64, start_ns: Int64, duration_ns: Int64) -> Int64:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from opanatomy.tables import Int64
+from opanatomy.attribution.nesting import nearest_above
+from opanatomy.tables import Bool, Int64
 
 
 def own(
@@ -24,32 +25,28 @@ def own(
     overload of its own name hands over to it: under autocast `aten::mm` of float32 casts, then calls `aten::mm` of
     bfloat16. Rows are in the order of `nesting.order_of`, so parents come before their children.
     """
-    count = len(parents)
-    above = parents.tolist()
-    hands_on = _repeated(names, parents)
-    computing_below = [False] * count
-    for row in range(count - 1, -1, -1):
-        parent = above[row]
-        if parent >= 0 and (computing_below[row] or computes[row]):
-            computing_below[parent] = True
-    for row in range(count):
-        if delegates[row]:
-            hands_on[row] |= computing_below[row] if works is None else not works[row]
-    owner = [-1] * count
-    for row in range(count):
-        parent = above[row]
-        if parent >= 0 and owner[parent] >= 0:
-            owner[row] = owner[parent]
-        elif computes[row] and not hands_on[row]:
-            owner[row] = row
-    return np.array(owner, dtype=np.int64)
+    own_work = np.asarray(computes, dtype=bool)
+    idle = _above(own_work, parents) if works is None else ~np.asarray(works, dtype=bool)
+    hands_on = _repeated(names, parents) | (np.asarray(delegates, dtype=bool) & idle)
+    can = own_work & ~hands_on
+    above = np.where(parents >= 0, nearest_above(can, parents)[parents], -1)
+    return nearest_above(can & (above < 0), parents)
 
 
-def _repeated(names: Int64, parents: Int64) -> list[bool]:
+def _above(marked: Bool, parents: Int64) -> Bool:
+    """Whether a marked row is anywhere below each row."""
+    found = [False] * len(parents)
+    below = marked.tolist()
+    for row, parent in reversed(list(enumerate(parents.tolist()))):
+        if parent >= 0 and (found[row] or below[row]):
+            found[parent] = True
+    return np.array(found, dtype=bool)
+
+
+def _repeated(names: Int64, parents: Int64) -> Bool:
     """Whether a direct child of each row has its name."""
     repeated = np.zeros(len(parents), dtype=bool)
     children = np.flatnonzero(parents >= 0)
     same = children[names[children] == names[parents[children]]]
     repeated[parents[same]] = True
-    found: list[bool] = repeated.tolist()
-    return found
+    return repeated

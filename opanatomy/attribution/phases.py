@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
+import numpy as np
+
+from opanatomy.attribution.nesting import nearest_above
 from opanatomy.model import MODULE_RANGE, PHASE_RANGE, Phase
+from opanatomy.tables import Bool, Int64
+
+#: A phase in a column is its place here.
+PHASES = tuple(Phase)
+_PLACES = {phase: place for place, phase in enumerate(PHASES)}
+FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, OTHER = (
+    _PLACES[phase] for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE, Phase.OPTIMIZER, Phase.OTHER)
+)
 
 #: Autograd's engine and its nodes; before 2021's end the engine left no events of its own, only `AddmmBackward`.
 _NODE = re.compile(r"^autograd::engine::evaluate_function: |^torch::autograd::|^\w+Backward\d*$")
@@ -16,6 +27,7 @@ _OPTIMIZER = re.compile(r"^Optimizer\.step#|^aten::_amp_|^## ?optimizer ?##$|opt
 _OTHER = re.compile(r"^Optimizer\.zero_grad#|^enumerate\(DataLoader\)|^## ?zero_grad ?##$")
 _STEP = re.compile(r"^ProfilerStep#?(\d+)$")
 _FORWARD_THREAD = 0
+_NEVER = -(2**63)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,52 +41,57 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class NameKinds:
-    """What the names of a trace mean for phases; each list has one entry a name."""
+    """What the names of a trace mean for phases; each has one entry a name. `phase` is a place in `PHASES` or -1."""
 
-    phase: list[Phase | None]
+    phase: Int64
     module: list[str | None]
-    node: list[bool]
-    optimizer: list[bool]
-    other: list[bool]
+    node: Bool
+    optimizer: Bool
+    other: Bool
     step: list[int | None]
 
 
 def kinds_of(names: Sequence[str]) -> NameKinds:
     """The meaning of each name, looked at once."""
     return NameKinds(
-        phase=[Phase(n.removeprefix(PHASE_RANGE)) if _is_phase(n) else None for n in names],
+        phase=np.array([_phase_place(n) for n in names], dtype=np.int64),
         module=[n.removeprefix(MODULE_RANGE) if n.startswith(MODULE_RANGE) else None for n in names],
-        node=[bool(_NODE.match(n)) for n in names],
-        optimizer=[bool(_OPTIMIZER.search(n)) for n in names],
-        other=[bool(_OTHER.match(n)) for n in names],
+        node=_flags(bool(_NODE.match(n)) for n in names),
+        optimizer=_flags(bool(_OPTIMIZER.search(n)) for n in names),
+        other=_flags(bool(_OTHER.match(n)) for n in names),
         step=[int(m[1]) if (m := _STEP.match(n)) else None for n in names],
     )
 
 
-def _is_phase(name: str) -> bool:
-    return name.startswith(PHASE_RANGE) and name.removeprefix(PHASE_RANGE) in set(Phase)
+def _flags(values: Iterable[bool]) -> Bool:
+    return np.array(list(values), dtype=bool)
+
+
+def _phase_place(name: str) -> int:
+    phase = name.removeprefix(PHASE_RANGE)
+    return _PLACES[Phase(phase)] if name.startswith(PHASE_RANGE) and phase in set(Phase) else -1
 
 
 @dataclass(frozen=True, slots=True)
 class HostRows:
-    """The host events in nesting order as plain lists (one pass in Python reads them)."""
+    """The host events in nesting order."""
 
-    name: list[int]
-    start_ns: list[int]
-    end_ns: list[int]
-    sequence: list[int]
-    forward_thread: list[int]
-    parent: list[int]
-    annotation: list[int]
+    name: Int64
+    start_ns: Int64
+    end_ns: Int64
+    sequence: Int64
+    forward_thread: Int64
+    parent: Int64
+    annotation: Int64
 
 
-@dataclass(slots=True)
-class Context:
-    """What encloses an event: the row of the innermost module range, autograd node, phase range."""
+@dataclass(frozen=True, slots=True)
+class _Context:
+    """What encloses each event: the row of the innermost module range and autograd node; and what is a node itself."""
 
-    module: int = -1
-    node: int = -1
-    phase: int = -1
+    module: Int64
+    node: Int64
+    is_node: Bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,60 +106,38 @@ class Placed:
 
 def place(rows: HostRows, kinds: NameKinds) -> Placed:
     """The phase and module of every host event."""
-    contexts = _contexts(rows, kinds)
-    spans = sorted(
-        (rows.start_ns[row], rows.end_ns[row], phase)
-        for row, name in enumerate(rows.name)
-        if (phase := kinds.phase[name]) is not None
+    is_module = _flags(path is not None for path in kinds.module)
+    is_node = kinds.node[rows.name]
+    context = _Context(
+        module=nearest_above(is_module[rows.name], rows.parent),
+        node=nearest_above(is_node, rows.parent),
+        is_node=is_node,
     )
-    by_time = phase_by_time(spans or _before_updates(rows, kinds))
-    recomputed = _recomputed(rows, kinds, contexts)
-    inferred = _inferred_kinds(rows, kinds)
-    aside = [] if spans else _aside(rows, kinds)
-    phases = []
-    for row, context in enumerate(contexts):
-        at_that_time = by_time(rows.start_ns[row])
-        if spans:
-            found = at_that_time or Phase.OTHER
-        else:
-            in_node = Phase.BACKWARD if context.node >= 0 else None
-            found = inferred[row] or in_node or at_that_time or (Phase.OTHER if aside[row] else Phase.FORWARD)
-        if found is Phase.BACKWARD and recomputed[row]:
-            found = Phase.RECOMPUTE
-        phases.append(found)
-    return Placed(phases, _modules(rows, kinds, contexts), tuple(spans))
+    ranges = np.flatnonzero(kinds.phase[rows.name] >= 0).tolist()
+    spans = sorted(
+        (int(rows.start_ns[row]), int(rows.end_ns[row]), PHASES[kinds.phase[rows.name[row]]]) for row in ranges
+    )
+    if spans:
+        at_that_time = phases_at(spans, rows.start_ns)
+        phase = np.where(at_that_time < 0, OTHER, at_that_time)
+    else:
+        phase = _inferred(rows, kinds, context)
+    phase[(phase == BACKWARD) & _recomputed(rows, context)] = RECOMPUTE
+    return Placed([PHASES[code] for code in phase.tolist()], _modules(rows, kinds, context), tuple(spans))
 
 
-def _contexts(rows: HostRows, kinds: NameKinds) -> list[Context]:
-    contexts: list[Context] = []
-    for row, parent in enumerate(rows.parent):
-        above = contexts[parent] if parent >= 0 else Context()
-        name = rows.name[row]
-        contexts.append(
-            Context(
-                module=row if kinds.module[name] is not None else above.module,
-                node=row if kinds.node[name] else above.node,
-                phase=row if kinds.phase[name] is not None else above.phase,
-            )
-        )
-    return contexts
-
-
-def phase_by_time(spans: list[tuple[int, int, Phase]]) -> Callable[[int], Phase | None]:
-    """The phase at a host time, for ranges in order: they lie on one thread, the backward of CUDA runs on another."""
+def phases_at(spans: list[tuple[int, int, Phase]], times_ns: Int64) -> Int64:
+    """The phase (a place in `PHASES`, -1 none) at each host time: ranges lie on one thread, the backward of CUDA runs
+    on another."""
     starts, phases = _flattened(sorted(spans))
-
-    def phase_at(time_ns: int) -> Phase | None:
-        index = bisect_right(starts, time_ns) - 1
-        return phases[index] if index >= 0 else None
-
-    return phase_at
+    found = np.searchsorted(np.array(starts, dtype=np.int64), times_ns, side="right") - 1
+    return np.array([-1, *phases], dtype=np.int64)[found + 1]
 
 
-def _flattened(spans: list[tuple[int, int, Phase]]) -> tuple[list[int], list[Phase | None]]:
+def _flattened(spans: list[tuple[int, int, Phase]]) -> tuple[list[int], list[int]]:
     """Times, and the phase from each on: that of the range that began last among those that have not ended."""
     starts: list[int] = []
-    phases: list[Phase | None] = []
+    phases: list[int] = []
     running: list[tuple[int, int, Phase]] = []
     begun = 0
     for time_ns in sorted({edge for start, end, _ in spans for edge in (start, end)}):
@@ -152,71 +147,67 @@ def _flattened(spans: list[tuple[int, int, Phase]]) -> tuple[list[int], list[Pha
         while running and running[0][1] <= time_ns:
             heappop(running)
         starts.append(time_ns)
-        phases.append(running[0][2] if running else None)
+        phases.append(_PLACES[running[0][2]] if running else -1)
     return starts, phases
 
 
-def _recomputed(rows: HostRows, kinds: NameKinds, contexts: list[Context]) -> list[bool]:
+def _inferred(rows: HostRows, kinds: NameKinds, context: _Context) -> Int64:
+    """Phases where no range of a capture says them: by annotations, autograd nodes and what lies between them."""
+    is_optimizer = kinds.optimizer[rows.name]
+    around = nearest_above(is_optimizer | kinds.other[rows.name], rows.parent)
+    by_range = np.where(around < 0, -1, np.where(is_optimizer[around], OPTIMIZER, OTHER))
+    by_time = phases_at(_before_updates(rows, kinds), rows.start_ns)
+    left = np.where(_aside(rows, kinds), OTHER, FORWARD)
+    return np.select([by_range >= 0, context.node >= 0, by_time >= 0], [by_range, BACKWARD, by_time], left)
+
+
+def _recomputed(rows: HostRows, context: _Context) -> Bool:
     """Whether an event runs forward operators again inside an autograd node.
 
     Backward runs without gradient mode, so an operator below a node that was dispatched with a sequence number of its
     own is a recomputed forward; what ran between the node's start and the last such operator is recomputation too
     (a `torch.no_grad` part of the forward has no numbers). A module range inside a node says the same.
     """
-    inner_forward = [False] * len(contexts)
-    last_forward: dict[int, int] = {}
-    for row, context in enumerate(contexts):
-        if context.node < 0 or row == context.node or kinds.node[rows.name[row]]:
-            continue
-        own_number = rows.sequence[row] >= 0 and rows.forward_thread[row] == _FORWARD_THREAD
-        if context.module > context.node or own_number:
-            inner_forward[row] = True
-            last_forward[context.node] = max(last_forward.get(context.node, 0), rows.end_ns[row])
-    found = []
-    for row, context in enumerate(contexts):
-        until = last_forward.get(context.node, -1) if row != context.node else -1
-        found.append(inner_forward[row] or rows.end_ns[row] <= until)
+    node = context.node
+    below = (node >= 0) & (node != np.arange(len(node)))
+    own_number = (rows.sequence >= 0) & (rows.forward_thread == _FORWARD_THREAD)
+    forward = below & ~context.is_node & ((context.module > node) | own_number)
+    last_forward = np.full(len(node), _NEVER, dtype=np.int64)
+    np.maximum.at(last_forward, node[forward], rows.end_ns[forward])
+    found: Bool = forward | (below & (rows.end_ns <= last_forward[node]))
     return found
 
 
-def _inferred_kinds(rows: HostRows, kinds: NameKinds) -> list[Phase | None]:
-    """Optimizer and other phases by the annotations that enclose an event on its thread."""
-    found: list[Phase | None] = []
-    for row, parent in enumerate(rows.parent):
-        name = rows.name[row]
-        if kinds.optimizer[name]:
-            found.append(Phase.OPTIMIZER)
-        elif kinds.other[name]:
-            found.append(Phase.OTHER)
-        else:
-            found.append(found[parent] if parent >= 0 else None)
-    return found
-
-
-def _aside(rows: HostRows, kinds: NameKinds) -> list[bool]:
+def _aside(rows: HostRows, kinds: NameKinds) -> Bool:
     """Whether an event lies in an outermost annotation in which nothing was differentiated: loading, metrics.
 
     Nothing is aside in a trace where no backward node has a number: then all of it is forward.
     """
-    consumed = {rows.sequence[row] for row, name in enumerate(rows.name) if kinds.node[name]} - {-1}
-    outermost: list[int] = []
-    last: dict[int, int] = {}
-    for row, parent in enumerate(rows.parent):
-        above = outermost[parent] if parent >= 0 else -1
-        is_range = rows.annotation[row] and kinds.step[rows.name[row]] is None
-        outermost.append(row if above < 0 and is_range else above)
-        sequence = rows.sequence[row]
-        if sequence in consumed and not kinds.node[rows.name[row]]:
-            before = last.setdefault(sequence, row)
-            last[sequence] = row if rows.start_ns[row] >= rows.start_ns[before] else before
-    differentiated = {outermost[row] for row in last.values()}
-    return [bool(consumed) and found >= 0 and found not in differentiated for found in outermost]
+    is_node = kinds.node[rows.name]
+    numbered = rows.sequence >= 0
+    consumed = np.unique(rows.sequence[is_node & numbered])
+    if not len(consumed):
+        return np.zeros(len(rows.name), dtype=bool)
+    is_step = _flags(number is not None for number in kinds.step)
+    is_range = (rows.annotation != 0) & ~is_step[rows.name]
+    above = np.where(rows.parent >= 0, nearest_above(is_range, rows.parent)[rows.parent], -1)
+    outermost = nearest_above(is_range & (above < 0), rows.parent)
+    used = np.flatnonzero(~is_node & numbered & np.isin(rows.sequence, consumed))
+    differentiated = outermost[_latest(rows, used)]
+    return (outermost >= 0) & ~np.isin(outermost, differentiated)
+
+
+def _latest(rows: HostRows, among: Int64) -> Int64:
+    """Of the rows `among` the last one to start with each sequence number, in the order of the numbers."""
+    order = among[np.lexsort((rows.start_ns[among], rows.sequence[among]))]
+    sequence = rows.sequence[order]
+    return order[np.append(sequence[1:] != sequence[:-1], True)] if len(order) else order
 
 
 def _before_updates(rows: HostRows, kinds: NameKinds) -> list[tuple[int, int, Phase]]:
     """The times between the last autograd node and an optimizer's step: clipping and unscaling belong to the update."""
-    nodes = sorted(rows.end_ns[row] for row, name in enumerate(rows.name) if kinds.node[name])
-    starts = sorted(rows.start_ns[row] for row, name in enumerate(rows.name) if kinds.optimizer[name])
+    nodes = np.sort(rows.end_ns[kinds.node[rows.name]]).tolist()
+    starts = np.sort(rows.start_ns[kinds.optimizer[rows.name]]).tolist()
     spans: list[tuple[int, int, Phase]] = []
     for start in starts:
         before = bisect_right(nodes, start) - 1
@@ -225,36 +216,34 @@ def _before_updates(rows: HostRows, kinds: NameKinds) -> list[tuple[int, int, Ph
     return spans
 
 
-def _modules(rows: HostRows, kinds: NameKinds, contexts: list[Context]) -> list[str | None]:
+def _modules(rows: HostRows, kinds: NameKinds, context: _Context) -> list[str | None]:
     """Module paths: the innermost range in forward; in backward that of the forward operator with the node's number."""
-    by_sequence: dict[int, str] = {}
-    started: dict[int, int] = {}
-    for row, context in enumerate(contexts):
-        sequence = rows.sequence[row]
-        if sequence < 0 or context.module < 0 or context.module < context.node or kinds.node[rows.name[row]]:
-            continue
-        if rows.start_ns[row] >= started.get(sequence, -1):
-            started[sequence] = rows.start_ns[row]
-            by_sequence[sequence] = kinds.module[rows.name[context.module]] or ""
-    found: list[str | None] = []
-    previous: str | None = None
-    for context in contexts:
-        if context.module > context.node:
-            found.append(kinds.module[rows.name[context.module]])
-        elif context.node >= 0:
-            sequence = rows.sequence[context.node]
-            previous = by_sequence.get(sequence) if sequence >= 0 else previous
-            found.append(previous)
-        else:
-            found.append(None)
-    return found
+    module, node = context.module, context.node
+    if not (module >= 0).any():
+        return [None] * len(module)
+    forward = np.flatnonzero((rows.sequence >= 0) & (module >= 0) & (module >= node) & ~context.is_node)
+    latest = _latest(rows, forward)
+    in_node = np.flatnonzero((node >= 0) & (module <= node))
+    number = rows.sequence[node[in_node]]
+    # A node without a number follows the one before it on its thread.
+    told = np.maximum.accumulate(np.where(number >= 0, np.arange(len(number)), -1))
+    number = np.where(told >= 0, number[told], -1)
+    at = np.minimum(np.searchsorted(rows.sequence[latest], number), len(latest) - 1)
+    found = np.where(module > node, module, -1)
+    if len(latest):
+        found[in_node] = np.where(rows.sequence[latest[at]] == number, module[latest[at]], -1)
+    return [
+        None if row < 0 else kinds.module[name]
+        for row, name in zip(found.tolist(), rows.name[found].tolist(), strict=True)
+    ]
 
 
 def steps_of(rows: HostRows, kinds: NameKinds) -> tuple[Step, ...]:
     """The annotated steps in the order of time; none where the trace has no `ProfilerStep#N`."""
+    is_step = _flags(number is not None for number in kinds.step)
     found = {
-        (number, rows.start_ns[row], rows.end_ns[row])
-        for row, name in enumerate(rows.name)
-        if (number := kinds.step[name]) is not None
+        (number, int(rows.start_ns[row]), int(rows.end_ns[row]))
+        for row in np.flatnonzero(is_step[rows.name]).tolist()
+        if (number := kinds.step[rows.name[row]]) is not None
     }
     return tuple(Step(*step) for step in sorted(found, key=lambda step: step[1]))

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from opanatomy.classification.compiled import classify_compiled
 from opanatomy.classification.kernel_tables import KERNEL_TABLES
-from opanatomy.classification.rules import UNKNOWN, first_match
+from opanatomy.classification.rules import LONGEST, UNKNOWN, first_match
 from opanatomy.model import Classification
 
 #: What C++ adds around a kernel's own name.
@@ -17,6 +17,7 @@ _NOISE = re.compile(r"\(anonymous namespace\)::|<unnamed>::|^(?:static |__global
 @lru_cache(maxsize=65536)
 def classify_kernel(name: str) -> Classification:
     """What a kernel, memcpy or memset of this name does; the class is `UNKNOWN` where no rule knows it."""
+    name = name[:LONGEST]
     return (
         classify_compiled(name)
         or first_match(KERNEL_TABLES, _NOISE.sub("", name))

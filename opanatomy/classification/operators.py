@@ -7,7 +7,7 @@ from functools import lru_cache
 from opanatomy.classification.aten import classify_aten
 from opanatomy.classification.compiled import classify_compiled
 from opanatomy.classification.libraries import LIBRARIES, RANGES, WORDS
-from opanatomy.classification.rules import first_match
+from opanatomy.classification.rules import LONGEST, first_match
 from opanatomy.model import Classification
 
 #: Namespaces whose operators are named after ATen's.
@@ -21,6 +21,7 @@ def classify_operator(name: str) -> Classification | None:
     The class inside the answer is `None` for an event that does no work of its own; the answer itself is `None` where
     no rule knows the name.
     """
+    name = name[:LONGEST]
     compiled = classify_compiled(name)
     if compiled is not None:
         return compiled

@@ -17,6 +17,9 @@ COMMUNICATION = OperatorClass.COMMUNICATION
 OTHER = OperatorClass.OTHER
 UNKNOWN = OperatorClass.UNKNOWN
 
+#: Characters of a name that rules see: what follows in a longer one is template arguments, and costs time.
+LONGEST = 4096
+
 
 @dataclass(frozen=True, slots=True)
 class Family:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from opanatomy.commands.output import check_writable, same_file, written_whole
@@ -17,6 +20,23 @@ _PACKED = 40
 
 def run(arguments: argparse.Namespace) -> None:
     """Read the traces, write the annotated one where it is wanted, show the anatomy."""
+    with _without_collector():
+        _run(arguments)
+
+
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """An analysis makes objects by the hundred thousand and no cycles among them."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _run(arguments: argparse.Namespace) -> None:
     from opanatomy.trace.sources import sources_of
 
     paths = [Path(path) for path in arguments.trace]

@@ -10,12 +10,19 @@ from opanatomy.errors import UsageError
 from opanatomy.model import Anatomy
 from opanatomy.report.csv_report import csv_report
 from opanatomy.report.json_report import json_report, read_anatomy
-from opanatomy.report.terminal import terminal_report
 from opanatomy.report.verdict import verdict
 
 __all__ = ["REPORTERS", "Reporter", "format_of", "read_anatomy", "terminal_report", "verdict"]
 
 Reporter = Callable[[Anatomy], str]
+
+
+def terminal_report(anatomy: Anatomy, *, width: int = 80, color: bool = False, top: int = 8) -> str:
+    """The report as lines of at most `width` cells, with ANSI colours if `color`, and the `top` operators."""
+    from opanatomy.report import terminal
+
+    return terminal.terminal_report(anatomy, width=width, color=color, top=top)
+
 
 REPORTERS: Final[dict[str, Reporter]] = {
     "terminal": terminal_report,

@@ -12,6 +12,8 @@ from rich.text import Text
 
 #: Prose and rules are not wider than this, however wide the terminal.
 PAGE: Final = 100
+#: What is longer is no prose: a device name of a megabyte.
+_LONGEST: Final = 4000
 _GAP: Final = 2
 #: The space after a number, and the character that stands for it while lines are broken.
 _NUMBER: Final = re.compile(r"(?<=\d) (?=[%\w])")
@@ -78,6 +80,7 @@ def table(columns: Sequence[Column], rows: Sequence[Row], width: int, *, swatche
 def prose(text: str, width: int, *, style: str = "") -> list[Text]:
     """The text as lines of at most `width` cells, broken between words, never between a number and its unit."""
     width = min(max(width, 8), PAGE)
+    text = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
     lines = [""]
     for word in _NUMBER.sub(_GLUE, printable(text)).split(" "):
         if lines[-1] and cell_len(lines[-1]) + 1 + cell_len(word) <= width:

@@ -10,6 +10,7 @@ import numpy as np
 
 from opanatomy.model import Argument, ObservedCall, Signature, Tensor
 from opanatomy.tables import HostEvents
+from opanatomy.trace.signatures import sizes_of, strides_of
 
 #: A call as both know it: its operator and the tensors at their places.
 Key: TypeAlias = "tuple[str, tuple[tuple[int, Tensor], ...]]"
@@ -31,7 +32,9 @@ def tell_observed(
     """
     told: dict[Key, list[Signature]] = {}
     for call in observed:
-        signature = Signature(tuple(_argument(value) for value in json.loads(call.arguments)))
+        signature = _signature(call.arguments)
+        if signature is None:
+            continue
         for name in {call.operator, _WORKERS.get(call.operator, call.operator)}:
             told.setdefault((name, _tensors(signature)), []).append(signature)
     numbers: dict[Signature, int] = {}
@@ -83,10 +86,20 @@ def _merged(known: Signature, told: Signature) -> Signature:
     return Signature((*merged, *known.arguments[len(merged) :], *extra))
 
 
+def _signature(text: str) -> Signature | None:
+    """The arguments of an observed call; `None` where they are not as a capture writes them."""
+    try:
+        return Signature(tuple(_argument(value) for value in json.loads(text)))
+    except (ValueError, TypeError, RecursionError):
+        return None
+
+
 def _argument(value: Any) -> Argument:
     if isinstance(value, dict):
-        strides = value.get("strides")
-        return Tensor(tuple(value["shape"]), value["dtype"], None if strides is None else tuple(strides))
+        shape, dtype = value.get("shape"), value.get("dtype")
+        if not isinstance(shape, list) or not isinstance(dtype, str):
+            raise ValueError(f"{value} is no tensor")
+        return Tensor(sizes_of(shape), dtype, strides_of(shape, value.get("strides")))
     if isinstance(value, list):
         return tuple(_argument(item) for item in value)
     return value  # type: ignore[no-any-return]  # a JSON scalar

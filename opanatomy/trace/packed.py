@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO, Final, Protocol
 
+#: The damage that leaves what comes before it whole.
+ENDS_EARLY: Final = "it ends early"
 _MAGIC = b"\x1f\x8b"
 #: What is unpacked at once is lost where it turns out to be damaged, so it is little.
 _PACKED_CHUNK = 1 << 14
@@ -56,7 +58,7 @@ class Gunzip:
         elif not packed:
             packed = self._raw.read(_PACKED_CHUNK)
             if not packed:
-                raise EOFError("it ends early")
+                raise EOFError(ENDS_EARLY)
         return self._decompress(packed, size)
 
     def _decompress(self, packed: bytes, size: int) -> bytes:

@@ -23,14 +23,14 @@ Duration: TypeAlias = Annotated[float, Meta(ge=-LONGEST_US, le=LONGEST_US)]
 
 
 class Args(msgspec.Struct, gc=False):
-    """The `args` of an event."""
+    """The `args` of an event; a number that is missing is -1."""
 
-    external_id: Number | None = field(default=None, name="External id")
-    external_id_2021: Number | None = field(default=None, name="external id")
-    correlation: Number | None = None
-    sequence: Number | None = field(default=None, name="Sequence number")
-    sequence_2021: Number | None = field(default=None, name="Seq number")
-    forward_thread: Number | None = field(default=None, name="Fwd thread id")
+    external_id: Number | None = field(default=-1, name="External id")
+    external_id_2021: Number | None = field(default=-1, name="external id")
+    correlation: Number | None = -1
+    sequence: Number | None = field(default=-1, name="Sequence number")
+    sequence_2021: Number | None = field(default=-1, name="Seq number")
+    forward_thread: Number | None = field(default=-1, name="Fwd thread id")
     dims: Raw = field(default=Raw(), name="Input Dims")
     dims_2021: Raw = field(default=Raw(), name="Input dims")
     types: Raw = field(default=Raw(), name="Input type")

@@ -93,7 +93,7 @@ def _argument(shape: Any, kind: Any, stride: Any, text: Any, lists: Iterator[str
     if not isinstance(kind, str) or not isinstance(shape, list):
         return None
     if kind in DTYPES:
-        return Tensor(_sizes(shape), DTYPES[kind], _strides(shape, stride))
+        return Tensor(sizes_of(shape), DTYPES[kind], strides_of(shape, stride))
     if kind in ("TensorList", "GenericList"):
         return _tensor_list(shape, stride, next(lists, ""))
     return parse_constant(text) if isinstance(text, str) else None
@@ -104,11 +104,11 @@ def _untyped(shape: Any) -> Argument:
     if not isinstance(shape, list) or not shape:
         return None
     if all(isinstance(item, list) for item in shape):
-        return tuple(Tensor(_sizes(item), None) for item in shape)
-    return Tensor(_sizes(shape), None)
+        return tuple(Tensor(sizes_of(item), None) for item in shape)
+    return Tensor(sizes_of(shape), None)
 
 
-def _sizes(shape: list[Any]) -> tuple[int, ...]:
+def sizes_of(shape: list[Any]) -> tuple[int, ...]:
     """The sizes of a tensor, which must be such as a tensor can have."""
     if len(shape) > _MOST_DIMENSIONS or not all(type(size) is int and size >= 0 for size in shape):
         raise _Implausible(f"{shape} are no sizes of a tensor")
@@ -125,7 +125,7 @@ def _tensor_list(shapes: list[Any], strides: Any, told: str) -> Argument:
         return None
     known = strides if isinstance(strides, list) and len(strides) == len(shapes) else [None] * len(shapes)
     return tuple(
-        Tensor(_sizes(item), None, _strides(item, own))
+        Tensor(sizes_of(item), None, strides_of(item, own))
         for item, own in zip(shapes, known, strict=True)
         if isinstance(item, list)
     )
@@ -135,10 +135,11 @@ def _told_tensor(text: str) -> Tensor:
     found = _TOLD.match(text)
     if not found:
         raise _Implausible(f"{text} is no tensor")
-    return Tensor(_sizes([int(size) for size in (found[2] or "").split(",") if size]), found[1] or None)
+    return Tensor(sizes_of([int(size) for size in (found[2] or "").split(",") if size]), found[1] or None)
 
 
-def _strides(shape: list[Any], stride: Any) -> tuple[int, ...] | None:
+def strides_of(shape: list[Any], stride: Any) -> tuple[int, ...] | None:
+    """The strides of a tensor of this shape; `None` where these are none."""
     if not isinstance(stride, list) or len(stride) != len(shape) or not all(type(step) is int for step in stride):
         return None
     return tuple(stride)

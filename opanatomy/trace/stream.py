@@ -10,7 +10,7 @@ from typing import BinaryIO, Final
 from opanatomy.errors import TraceError
 from opanatomy.trace.decoding import EventDecoder
 from opanatomy.trace.header import LONGEST_METADATA, read_metadata
-from opanatomy.trace.packed import Decompressor, open_text
+from opanatomy.trace.packed import ENDS_EARLY, Decompressor, open_text
 from opanatomy.trace.salvage import last_boundary, next_boundary, salvage
 from opanatomy.trace.schema import Event
 
@@ -94,6 +94,10 @@ class EventStream:
             if match:
                 head, self._buffer = self._buffer[: match.start()], self._buffer[match.end() :]
                 return head
+            if self._damage:
+                raise TraceError(
+                    f"cannot read {self.path}: the compressed file is damaged or cut off before its events ({self._damage})"
+                )
             if self._ended or len(self._buffer) > LONGEST_METADATA:
                 where = "" if self._ended else f" in its first {LONGEST_METADATA >> 20} MiB"
                 raise TraceError(
@@ -156,7 +160,10 @@ class EventStream:
             self.warnings.append(f"more than {LONGEST_METADATA >> 20} MiB follow the events; they are left out")
             tail = b"}"
         elif self._damage:
-            self.warnings.append(f"the compressed file is damaged behind its {self.events:,} events ({self._damage})")
+            wrong = "" if self._damage == ENDS_EARLY else ", some of which may be wrong"
+            self.warnings.append(
+                f"the compressed file is damaged or cut off behind its {self.events:,} events{wrong} ({self._damage})"
+            )
         if head:
             self.metadata = read_metadata(head, tail if tail.strip() else b"}", self.warnings)
 
@@ -169,11 +176,12 @@ class EventStream:
             return
         at = self._raw.tell()
         place = f" after {100 * at / self._file_bytes:.1f} % of its bytes" if at < self._file_bytes else ""
+        wrong = "" if self._damage == ENDS_EARLY else ", some of which may be wrong"
         self.warnings.append(
-            f"the compressed file is damaged or cut off{place} ({self._damage}); it is read up to there: {read}"
+            f"the compressed file is damaged or cut off{place} ({self._damage}); it is read up to there: {read}{wrong}"
         )
 
     def _tell_lost(self) -> None:
         if self._lost:
-            entries = "entry is no valid event" if self._lost == 1 else "entries are no valid events"
-            self.warnings.append(f"{self._lost:,} {entries} and left out")
+            entries = "entry is no valid event and was" if self._lost == 1 else "entries are no valid events and were"
+            self.warnings.append(f"{self._lost:,} {entries} left out")
