@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-import polars as pl
 
 from opanatomy.anatomy.collectives import Talk
 from opanatomy.attribution.attribute import HostTable, WorkTable
 from opanatomy.attribution.linking import OUTSIDE
 from opanatomy.model import Classification, Cost, OperatorClass, Phase, Signature
-from opanatomy.tables import Int64, Message, Overlay
+from opanatomy.tables import Int64, Message, Overlay, PieceTable
 from opanatomy.trace import Trace
 
 _CLASSES = {str(one): place for place, one in enumerate(OperatorClass)}
@@ -146,7 +145,7 @@ def divided(amount: int, times: list[int]) -> list[int]:
     return parts
 
 
-def talks_of(found: Attributed, table: pl.DataFrame | None) -> Iterator[Talk]:
+def talks_of(found: Attributed, table: PieceTable | None) -> Iterator[Talk]:
     """Each piece of communication with what the trace says of its collective.
 
     On an accelerator these are the pieces of the class in `table`, which has a row for each piece in the window; on
@@ -156,7 +155,7 @@ def talks_of(found: Attributed, table: pl.DataFrame | None) -> Iterator[Talk]:
         yield from _host_talks(found)
         return
     work = found.work
-    talks = (table["operator_class"] == str(OperatorClass.COMMUNICATION)).to_numpy()
+    talks = table.operator_class.is_text(OperatorClass.COMMUNICATION)
     for index in np.flatnonzero(work.link != OUTSIDE)[talks].tolist():
         row, message = _announced(found, int(work.host[index]))
         yield Talk(

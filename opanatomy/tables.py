@@ -5,6 +5,7 @@ Strings are numbers into a list of names, times int64 nanoseconds, -1 is "not re
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -71,6 +72,80 @@ class Message:
     out_elements: int | None = None
     group_size: int | None = None
     dtype: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A column of text: each row a place in `texts`, which are distinct; -1 is "none"."""
+
+    places: Int64
+    texts: Sequence[str]
+
+    def is_text(self, text: str) -> Bool:
+        """Which rows are this text."""
+        place = self.texts.index(text) if text in self.texts else len(self.texts)
+        found: Bool = self.places == place
+        return found
+
+    def at(self, row: int) -> str | None:
+        """The text of a row."""
+        place = int(self.places[row])
+        return None if place < 0 else self.texts[place]
+
+
+def text_of(texts: Sequence[str], places: Int64) -> Text:
+    """The texts at these places, -1 being none; `texts` may have doubles."""
+    numbers: dict[str, int] = {}
+    distinct = np.array([*(numbers.setdefault(text, len(numbers)) for text in texts), -1], dtype=np.int64)
+    return Text(distinct[places], tuple(numbers))
+
+
+def text_column(values: Iterable[str | None]) -> Text:
+    """The values as a column."""
+    numbers: dict[str | None, int] = {None: -1}
+    places = [numbers.setdefault(value, len(numbers) - 1) for value in values]
+    return Text(np.array(places, dtype=np.int64), tuple(text for text in numbers if text is not None))
+
+
+def joined(first: Text, second: Text) -> Text:
+    """One column under the other."""
+    texts = (*first.texts, *second.texts)
+    below = np.where(second.places >= 0, second.places + len(first.texts), -1)
+    return text_of(texts, np.concatenate((first.places, below)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallTable:
+    """One row a call: an operator call with work of its own, or device work without an operator."""
+
+    operator: Text
+    signature: Text
+    phase: Text
+    module: Text
+    operator_class: Text
+    rule: Text
+    #: The operator that computes where this one is called by it.
+    part_of: Text
+    time_ns: Int64
+    kernels: Int64
+    inner: Bool
+    costed: Bool
+    #: By the names of `Cost`; -1 is "not known".
+    costs: dict[str, Int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PieceTable:
+    """One row a piece of device work in the window; `operator_class` is that of its call."""
+
+    kernel: Text
+    operator: Text
+    phase: Text
+    operator_class: Text
+    #: By the kernel's name alone.
+    kernel_class: Text
+    kernel_rule: Text
+    duration_ns: Int64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import polars as pl
-
 from opanatomy.anatomy.occupancy import device_figures_of
 from opanatomy.anatomy.queue import Queue
 from opanatomy.anatomy.ratios import ratios_of
@@ -22,6 +20,7 @@ from opanatomy.model import (
     Provenance,
     Workload,
 )
+from opanatomy.tables import CallTable, PieceTable
 
 #: In alphabetical order, as a report that is read back has them.
 CONVENTIONS: dict[str, str | int] = {
@@ -39,8 +38,8 @@ class Findings:
     provenance: Provenance
     environment: Environment
     capture: Capture | None
-    calls: pl.DataFrame
-    work: pl.DataFrame | None
+    calls: CallTable
+    work: PieceTable | None
     #: The device work as the trace has it, `work` and that of other steps; `None` on the CPU.
     queue: Queue | None = None
     clock: Clock
@@ -83,8 +82,8 @@ def _device_figures(queue: Queue | None, steps_ns: int) -> DeviceFigures:
 
 def _ledger(found: Findings) -> Ledger:
     calls = found.calls
-    unknown = int(calls.filter(pl.col("operator_class") == str(OperatorClass.UNKNOWN))["time_ns"].sum())
-    total = int(calls["time_ns"].sum())
+    unknown = int(calls.time_ns[calls.operator_class.is_text(OperatorClass.UNKNOWN)].sum())
+    total = int(calls.time_ns.sum())
     return Ledger(
         device_work_ns=sum(found.links.values()),
         linked_ns=found.links["linked"],
@@ -92,7 +91,7 @@ def _ledger(found: Findings) -> Ledger:
         no_launch_record_ns=found.links["no_launch_record"],
         outside_window_ns=found.links["outside_window"],
         classed_ns=total - unknown,
-        costed_ns=int(calls.filter(pl.col("costed"))["time_ns"].sum()),
+        costed_ns=int(calls.time_ns[calls.costed].sum()),
         unknown_ns=unknown,
     )
 

@@ -2,71 +2,118 @@
 
 from __future__ import annotations
 
-import polars as pl
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
 
 from opanatomy.model import ClassRow, KernelRow, ModuleRow, OperatorClass, OperatorRow, Phase
+from opanatomy.tables import Bool, CallTable, Int64, PieceTable, Text
 
-#: One row a call: an operator call with work of its own, or device work without an operator (`operator` null).
-CALL_COLUMNS = {
-    "operator": pl.String, "signature": pl.String, "phase": pl.String, "module": pl.String,
-    "operator_class": pl.String, "rule": pl.String, "time_ns": pl.Int64, "kernels": pl.Int64, "costed": pl.Boolean,
-    "flops": pl.Int64, "read_bytes": pl.Int64, "written_bytes": pl.Int64, "causal_flops": pl.Int64,
-    "normalization_flops": pl.Int64, "inner": pl.Boolean, "part_of": pl.String,
-}  # fmt: skip
-
-#: One row a piece of device work in the window; `operator_class` is that of its call, `kernel_class` by name alone.
-WORK_COLUMNS = {
-    "kernel": pl.String, "start_ns": pl.Int64, "duration_ns": pl.Int64, "operator": pl.String, "phase": pl.String,
-    "operator_class": pl.String, "kernel_class": pl.String, "kernel_rule": pl.String, "kind": pl.Int64,
-}  # fmt: skip
-
-COSTS = ("flops", "read_bytes", "written_bytes", "causal_flops", "normalization_flops")
 _CLASS_ORDER = {str(name): index for index, name in enumerate(OperatorClass)}
+_LARGEST = 2**62
 _PHASE_ORDER = {str(name): index for index, name in enumerate(Phase)}
 
 
-def _known_sum(column: str) -> pl.Expr:
-    """The sum of the known values; null where none is known."""
-    return pl.when(pl.col(column).is_not_null().any()).then(pl.col(column).sum()).alias(column)
+class Groups:
+    """The rows of a table by the values of some of its columns."""
+
+    def __init__(self, *keys: Text) -> None:
+        place, most = np.zeros(len(keys[0].places), dtype=np.int64), 1
+        for key in keys:
+            if most * (len(key.texts) + 1) > _LARGEST:
+                distinct, place = np.unique(place, return_inverse=True)
+                most = len(distinct)
+            place = place * (len(key.texts) + 1) + key.places + 1
+            most *= len(key.texts) + 1
+        self._order = np.argsort(place, kind="stable")
+        self._starts = np.flatnonzero(np.diff(place[self._order], prepend=-1))
+        self._first = self._order[self._starts]
+        self._keys = keys
+
+    def __iter__(self) -> Iterator[tuple[str | None, ...]]:
+        return zip(*(_texts(key, self._first) for key in self._keys), strict=True)
+
+    def rows(self) -> list[Int64]:
+        """The rows of each group."""
+        return np.split(self._order, self._starts[1:]) if len(self._starts) else []
+
+    def sums(self, column: Int64 | Bool) -> list[int]:
+        """The sum of a column in each group."""
+        if not len(self._starts):
+            return []
+        found: list[int] = np.add.reduceat(column[self._order].astype(np.int64), self._starts).tolist()
+        return found
+
+    def known_sums(self, column: Int64) -> list[int | None]:
+        """The sum of what is known (not -1) in each group; `None` where nothing is."""
+        known = column >= 0
+        sums, counts = self.sums(np.where(known, column, 0)), self.sums(known)
+        return [amount if count else None for amount, count in zip(sums, counts, strict=True)]
 
 
-def _sums(calls: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
-    return calls.group_by(keys, maintain_order=True).agg(
-        pl.len().alias("rows"),
-        pl.col("kernels").sum(),
-        pl.col("time_ns").sum(),
-        (~pl.col("inner")).sum().alias("calls"),
-        pl.col("time_ns").filter(~pl.col("costed")).sum().alias("uncosted_ns"),
-        *[_known_sum(name) for name in COSTS],
-    )
+def _texts(column: Text, rows: Int64) -> list[str | None]:
+    texts = (*column.texts, None)
+    return [texts[place] for place in column.places[rows].tolist()]
 
 
-def class_rows(calls: pl.DataFrame) -> tuple[ClassRow, ...]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sums:
+    """The sums of one group of calls. `calls` leaves out those that are part of another one."""
+
+    rows: int
+    calls: int
+    kernels: int
+    time_ns: int
+    uncosted_ns: int
+    flops: int | None
+    read_bytes: int | None
+    written_bytes: int | None
+    causal_flops: int | None
+    normalization_flops: int | None
+
+
+def _sums(calls: CallTable, groups: Groups) -> Iterator[_Sums]:
+    plain = (np.ones(len(calls.time_ns), dtype=np.int64), ~calls.inner, calls.kernels, calls.time_ns,
+             np.where(calls.costed, 0, calls.time_ns))  # fmt: skip
+    names = ("rows", "calls", "kernels", "time_ns", "uncosted_ns")
+    columns = {name: groups.sums(column) for name, column in zip(names, plain, strict=True)}
+    costs = {name: groups.known_sums(column) for name, column in calls.costs.items()}
+    for group in range(len(columns["rows"])):
+        counts = {name: column[group] for name, column in columns.items()}
+        known = {name: column[group] for name, column in costs.items()}
+        yield _Sums(
+            **counts, flops=known["flops"], read_bytes=known["read_bytes"], written_bytes=known["written_bytes"],
+            causal_flops=known["causal_flops"], normalization_flops=known["normalization_flops"],
+        )  # fmt: skip
+
+
+def class_rows(calls: CallTable) -> tuple[ClassRow, ...]:
     """One row a class and phase, in the order of the enumerations."""
+    groups = Groups(calls.operator_class, calls.phase)
     found = [
         ClassRow(
-            operator_class=OperatorClass(row["operator_class"]), phase=Phase(row["phase"]), calls=row["calls"],
-            kernels=row["kernels"], time_ns=row["time_ns"], flops=row["flops"], read_bytes=row["read_bytes"],
-            written_bytes=row["written_bytes"], uncosted_ns=row["uncosted_ns"],
+            operator_class=OperatorClass(str(name)), phase=Phase(str(phase)), calls=sums.calls, kernels=sums.kernels,
+            time_ns=sums.time_ns, flops=sums.flops, read_bytes=sums.read_bytes, written_bytes=sums.written_bytes,
+            uncosted_ns=sums.uncosted_ns,
         )
-        for row in _sums(calls, ["operator_class", "phase"]).iter_rows(named=True)
+        for (name, phase), sums in zip(groups, _sums(calls, groups), strict=True)
     ]  # fmt: skip
     return tuple(sorted(found, key=lambda row: (_CLASS_ORDER[row.operator_class], _PHASE_ORDER[row.phase])))
 
 
-def operator_rows(calls: pl.DataFrame) -> tuple[OperatorRow, ...]:
+def operator_rows(calls: CallTable) -> tuple[OperatorRow, ...]:
     """One row an operator, signature and phase, the longest first; work without an operator has none."""
-    keys = ["operator", "signature", "phase", "operator_class", "rule", "part_of"]
-    sums = _sums(calls.filter(pl.col("operator").is_not_null()), keys)
+    groups = Groups(calls.operator, calls.signature, calls.phase, calls.operator_class, calls.rule, calls.part_of)
     found = [
         OperatorRow(
-            operator=row["operator"], signature=row["signature"], phase=Phase(row["phase"]),
-            operator_class=OperatorClass(row["operator_class"]), rule=row["rule"], calls=row["rows"],
-            time_ns=row["time_ns"], flops=row["flops"], read_bytes=row["read_bytes"],
-            written_bytes=row["written_bytes"], causal_flops=row["causal_flops"],
-            normalization_flops=row["normalization_flops"], part_of=row["part_of"],
+            operator=operator, signature=signature or "", phase=Phase(str(phase)),
+            operator_class=OperatorClass(str(name)), rule=rule or "", calls=sums.rows, time_ns=sums.time_ns,
+            flops=sums.flops, read_bytes=sums.read_bytes, written_bytes=sums.written_bytes,
+            causal_flops=sums.causal_flops, normalization_flops=sums.normalization_flops, part_of=part_of,
         )
-        for row in sums.iter_rows(named=True)
+        for (operator, signature, phase, name, rule, part_of), sums in zip(groups, _sums(calls, groups), strict=True)
+        if operator is not None
     ]  # fmt: skip
     return tuple(
         sorted(
@@ -75,17 +122,17 @@ def operator_rows(calls: pl.DataFrame) -> tuple[OperatorRow, ...]:
     )
 
 
-def module_rows(calls: pl.DataFrame, kinds: dict[str, str]) -> tuple[ModuleRow, ...]:
+def module_rows(calls: CallTable, kinds: dict[str, str]) -> tuple[ModuleRow, ...]:
     """One row a module, phase and class, in the order of the model; work outside every known module is left out."""
     order = {path: index for index, path in enumerate(kinds)}
-    sums = _sums(calls.filter(pl.col("module").is_not_null()), ["module", "phase", "operator_class"])
+    groups = Groups(calls.module, calls.phase, calls.operator_class)
     found = [
         ModuleRow(
-            module=row["module"], kind=kinds.get(row["module"]), phase=Phase(row["phase"]),
-            operator_class=OperatorClass(row["operator_class"]), time_ns=row["time_ns"], flops=row["flops"],
-            read_bytes=row["read_bytes"], written_bytes=row["written_bytes"],
+            module=module, kind=kinds.get(module), phase=Phase(str(phase)), operator_class=OperatorClass(str(name)),
+            time_ns=sums.time_ns, flops=sums.flops, read_bytes=sums.read_bytes, written_bytes=sums.written_bytes,
         )
-        for row in sums.iter_rows(named=True)
+        for (module, phase, name), sums in zip(groups, _sums(calls, groups), strict=True)
+        if module is not None
     ]  # fmt: skip
     return tuple(
         sorted(
@@ -100,18 +147,20 @@ def module_rows(calls: pl.DataFrame, kinds: dict[str, str]) -> tuple[ModuleRow, 
     )
 
 
-def kernel_rows(work: pl.DataFrame) -> tuple[KernelRow, ...]:
+def kernel_rows(work: PieceTable) -> tuple[KernelRow, ...]:
     """One row a kernel name, the longest first, with its class by name alone."""
-    sums = work.group_by("kernel", "kernel_class", "kernel_rule").agg(
-        pl.len().alias("count"),
-        pl.col("duration_ns").sum().alias("time_ns"),
-        pl.col("operator").drop_nulls().unique().sort().alias("operators"),
-    )
+    groups = Groups(work.kernel, work.kernel_class, work.kernel_rule)
+    members = groups.rows()
     found = [
         KernelRow(
-            kernel=row["kernel"], operator_class=OperatorClass(row["kernel_class"]), rule=row["kernel_rule"],
-            count=row["count"], time_ns=row["time_ns"], operators=tuple(row["operators"]),
+            kernel=kernel or "", operator_class=OperatorClass(str(name)), rule=rule or "", count=len(rows),
+            time_ns=time, operators=_distinct(work.operator, rows),
         )
-        for row in sums.iter_rows(named=True)
+        for (kernel, name, rule), time, rows in zip(groups, groups.sums(work.duration_ns), members, strict=True)
     ]  # fmt: skip
     return tuple(sorted(found, key=lambda row: (-row.time_ns, row.kernel)))
+
+
+def _distinct(column: Text, rows: Int64) -> tuple[str, ...]:
+    """The texts of these rows, in alphabetical order."""
+    return tuple(sorted(column.texts[place] for place in set(column.places[rows].tolist()) if place >= 0))

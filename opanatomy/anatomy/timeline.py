@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from statistics import median
 
 import numpy as np
-import polars as pl
 
 from opanatomy.anatomy.idle import Idle, idle_of
 from opanatomy.anatomy.intervals import Intervals, covered, exposed, union, within
 from opanatomy.anatomy.launches import launching_of
 from opanatomy.anatomy.queue import MEMCPY, Queue
 from opanatomy.model import Capture, DeviceRow, OperatorClass, Phase, Step, StepRow, StreamRow, Timeline
-from opanatomy.tables import Bool, Int64
+from opanatomy.tables import Bool, CallTable, Int64, PieceTable, Text
 
 _CLASSES = [str(name) for name in OperatorClass]
 _PHASES = [str(phase) for phase in Phase]
@@ -51,7 +50,7 @@ class _Device:
 class DeviceTime:
     """The window of a trace of an accelerator: its work in the order of `work`, by device, step and phase."""
 
-    def __init__(self, clock: Clock, queue: Queue, work: pl.DataFrame) -> None:
+    def __init__(self, clock: Clock, queue: Queue, work: PieceTable) -> None:
         inside = queue.inside
         self.queue = queue
         self.host = clock.window
@@ -60,9 +59,10 @@ class DeviceTime:
         self.device, self.stream = queue.work.device[inside], queue.work.stream[inside]
         self.kind = queue.work.kind[inside]
         self.copies = self.kind == MEMCPY
-        self.operator_class = _codes(work["operator_class"], _CLASSES)
-        self.phase = _codes(work["phase"], _PHASES)
+        self.operator_class = _codes(work.operator_class, _CLASSES)
+        self.phase = _codes(work.phase, _PHASES)
         self.devices = [self._device(number) for number in queue.devices()]
+        self.computing = set(queue.computing_devices())
         self.step, self.step_start, self.step_end = self._steps(clock)
 
     def _device(self, number: int) -> _Device:
@@ -84,8 +84,7 @@ class DeviceTime:
 
     def mean(self, values: Iterable[int]) -> int:
         """The mean over the devices that ran kernels, from one value a device."""
-        chosen = set(self.queue.computing_devices())
-        mine = [value for device, value in zip(self.devices, values, strict=True) if device.number in chosen]
+        mine = [value for device, value in zip(self.devices, values, strict=True) if device.number in self.computing]
         return sum(mine) // max(len(mine), 1)
 
     def parts(self, start_ns: Int64, end_ns: Int64) -> list[tuple[int, ...]]:
@@ -99,18 +98,18 @@ class DeviceTime:
         return found
 
 
-def _codes(column: pl.Series, names: list[str]) -> Int64:
-    return column.cast(pl.Enum(names)).to_physical().to_numpy().astype(np.int64)
+def _codes(column: Text, names: list[str]) -> Int64:
+    return np.array([names.index(text) for text in column.texts], dtype=np.int64)[column.places]
 
 
-def step_of(clock: Clock, calls: pl.DataFrame, time: DeviceTime | None, capture: Capture | None) -> Step:
+def step_of(clock: Clock, calls: CallTable, time: DeviceTime | None, capture: Capture | None) -> Step:
     """Figures of one step: medians over the steps; the spread of their wall times beside."""
     rows = _host_steps(clock) if time is None else _device_steps(clock, time)
     walls = [row.wall_ns for row in rows]
     wall = _median(walls)
     plain = list(capture.unprofiled_step_ns) if capture else []
     if time is None:
-        kernel_time = int(calls["time_ns"].sum()) // len(rows)
+        kernel_time = int(calls.time_ns.sum()) // len(rows)
         busy = min(kernel_time, wall or kernel_time)
     else:
         kernel_time = _median([row.kernel_time_ns or 0 for row in rows]) or 0
@@ -159,11 +158,11 @@ def _number(clock: Clock, index: int) -> int | None:
     return clock.numbers[index] if index < len(clock.numbers) else None
 
 
-def timeline_of(clock: Clock, calls: pl.DataFrame, time: DeviceTime | None) -> Timeline:
+def timeline_of(clock: Clock, calls: CallTable, time: DeviceTime | None) -> Timeline:
     """Busy and idle time of the window; what communication and copies no other work hides."""
     if time is None:
         window = clock.window[1] - clock.window[0]
-        busy = min(int(calls["time_ns"].sum()), window)
+        busy = min(int(calls.time_ns.sum()), window)
         return Timeline(window_ns=window, busy_ns=busy, idle_ns=window - busy)
     window = time.window[1] - time.window[0]
     ((busy, outside, host, stream, other),) = time.parts(np.array(time.window[:1]), np.array(time.window[1:]))
