@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import signal
@@ -60,11 +61,20 @@ def _told(error: BaseException, number: int | None) -> int:
         return error.exit_code
     if isinstance(error, SystemExit):
         _tell(f"the model's code ended the program (SystemExit {error.code}) - take sys.exit() out of it")
-    elif isinstance(error, MemoryError):
-        _tell("out of memory - make the model or the trace smaller, or give the process more memory")
+    elif _is_out_of_memory(error):
+        _tell("not enough memory - make the model or the trace smaller, or give the process more memory")
     else:
         _tell(f"this is a bug: {type(error).__name__}: {error}{_place(error)} - run again with --debug and report it")
     return OpanatomyError.exit_code
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    """Whether memory ran out; a library that is loaded then, or starts a thread, fails with an error of its own."""
+    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
+        return True
+    words = ("can't spawn worker thread", "can't start new thread", "failed to map segment", "allocat", "out of memory")
+    native = type(error).__name__ == "PanicException" or isinstance(error, (RuntimeError, ImportError))
+    return native and any(word in str(error).lower() for word in words)
 
 
 def _tell(message: str) -> None:

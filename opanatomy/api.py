@@ -2,27 +2,46 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+from opanatomy.errors import CaptureError, OutputError, UsageError
+from opanatomy.fleet import analyze_traces
 from opanatomy.model import Anatomy, Workload
-from opanatomy.pipeline import analyze_trace
+from opanatomy.pipeline import analyze_trace, beside_ceilings
 
 if TYPE_CHECKING:
     import torch
 
+    from opanatomy.capture.recorder import Options
 
-def analyze(trace: str | Path) -> Anatomy:
-    """The anatomy of a torch.profiler trace (`.json` or `.json.gz`); raises `TraceError` where it cannot be read."""
-    return analyze_trace(Path(trace))
+Name: TypeAlias = "str | os.PathLike[str]"
+Inputs: TypeAlias = "dict[str, Any] | tuple[Any, ...]"
+
+
+def analyze(trace: Name | Iterable[Name]) -> Anatomy:
+    """The anatomy of a torch.profiler trace (`.json` or `.json.gz`), or of the ranks of one run together.
+
+    Ranks are several files, a folder or a zip. Raises `TraceError` where nothing can be read.
+    """
+    names = [trace] if isinstance(trace, (str, bytes, os.PathLike)) else trace
+    if not isinstance(names, Iterable):
+        raise UsageError(f"analyze: a trace is a path, not {_kind(trace)} - give the name of a file or folder")
+    paths = [_path("analyze", name) for name in names]
+    if not paths:
+        raise UsageError("analyze: no trace is given - give the name of a file or folder")
+    return analyze_traces(paths)
 
 
 def profile(
     module: torch.nn.Module,
     inputs: Any,
     *,
-    trace: str | Path | None = None,
+    trace: Name | None = None,
     amp: str | None = None,
     optimizer: str | None = None,
     inference: bool = False,
@@ -33,36 +52,145 @@ def profile(
     """The anatomy of one forward and backward pass of `module` on `inputs` (a tensor, a tuple or a dictionary).
 
     The module runs where its parameters are, in the mode it is in. Its output's `loss` starts the backward; without
-    one, every output that requires a gradient does, with a gradient of ones. `trace` keeps the Chrome trace.
-    Gradients of the module are overwritten. Raises `CaptureError` and `OutOfMemory`.
+    one, every output that requires a gradient does, with a gradient of ones. `amp` is `bf16` or `fp16`; `trace` keeps
+    the Chrome trace, in place of a file of that name. Gradients of the module are overwritten. Raises `UsageError`,
+    `ModelError`, `CaptureError`, `OutOfMemory` and `OutputError`, each an `OpanatomyError`.
     """
-    import torch
-
     from opanatomy.capture.recorder import Options, Subject, record_step
+    from opanatomy.capture.user_function import check_module
 
-    if isinstance(inputs, torch.Tensor):
-        inputs = (inputs,)
-    inputs = inputs if isinstance(inputs, dict) else tuple(inputs)
+    _check_kind(module)
+    check_module(type(module).__name__, module)
+    arguments = _arguments(inputs)
+    target = None if trace is None else _target(trace)
+    options = Options(
+        device=_device(module, arguments), amp=amp, optimizer=optimizer, inference=inference, compiled=compile,
+        steps=steps, warmup=warmup, command="opanatomy.profile(...)",
+    )  # fmt: skip
+    _check_options(options)
+    _check_no_profiler()
+    subject = Subject(module=module, inputs=arguments, workload=_workload(module, arguments, options))
+    with _folder(target) as folder:
+        path = folder / (target.name if target else "step.trace.json.gz")
+        record_step(subject, options, path)
+        return beside_ceilings(analyze_trace(path.replace(target) if target else path))
+
+
+@contextmanager
+def _folder(target: Path | None) -> Iterator[Path]:
+    """A folder to make the trace in, beside `target`, so that it is there whole or not at all."""
+    try:
+        with tempfile.TemporaryDirectory(prefix=".opanatomy-", dir=target.parent if target else None) as folder:
+            yield Path(folder)
+    except OSError as error:
+        what = target or "the trace"
+        raise OutputError(f"cannot write {what}: {error.strerror or error} - choose another folder") from error
+
+
+def _workload(module: torch.nn.Module, inputs: Inputs, options: Options) -> Workload:
+    from opanatomy.capture.batches import sizes
+    from opanatomy.capture.profile import input_texts
+
     parameters = list(module.parameters())
-    first = next((value for value in [*parameters, *_values(inputs)] if isinstance(value, torch.Tensor)), None)
-    device = str(first.device) if first is not None else "cpu"
-    workload = Workload(
+    first = _first_tensor(module, inputs)
+    batch, length = sizes(inputs)
+    return Workload(
         model=type(module).__name__, architecture=type(module).__name__, model_source="object",
         parameters=sum(parameter.numel() for parameter in parameters),
         trainable_parameters=sum(parameter.numel() for parameter in parameters if parameter.requires_grad),
+        batch=batch, sequence_length=length, inputs=input_texts(inputs),
         dtype=str(first.dtype).removeprefix("torch.") if first is not None else None,
-        amp=amp, compiled=compile, optimizer=optimizer, inference=inference, steps=steps, warmup=warmup,
+        amp=options.amp, compiled=options.compiled, optimizer=options.optimizer, inference=options.inference,
+        steps=options.steps, warmup=options.warmup,
     )  # fmt: skip
-    options = Options(
-        device=device, amp=amp, optimizer=optimizer, inference=inference, compiled=compile, steps=steps,
-        warmup=warmup, command="opanatomy.profile(...)",
-    )  # fmt: skip
-    subject = Subject(module=module, inputs=inputs, workload=workload)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(trace) if trace is not None else Path(folder) / "step.trace.json.gz"
-        record_step(subject, options, path)
-        return analyze_trace(path)
 
 
-def _values(inputs: dict[str, Any] | tuple[Any, ...]) -> list[Any]:
-    return list(inputs.values() if isinstance(inputs, dict) else inputs)
+def _device(module: torch.nn.Module, inputs: Inputs) -> str:
+    first = _first_tensor(module, inputs)
+    return "cpu" if first is None else str(first.device)
+
+
+def _first_tensor(module: torch.nn.Module, inputs: Inputs) -> torch.Tensor | None:
+    import torch
+
+    values = inputs.values() if isinstance(inputs, dict) else inputs
+    return next((value for value in (*module.parameters(), *values) if isinstance(value, torch.Tensor)), None)
+
+
+# ------------------------------------------------------------------------------------------------------------- checks
+
+
+def _check_kind(module: object) -> None:
+    import torch
+
+    if not isinstance(module, torch.nn.Module):
+        made = " - call it first" if isinstance(module, type) and issubclass(module, torch.nn.Module) else ""
+        raise UsageError(f"profile: the module is {_kind(module)}{made or ' - give a torch.nn.Module'}")
+
+
+def _arguments(inputs: object) -> Inputs:
+    """What the module is called with: by name or by place."""
+    import torch
+
+    if isinstance(inputs, torch.Tensor):
+        return (inputs,)
+    if isinstance(inputs, Mapping):
+        return {str(key): value for key, value in inputs.items()}
+    if isinstance(inputs, (tuple, list)):
+        return tuple(inputs)
+    raise UsageError(f"profile: the inputs are {_kind(inputs)} - give a tensor, a tuple of arguments or a dictionary")
+
+
+def _check_options(options: Options) -> None:
+    from opanatomy.capture.stepper import AMP_DTYPES, OPTIMIZERS
+
+    for name, number, least in (("steps", options.steps, 1), ("warmup", options.warmup, 0)):
+        if number is None and name == "warmup":
+            continue
+        if not isinstance(number, int) or isinstance(number, bool) or number < least:
+            raise UsageError(f"profile: {name}={number!r} - give a whole number of at least {least}")
+    for name, chosen, known in (("amp", options.amp, AMP_DTYPES), ("optimizer", options.optimizer, OPTIMIZERS)):
+        if chosen is not None and chosen not in known:
+            raise UsageError(f"profile: {name}={chosen!r} is not known - give {', '.join(known)} or None")
+    if options.inference and options.optimizer is not None:
+        raise UsageError(f"profile: inference=True has no backward for optimizer={options.optimizer!r} - leave one out")
+
+
+def _check_no_profiler() -> None:
+    """Two profilers would stop each other."""
+    from torch._C._autograd import _profiler_enabled
+
+    if _profiler_enabled():
+        raise CaptureError(
+            "profile: a torch profiler is running already, and torch takes one at a time - call opanatomy.profile"
+            " outside of it, or export its trace and give that to opanatomy.analyze"
+        )
+
+
+def _target(trace: Name) -> Path:
+    """The file for the trace, checked before the step is run."""
+    path = _path("profile: trace", trace)
+    if not path.name.endswith((".json", ".json.gz")):
+        raise UsageError(f"profile: trace {path}: the name must end in .json or .json.gz")
+    if path.is_dir():
+        raise OutputError(f"cannot write {path}: it is a folder - give a file name")
+    if not path.parent.is_dir():
+        raise OutputError(f"cannot write {path}: the folder {path.parent} does not exist - create it first")
+    return path
+
+
+def _path(what: str, name: object) -> Path:
+    if not isinstance(name, (str, os.PathLike)) or not isinstance(os.fspath(name), str):
+        raise UsageError(f"{what}: a path is text, not {_kind(name)} - give the name of a file")
+    if not os.fspath(name):
+        raise UsageError(f"{what}: the name is empty - give the name of a file")
+    return Path(name)
+
+
+def _kind(value: object) -> str:
+    """What a value is, in a word or two."""
+    if value is None:
+        return "None"
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    return f"of type {type(value).__name__}"

@@ -13,10 +13,14 @@ from opanatomy.attribution.linking import LINKS, OUTSIDE
 from opanatomy.attribution.nesting import nearest_above
 from opanatomy.classification import classify_kernel, classify_operator
 from opanatomy.cost import cost
-from opanatomy.model import MODULE_RANGE, PHASE_RANGE, Classification, Cost, OperatorClass, Signature
+from opanatomy.evidence import element_type, wants_element_type, with_element_type
+from opanatomy.model import ITEM_SIZE, MODULE_RANGE, PHASE_RANGE, Classification, Cost, OperatorClass, Signature
+from opanatomy.pieces import exchanged
 from opanatomy.tables import Bool, CallTable, Int64, PieceTable, Text, joined, text_column, text_of
 from opanatomy.trace import Trace
 
+#: What kernels tell of the elements of tensor lists; the first is nothing.
+ELEMENT_TYPES = (None, *ITEM_SIZE)
 COSTS = ("flops", "read_bytes", "written_bytes", "causal_flops", "normalization_flops")
 #: An operator that no rule knows: unknown on the CPU; on an accelerator its kernels' names decide.
 UNKNOWN_OPERATOR = Classification(operator_class=OperatorClass.UNKNOWN, rule="no rule", delegates=True)
@@ -45,11 +49,12 @@ class Calls:
         computes = self.operators.computes[self.host.name]
         delegates = self.operators.delegates[self.host.name]
         self.owner = own(self.host.name, self.host.parent, computes.tolist(), delegates.tolist(), works)
-        self._costs: dict[tuple[int, int], Cost | None] = {}
+        self._costs: dict[tuple[int, int, str | None], Cost | None] = {}
         self._spent = 0
         #: How many host rows have each signature.
         self._alike = np.bincount(self.host.signature[self.host.signature >= 0])
         self.around = self._innermost_operators()
+        self._told_types = self._element_types()
 
     def _device_time(self) -> tuple[Int64, Int64]:
         """Device time and pieces of work of each host row: what it launched, on the CPU its self time."""
@@ -92,6 +97,7 @@ class Calls:
         owner = self.owner[rows]
         name, owner_name, inner = self.host.name[rows], self.host.name[owner], rows != owner
         costed, costs = self._costs_of(owner, inner)
+        self._add_exchanged(owner, inner, costed, costs)
         return CallTable(
             operator=text_of(self.trace.names, name),
             signature=self._signatures(rows),
@@ -110,12 +116,40 @@ class Calls:
     def _costs_of(self, owner: Int64, inner: Bool) -> tuple[Bool, dict[str, Int64]]:
         """What each call costs, looked at once for each name and signature; 0 for what is inside a costed one."""
         width = int(self.host.signature.max(initial=0)) + 2
-        pairs = self.host.name[owner] * width + self.host.signature[owner] + 1
+        pairs = (self.host.name[owner] * width + self.host.signature[owner] + 1) * len(ELEMENT_TYPES)
+        pairs += self._told_types[owner]
         _, first, place = np.unique(pairs, return_index=True, return_inverse=True)
         rows = [_figures(self.cost_of(call)) for call in owner[first].tolist()]
         distinct = np.array(rows, dtype=np.int64).reshape(-1, 2, len(COSTS))
         figures = distinct[place, inner.astype(np.int64)]
         return figures[:, 0] >= 0, {name: figures[:, column] for column, name in enumerate(COSTS)}
+
+    def _element_types(self) -> Int64:
+        """For each host row the element type of its tensor lists that a kernel of it tells, as a place."""
+        found = np.zeros(len(self.host.name), dtype=np.int64)
+        if not self.trace.on_device:
+            return found
+        listed = np.array([wants_element_type(name) for name in self.trace.names], dtype=bool)
+        told = np.array([ELEMENT_TYPES.index(element_type(name)) for name in self.trace.names], dtype=np.int64)
+        owner = self._of_work(self.owner)
+        pieces = np.flatnonzero((owner >= 0) & (told[self.work.name] > 0))
+        pieces = pieces[listed[self.host.name[owner[pieces]]]]
+        found[owner[pieces]] = told[self.work.name[pieces]]
+        return found
+
+    def _add_exchanged(self, owner: Int64, inner: Bool, costed: Bool, costs: dict[str, Int64]) -> None:
+        """Costs of the collectives whose events say how much they send: no FLOPs, and those bytes."""
+        talks = np.array([one is OperatorClass.COMMUNICATION for one in self.operators.kinds], dtype=bool)
+        wanted = np.flatnonzero(talks[self.host.name[owner]] & ~costed)
+        calls = self._of_work(self.owner)
+        pieces = np.flatnonzero((calls >= 0) & np.isin(calls, owner[wanted]))
+        found = {int(calls[piece]): moved for piece in pieces[::-1].tolist() if (moved := exchanged(self, piece))}
+        for row in wanted.tolist():
+            moved = found.get(int(owner[row]))
+            if moved is not None:
+                costed[row] = True
+                sent, got = (0, 0) if inner[row] else moved
+                costs["flops"][row], costs["read_bytes"][row], costs["written_bytes"][row] = 0, sent, got
 
     def _work_without_call(self) -> CallTable:
         """Device work whose launching operator is not known, or only dispatches: the kernel's name decides."""
@@ -183,9 +217,12 @@ class Calls:
 
     def cost_of(self, row: int) -> Cost | None:
         """The cost of the call at a host row, looked at once for each name and signature; `None` where not known."""
-        key = (int(self.host.name[row]), int(self.host.signature[row]))
+        told = ELEMENT_TYPES[int(self._told_types[row])]
+        key = (int(self.host.name[row]), int(self.host.signature[row]), told)
         if key not in self._costs:
             signature = self._signature(key[1])
+            if signature is not None and told is not None:
+                signature = with_element_type(signature, told)
             found = None if signature is None else cost(self.trace.names[key[0]], signature)
             self._costs[key] = self._counted(found, int(self._alike[key[1]])) if found else None
         return self._costs[key]
@@ -230,6 +267,7 @@ class _Lookup:
         self.found = found
         self.computes = np.array([one.operator_class is not None for one in found], dtype=bool)
         self.delegates = np.array([one.delegates for one in found], dtype=bool)
+        self.kinds = [one.operator_class for one in found]
         self.classes = [str(one.operator_class or OperatorClass.UNKNOWN) for one in found]
         self.rules = [one.rule for one in found]
 

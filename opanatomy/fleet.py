@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from opanatomy.anatomy.ranks import over_ranks
+from opanatomy.device import Overrides
 from opanatomy.errors import TraceError, UsageError
 from opanatomy.model import Anatomy
-from opanatomy.pipeline import analyze_trace
+from opanatomy.pipeline import analyze_trace, beside_ceilings
 from opanatomy.trace.sources import Source, sources_of
 
 if TYPE_CHECKING:
@@ -20,16 +21,17 @@ def analyze_traces(
     paths: Sequence[Path],
     *,
     annotated: Annotated | None = None,
+    ceilings: Overrides | None = None,
     advance: Callable[[float], None] = lambda share: None,
 ) -> Anatomy:
     """The anatomy of a trace, or of all ranks in several files, a folder or a zip.
 
     A rank that cannot be read is a warning while another one can; `TraceError` where none can. `advance` is told the
-    share that is done. `annotated` is for one trace.
+    share that is done. `annotated` is for one trace. `ceilings` go before those known of the device.
     """
     sources = sources_of(paths)
     if len(sources) == 1:
-        return _analyzed(sources[0], annotated)
+        return beside_ceilings(_analyzed(sources[0], annotated), ceilings)
     if annotated is not None:
         raise UsageError(f"--trace: {len(sources)} traces are given, one can be written back - give one TRACE")
     found: list[Anatomy] = []
@@ -42,7 +44,7 @@ def analyze_traces(
         advance((place + 1) / len(sources))
     if not found:
         raise TraceError(f"none of the {len(sources)} traces can be read; the first: {lost[0]}")
-    return over_ranks(found, name=_together(paths, len(found)), warnings=lost)
+    return beside_ceilings(over_ranks(found, name=_together(paths, len(found)), warnings=lost), ceilings)
 
 
 def _analyzed(source: Source, annotated: Annotated | None) -> Anatomy:

@@ -190,6 +190,8 @@ class Environment:
     device_kind: str | None = None
     device_count: int | None = None
     device_memory_bytes: int | None = None
+    #: Multiprocessors (compute units) of the device.
+    multiprocessors: int | None = None
     torch: str | None = None
     cuda: str | None = None
     driver: str | None = None
@@ -236,13 +238,100 @@ class MemoryComponent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryInference:
+    """What of a component is so called only because of what was seen of its blocks (`rule`), at the peak."""
+
+    component: str
+    rule: str
+    bytes: int
+    blocks: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryPoint:
+    """Bytes allocated from one time on, counted from the start of the window; `components` sum to them exactly."""
+
+    time_ns: int
+    phase: Phase
+    allocated_bytes: int
+    #: What the allocator held of the device, blocks free for use again included.
+    reserved_bytes: int | None = None
+    components: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryBlocks:
+    """The blocks, live at the peak, that one operator of a module allocated in one phase and one rule placed.
+
+    `bytes` is the sum, `largest_bytes` the largest of them; `rule` is that of `MemoryInference`, `None` where the
+    component was measured.
+    """
+
+    operator: str | None
+    module: str | None
+    phase: Phase
+    component: str
+    blocks: int
+    bytes: int
+    largest_bytes: int
+    rule: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryDevice:
+    """What the allocator of one device recorded in the trace.
+
+    `peak_bytes` is the most in the window; its `components` and `inferences` sum to it exactly. Blocks that were
+    allocated before the first event (`before_window_bytes`) are known as a sum where the events say the allocator's
+    total (that of the CPU begins with profiling), else as far as their frees were seen, `None` where none was. `unmatched_frees` are the frees of such blocks;
+    `never_freed` blocks outlive the trace; of `unseen_frees` the address was given again without a free between.
+    `uneven_frees` gave back other than what was allocated there. Where the events say the allocator's total,
+    `checked_events` of them do, and in `equal_events` it is what our sum of blocks is, after a constant offset.
+    """
+
+    device: str
+    events: int
+    blocks: int
+    peak_bytes: int
+    peak_ns: int
+    peak_at: Phase
+    #: "address", or where the trace has none "size": the last block of a size is taken for the one that is freed.
+    matched_by: str
+    before_window_bytes: int | None = None
+    reserved_peak_bytes: int | None = None
+    reserved_at_peak_bytes: int | None = None
+    unmatched_frees: int = 0
+    unmatched_free_bytes: int = 0
+    never_freed: int = 0
+    never_freed_bytes: int = 0
+    unseen_frees: int = 0
+    unseen_free_bytes: int = 0
+    uneven_frees: int = 0
+    checked_events: int = 0
+    equal_events: int = 0
+    largest_difference_bytes: int = 0
+    components: tuple[MemoryComponent, ...] = ()
+    inferences: tuple[MemoryInference, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """The memory of a step. `measured_by` says what `peak_bytes` is (allocator, process)."""
+    """The memory of a step. `measured_by` says what `peak_bytes` is (allocator, process).
+
+    `timeline` is the curve of allocated bytes over the window, its peak among the points; `blocks` are the largest at
+    that peak, and `unlisted_bytes` the sum of the others. Both are of the first of `devices`. The components are
+    inferred, not measured, where there are `inferences`.
+    """
 
     peak_bytes: int | None = None
     peak_at: str | None = None
     measured_by: str | None = None
     components: tuple[MemoryComponent, ...] = ()
+    inferences: tuple[MemoryInference, ...] = ()
+    timeline: tuple[MemoryPoint, ...] = ()
+    blocks: tuple[MemoryBlocks, ...] = ()
+    unlisted_bytes: int = 0
+    devices: tuple[MemoryDevice, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -346,7 +435,10 @@ class Step:
 class ClassRow:
     """One operator class in one phase, over all profiled steps; FLOPs and bytes are of the calls whose cost is known.
 
-    `uncosted_ns` is the time of the calls without a formula: `flops` is `None` where no call has one.
+    `uncosted_ns` is the time of the calls without a formula: `flops` is `None` where no call has one. Beside the
+    ceilings of the device: `bound_ns` is the least time that the calls need, `bounded_ns` what those of them took whose
+    bound is known, `headroom_ns` the sum over operators of what they took beyond it, and `memory_bound_ns` the part
+    of `bound_ns` that the bandwidth sets.
     """
 
     operator_class: OperatorClass
@@ -359,6 +451,9 @@ class ClassRow:
     written_bytes: int | None
     uncosted_ns: int = 0
     bound_ns: int | None = None
+    bounded_ns: int = 0
+    headroom_ns: int | None = None
+    memory_bound_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -394,6 +489,7 @@ class OperatorRow:
     normalization_flops: int | None = None
     #: The operator whose call this one runs inside as a part of it: its FLOPs and bytes are counted there.
     part_of: str | None = None
+    #: The least time of these calls at the device's ceilings, and which of them ("compute", "memory") sets it.
     bound_ns: int | None = None
     bound_by: str | None = None
 
@@ -515,6 +611,9 @@ class Timeline:
 class DeviceFigures:
     """Ceilings of the device and what of them was reached; `source` says where the ceilings are from.
 
+    `peak_flops_per_second` is of matrix products by data type, `vector_flops_per_second` of all other arithmetic.
+    `mfu` is the share of the peak of `mfu_dtype`, the data type of most contractions, that the step's contractions
+    reach without recompute, `hfu` with it. `no_ceilings` says why there are none, and how to get them.
     `utilization` is the union of the kernels over the total time of the steps. `sm_efficiency` is the sum over kernels
     of min(blocks per multiprocessor, 1) x duration over the same time, `occupancy` the mean of the kernels' estimated
     occupancy weighted by duration, both as fractions and estimated by Kineto from launch dimensions, which the trace
@@ -523,10 +622,13 @@ class DeviceFigures:
     """
 
     peak_flops_per_second: dict[str, float] = field(default_factory=dict)
+    vector_flops_per_second: dict[str, float] = field(default_factory=dict)
     bandwidth_bytes_per_second: float | None = None
     source: str | None = None
+    no_ceilings: str | None = None
     mfu: float | None = None
     hfu: float | None = None
+    mfu_dtype: str | None = None
     utilization: float | None = None
     sm_efficiency: float | None = None
     occupancy: float | None = None
@@ -648,3 +750,36 @@ class Anatomy:
     spread: tuple[Spread, ...] = ()
     warnings: tuple[str, ...] = ()
     schema: int = SCHEMA
+
+
+# -------------------------------------------------------------------------------------------- what a device can do
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ceilings:
+    """The most a device can do, and where the figures are from.
+
+    Peaks are dense, in operations a second (a multiply-add is two). Those of matrix multiplication go by torch's name
+    of the data type: `float32` is what a float32 product reaches with tf32 off, `tf32` with it on, `float8` any 8-bit
+    float. Those of all other arithmetic (`vector_...`) are known for float32 and float64. `None`, or no entry, means
+    that the device has no such unit or nobody says how fast it is.
+    """
+
+    device: str
+    source: str
+    matrix_flops_per_second: dict[str, float] = field(default_factory=dict)
+    vector_flops_per_second: dict[str, float] = field(default_factory=dict)
+    bandwidth_bytes_per_second: float | None = None
+    memory_bytes: int | None = None
+
+    def matrix_peak(self, dtype: str | None, *, tf32: bool = False) -> float | None:
+        """Operations a second of matrix products of `dtype` (torch's name), float32 ones in tf32 if `tf32`."""
+        name = "float8" if dtype is not None and dtype.startswith("float8") else dtype
+        if name == "float32" and tf32:
+            return self.matrix_flops_per_second.get("tf32", self.matrix_flops_per_second.get("float32"))
+        return self.matrix_flops_per_second.get(name) if name is not None else None
+
+    def vector_peak(self, dtype: str | None) -> float | None:
+        """Operations a second of element-wise work and reductions of `dtype`; torch computes halves in float32."""
+        name = "float64" if dtype in ("float64", "complex128") else "float32"
+        return self.vector_flops_per_second.get(name) if dtype is not None else None

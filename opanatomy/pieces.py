@@ -12,10 +12,10 @@ from typing import Protocol
 
 import numpy as np
 
-from opanatomy.anatomy.collectives import Talk
+from opanatomy.anatomy.collectives import Talk, dtype_of
 from opanatomy.attribution.attribute import HostTable, WorkTable
 from opanatomy.attribution.linking import OUTSIDE
-from opanatomy.model import Classification, Cost, OperatorClass, Phase, Signature
+from opanatomy.model import ITEM_SIZE, Classification, Cost, OperatorClass, Phase, Signature
 from opanatomy.tables import Int64, Message, Overlay, PieceTable
 from opanatomy.trace import Trace
 
@@ -163,6 +163,20 @@ def talks_of(found: Attributed, table: PieceTable | None) -> Iterator[Talk]:
             call=row if row >= 0 else -2 - index,
             message=found.trace.work_messages.get(index) or message,
         )  # fmt: skip
+
+
+def exchanged(found: Attributed, piece: int) -> tuple[int, int] | None:
+    """(bytes sent, bytes received) of the collective that a piece of device work is of; `None` where it is not said."""
+    host = int(found.work.host[piece])
+    message = found.trace.work_messages.get(piece) or (_announced(found, host)[1] if host >= 0 else None)
+    dtype = dtype_of(message.dtype) if message else None
+    if message is None or dtype is None:
+        return None
+    sent, got = message.in_elements, message.out_elements
+    if sent is None and got is None:
+        return None
+    size = ITEM_SIZE[dtype]
+    return (got or 0 if sent is None else sent) * size, (sent or 0 if got is None else got) * size
 
 
 def _host_talks(found: Attributed) -> Iterator[Talk]:

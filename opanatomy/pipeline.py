@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING
 from opanatomy.anatomy import Findings, Queue, build_anatomy
 from opanatomy.anatomy.collectives import collectives_of
 from opanatomy.anatomy.ranks import with_rank, world_of
+from opanatomy.anatomy.roofline import with_roofline
 from opanatomy.anatomy.timeline import Clock
 from opanatomy.attribution import Attribution, attribute
 from opanatomy.attribution.linking import OUTSIDE, last_of
 from opanatomy.calls import Calls
+from opanatomy.device import Overrides, ceilings_for
 from opanatomy.model import Anatomy, Environment, Provenance
 from opanatomy.pieces import overlay_of, talks_of
 from opanatomy.trace import Trace, read_trace
@@ -72,6 +74,16 @@ def analyze_trace(path: Path, *, name: str | None = None, annotated: Annotated |
     )
     collectives = collectives_of(talks_of(calls, work), world_of(trace.metadata))
     return with_rank(replace(anatomy, collectives=collectives), trace.metadata)
+
+
+def beside_ceilings(anatomy: Anatomy, overrides: Overrides | None = None) -> Anatomy:
+    """The anatomy with bounds, headroom and utilization by what its device could do; without, and why, where that is
+    not known."""
+    environment = anatomy.environment
+    found = ceilings_for(environment, multiprocessors=environment.multiprocessors, overrides=overrides)
+    if found.ceilings is None:
+        return replace(anatomy, device=replace(anatomy.device, no_ceilings=found.why_not))
+    return with_roofline(anatomy, found.ceilings)
 
 
 def _queue(trace: Trace, attribution: Attribution) -> Queue:

@@ -84,6 +84,9 @@ def class_rows(operators: tuple[OperatorRow, ...], kernels_per_call: int = 0) ->
                 written_bytes=known([row.written_bytes for row in members]),
                 uncosted_ns=sum(row.time_ns for row in members if row.flops is None),
                 bound_ns=known([row.bound_ns for row in members]),
+                bounded_ns=sum(row.time_ns for row in members if row.bound_ns is not None),
+                headroom_ns=known([None if row.bound_ns is None else row.time_ns - row.bound_ns for row in members]),
+                memory_bound_ns=known([row.bound_ns if row.bound_by == "memory" else None for row in members]),
             )
         )
     return tuple(rows)

@@ -142,6 +142,12 @@ def test_a_closed_pipe_is_quiet(trace: Path, tmp_path: Path) -> None:
 
 WRONG_USAGE: list[tuple[list[str], str]] = [
     (["profle", "gpt2"], "did you mean 'profile'?"),
+    (["gpt2"], "did you mean 'profile gpt2'?"),
+    (["step.json.gz"], "did you mean 'analyze step.json.gz'?"),
+    (["profile", "gpt2", "--bacth", "4"], "unknown --bacth 4 - did you mean --batch?"),
+    (["profile", "gpt2", "--bat", "4"], "unknown --bat 4 - did you mean --batch?"),
+    (["analyze", "x.json", "--format=json", "--outptu=y"], "unknown --outptu=y - did you mean --output?"),
+    (["profile", "--checkpointing", "gpt2"], "MODEL goes before it: opanatomy profile gpt2 --checkpointing"),
     (["profile"], "the following arguments are required: MODEL"),
     (["profile", "gpt2", "--batch", "0"], "--batch 0: must be at least 1"),
     (["profile", "gpt2", "--batch", "many"], "invalid int value: 'many'"),
@@ -152,6 +158,26 @@ WRONG_USAGE: list[tuple[list[str], str]] = [
     (["profile", "gpt2", "-o", "report.docx"], "no report format has this ending"),
     (["profile", "gpt2", "--inference", "--optimizer", "adamw"], "--inference has no backward"),
 ]
+
+
+def test_a_limit_that_no_analysis_fits(trace: Path, tmp_path: Path) -> None:
+    for kind, option in ((resource.RLIMIT_AS, "-v"), (resource.RLIMIT_DATA, "-d")):
+        done = run(
+            "analyze", str(trace), cwd=tmp_path, preexec_fn=lambda kind=kind: resource.setrlimit(kind, (10**8, 10**8))
+        )
+        assert done.returncode == 1
+        assert done.stderr.startswith(f"opanatomy: not enough memory: the process may take 100 MB (ulimit {option})")
+        assert done.stderr.count("\n") == 1
+
+
+def test_a_low_limit_is_enough(trace: Path, tmp_path: Path) -> None:
+    done = run(
+        "analyze",
+        str(trace),
+        cwd=tmp_path,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_DATA, (180 << 20,) * 2),
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize(("arguments", "words"), WRONG_USAGE, ids=[" ".join(row[0]) for row in WRONG_USAGE])

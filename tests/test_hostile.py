@@ -6,6 +6,7 @@ import errno
 import io
 import json
 import os
+import resource
 import signal
 import stat
 import sys
@@ -19,11 +20,14 @@ from rich.console import Console
 from opanatomy.__main__ import main
 from opanatomy.capture import profile as capture
 from opanatomy.capture.export import export_trace
+from opanatomy.capture.memory import available_bytes
+from opanatomy.capture.workload import Request, prepare
 from opanatomy.commands.output import written_whole
 from opanatomy.commands.progress import Display
-from opanatomy.errors import OutputError
+from opanatomy.errors import ModelError, OutOfMemory, OutputError
 from opanatomy.model import Capture, Environment, Workload
 from tests.handmade import training_step
+from tests.tiny import message_of
 
 MODELS = """
 import sys, torch
@@ -153,6 +157,16 @@ def test_functions_of_all_kinds(
         assert not Path("t.json").exists()
 
 
+@pytest.mark.parametrize("option", ["--batch", "--seq"])
+def test_a_function_brings_its_own_batch(
+    option: str, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "hostile_models.py").write_text(MODELS)
+    monkeypatch.syspath_prepend(str(here))
+    assert main(["profile", "hostile_models:prints", "--device", "cpu", option, "8"]) == 2
+    assert f"{option} does not apply to hostile_models:prints" in capsys.readouterr().err
+
+
 def test_what_a_model_prints_is_not_in_the_report(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -165,7 +179,167 @@ def test_what_a_model_prints_is_not_in_the_report(
     assert "hello from forward" in err
 
 
+# -------------------------------------------------------------------------------------------------------------- models
+
+BERT_TINY = {
+    "model_type": "bert", "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8,
+    "vocab_size": 200, "architectures": ["BertForMaskedLM"],
+}  # fmt: skip
+CONFIGURATIONS: list[tuple[str, str, str]] = [
+    ("numbers for architectures", json.dumps({**BERT_TINY, "architectures": [5]}), "no list of names"),
+    ("text for architectures", json.dumps({**BERT_TINY, "architectures": "Bert"}), "no list of names"),
+    ("deep", '{"a": ' + "[" * 100_000 + "]" * 100_000 + "}", "nested too deeply"),
+    ("layers in a list", json.dumps({**BERT_TINY, "num_hidden_layers": [5]}), "cannot build"),
+    ("labels of text", json.dumps({**BERT_TINY, "id2label": "x"}), "cannot build"),
+]
+
+
+@pytest.mark.parametrize(("text", "words"), [row[1:] for row in CONFIGURATIONS], ids=[row[0] for row in CONFIGURATIONS])
+def test_a_damaged_configuration(text: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(text)
+    assert words in message_of(Request(model=str(tmp_path), batch=1, seq=4), ModelError)
+
+
+@pytest.mark.parametrize("heads", [None, ["BertForMaskedLM"]])
+def test_a_configuration_with_a_byte_order_mark(heads: list[str] | None, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({**BERT_TINY, "architectures": heads}), encoding="utf-8-sig")
+    assert prepare(Request(model=str(tmp_path), batch=1, seq=4)).batch == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("model.safetensors", b"\x80\x01\x00\x00\x00\x00\x00\x00{"),
+        ("model.safetensors", b""),
+        ("pytorch_model.bin", b"no pickle"),
+        ("pytorch_model.bin", b""),
+        ("pytorch_model.bin", b"PK\x03\x04 cut off"),
+    ],
+)
+def test_damaged_weights(name: str, content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(BERT_TINY))
+    (tmp_path / name).write_bytes(content)
+    message = message_of(Request(model=str(tmp_path), batch=1, seq=4, pretrained=True), ModelError)
+    assert f"cannot load weights of {tmp_path} from the folder" in message
+
+
+# -------------------------------------------------------------------------------------------------------------- memory
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: 9 bytes")])
+def test_too_little_memory_to_build_names_what_to_lower(
+    error: Exception, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before, inside = resource.getrlimit(resource.RLIMIT_DATA), []
+
+    def fail(*_: object) -> None:
+        inside.append(resource.getrlimit(resource.RLIMIT_DATA)[0])
+        raise error
+
+    monkeypatch.setattr("opanatomy.capture.workload.make_batch", fail)
+    assert main(TINY) == 1
+    err = capsys.readouterr().err
+    assert "out of memory while bert-base-uncased and its inputs were being built" in err
+    assert all(option in err for option in ("--batch", "--seq", "--layers"))
+    assert inside != [resource.RLIM_INFINITY]
+    assert resource.getrlimit(resource.RLIMIT_DATA) == before
+
+
+def test_a_function_without_memory(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "hungry_models.py").write_text("def huge():\n    raise MemoryError\n")
+    monkeypatch.syspath_prepend(str(here))
+    assert main(["profile", "hungry_models:huge", "--device", "cpu"]) == 1
+    assert "have it return a smaller module or smaller inputs" in capsys.readouterr().err
+
+
+def fitting(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(capture, "available_bytes", lambda: 10**8)
+    shown: list[str] = []
+    progress: Any = SimpleNamespace(stage=shown.append, advance=None)
+    wanted = capture.Wanted(model="bert-base-uncased", device="cpu", **options)
+    with pytest.raises(OutOfMemory) as caught:
+        capture.capture_model(wanted, Path("t.json"), progress, lambda text: None)
+    assert shown == ["building bert-base-uncased"]
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "parts"),
+    [
+        ({}, "0.876 GB (weights and gradients)"),
+        ({"inference": True}, "0.438 GB (weights)"),
+        ({"optimizer": "adamw"}, "1.75 GB (weights, gradients and optimizer state)"),
+        ({"optimizer": "adafactor"}, "0.876 GB (weights and gradients)"),
+        ({"dtype": "bf16"}, "0.438 GB (weights and gradients)"),
+    ],
+)
+def test_what_cannot_fit_says_what_takes_the_memory(
+    options: dict[str, Any], parts: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    message = fitting(options, monkeypatch)
+    assert parts in message
+    assert ("--dtype bfloat16" in message) == ("dtype" not in options)
+
+
+@pytest.mark.parametrize("kind", [resource.RLIMIT_DATA, resource.RLIMIT_AS])
+def test_the_limits_of_the_process_are_known(kind: int) -> None:
+    before = resource.getrlimit(kind)
+    resource.setrlimit(kind, (64 << 30, before[1]))
+    try:
+        limited = available_bytes()
+        resource.setrlimit(kind, (1, before[1]))
+        none = available_bytes()
+    finally:
+        resource.setrlimit(kind, before)
+    assert limited is not None
+    assert 0 < limited < 64 << 30
+    assert none == 0
+
+
+class PanicException(BaseException):
+    """What polars raises where its Rust code panics."""
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        OSError(errno.ENOMEM, "Cannot allocate memory"),
+        PanicException("OS can't spawn worker thread: Resource temporarily unavailable (os error 11)"),
+        RuntimeError("can't start new thread"),
+        ImportError("lib.so: failed to map segment from shared object"),
+    ],
+)
+def test_an_analysis_without_memory(
+    error: BaseException, here: Path, trace: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr("opanatomy.fleet.analyze_trace", fail)
+    assert main(["analyze", trace]) == 1
+    assert capsys.readouterr().err.startswith("opanatomy: not enough memory - ")
+
+
 # --------------------------------------------------------------------------------------------------------------- files
+
+
+def test_names_that_are_no_text(here: Path, trace: str, capfd: pytest.CaptureFixture[str]) -> None:
+    name = os.fsdecode(b"b\xff.json.gz")
+    Path(name).write_bytes(Path(trace).read_bytes())
+    assert main(["analyze", name]) == 0
+    assert "The anatomy of b\ufffd.json.gz" in capfd.readouterr().out
+    assert main(["analyze", name, "-f", "json"]) == 0
+    assert json.loads(capfd.readouterr().out)["provenance"]["trace"] == "b\ufffd.json.gz"
+    assert main(["analyze", name, "-o", os.fsdecode(b"r\xff.json")]) == 0
+    assert capfd.readouterr().err == "report: r\ufffd.json\n"
+
+
+def test_an_empty_name(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["analyze", ""]) == 2
+    assert "the name of a trace is empty" in capsys.readouterr().err
 
 
 def test_a_name_that_is_too_long(here: Path, trace: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -249,19 +423,32 @@ def test_a_terminal_without_the_marks_of_the_report(
 def test_a_full_stdout_is_an_error(
     here: Path, trace: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with open("/dev/full", "w") as full:
-        monkeypatch.setattr(sys, "stdout", full)
-        assert main(["analyze", trace]) == 1
-    assert "cannot write the report to stdout: No space left on device" in capsys.readouterr().err
+    for words in (["analyze", trace], ["explain", "aten::mm"]):
+        with open("/dev/full", "w") as full:
+            monkeypatch.setattr(sys, "stdout", full)
+            assert main(words) == 1
+        assert "cannot write the report to stdout: No space left on device" in capsys.readouterr().err
 
 
 def test_closed_streams(here: Path, trace: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("stdin", "stdout", "stderr"):
         monkeypatch.setattr(sys, name, None)
-    assert main(["analyze", trace]) == 0
+    assert main(["analyze", trace, "-o", "x.json"]) == 0
     assert main(["analyze", "nowhere.json"]) == 1
     for name in ("stdin", "stdout", "stderr"):
         getattr(sys, name).close()
+
+
+@pytest.mark.parametrize("verb", ["analyze", "explain", "profile"])
+def test_a_closed_stdout_is_told_before_the_work(
+    verb: str, here: Path, trace: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = {"analyze": [trace], "explain": ["aten::mm"], "profile": [*TINY[1:]]}[verb]
+    monkeypatch.setattr(sys, "stdout", None)
+    assert main([verb, *words]) == 1
+    assert "cannot write the report to stdout: it is closed" in capsys.readouterr().err
+    assert left_in(here) == []
+    sys.stdout.close()
 
 
 def test_a_stderr_that_takes_nothing_stops_nothing(here: Path, trace: str, monkeypatch: pytest.MonkeyPatch) -> None:

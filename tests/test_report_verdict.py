@@ -23,6 +23,7 @@ def row(
     return ClassRow(
         operator_class=operator_class, phase=phase, calls=1, kernels=1, time_ns=time_ns, flops=flops, read_bytes=1,
         written_bytes=1, uncosted_ns=time_ns if flops is None else 0, bound_ns=bound,
+        bounded_ns=0 if bound is None else time_ns,
     )  # fmt: skip
 
 

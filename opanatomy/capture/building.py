@@ -10,10 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from opanatomy.capture.hub import hub_answers
 from opanatomy.capture.quiet import one_line, quiet_libraries
+from opanatomy.capture.recorder import is_out_of_memory
 from opanatomy.errors import ModelError, OutOfMemory, UsageError
 
 if TYPE_CHECKING:
     import torch
+
+#: Data types that a narrower one can take the place of.
+_WIDE = ("float32", "float64")
 
 
 def build_on_meta(config: Any, auto_class: str, attention: str | None, trust_remote_code: bool) -> torch.nn.Module:
@@ -55,9 +59,10 @@ def build_module(
                 module = _from_config(config, auto_class, dtype, attention, trust_remote_code)
             return module.to(device)
         except (RuntimeError, MemoryError) as error:
-            if isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "can't allocate memory" in str(error):
+            if is_out_of_memory(error):
+                smaller = "keep fewer --layers" + (" or use --dtype bfloat16" if dtype in _WIDE else "")
                 raise OutOfMemory(
-                    f"the weights in {dtype} do not fit the memory of {device} - try --dtype bfloat16 or fewer --layers"
+                    f"out of memory: the weights in {dtype} do not fit the memory of {device} - {smaller}"
                 ) from error
             raise
 
@@ -87,7 +92,11 @@ def _from_pretrained(
             module: torch.nn.Module = getattr(transformers, auto_class).from_pretrained(
                 location, config=config, local_files_only=not online, **options
             )
-    except (OSError, ValueError, RuntimeError) as error:
+    except (MemoryError, ModelError, UsageError):
+        raise
+    except Exception as error:  # Each format of weights has errors of its own.
+        if is_out_of_memory(error):
+            raise
         where = "the folder" if local else "the Hub" if online else "the cache (the Hub does not answer)"
         raise ModelError(
             f"cannot load weights of {location} from {where}: {one_line(error)} - leave --weights out for random ones"

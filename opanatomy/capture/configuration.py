@@ -65,11 +65,13 @@ def _local_path(model: str) -> Path | None:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise ModelError(f"cannot read {path}: {error.strerror or error} - check the path") from error
     except ValueError as error:
         raise ModelError(f"cannot read {path}: not JSON ({one_line(error)}) - name a model's config.json") from error
+    except RecursionError as error:
+        raise ModelError(f"cannot read {path}: it is nested too deeply - name a model's config.json") from error
     if not isinstance(content, dict):
         raise ModelError(f"cannot read {path}: not a JSON object but a {type(content).__name__} - name a config.json")
     return content
@@ -86,6 +88,11 @@ def _check_type(configuration: Configuration, trust_remote_code: bool) -> None:
     from transformers import CONFIG_MAPPING, __version__
 
     name, known = configuration.name, configuration.content.get("model_type")
+    heads = configuration.content.get("architectures")
+    if heads is not None and not (isinstance(heads, list) and all(isinstance(head, str) for head in heads)):
+        raise ModelError(
+            f'{name}: architectures in its configuration is no list of names - write it as ["BertForMaskedLM"]'
+        )
     if not isinstance(known, str) or not known:
         raise ModelError(f'{name} has no model_type in its configuration - add one, such as "model_type": "bert"')
     if known in CONFIG_MAPPING:
@@ -107,6 +114,8 @@ def make_config(configuration: Configuration, content: dict[str, Any], *, trust_
     from transformers import CONFIG_MAPPING, AutoConfig
 
     content = deepcopy(content)
+    if content.get("architectures") is None:
+        content.pop("architectures", None)
     with quiet_libraries():
         if trust_remote_code and content.get("auto_map"):
             kind = type(AutoConfig.from_pretrained(configuration.location, trust_remote_code=True))

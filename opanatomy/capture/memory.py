@@ -121,7 +121,19 @@ def _status_bytes(key: str) -> int | None:
 
 
 def available_bytes() -> int | None:
-    """Memory this process may still take on the host: free pages and caches, less than the control group allows."""
+    """Memory this process may still take: what the host has, and what its own limits (`ulimit -d`, `-v`) leave."""
+    host = _host_bytes()
+    limits = [] if host is None else [host]
+    if sys.platform != "win32":
+        for limit, key in ((resource.RLIMIT_DATA, "VmData"), (resource.RLIMIT_AS, "VmSize")):
+            soft, held = resource.getrlimit(limit)[0], _status_bytes(key)
+            if soft != resource.RLIM_INFINITY and held is not None:
+                limits.append(max(soft - held, 0))
+    return min(limits) if limits else None
+
+
+def _host_bytes() -> int | None:
+    """Free pages and caches of the host, less where the control group allows less."""
     limits = []
     with suppress(OSError, ValueError, StopIteration):
         lines = Path("/proc/meminfo").read_text().splitlines()
@@ -129,10 +141,6 @@ def available_bytes() -> int | None:
     with suppress(OSError, ValueError):
         group = Path("/sys/fs/cgroup")
         limits.append(int((group / "memory.max").read_text()) - int((group / "memory.current").read_text()))
-    virtual = _status_bytes("VmSize")
-    if sys.platform != "win32" and virtual is not None:
-        soft = resource.getrlimit(resource.RLIMIT_AS)[0]
-        limits += [soft - virtual] if soft != resource.RLIM_INFINITY else []
     return min(limits) if limits else None
 
 
@@ -143,7 +151,7 @@ def limited_to_available() -> Iterator[None]:
     Linux counts private writable pages against `RLIMIT_DATA`; the limit is what the process holds plus what is
     available now, less a reserve. A limit that is already lower stays. Elsewhere nothing is limited.
     """
-    available, held = available_bytes(), _status_bytes("VmData")
+    available, held = _host_bytes(), _status_bytes("VmData")
     if sys.platform == "win32" or available is None or held is None:
         yield
         return

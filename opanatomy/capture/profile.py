@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from opanatomy.capture.environment import choose_device, processor_name
-from opanatomy.capture.memory import available_bytes
+from opanatomy.capture.memory import available_bytes, limited_to_available
 from opanatomy.capture.recorder import Options, Progress, Subject, is_out_of_memory, record_step
-from opanatomy.capture.workload import Prepared, Request, describe, prepare
-from opanatomy.errors import OutOfMemory
+from opanatomy.capture.user_function import is_function
+from opanatomy.capture.workload import DTYPES, Prepared, Request, describe, prepare
+from opanatomy.errors import OpanatomyError, OutOfMemory
 from opanatomy.model import ITEM_SIZE, Workload
 
 
@@ -19,7 +22,7 @@ class Wanted:
     """Everything a user can ask of a capture; the defaults are those of the command line."""
 
     model: str
-    batch: int = 8
+    batch: int | None = None
     seq: int | None = None
     task: str | None = None
     seed: int = 0
@@ -59,22 +62,36 @@ class Wanted:
 
 def capture_model(wanted: Wanted, trace: Path, progress: Progress, note: Callable[[str], None]) -> None:
     """Build the model, run its step and write the trace; raises an `OpanatomyError` that says what to do."""
+    progress.stage(f"building {wanted.model}")
     device = choose_device(wanted.device)
     if device == "cpu":
         note(f"no GPU in use: the CPU is the device ({processor_name()})")
-    request = wanted.request(device)
-    _check_it_can_fit(wanted, request)
-    progress.stage(f"building {wanted.model}")
-    try:
-        prepared = prepare(request)
-    except (RuntimeError, MemoryError) as error:
-        if not is_out_of_memory(error):
-            raise
-        raise OutOfMemory(
-            f"out of memory while {wanted.model} was being built - keep fewer --layers or use --dtype bfloat16"
-        ) from error
+    prepared = _prepared(wanted, wanted.request(device))
     subject = Subject(module=prepared.module, inputs=prepared.inputs, workload=_workload(wanted, prepared))
     record_step(subject, wanted.options(device), trace, progress)
+
+
+def _prepared(wanted: Wanted, request: Request) -> Prepared:
+    """The module and its batch; on the CPU within the memory that there is."""
+    on_host = request.device == "cpu"
+    guard: AbstractContextManager[None] = limited_to_available() if on_host else nullcontext()
+    try:
+        with guard:
+            _check_it_can_fit(wanted, request)
+            return prepare(request)
+    except OpanatomyError:
+        raise
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        smaller = "lower --batch or --seq, keep fewer --layers or use --dtype bfloat16"
+        if is_function(wanted.model):
+            smaller = "have it return a smaller module or smaller inputs"
+        raise OutOfMemory(f"out of memory while {wanted.model} and its inputs were being built - {smaller}") from error
+
+
+#: Bytes of optimizer state a parameter, as copies of the parameter; what is not here needs little.
+_STATE_COPIES = {"adamw": 2, "adamw-foreach": 2, "adamw-loop": 2, "adam": 2, "sgd": 1}
 
 
 def _check_it_can_fit(wanted: Wanted, request: Request) -> None:
@@ -85,15 +102,20 @@ def _check_it_can_fit(wanted: Wanted, request: Request) -> None:
     if described.parameters is None:
         return
     available = available_bytes()
-    size = ITEM_SIZE.get(request.dtype, 4)
-    copies = 1 if wanted.inference else 2 + (2 if (wanted.optimizer or "").startswith("adam") else 0)
-    needed = described.parameters * size * copies
+    dtype = DTYPES[request.dtype]
+    states = 0 if wanted.inference else _STATE_COPIES.get(wanted.optimizer or "", 0)
+    parts = ["weights", *([] if wanted.inference else ["gradients"]), *(["optimizer state"] if states else [])]
+    needed = described.parameters * ITEM_SIZE[dtype] * ((1 if wanted.inference else 2) + states)
     if available is not None and needed > available:
         raise OutOfMemory(
-            f"{wanted.model} cannot fit: its {described.parameters / 1e9:.2f} billion parameters need at least"
-            f" {needed / 1e9:.1f} GB (weights{'' if wanted.inference else ', gradients and optimizer state'}),"
-            f" {available / 1e9:.1f} GB are available - keep fewer --layers or use --dtype bfloat16"
+            f"{wanted.model} cannot fit: its {described.parameters / 1e9:.3g} billion parameters need at least"
+            f" {needed / 1e9:.3g} GB ({_listed(parts)}), {available / 1e9:.3g} GB are available"
+            f" - keep fewer --layers{' or use --dtype bfloat16' if ITEM_SIZE[dtype] > 2 else ''}"
         )
+
+
+def _listed(words: list[str]) -> str:
+    return " and ".join([*([", ".join(words[:-1])] if words[:-1] else []), words[-1]])
 
 
 def _workload(wanted: Wanted, prepared: Prepared) -> Workload:
@@ -107,7 +129,7 @@ def _workload(wanted: Wanted, prepared: Prepared) -> Workload:
         task=prepared.task,
         batch=prepared.samples,
         sequence_length=prepared.sequence_length,
-        inputs=_input_texts(prepared),
+        inputs=input_texts(prepared.inputs),
         dtype=str(parameters[0].dtype).removeprefix("torch.") if parameters else wanted.dtype,
         amp=wanted.amp,
         attention=prepared.attention,
@@ -122,8 +144,8 @@ def _workload(wanted: Wanted, prepared: Prepared) -> Workload:
     )
 
 
-def _input_texts(prepared: Prepared) -> tuple[str, ...]:
-    inputs = prepared.inputs
+def input_texts(inputs: dict[str, Any] | tuple[Any, ...]) -> tuple[str, ...]:
+    """What the report says of each tensor among the inputs."""
     pairs = inputs.items() if isinstance(inputs, dict) else ((str(index), item) for index, item in enumerate(inputs))
     return tuple(
         f"{name} {str(item.dtype).removeprefix('torch.')}[{','.join(map(str, item.shape))}]"

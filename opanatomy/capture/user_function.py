@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from opanatomy.capture.quiet import one_line
+from opanatomy.capture.recorder import is_out_of_memory
 from opanatomy.errors import ModelError
 
 if TYPE_CHECKING:
@@ -37,12 +38,14 @@ def call_function(model: str) -> tuple[torch.nn.Module, dict[str, Any] | tuple[A
     except ModelError:
         raise
     except (Exception, SystemExit) as error:
+        if is_out_of_memory(error):
+            raise
         what = f"{type(error).__name__}: {one_line(error)}"
         raise ModelError(f"{model} raised {what} - call it by itself first") from error
     if not (isinstance(made, (tuple, list)) and len(made) == 2 and isinstance(made[0], torch.nn.Module)):
         raise ModelError(f"{model} returned {_describe(made)} - return (module, inputs), a torch.nn.Module first")
     module, inputs = made
-    _check_module(model, module)
+    check_module(model, module)
     if isinstance(inputs, torch.Tensor):
         return module, (inputs,)
     if isinstance(inputs, Mapping):
@@ -52,18 +55,18 @@ def call_function(model: str) -> tuple[torch.nn.Module, dict[str, Any] | tuple[A
     raise ModelError(f"{model} returned inputs of type {_describe(inputs)} - return a dict, a tuple or a tensor")
 
 
-def _check_module(model: str, module: torch.nn.Module) -> None:
-    """Refuse a module that cannot be moved, counted or watched."""
+def check_module(name: str, module: torch.nn.Module) -> None:
+    """Refuse a module that cannot be moved, counted or watched; `name` is what the message calls it."""
     import torch
     from torch.nn.parameter import is_lazy
 
-    if any(isinstance(part, torch.jit.ScriptModule) for part in module.modules()):
-        raise ModelError(f"{model} returned a scripted module, which takes no hooks - return the one before torch.jit")
-    for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
+    if any(isinstance(inner, torch.jit.ScriptModule) for inner in module.modules()):
+        raise ModelError(f"{name}: a scripted module takes no hooks - give the one before torch.jit")
+    for part, tensor in [*module.named_parameters(), *module.named_buffers()]:
         if is_lazy(tensor):
-            raise ModelError(f"{model}: {name} has no shape yet - call the lazy module once before returning it")
+            raise ModelError(f"{name}: {part} has no shape yet - call the lazy module once before")
         if tensor.is_meta:
-            raise ModelError(f"{model}: {name} is on the meta device and has no values - build it on the CPU")
+            raise ModelError(f"{name}: {part} is on the meta device and has no values - build it on the CPU")
 
 
 def _function(model: str) -> Any:

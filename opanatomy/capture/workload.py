@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from opanatomy.capture.batches import Shape, choose_shape, make_batch, move, sizes
 from opanatomy.capture.building import build_module, build_on_meta, enable_checkpointing
 from opanatomy.capture.catalog import catalog_names
-from opanatomy.capture.configuration import find_configuration, make_config
+from opanatomy.capture.configuration import Configuration, find_configuration, make_config
 from opanatomy.capture.quiet import one_line
+from opanatomy.capture.recorder import is_out_of_memory
 from opanatomy.capture.settings import apply_settings, check_fit
 from opanatomy.capture.tasks import check_task, choose_task
 from opanatomy.capture.user_function import call_function, is_function
-from opanatomy.errors import ModelError, UsageError
+from opanatomy.errors import ModelError, OpanatomyError, UsageError
 
 if TYPE_CHECKING:
     import torch
@@ -26,6 +29,8 @@ DTYPES = {
     "float16": "float16", "fp16": "float16", "float64": "float64", "fp64": "float64",
 }  # fmt: skip
 CHECKPOINTING = ("non-reentrant", "reentrant")
+#: Samples in a batch where none are asked for.
+BATCH = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +42,7 @@ class Request:
     """
 
     model: str
-    batch: int = 8
+    batch: int | None = None
     seq: int | None = None
     task: str | None = None
     dtype: str = "float32"
@@ -139,7 +144,8 @@ def prepare(request: Request) -> Prepared:
     module.train(not request.inference)
     if request.checkpointing is not None:
         enable_checkpointing(module, request.checkpointing)
-    inputs = move(make_batch(module, plan.shape, request.seed), request.device)
+    with _readable(plan.name, request):
+        inputs = move(make_batch(module, plan.shape, request.seed), request.device)
     _seed(request.seed)
     return Prepared(
         module=module,
@@ -148,16 +154,16 @@ def prepare(request: Request) -> Prepared:
         architecture=type(module).__name__,
         source=plan.source,
         task=plan.task,
-        batch=request.batch,
+        batch=plan.shape.batch,
         sequence_length=plan.shape.sequence_length,
-        samples=request.batch,
+        samples=plan.shape.batch,
         changes=plan.changes,
         attention=_attention(module),
     )
 
 
 def _check(request: Request) -> None:
-    if request.batch < 1:
+    if request.batch is not None and request.batch < 1:
         raise UsageError(f"--batch {request.batch}: a batch has at least one sample - give 1 or more")
     if request.seq is not None and request.seq < 1:
         raise UsageError(f"--seq {request.seq}: a sequence has at least one token - give 1 or more")
@@ -184,37 +190,28 @@ def _check_device(device: str) -> None:
 
 
 def _plan(request: Request) -> _Plan:
+    found = find_configuration(request.model, hub=request.hub, trust_remote_code=request.trust_remote_code)
+    with _readable(found.name, request):
+        return _planned(found, request)
+
+
+def _planned(found: Configuration, request: Request) -> _Plan:
     trust = request.trust_remote_code
-    found = find_configuration(request.model, hub=request.hub, trust_remote_code=trust)
-    given = ", ".join(f"{key}={value}" for key, value in request.settings)
-
-    def config_of(content: dict[str, Any]) -> Any:
-        try:
-            return make_config(found, content, trust_remote_code=trust)
-        except (ModelError, UsageError):
-            raise
-        except Exception as error:
-            raise _unbuildable(found.name, given, error) from error
-
     content = found.content
     dropped: tuple[str, ...] = ()
     if "quantization_config" in content and not request.pretrained:
         content = {key: value for key, value in content.items() if key != "quantization_config"}
         dropped = ("quantization -> none (random weights are not quantized)",)
-    content, changes = apply_settings(content, config_of(content), request.layers, request.settings)
-    config = config_of(content)
-    if given:
+    config = make_config(found, content, trust_remote_code=trust)
+    content, changes = apply_settings(content, config, request.layers, request.settings)
+    config = make_config(found, content, trust_remote_code=trust)
+    if request.settings:
         check_fit(config)
     _use_cache(config, request.inference)
     task, auto_class = choose_task(config, request.task)
     if task == "sequence-classification" and getattr(config, "pad_token_id", 0) is None:
         config.pad_token_id = 0  # a decoder looks for the last token that is none; ours never are
-    try:
-        module = build_on_meta(config, auto_class, request.attention, trust)
-    except (ModelError, UsageError):
-        raise
-    except Exception as error:
-        raise _unbuildable(found.name, given, error) from error
+    module = build_on_meta(config, auto_class, request.attention, trust)
     return _Plan(
         name=found.name,
         source=found.source,
@@ -222,17 +219,31 @@ def _plan(request: Request) -> _Plan:
         config=config,
         task=task,
         auto_class=auto_class,
-        shape=choose_shape(module, task, request.batch, request.seq, request.inference),
+        shape=choose_shape(module, task, request.batch or BATCH, request.seq, request.inference),
         architecture=type(module).__name__,
         parameters=sum(parameter.numel() for parameter in module.parameters()),
         changes=dropped + changes,
     )
 
 
-def _unbuildable(name: str, given: str, error: Exception) -> ModelError:
-    if given:
-        return ModelError(f"cannot build {name} with {given}: {one_line(error)} - set values that fit each other")
-    return ModelError(f"cannot build {name}: {one_line(error)} - check its config.json, or use a newer transformers")
+@contextmanager
+def _readable(name: str, request: Request) -> Iterator[None]:
+    """A configuration can hold anything: whatever it makes fail is said in one line."""
+    given = ", ".join(f"{key}={value}" for key, value in request.settings)
+    try:
+        yield
+    except OpanatomyError:
+        raise
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        if given:
+            raise ModelError(
+                f"cannot build {name} with {given}: {one_line(error)} - set values that fit each other"
+            ) from error
+        raise ModelError(
+            f"cannot build {name}: {one_line(error)} - check its config.json, or use a newer transformers"
+        ) from error
 
 
 def _use_cache(config: Any, inference: bool) -> None:
@@ -267,8 +278,8 @@ def _prepare_function(request: Request) -> Prepared:
     import torch
 
     made_by_function = {
-        "--layers": request.layers, "--set": request.settings, "--task": request.task, "--seq": request.seq,
-        "--attention": request.attention, "--weights": request.pretrained, "--hub": request.hub,
+        "--batch": request.batch, "--seq": request.seq, "--layers": request.layers, "--set": request.settings,
+        "--task": request.task, "--attention": request.attention, "--weights": request.pretrained, "--hub": request.hub,
     }  # fmt: skip
     for option, value in made_by_function.items():
         if value:

@@ -7,12 +7,17 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from opanatomy.commands.limits import keep_to_limits
 from opanatomy.commands.output import check_writable, same_file, written_whole
 from opanatomy.commands.progress import Display
 from opanatomy.commands.show import check_output, note, show
 from opanatomy.errors import UsageError
 from opanatomy.model import Anatomy
+
+if TYPE_CHECKING:
+    from opanatomy.device import Overrides
 
 #: What plain JSON takes of what it takes packed, at most.
 _PACKED = 40
@@ -37,15 +42,21 @@ def _without_collector() -> Iterator[None]:
 
 
 def _run(arguments: argparse.Namespace) -> None:
+    keep_to_limits()
     from opanatomy.trace.sources import sources_of
 
+    if "" in arguments.trace:
+        raise UsageError("analyze: the name of a trace is empty - give the name of a file or folder")
     paths = [Path(path) for path in arguments.trace]
     sources = [source.path for source in sources_of(paths)]
     check_output(arguments, sources)
+    from opanatomy.device import parse_overrides
+
+    ceilings = parse_overrides(arguments.peak, arguments.bandwidth)
     if arguments.annotated is None:
         if arguments.redact:
             raise UsageError("--redact: it is about the trace that --trace writes - add --trace FILE")
-        show(_analyzed(paths), arguments)
+        show(_analyzed(paths, ceilings), arguments)
         return
     target = Path(arguments.annotated)
     _check_target(target, sources, arguments)
@@ -53,20 +64,21 @@ def _run(arguments: argparse.Namespace) -> None:
     from opanatomy.trace.writer import Annotated
 
     with written_whole(target) as partial:
-        anatomy = analyze_traces(paths, annotated=Annotated(path=partial, redact=arguments.redact))
+        annotated = Annotated(path=partial, redact=arguments.redact)
+        anatomy = analyze_traces(paths, annotated=annotated, ceilings=ceilings)
     show(anatomy, arguments)
     left_out = "environment, tokens, paths, stacks, hosts and users" if arguments.redact else "environment and tokens"
     note(f"trace: {target}, without {left_out} (open it in ui.perfetto.dev)")
 
 
-def _analyzed(paths: list[Path]) -> Anatomy:
+def _analyzed(paths: list[Path], ceilings: Overrides) -> Anatomy:
     from opanatomy.fleet import analyze_traces
 
     if len(paths) == 1 and not paths[0].is_dir():
-        return analyze_traces(paths)
+        return analyze_traces(paths, ceilings=ceilings)
     with Display() as display:
         display.stage("reading the ranks")
-        return analyze_traces(paths, advance=display.advance)
+        return analyze_traces(paths, ceilings=ceilings, advance=display.advance)
 
 
 def _check_target(target: Path, sources: list[Path], arguments: argparse.Namespace) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import re
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from opanatomy.version import __version__
 
@@ -18,18 +18,54 @@ EXAMPLES = """examples:
 
 exit codes: 0 done, 1 failed, 2 wrong usage, 3 a gate was not met, 130 interrupted"""
 
-VERBS = ("profile", "analyze", "explain")
+VERBS = ("profile", "analyze", "explain", "ceilings")
+#: What `--checkpointing` takes.
+KINDS = ("non-reentrant", "reentrant")
 
 
 class Parser(argparse.ArgumentParser):
-    """`argparse` whose complaint is one line that names the nearest right word."""
+    """`argparse` whose complaint is one line that names the nearest right word; options are written in full."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"allow_abbrev": False, **options})
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Complain of what is not known where the options of the verb are."""
+        found, others = super().parse_known_args(args, namespace)
+        if others:
+            self.error(f"unknown {' '.join(others)}{self._near_option(others)}")
+        return found, others
 
     def error(self, message: str) -> NoReturn:
         """Exit 2 with `message` on stderr."""
-        match = re.search(r"invalid choice: '([^']*)'", message)
-        near = difflib.get_close_matches(match[1], VERBS, n=1, cutoff=0.5) if match else []
-        hint = f" - did you mean '{near[0]}'?" if near else ""
-        self.exit(2, f"{self.prog}: {message}{hint} (see {self.prog} --help)\n")
+        match = re.search(r"argument (\S+): invalid choice: '([^']*)'", message)
+        if match and match[1] == "VERB":
+            message = f"no command {match[2]!r}{_near_verb(match[2])}"
+        elif match and match[1] == "--checkpointing":
+            message = (
+                f"--checkpointing {match[2]}: no such kind, one of {', '.join(KINDS)} - MODEL goes before it:"
+                f" {self.prog} {match[2]} --checkpointing"
+            )
+        line = "".join(character if character.isprintable() else " " for character in message)
+        self.exit(2, f"{self.prog}: {line} (see {self.prog} --help)\n")
+
+    def _near_option(self, others: list[str]) -> str:
+        wrong = next((word.partition("=")[0] for word in others if word.startswith("-")), None)
+        if wrong is None:
+            return ""
+        near = difflib.get_close_matches(wrong, self._option_string_actions, n=1, cutoff=0.6)
+        return f" - did you mean {near[0]}?" if near else ""
+
+
+def _near_verb(word: str) -> str:
+    near = difflib.get_close_matches(word, VERBS, n=1, cutoff=0.5)
+    if near:
+        return f" - did you mean '{near[0]}'?"
+    if word.endswith((".json", ".json.gz", ".zip")) and not word.endswith("config.json"):
+        return f" - did you mean 'analyze {word}'?"
+    if word[:1].isalpha() or word[:1] in "./~":
+        return f" - did you mean 'profile {word}'?"
+    return f" - the first word is one of {', '.join(VERBS)}"
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -45,6 +81,7 @@ def make_parser() -> argparse.ArgumentParser:
     _add_profile(verbs)
     _add_analyze(verbs)
     _add_explain(verbs)
+    _add_ceilings(verbs)
     return parser
 
 
@@ -61,12 +98,13 @@ def _add_profile(verbs: argparse._SubParsersAction[Parser]) -> None:
     _add_model(parser.add_argument_group("the model"))
     _add_step(parser.add_argument_group("the step"))
     _add_output(parser.add_argument_group("the report"))
+    _add_limits(parser.add_argument_group("the device's ceilings"))
     trace = parser.add_argument_group("the trace")
     trace.add_argument("--trace", metavar="FILE", help="where the Chrome trace goes (default: MODEL.trace.json.gz)")
 
 
 def _add_batch(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--batch", type=int, default=8, metavar="N", help="samples in the batch (default: 8)")
+    group.add_argument("--batch", type=int, metavar="N", help="samples in the batch (default: 8)")
     group.add_argument("--seq", type=int, metavar="N", help="sequence length (default: 512, or the model's own)")
     group.add_argument("--task", metavar="TASK", help="task head, instead of the configuration's architecture")
     group.add_argument("--seed", type=int, default=0, metavar="N", help="seed of weights and batch (default: 0)")
@@ -92,8 +130,8 @@ def _add_step(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--device", default="auto", metavar="DEVICE", help="auto, cpu, cuda, cuda:N (default: auto)")
     group.add_argument("--amp", choices=("bf16", "fp16"), help="automatic mixed precision")
     group.add_argument(
-        "--checkpointing", nargs="?", const="non-reentrant", choices=("non-reentrant", "reentrant"),
-        help="recompute activations in backward",
+        "--checkpointing", nargs="?", const="non-reentrant", choices=KINDS, metavar="KIND",
+        help="recompute activations in backward; KIND is non-reentrant (the default) or reentrant",
     )  # fmt: skip
     group.add_argument("--compile", action="store_true", help="torch.compile the model")
     group.add_argument("--optimizer", metavar="NAME", help="also step an optimizer: adamw, adam, sgd, adafactor, ...")
@@ -113,6 +151,7 @@ def _add_analyze(verbs: argparse._SubParsersAction[Parser]) -> None:
         "trace", metavar="TRACE", nargs="+", help="a trace; several, a folder or a zip: one for each rank"
     )
     _add_output(parser.add_argument_group("the report"))
+    _add_limits(parser.add_argument_group("the device's ceilings"))
     trace = parser.add_argument_group("the annotated trace")
     trace.add_argument(
         "--trace", dest="annotated", metavar="FILE", help="write the trace back with classes, phases and rates in it"
@@ -129,8 +168,10 @@ def _add_explain(verbs: argparse._SubParsersAction[Parser]) -> None:
         description="Print the class of an operator or kernel name, the rule that decided, and its formula.",
     )
     parser.add_argument(
-        "name", metavar="OPERATOR-OR-KERNEL", nargs="+", help="such as aten::addmm or ampere_sgemm_128x64_nn"
+        "name", metavar="OPERATOR-OR-KERNEL", nargs="*", help="such as aten::addmm or ampere_sgemm_128x64_nn"
     )
+    parser.add_argument("--report", metavar="REPORT", help="a JSON report, to work the formula on its shapes")
+    parser.add_argument("--unknown", metavar="REPORT", help="list what a JSON report could not class or count")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
 
 
@@ -139,3 +180,26 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
     group.add_argument("-f", "--format", metavar="FORMAT", help="terminal, json or csv")
     group.add_argument("--force", action="store_true", help="overwrite existing files")
     group.add_argument("--debug", action="store_true", help="show the traceback of an error")
+
+
+def _add_limits(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--peak", metavar="RATE", help="peak FLOP/s, instead of the known: 312T, or bf16=312T,fp32=19.5T"
+    )
+    group.add_argument("--bandwidth", metavar="RATE", help="bandwidth in bytes/s, instead of the known: 2.04T, 900G")
+
+
+def _add_ceilings(verbs: argparse._SubParsersAction[Parser]) -> None:
+    parser = verbs.add_parser(
+        "ceilings",
+        help="measure this device's peak matrix rates and bandwidth",
+        description="Measure the dense peak FLOP/s of each data type and the bandwidth of the device at hand, keep them"
+        " in the user's cache folder, and print them beside the data sheet.",
+    )
+    parser.add_argument("--device", default="auto", metavar="DEVICE", help="auto, cpu, cuda, cuda:N (default: auto)")
+    parser.add_argument("--dtype", metavar="TYPES", help="only these data types, such as float32,bf16")
+    parser.add_argument("--peak", metavar="RATE", help="take this for the peak: 312T, or bf16=312T,fp32=19.5T")
+    parser.add_argument("--bandwidth", metavar="RATE", help="take this for the bandwidth: 2.04T, 900G")
+    parser.add_argument("-f", "--format", default="terminal", metavar="FORMAT", help="terminal or json")
+    parser.add_argument("--refresh", action="store_true", help="measure again what is kept")
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")

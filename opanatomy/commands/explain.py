@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import sys
+from pathlib import Path
 
-from opanatomy.model import Classification, OperatorClass
+from opanatomy.commands.show import write_out
+from opanatomy.commands.worked import as_written, example, not_explained, read_report
+from opanatomy.errors import UsageError
+from opanatomy.model import Anatomy, Classification, OperatorClass
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Print what is known of each name."""
-    blocks = [explain(name) for name in arguments.name]
-    sys.stdout.write("\n".join(blocks))
-    sys.stdout.flush()
+    """Print what is known of each name, and of what a report leaves unexplained."""
+    if not arguments.name and arguments.unknown is None:
+        raise UsageError("explain: no name - give an operator or kernel, or --unknown REPORT")
+    anatomy = read_report(Path(arguments.report)) if arguments.report else None
+    blocks = [explain(name, anatomy) for name in arguments.name]
+    if arguments.unknown is not None:
+        unexplained = not_explained(read_report(Path(arguments.unknown)))
+        blocks.append("".join(f"{line}\n" for line in unexplained))
+    write_out("\n".join(blocks), machine_readable=False)
 
 
-def explain(name: str) -> str:
-    """A few lines on one name: what it is as an operator, what its text says as a kernel."""
+def explain(name: str, anatomy: Anatomy | None = None) -> str:
+    """A few lines on one name: what it is as an operator, what its text says as a kernel; its calls in a report."""
     from opanatomy.classification import classify_kernel, classify_operator
 
     full = name if "::" in name or name not in _short_names() else f"aten::{name}"
@@ -29,17 +37,21 @@ def explain(name: str) -> str:
     lines = [full, *_as_operator(operator), *_formula(full, operator)]
     if operator.rule.endswith("ranges: range"):
         lines += _as_kernel(kernel, name)
+    if anatomy is not None:
+        lines += example(full, anatomy)
     return "\n".join(lines) + "\n"
 
 
 def _formula(name: str, found: Classification) -> list[str]:
-    from opanatomy.cost import describe
+    from opanatomy.cost.registry import describe, function_of
 
     if found.operator_class is None:
         return []
     text = describe(name) or "none: its FLOPs and bytes are not known"
     first, *others = [line.strip() for line in text.splitlines() if line.strip()]
-    return [f"  formula   {first}", *(f"            {line}" for line in others)]
+    function = function_of(name)
+    written = as_written(function) if function else []
+    return [f"  formula   {first}", *(f"            {line}" for line in others), *written]
 
 
 def _as_operator(found: Classification) -> list[str]:

@@ -23,6 +23,9 @@ def run(arguments: argparse.Namespace) -> None:
     trace = _trace_path(arguments)
     check_output(arguments, [trace])
     check_writable(trace, force=arguments.force)
+    from opanatomy.device import parse_overrides
+
+    ceilings = parse_overrides(arguments.peak, arguments.bandwidth)
     from opanatomy.capture.profile import Wanted, capture_model
     from opanatomy.capture.stepper import check_optimizer
 
@@ -39,9 +42,9 @@ def run(arguments: argparse.Namespace) -> None:
     with written_whole(trace) as partial, redirect_stdout(sys.stderr), Display() as display:
         capture_model(wanted, partial, display, note)
     try:
-        from opanatomy.pipeline import analyze_trace
+        from opanatomy.fleet import analyze_traces
 
-        show(analyze_trace(trace), arguments)
+        show(analyze_traces([trace], ceilings=ceilings), arguments)
     except KeyboardInterrupt as error:
         raise KeyboardInterrupt("the trace is written, the report is not") from error
     finally:

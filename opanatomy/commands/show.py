@@ -27,6 +27,7 @@ def check_output(arguments: argparse.Namespace, traces: Iterable[Path] = ()) -> 
         raise UsageError("-o: the name is empty - give a file name, or - for stdout")
     chosen_format(arguments)
     if arguments.output in (None, "-"):
+        _check_open()
         return
     target = Path(arguments.output)
     if any(same_file(target, trace) for trace in traces):
@@ -57,7 +58,7 @@ def show(anatomy: Anatomy, arguments: argparse.Namespace) -> None:
     width = 100 if to_file else shutil.get_terminal_size((80, 24)).columns
     text = terminal_report(anatomy, width=width, color=color) if name == "terminal" else REPORTERS[name](anatomy)
     if not to_file:
-        _print(text, machine_readable=name != "terminal")
+        write_out(text, machine_readable=name != "terminal")
         return
     target = Path(arguments.output)
     with written_whole(target) as partial:
@@ -65,8 +66,15 @@ def show(anatomy: Anatomy, arguments: argparse.Namespace) -> None:
     note(f"report: {target}")
 
 
-def _print(text: str, *, machine_readable: bool) -> None:
-    """The report on stdout: what a machine reads in UTF-8, what a person reads in what the terminal shows."""
+def _check_open() -> None:
+    """Raise where the caller closed stdout, which leads nowhere now."""
+    if getattr(sys.stdout, "name", None) == os.devnull:
+        raise OutputError("cannot write the report to stdout: it is closed - leave it open or use -o FILE")
+
+
+def write_out(text: str, *, machine_readable: bool) -> None:
+    """`text` on stdout: what a machine reads in UTF-8, what a person reads in what the terminal shows."""
+    _check_open()
     reconfigure = getattr(sys.stdout, "reconfigure", None)
     encoding = sys.stdout.encoding or "utf-8"
     try:
@@ -95,6 +103,6 @@ def wants_color() -> bool:
 
 
 def note(text: str) -> None:
-    """A line for the user on stderr."""
+    """A line for the user on stderr; a name that is no text keeps a mark for each such byte."""
     with suppress(OSError):
-        print(text, file=sys.stderr, flush=True)
+        print(os.fsencode(text).decode(errors="replace"), file=sys.stderr, flush=True)

@@ -13,6 +13,7 @@ from rich.text import Text
 from opanatomy.model import Anatomy, KernelRow, OperatorClass, OperatorRow, Timeline
 from opanatomy.report import tables, units
 from opanatomy.report.ranks import collective_table, rank_table
+from opanatomy.report.roofline import roofline_table
 from opanatomy.report.table import PAGE, cut, prose
 from opanatomy.report.verdict import verdict
 
@@ -33,6 +34,7 @@ def terminal_report(anatomy: Anatomy, *, width: int = 80, color: bool = False, t
         tables.ratio_table(anatomy, width, color),
         tables.paper_table(anatomy, width, color),
         tables.operator_table(anatomy, width, color, top),
+        roofline_table(anatomy, width, color, top),
         collective_table(anatomy, width, color),
         rank_table(anatomy, width),
         tables.memory_table(anatomy, width),
@@ -131,9 +133,6 @@ def _device(anatomy: Anatomy) -> str:
 def _step(anatomy: Anatomy) -> list[Fact]:
     step, timeline, device = anatomy.step, anatomy.timeline, anatomy.device
     phases = (("forward", step.forward_ns), ("backward", step.backward_ns), ("optimizer", step.optimizer_ns))
-    peaks = [f"{units.flop_rate(peak)} {dtype}" for dtype, peak in sorted(device.peak_flops_per_second.items())]
-    bandwidth = device.bandwidth_bytes_per_second
-    ceilings = _list((*peaks, None if bandwidth is None else units.byte_rate(bandwidth)))
     framework = "" if step.framework_ns is None else _part(step.framework_ns, step.wall_ns)
     reached = (("MFU", device.mfu), ("HFU", device.hfu))
     hidden = (("communication", timeline.communication_ns), ("of it exposed", timeline.exposed_communication_ns),
@@ -148,9 +147,31 @@ def _step(anatomy: Anatomy) -> list[Fact]:
         ("idle", _idle(timeline)),
         ("launches", _launches(timeline)),
         ("estimates", _estimates(anatomy)),
-        ("ceilings", f"{ceilings} ({device.source})" if ceilings and device.source else ceilings),
+        ("ceilings", _ceilings(anatomy)),
         ("reached", _list(f"{name} {units.share(part, 1)}" for name, part in reached if part is not None)),
     ]
+
+
+def _ceilings(anatomy: Anatomy) -> str:
+    """The peaks that the trace's work is held against, and where they are from."""
+    device, bandwidth = anatomy.device, anatomy.device.bandwidth_bytes_per_second
+    if device.source is None:
+        return (device.no_ceilings or "").removeprefix("no ceilings: ")
+    contractions = [row for row in anatomy.operators if row.operator_class is OperatorClass.TENSOR_CONTRACTION]
+    peaks = [
+        f"{units.flop_rate(peak)} {name}"
+        for name, peak in device.peak_flops_per_second.items()
+        if name == device.mfu_dtype or any(f"{name}[" in row.signature for row in contractions)
+    ]
+    others = device.vector_flops_per_second.get("float32")
+    return _list(
+        (
+            *peaks,
+            None if others is None else f"{units.flop_rate(others)} vector float32",
+            None if bandwidth is None else units.byte_rate(bandwidth),
+            f"by {device.source}",
+        )
+    )
 
 
 def _idle(timeline: Timeline) -> str:

@@ -48,7 +48,7 @@ def total(rows: Iterable[Row]) -> Total:
         bytes=_known(moved(row) for row in rows),
         costed_ns=sum(_costed_ns(row) for row in rows),
         bound_ns=_known(row.bound_ns for row in rows),
-        bounded_ns=sum(_costed_ns(row) for row in bounded),
+        bounded_ns=sum(row.bounded_ns if isinstance(row, ClassRow) else row.time_ns for row in bounded),
     )
 
 

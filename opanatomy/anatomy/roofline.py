@@ -1,0 +1,161 @@
+"""The anatomy beside the ceilings of its device: bounds, efficiency, headroom, utilization.
+
+The bound of a call is the longer of FLOPs / peak and bytes / bandwidth (Williams, Waterman and Patterson, "Roofline",
+2009). Peaks go by class and data type: contractions are held against the matrix units, all other arithmetic against the
+vector units.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from opanatomy.anatomy.tensor_cores import uses_tensor_cores
+from opanatomy.model import Anatomy, Ceilings, ClassRow, DeviceFigures, KernelRow, OperatorClass, OperatorRow, Phase
+
+COMPUTE, MEMORY = "compute", "memory"
+_TENSOR = re.compile(r"\b(b?float\d+(?:_\w+)?|complex\d+|u?int\d+)\[")
+_NS = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """The least time, and what sets it."""
+
+    ns: int
+    by: str
+
+
+def with_roofline(anatomy: Anatomy, ceilings: Ceilings) -> Anatomy:
+    """The anatomy with a bound for each operator and class, and the utilization of the step.
+
+    What a device has no peak for gets no bound. An operator that runs as a part of another one has a bound of 0: its
+    work is counted there.
+    """
+    on_tensor_cores = _operators_on_tensor_cores(anatomy.kernels)
+    operators = tuple(_bounded(row, ceilings, row.operator in on_tensor_cores) for row in anatomy.operators)
+    return replace(
+        anatomy,
+        operators=operators,
+        classes=tuple(_class_row(row, operators) for row in anatomy.classes),
+        device=_figures(anatomy, ceilings, on_tensor_cores),
+    )
+
+
+def bound_of(
+    flops: int, moved_bytes: int, operator_class: OperatorClass, dtype: str | None, ceilings: Ceilings, *, tf32: bool
+) -> Bound | None:
+    """The bound of work of this class and data type; `None` where the ceiling it needs is not known."""
+    if operator_class is OperatorClass.COMMUNICATION or ceilings.bandwidth_bytes_per_second is None:
+        return None
+    by_memory = moved_bytes / ceilings.bandwidth_bytes_per_second
+    peak = _peak(operator_class, dtype, ceilings, tf32=tf32)
+    if flops and not peak:
+        return None
+    by_compute = flops / peak if peak else 0.0
+    return Bound(round(_NS * max(by_memory, by_compute)), COMPUTE if by_compute > by_memory else MEMORY)
+
+
+def compute_dtype(signature: str) -> str | None:
+    """The data type an operator computes in, by its signature: that of its first tensor of numbers with a fraction.
+
+    Integers stand where there are no others (an int8 product).
+    """
+    found = _TENSOR.findall(signature)
+    return next((dtype for dtype in found if "int" not in dtype), found[0] if found else None)
+
+
+def _peak(operator_class: OperatorClass, dtype: str | None, ceilings: Ceilings, *, tf32: bool) -> float | None:
+    if operator_class is OperatorClass.TENSOR_CONTRACTION:
+        return ceilings.matrix_peak(dtype, tf32=tf32)
+    return ceilings.vector_peak(dtype)
+
+
+def _operators_on_tensor_cores(kernels: Iterable[KernelRow]) -> frozenset[str]:
+    """The operators of which a kernel's name says so: their float32 products run as tf32."""
+    return frozenset(name for row in kernels if uses_tensor_cores(row.kernel) for name in row.operators)
+
+
+def _bounded(row: OperatorRow, ceilings: Ceilings, tf32: bool) -> OperatorRow:
+    if row.flops is None or row.read_bytes is None or row.written_bytes is None:
+        return replace(row, bound_ns=None, bound_by=None)
+    if row.part_of is not None:
+        return replace(row, bound_ns=0, bound_by=None)
+    moved = row.read_bytes + row.written_bytes
+    bound = bound_of(row.flops, moved, row.operator_class, compute_dtype(row.signature), ceilings, tf32=tf32)
+    return replace(row, bound_ns=bound.ns if bound else None, bound_by=bound.by if bound else None)
+
+
+def _class_row(row: ClassRow, operators: Sequence[OperatorRow]) -> ClassRow:
+    mine = [
+        one
+        for one in operators
+        if one.operator_class is row.operator_class and one.phase is row.phase and one.bound_ns is not None
+    ]
+    if not mine:
+        return replace(row, bound_ns=None, bounded_ns=0, headroom_ns=None, memory_bound_ns=None)
+    return replace(
+        row,
+        bound_ns=sum(one.bound_ns or 0 for one in mine),
+        bounded_ns=sum(one.time_ns for one in mine),
+        headroom_ns=headroom_ns(mine),
+        memory_bound_ns=sum(one.bound_ns or 0 for one in mine if one.bound_by == MEMORY),
+    )
+
+
+def headroom_ns(rows: Iterable[OperatorRow]) -> int:
+    """Time above the bounds, operator by operator; `rows` are of one class and phase.
+
+    An operator that caches made faster than memory allows has none, rather than less than none.
+    """
+    spare: Counter[str] = Counter()
+    for row in rows:
+        if row.bound_ns is not None:
+            spare[row.part_of or row.operator] += row.time_ns - row.bound_ns
+    return sum(max(ns, 0) for ns in spare.values())
+
+
+def _figures(anatomy: Anatomy, ceilings: Ceilings, on_tensor_cores: frozenset[str]) -> DeviceFigures:
+    named = replace(
+        anatomy.device,
+        no_ceilings=None,
+        peak_flops_per_second=ceilings.matrix_flops_per_second,
+        vector_flops_per_second=ceilings.vector_flops_per_second,
+        bandwidth_bytes_per_second=ceilings.bandwidth_bytes_per_second,
+        source=ceilings.source,
+        mfu=None,
+        hfu=None,
+        mfu_dtype=None,
+    )
+    rows = [row for row in anatomy.operators if _is_costed_contraction(row)]
+    wall = anatomy.step.unprofiled_wall_ns or anatomy.step.wall_ns
+    dtype = _most_used(rows, on_tensor_cores)
+    peak = ceilings.matrix_flops_per_second.get(dtype or "")
+    if not peak or not wall or any(_is_uncosted_contraction(row) for row in anatomy.operators):
+        return named
+    devices = max(sum(1 for one in anatomy.timeline.devices if one.kernel_time_ns), 1)
+    most = peak * devices * anatomy.step.count * wall / _NS
+    done = sum(row.flops or 0 for row in rows)
+    again = sum(row.flops or 0 for row in rows if row.phase is Phase.RECOMPUTE)
+    return replace(named, mfu=(done - again) / most, hfu=done / most, mfu_dtype=dtype)
+
+
+def _is_costed_contraction(row: OperatorRow) -> bool:
+    return row.operator_class is OperatorClass.TENSOR_CONTRACTION and row.flops is not None
+
+
+def _is_uncosted_contraction(row: OperatorRow) -> bool:
+    return row.operator_class is OperatorClass.TENSOR_CONTRACTION and row.flops is None
+
+
+def _most_used(rows: Iterable[OperatorRow], on_tensor_cores: frozenset[str]) -> str | None:
+    """The data type in which most FLOPs of the contractions were done."""
+    done: Counter[str] = Counter()
+    for row in rows:
+        dtype = compute_dtype(row.signature)
+        if dtype is not None and row.flops:
+            tf32 = dtype == "float32" and row.operator in on_tensor_cores
+            done["tf32" if tf32 else "float8" if dtype.startswith("float8") else dtype] += row.flops
+    return max(done, key=lambda dtype: (done[dtype], dtype)) if done else None

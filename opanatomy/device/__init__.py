@@ -1,0 +1,16 @@
+"""What a device could do at most: measured on it where it is at hand, else from its maker's data sheet."""
+
+from __future__ import annotations
+
+from opanatomy.device.known import HOW_TO_GET_THEM, Found, ceilings_for
+from opanatomy.device.overrides import Overrides, parse_bandwidth, parse_overrides, parse_peaks
+
+__all__ = [
+    "HOW_TO_GET_THEM",
+    "Found",
+    "Overrides",
+    "ceilings_for",
+    "parse_bandwidth",
+    "parse_overrides",
+    "parse_peaks",
+]

@@ -1,0 +1,197 @@
+"""Measured ceilings in the user's cache folder: one file for each device, driver, torch and number of threads."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import secrets
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from opanatomy.model import Ceilings, Environment
+
+_SCHEMA: Final = 1
+#: A cache file is a few kilobytes; what is larger is not ours.
+_LARGEST: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """What a measurement holds for: another driver, torch or number of threads is another measurement."""
+
+    device: str
+    kind: str
+    memory_bytes: int | None = None
+    driver: str | None = None
+    torch: str | None = None
+    #: The host's threads, on the CPU only.
+    threads: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rate:
+    """The best of several bursts: operations or bytes a second, what did it, and when (ISO 8601, UTC).
+
+    `spread` is how far the median burst stayed below the best, as a share of the best.
+    """
+
+    per_second: float
+    by: str
+    spread: float
+    bursts: int
+    measured: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """The rates of one machine: those of matrix products by data type, and those of moving bytes by what moved them."""
+
+    machine: Machine
+    peaks: dict[str, Rate] = field(default_factory=dict)
+    bandwidths: dict[str, Rate] = field(default_factory=dict)
+    #: The data types that were tried, those that cannot be multiplied there included.
+    tried: tuple[str, ...] = ()
+    schema: int = _SCHEMA
+
+    @property
+    def bandwidth(self) -> Rate | None:
+        """The fastest of the ways to move bytes."""
+        return max(self.bandwidths.values(), key=lambda rate: rate.per_second, default=None)
+
+    @property
+    def date(self) -> str:
+        """The day of the newest figure."""
+        return max((rate.measured for rate in (*self.peaks.values(), *self.bandwidths.values())), default="")[:10]
+
+    def over(self, older: Measured | None) -> Measured:
+        """These figures, and those of `older` that are not among them."""
+        if older is None:
+            return self
+        return Measured(
+            machine=self.machine,
+            peaks={**older.peaks, **self.peaks},
+            bandwidths={**older.bandwidths, **self.bandwidths},
+            tried=tuple(dict.fromkeys((*older.tried, *self.tried))),
+        )
+
+    def ceilings(self, sheet: Ceilings | None = None) -> Ceilings:
+        """These as ceilings, and those of the data sheet for what was not measured: element-wise work, other types.
+
+        A processor does products and element-wise work with the same vector units.
+        """
+        machine = self.machine
+        rates = {name: rate.per_second for name, rate in self.peaks.items()}
+        others = (
+            {name: peak for name, peak in sheet.matrix_flops_per_second.items() if name not in rates} if sheet else {}
+        )
+        vector = dict(sheet.vector_flops_per_second) if sheet else {}
+        if machine.kind == "cpu":
+            vector = {name: rates[name] for name in ("float64", "float32") if name in rates}
+        told = [f"torch {machine.torch}"] if machine.torch else []
+        told += [f"driver {machine.driver}"] if machine.driver else []
+        told += [f"{machine.threads} threads"] if machine.threads else []
+        best = self.bandwidth
+        return Ceilings(
+            device=machine.device,
+            source=", ".join((f"measured {self.date}", *told)) + (f"; else {sheet.source}" if sheet and others else ""),
+            matrix_flops_per_second={**rates, **others},
+            vector_flops_per_second=vector,
+            bandwidth_bytes_per_second=best.per_second if best else None,
+            memory_bytes=machine.memory_bytes,
+        )
+
+
+def machine_of(environment: Environment) -> Machine | None:
+    """The machine that a report is about; `None` where it does not say enough to find a measurement of it."""
+    kind = environment.device_kind
+    if environment.device is None or kind is None or environment.torch is None:
+        return None
+    on_cpu = kind == "cpu"
+    if on_cpu and environment.host_threads is None:
+        return None
+    return Machine(
+        device=environment.device,
+        kind=kind,
+        memory_bytes=environment.device_memory_bytes,
+        driver=environment.driver,
+        torch=environment.torch,
+        threads=environment.host_threads if on_cpu else None,
+    )
+
+
+def cache_folder() -> Path | None:
+    """Where measured ceilings are kept; `None` for a user without a home."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    if os.path.isabs(base):
+        return Path(base) / "opanatomy" / "ceilings"
+    with suppress(RuntimeError):
+        return Path.home() / ".cache" / "opanatomy" / "ceilings"
+    return None
+
+
+def cache_file(folder: Path, machine: Machine) -> Path:
+    """The file of `machine`: its name for people, a digest of all that tells machines apart."""
+    digest = hashlib.sha256(msgspec.json.encode(machine)).hexdigest()[:12]
+    name = re.sub(r"[^a-z0-9]+", "-", machine.device.lower()).strip("-")[:48]
+    return folder / f"{name or 'device'}-{digest}.json"
+
+
+def load(machine: Machine, folder: Path | None = None) -> Measured | None:
+    """What was measured on `machine`; `None` where nothing was, or the file cannot be used."""
+    folder = cache_folder() if folder is None else folder
+    if folder is None:
+        return None
+    path = cache_file(folder, machine)
+    try:
+        if path.stat().st_size > _LARGEST:
+            return None
+        measured = msgspec.json.decode(path.read_bytes(), type=Measured)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    usable = measured.schema == _SCHEMA and measured.machine == machine and all(map(_sane, _rates(measured)))
+    return measured if usable else None
+
+
+def store(measured: Measured, folder: Path | None = None) -> Path:
+    """Write the file of the machine, whole or not at all; `OSError` where that is not possible."""
+    folder = cache_folder() if folder is None else folder
+    if folder is None:
+        raise OSError("there is no home folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    path = cache_file(folder, measured.machine)
+    partial = path.with_name(f".{path.stem}.{secrets.token_hex(4)}.partial")
+    try:
+        partial.write_bytes(msgspec.json.format(msgspec.json.encode(measured), indent=2) + b"\n")
+        os.replace(partial, path)
+    finally:
+        with suppress(OSError):
+            partial.unlink()
+    return path
+
+
+def now() -> str:
+    """The time of a measurement."""
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+def age(measured: str) -> str:
+    """How old a measurement is: `today`, `1 day`, `40 days`."""
+    try:
+        days = (datetime.now(timezone.utc) - datetime.fromisoformat(measured)).days
+    except (ValueError, TypeError):
+        return "of an unknown date"
+    return "today" if days < 1 else f"{days} day{'s' if days > 1 else ''}"
+
+
+def _rates(measured: Measured) -> list[Rate]:
+    return [*measured.peaks.values(), *measured.bandwidths.values()]
+
+
+def _sane(rate: Rate) -> bool:
+    return 0 < rate.per_second < 1e18

@@ -1,0 +1,65 @@
+"""The ceilings of the device of a report: given, measured on that device, or from its data sheet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from opanatomy.device.cache import load, machine_of
+from opanatomy.device.match import ceilings_of, match
+from opanatomy.device.overrides import Overrides
+from opanatomy.model import Ceilings, Environment
+
+HOW_TO_GET_THEM: Final = "run `opanatomy ceilings` on the device, or give --peak and --bandwidth"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The ceilings, or a line that says why there are none and how to get them."""
+
+    ceilings: Ceilings | None
+    why_not: str | None = None
+
+
+def ceilings_for(
+    environment: Environment,
+    *,
+    multiprocessors: int | None = None,
+    on_cpu: bool | None = None,
+    overrides: Overrides | None = None,
+    folder: Path | None = None,
+) -> Found:
+    """What the device of a report can do at most.
+
+    `multiprocessors` is `numSms` of the trace's device, which tells a whole device from a part. What was measured goes
+    before a data sheet, and only where device, driver, torch and threads are those of the measurement. `folder` is
+    where measurements are kept, the user's cache folder if `None`.
+    """
+    on_cpu = environment.device_kind == "cpu" if on_cpu is None else on_cpu
+    found = _on_cpu(environment, folder) if on_cpu else _on_accelerator(environment, multiprocessors, folder)
+    if not overrides:
+        return found
+    device = environment.device or environment.processor or "the device"
+    return Found(overrides.over(found.ceilings, device))
+
+
+def _on_cpu(environment: Environment, folder: Path | None) -> Found:
+    machine = machine_of(environment)
+    if machine is None:
+        return Found(None, f"no ceilings: the trace does not say on which processor it ran - {HOW_TO_GET_THEM}")
+    measured = load(machine, folder)
+    if measured is None:
+        threads = f"{machine.threads} thread{'' if machine.threads == 1 else 's'}"
+        return Found(None, f"no ceilings: {machine.device} with {threads} was not measured - {HOW_TO_GET_THEM}")
+    return Found(measured.ceilings())
+
+
+def _on_accelerator(environment: Environment, multiprocessors: int | None, folder: Path | None) -> Found:
+    matched = match(environment.device, environment.device_memory_bytes, multiprocessors)
+    sheet = ceilings_of(matched.sheet, by=matched.by) if matched.sheet else None
+    machine = machine_of(environment)
+    measured = load(machine, folder) if machine else None
+    if measured is not None and measured.peaks and measured.bandwidths:
+        return Found(measured.ceilings(sheet))
+    return Found(sheet, None if sheet else f"no ceilings: {matched.why} - {HOW_TO_GET_THEM}")

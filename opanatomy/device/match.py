@@ -1,0 +1,113 @@
+"""Name, memory and multiprocessors of a device in a trace -> its data sheet, or why it has none.
+
+A part of a device (MIG, a partition, a virtual GPU) or one that is cut down gets no sheet: nothing is scaled.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from opanatomy.device.sheets import GIB, SHEETS, Sheet
+from opanatomy.model import Ceilings
+
+_BRANDS: Final = re.compile(r"(?:(?:NVIDIA|AMD|Tesla|GeForce|Instinct)\s+)+", re.IGNORECASE)
+_PART: Final = re.compile(r"\bMIG\b|\d+g\.\d+gb", re.IGNORECASE)
+#: What ROCm calls a device whose marketing name it lacks.
+_NAMELESS: Final = re.compile(r"(?:Radeon Graphics|gfx(?P<architecture>90a|942)\S*)?", re.IGNORECASE)
+#: The devices that no other shares multiprocessors and memory with, so that these say which it is.
+_BY_SIZE: Final = {
+    "90a": ("Instinct MI210", "Instinct MI250 (one of two dies)", "Instinct MI250X (one of two dies)"),
+    "942": ("Instinct MI300X", "Instinct MI325X"),
+}
+#: What drivers leave of the memory on the sheet: ECC takes a sixteenth, the driver itself a little more.
+_MEMORY_LEAST, _MEMORY_MOST = 0.88, 1.03
+#: No device has a longer name; a damaged trace may.
+_LONGEST: Final = 96
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """The sheet of a device, or a sentence that says why there is none; `by` says what it was matched on."""
+
+    sheet: Sheet | None = None
+    why: str | None = None
+    by: str = "name"
+
+
+def match(name: str | None, memory_bytes: int | None = None, multiprocessors: int | None = None) -> Match:
+    """The data sheet of the device that a trace calls `name`; what is not known is not compared."""
+    if name is None:
+        return Match(why="the trace does not name its device")
+    name = name[:_LONGEST]
+    if _PART.search(name):
+        return Match(why=f"{name} is a part of a device, and a data sheet's figures are not scaled")
+    plain = _BRANDS.sub("", " ".join(name.split()), count=1) if _BRANDS.match(name.strip()) else name.strip()
+    if nameless := _NAMELESS.fullmatch(plain):
+        return _by_size(name, nameless["architecture"], memory_bytes, multiprocessors)
+    named = [sheet for sheet in SHEETS if any(re.fullmatch(one, plain, re.IGNORECASE) for one in sheet.names)]
+    if not named:
+        return Match(why=f"no data sheet of {name} is in the table")
+    fitting = [sheet for sheet in named if _fits(sheet, memory_bytes, multiprocessors)]
+    if not fitting:
+        return Match(why=_misfit(name, named, memory_bytes, multiprocessors))
+    return _only(name, fitting, "name")
+
+
+def ceilings_of(sheet: Sheet, *, by: str = "name") -> Ceilings:
+    """The sheet in base units."""
+    note = "" if by == "name" else f", matched on {by}"
+    return Ceilings(
+        device=sheet.device,
+        source=f"data sheet of {sheet.device}{note}, {sheet.source}",
+        matrix_flops_per_second={name: _base(peak) for name, peak in sheet.matrix.items()},
+        vector_flops_per_second={name: _base(peak) for name, peak in sheet.vector.items()},
+        bandwidth_bytes_per_second=_base(sheet.bandwidth / 1e3),
+        memory_bytes=sheet.memory_gib * GIB,
+    )
+
+
+def _by_size(name: str, architecture: str | None, memory_bytes: int | None, multiprocessors: int | None) -> Match:
+    said = name.strip() or "a device without a name"
+    if memory_bytes is None or multiprocessors is None:
+        return Match(why=f"{said} may be any of several devices")
+    devices = _BY_SIZE[architecture] if architecture else sum(_BY_SIZE.values(), ())
+    fitting = [s for s in SHEETS if s.device in devices and _fits(s, memory_bytes, multiprocessors)]
+    if not fitting:
+        return Match(why=f"{said} with {multiprocessors} multiprocessors and {_gib(memory_bytes)} is not in the table")
+    return _only(said, fitting, f"{multiprocessors} multiprocessors and {_gib(memory_bytes)}")
+
+
+def _only(name: str, sheets: list[Sheet], by: str) -> Match:
+    """The one sheet, or one of several that say the same."""
+    first = sheets[0]
+    if any((s.matrix, s.vector, s.bandwidth) != (first.matrix, first.vector, first.bandwidth) for s in sheets):
+        return Match(why=f"{name} may be {' or '.join(sheet.device for sheet in sheets)}")
+    return Match(sheet=first, by=by)
+
+
+def _fits(sheet: Sheet, memory_bytes: int | None, multiprocessors: int | None) -> bool:
+    return _fits_memory(sheet, memory_bytes) and (multiprocessors is None or multiprocessors in sheet.multiprocessors)
+
+
+def _fits_memory(sheet: Sheet, memory_bytes: int | None) -> bool:
+    nominal = sheet.memory_gib * GIB
+    return memory_bytes is None or _MEMORY_LEAST * nominal <= memory_bytes <= _MEMORY_MOST * nominal
+
+
+def _misfit(name: str, sheets: list[Sheet], memory_bytes: int | None, multiprocessors: int | None) -> str:
+    sheet = sheets[0]
+    if memory_bytes is not None and not any(_fits_memory(one, memory_bytes) for one in sheets):
+        return f"{name} has {_gib(memory_bytes)} here and {sheet.memory_gib} GiB on its data sheet: it may be a part"
+    counts = " or ".join(str(count) for one in sheets for count in one.multiprocessors)
+    return f"{name} has {multiprocessors} multiprocessors here and {counts} on its data sheet: it may be a part"
+
+
+def _base(tera: float) -> float:
+    """Without what binary fractions add: 66.9 T is 66,900,000,000,000."""
+    return float(round(tera * 1e6) * 10**6)
+
+
+def _gib(count: int) -> str:
+    return f"{count / GIB:.1f} GiB"
