@@ -283,10 +283,10 @@ class MemoryDevice:
 
     `peak_bytes` is the most in the window; its `components` and `inferences` sum to it exactly. Blocks that were
     allocated before the first event (`before_window_bytes`) are known as a sum where the events say the allocator's
-    total (that of the CPU begins with profiling), else as far as their frees were seen, `None` where none was. `unmatched_frees` are the frees of such blocks;
-    `never_freed` blocks outlive the trace; of `unseen_frees` the address was given again without a free between.
-    `uneven_frees` gave back other than what was allocated there. Where the events say the allocator's total,
-    `checked_events` of them do, and in `equal_events` it is what our sum of blocks is, after a constant offset.
+    total (that of the CPU begins with profiling), else as far as their frees were seen, `None` where none was.
+    `unmatched_frees` are the frees of such blocks; `never_freed` blocks outlive the trace; of `unseen_frees` the
+    address was given again without a free between. `uneven_frees` gave back other than what was allocated there.
+    `checked_events` say the allocator's total; in `equal_events` it is the sum of our blocks and a constant.
     """
 
     device: str
@@ -363,6 +363,8 @@ class Capture:
     list_arguments: dict[str, tuple[int, ...]] = field(default_factory=dict)
     #: The calls of one step, in order, of operators with arguments that Kineto drops (indices, strings).
     observed: tuple[ObservedCall, ...] = ()
+    #: FLOPs of one step by operator, as `torch.utils.flop_counter` counts them; empty where nobody asked.
+    counted_flops: dict[str, int] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 
 
@@ -727,6 +729,15 @@ class Spread:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CheckRow:
+    """The FLOPs of one contraction in one step: ours, and those that torch's own counter found in the same run."""
+
+    operator: str
+    flops: int
+    counted_flops: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Anatomy:
     """The whole report: what ran, where the time, FLOPs and bytes went, and what could not be explained."""
 
@@ -748,6 +759,8 @@ class Anatomy:
     #: The ranks that the report is over; one trace that says its rank has one row, other traces none.
     ranks: tuple[Rank, ...] = ()
     spread: tuple[Spread, ...] = ()
+    #: Contractions counted a second time, where the capture was asked to.
+    check: tuple[CheckRow, ...] = ()
     warnings: tuple[str, ...] = ()
     schema: int = SCHEMA
 

@@ -39,6 +39,7 @@ class Wanted:
     compiled: bool = False
     optimizer: str | None = None
     inference: bool = False
+    check: bool = False
     steps: int = 1
     warmup: int | None = None
     command: str = ""
@@ -56,7 +57,8 @@ class Wanted:
         """The part that runs the step."""
         return Options(
             device=device, amp=self.amp, optimizer=self.optimizer, inference=self.inference, compiled=self.compiled,
-            checkpointing=self.checkpointing, steps=self.steps, warmup=self.warmup, command=self.command,
+            checkpointing=self.checkpointing, check=self.check, steps=self.steps, warmup=self.warmup,
+            command=self.command,
         )  # fmt: skip
 
 

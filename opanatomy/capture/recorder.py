@@ -56,6 +56,8 @@ class Options:
     inference: bool = False
     compiled: bool = False
     checkpointing: str | None = None
+    #: Whether to count the contractions of one more step with torch's own counter.
+    check: bool = False
     steps: int = 1
     #: `None`: one step on the CPU, three on an accelerator (five when compiled there).
     warmup: int | None = None
@@ -149,10 +151,14 @@ class _Run:
     activations_bytes: int | None = None
     observed: list[ObservedCall] = field(default_factory=list)
     memory: Memory | None = None
+    counted: dict[str, int] = field(default_factory=dict)
 
     def record(self, trace: Path) -> None:
         warm = self._warm_up()
         unprofiled = self._timed(warm)
+        if self.options.check:
+            self.progress.stage("counting step", steps_after=self.options.steps, expected_ns=max(unprofiled))
+            self.counted = _counted_flops(self.stepper, self.options.device)
         profiler, profiled, modules = self._profiled(max(unprofiled))
         capture = self._capture(unprofiled, profiled, modules, profiler)
         self.progress.stage("writing the trace")
@@ -255,7 +261,19 @@ class _Run:
             lists=lists,
             list_arguments=arguments,
             observed=tuple(self.observed),
+            counted_flops=self.counted,
         )
+
+
+def _counted_flops(stepper: Stepper, device: str) -> dict[str, int]:
+    """The FLOPs of one step by operator; random numbers go on as if it had not been."""
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    devices = [torch.device(device)] if device.startswith("cuda") else []
+    with torch.random.fork_rng(devices=devices), FlopCounterMode(display=False) as counter:
+        stepper.run()
+    return {str(name).replace(".", "::", 1): int(flops) for name, flops in counter.get_flop_counts()["Global"].items()}
 
 
 @contextmanager

@@ -36,7 +36,8 @@ def run(arguments: argparse.Namespace) -> None:
         attention=arguments.attention, pretrained=arguments.weights == "pretrained", hub=arguments.hub,
         trust_remote_code=arguments.trust_remote_code, device=arguments.device, amp=arguments.amp,
         checkpointing=arguments.checkpointing, compiled=arguments.compile, optimizer=arguments.optimizer,
-        inference=arguments.inference, steps=arguments.steps, warmup=arguments.warmup, command=_command(),
+        inference=arguments.inference, check=arguments.check, steps=arguments.steps, warmup=arguments.warmup,
+        command=_command(),
     )  # fmt: skip
     # stdout is the report's: what a model prints goes to stderr.
     with written_whole(trace) as partial, redirect_stdout(sys.stderr), Display() as display:
@@ -72,6 +73,8 @@ def _check_numbers(arguments: argparse.Namespace) -> None:
             raise UsageError(f"--{bound.option} {value}: must be at least {bound.least}")
         if value is not None and value > bound.most:
             raise UsageError(f"--{bound.option} {value}: must be at most {bound.most}")
+    if arguments.check and arguments.compile:
+        raise UsageError("--check counts operators as they are dispatched: leave out --compile")
     if arguments.inference and (arguments.optimizer or arguments.checkpointing):
         raise UsageError("--inference has no backward: leave out --optimizer and --checkpointing")
 

@@ -14,7 +14,7 @@ from opanatomy.model import SCHEMA, Anatomy
 _SECTIONS: Final = (
     "schema", "provenance", "environment", "workload", "conventions", "step", "classes", "ratios", "operators",
     "kernels", "modules", "memory", "timeline", "device", "ledger", "collectives",
-    "ranks", "spread", "warnings",
+    "ranks", "spread", "check", "warnings",
 )  # fmt: skip
 
 #: Keys of schema 1 that no record carries yet.

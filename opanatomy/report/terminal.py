@@ -37,6 +37,7 @@ def terminal_report(anatomy: Anatomy, *, width: int = 80, color: bool = False, t
         roofline_table(anatomy, width, color, top),
         collective_table(anatomy, width, color),
         rank_table(anatomy, width),
+        tables.check_table(anatomy, width),
         tables.memory_table(anatomy, width),
         _facts(_ledger(anatomy), width),
         _facts([("warning", warning) for warning in anatomy.warnings], width, style="yellow"),
