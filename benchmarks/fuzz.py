@@ -253,6 +253,8 @@ def _work(connection: Connection, seconds: int, log: str) -> None:
             outcome = _outcome(*task)
             signal.setitimer(signal.ITIMER_PROF, 0)
             connection.send(outcome)
+            if not gc.get_freeze_count():  # all is imported now; it need not be looked at before each input
+                gc.freeze()
 
 
 class _Worker:

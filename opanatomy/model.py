@@ -235,6 +235,75 @@ class MemoryComponent:
     measured_bytes: int | None = None
     theory_bytes: int | None = None
     formula: str | None = None
+    #: What of it is live at the peak; these sum to `peak_bytes` exactly where they were measured. `None` for what the
+    #: allocator does not count (context, cache) and where the step was not looked at in depth.
+    at_peak_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryCheckPoint:
+    """What is in use at one place of the run; `None` where it is not known (no allocator touched, no NVML)."""
+
+    name: str
+    allocated_bytes: int | None = None
+    #: What the allocator holds of the device, blocks free for use again included.
+    reserved_bytes: int | None = None
+    #: What is used of the whole device, by everyone, as NVML says.
+    nvml_used_bytes: int | None = None
+    #: The resident set of the process on the host.
+    rss_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedActivations:
+    """Storages of one shape that forward saved for backward in like modules (`*` for a number in the path).
+
+    `operator` made them, `saved_by` are the operators whose backward needs them.
+    """
+
+    module: str
+    operator: str | None
+    shape: tuple[int, ...]
+    dtype: str
+    blocks: int
+    bytes: int
+    saved_by: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryFailure:
+    """Where a step ran out of memory: what was allocated then, and the request that could not be met."""
+
+    phase: Phase
+    message: str
+    requested_bytes: int | None = None
+    allocated_bytes: int | None = None
+    #: Whether the components are those of the moment at which it broke.
+    seen: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelShape:
+    """The numbers of a transformer's configuration that its memory is a function of.
+
+    `kind` says which closed formula is its own ("bert", "gpt2", "llama").
+    """
+
+    kind: str
+    layers: int
+    hidden: int
+    heads: int
+    intermediate: int
+    vocabulary: int
+    key_value_heads: int
+    head_size: int
+    labels: int = 0
+    #: What stands on top: "classification", "language_model", "none".
+    head: str = "none"
+    #: Bytes of a dropout-mask element: 1 on CUDA, those of the activations on the CPU.
+    mask_bytes: int | None = None
+    dropout: float = 0.0
+    attention_dropout: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -332,6 +401,12 @@ class Memory:
     blocks: tuple[MemoryBlocks, ...] = ()
     unlisted_bytes: int = 0
     devices: tuple[MemoryDevice, ...] = ()
+    check_points: tuple[MemoryCheckPoint, ...] = ()
+    activations: tuple[SavedActivations, ...] = ()
+    #: What could not be measured, and why.
+    notes: tuple[str, ...] = ()
+    shape: ModelShape | None = None
+    failure: MemoryFailure | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

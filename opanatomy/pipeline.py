@@ -18,10 +18,11 @@ from opanatomy.anatomy.ranks import with_rank, world_of
 from opanatomy.anatomy.roofline import with_roofline
 from opanatomy.anatomy.timeline import Clock
 from opanatomy.attribution import Attribution, attribute
-from opanatomy.attribution.linking import OUTSIDE, last_of
+from opanatomy.attribution.linking import OUTSIDE, enclosing_rows, last_of
 from opanatomy.calls import Calls
 from opanatomy.device import Overrides, ceilings_for
-from opanatomy.model import Anatomy, Environment, Provenance
+from opanatomy.memory import doubts_of, memory_of_trace, with_trace
+from opanatomy.model import Anatomy, Environment, Memory, Provenance
 from opanatomy.pieces import overlay_of, talks_of
 from opanatomy.trace import Trace, read_trace
 from opanatomy.version import __version__
@@ -72,6 +73,12 @@ def analyze_trace(path: Path, *, name: str | None = None, annotated: Annotated |
             ),
         )
     )
+    found = _memory(trace, attribution)
+    anatomy = replace(
+        anatomy,
+        memory=with_trace(anatomy.memory, found),
+        warnings=(*anatomy.warnings, *(doubts_of(found) if found else ())),
+    )
     collectives = collectives_of(talks_of(calls, work), world_of(trace.metadata))
     return with_rank(replace(anatomy, collectives=collectives), trace.metadata)
 
@@ -95,6 +102,17 @@ def _queue(trace: Trace, attribution: Attribution) -> Queue:
         launch=last_of(trace.launches.correlation, trace.work.correlation),
         inside=attribution.work.link != OUTSIDE,
     )
+
+
+def _memory(trace: Trace, attribution: Attribution) -> Memory | None:
+    """What the memory events of the trace tell; `None` where it has none."""
+    events, host = trace.memory, attribution.host
+    end_ns = host.start_ns + host.duration_ns
+    around = enclosing_rows(host.thread, host.start_ns, end_ns, host.parent, (events.thread, events.time_ns))
+    return memory_of_trace(
+        events, around, host, trace.names,
+        window=attribution.window, spans=attribution.spans, on_device=trace.on_device,
+    )  # fmt: skip
 
 
 def _environment(trace: Trace) -> Environment:

@@ -6,7 +6,7 @@ Strings are numbers into a list of names, times int64 nanoseconds, -1 is "not re
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TypeAlias
 
 import numpy as np
@@ -170,3 +170,24 @@ class Overlay:
     bytes: Int64
     #: Whether the piece counts in the report: it was launched in the window.
     inside: Bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryEvents:
+    """What the allocators gave (`bytes` above 0) and took back (below 0), in the order of the file.
+
+    `address`, `total_allocated` and `total_reserved` are -1 where the trace does not record them, as in 2021. On the
+    CPU `total_allocated` is what was given since memory was first profiled. `device_type` is torch's number of it.
+    """
+
+    time_ns: Int64
+    thread: Int64
+    bytes: Int64
+    address: Int64
+    total_allocated: Int64
+    total_reserved: Int64
+    device_type: Int64
+    device: Int64
+
+
+NO_MEMORY_EVENTS = MemoryEvents(**{field.name: np.zeros(0, dtype=np.int64) for field in fields(MemoryEvents)})

@@ -1,69 +1,58 @@
-"""A dispatch-mode observer: every operator below autograd with its signature and the bytes of its real tensors."""
+"""A dispatch-mode observer: every operator below autograd with its signature and the bytes of its real tensors.
+
+It knows no formula. It looks at the tensors that went in and came out: an argument that was passed twice is read once,
+a dimension of stride 0 counts once, what is written in place or returned in new memory is written. Where an operator
+moves less than whole tensors, `UNREAD` and `PARTS` say which argument, and the count comes from the real data.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from opanatomy.model import Argument, Signature, Tensor
+from opanatomy.model import Argument, Cost, Signature, Tensor
 
-#: Operators that read less than all elements of their tensor arguments: the least data is smaller than what is passed.
-READS_LESS = {
+Named: TypeAlias = Mapping[str, Any]
+
+_FILLS = (
+    "fill_", "zero_", "_foreach_zero_", "bernoulli_", "normal_", "uniform_", "random_", "exponential_", "log_normal_",
+    "cauchy_", "geometric_", "copy_", "_foreach_copy_",
+)  # fmt: skip
+_LIKE = (
+    "zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full", "rand_like", "randn_like",
+    "randint_like", "max_pool2d_with_indices_backward", "max_pool3d_with_indices_backward", "avg_pool2d_backward",
+    "avg_pool3d_backward", "adaptive_max_pool2d_backward", "adaptive_max_pool3d_backward",
+    "_adaptive_avg_pool2d_backward", "_adaptive_avg_pool3d_backward", "nll_loss_backward",
+    "nll_loss2d_backward", "reflection_pad1d_backward", "reflection_pad2d_backward", "reflection_pad3d_backward",
+    "replication_pad1d_backward", "replication_pad2d_backward", "replication_pad3d_backward",
+)  # fmt: skip
+
+#: Operator -> the argument that is not read: a destination that is overwritten, or one that gives shape and type only.
+UNREAD = {f"aten::{name}": "self" for name in (*_FILLS, *_LIKE)}
+
+#: Which calls differ from what the observer sees, and why. Every other call is equal to the byte.
+EXCEPTIONS = {
     **dict.fromkeys(
-        ("aten::copy_", "aten::_foreach_copy_", "aten::fill_", "aten::zero_", "aten::_foreach_zero_",
-         "aten::bernoulli_", "aten::normal_", "aten::uniform_", "aten::random_", "aten::exponential_"),
-        "the destination is overwritten, not read",
+        ("aten::nonzero", "aten::masked_select", "aten::_unique2", "aten::unique_consecutive", "aten::unique_dim"),
+        "no cost: how large the result is depends on the values",
     ),
     **dict.fromkeys(
-        ("aten::zeros_like", "aten::ones_like", "aten::full_like", "aten::new_zeros", "aten::new_ones",
-         "aten::new_full", "aten::rand_like", "aten::randn_like", "aten::randint_like"),
-        "the argument gives a shape and a data type only",
+        ("aten::index", "aten::index_put_", "aten::index_put"),
+        "no cost with a boolean mask: how many elements it keeps depends on the values",
     ),
+    "aten::_ctc_loss": "no cost with lengths in a tensor: the longest target is data; a trace has the inner call",
+    "aten::repeat_interleave": "no cost with repeats in a tensor: their sum is data",
     **dict.fromkeys(
-        ("aten::embedding", "aten::index_select", "aten::gather", "aten::index", "aten::take"),
-        "only the elements gathered are read, not the whole table",
+        ("aten::mul", "aten::add", "aten::mm", "aten::bmm", "aten::cat", "aten::stack", "aten::addcmul",
+         "aten::addcmul_", "aten::_foreach_addcmul_", "aten::_foreach_addcmul"),
+        "one tensor passed twice (x * x, the squared gradient): a trace does not say so, so it is read twice",
     ),
-    **dict.fromkeys(
-        ("aten::index_put_", "aten::index_add_", "aten::index_copy_", "aten::index_fill_", "aten::scatter_",
-         "aten::scatter_add_"),
-        "only the elements touched are read",
-    ),
-    "aten::nll_loss_forward": "only the log-probabilities of the targets are read",
-    "aten::nll_loss2d_forward": "only the log-probabilities of the targets are read",
-    "aten::nll_loss_backward": "the gradient does not depend on the log-probabilities",
-    "aten::nll_loss2d_backward": "the gradient does not depend on the log-probabilities",
-    "aten::convolution_backward": "a gradient that output_mask does not ask for reads nothing",
-    "aten::max_pool2d_with_indices_backward": "the image gives a shape only",
-    "aten::avg_pool2d_backward": "the image gives a shape only",
-    "aten::_adaptive_avg_pool2d_backward": "the image gives a shape only",
-    "aten::baddbmm": "with beta = 0 the added tensor is ignored",
-    "aten::_fused_sgd_": "the first step fills the momentum buffers",
 }  # fmt: skip
-
-#: Operators that write other bytes than the schema and the returned tensors say.
-WRITES_OTHER = {
-    **dict.fromkeys(
-        (
-            "aten::index_put_",
-            "aten::index_add_",
-            "aten::index_copy_",
-            "aten::index_fill_",
-            "aten::scatter_",
-            "aten::scatter_add_",
-        ),
-        "only the elements touched are written",
-    ),
-    "aten::native_batch_norm": "the running statistics are updated in place, which the schema does not say",
-    "aten::native_layer_norm": "the CPU keeps bfloat16 statistics, accelerators float32 ones",
-    "aten::native_group_norm": "the CPU keeps bfloat16 statistics, accelerators float32 ones",
-    "aten::_fused_adamw_": "gradients are written only where they are unscaled",
-    "aten::_fused_adam_": "gradients are written only where they are unscaled",
-    "aten::_fused_sgd_": "gradients are written only where they are unscaled",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +63,13 @@ class Call:
     signature: Signature
     read_bytes: int
     written_bytes: int
+
+    def equals(self, found: Cost | None) -> bool:
+        """Whether a cost has the bytes seen."""
+        return found is not None and (found.read_bytes, found.written_bytes) == (self.read_bytes, self.written_bytes)
+
+    def __str__(self) -> str:
+        return f"{self.operator}({self.signature}) reads {self.read_bytes} writes {self.written_bytes}"
 
 
 class Observer(TorchDispatchMode):
@@ -88,25 +84,174 @@ class Observer(TorchDispatchMode):
         """Runs the operator and notes it."""
         kwargs = kwargs or {}
         arguments = list(_arguments(func, args, kwargs))
+        name = func._schema.name
         signature = Signature(tuple(convert(value) for _, value in arguments))
         inputs = [tensor for _, value in arguments for tensor in tensors(value)]
-        read = sum(stored_bytes(t) for schema, value in arguments if not schema.is_out for t in tensors(value))
+        named = {schema.name: value for schema, value in arguments}
+        before = _run_before(name, named)
+        whole = sum(distinct_bytes(value for schema, value in arguments if not schema.is_out and schema.name != skipped)
+                    for skipped in (UNREAD.get(name),))  # fmt: skip
         output = func(*args, **kwargs)
-        written = sum(
-            stored_bytes(t)
-            for schema, value in arguments
-            if schema.alias_info and schema.alias_info.is_write
-            for t in tensors(value)
-        )
+        written = [value for schema, value in arguments if schema.alias_info is not None and schema.alias_info.is_write]
         held = {t.untyped_storage()._cdata for t in inputs}
         fresh = [t for t in tensors(output) if t.untyped_storage()._cdata not in held]
-        view = not fresh and not written and bool(tensors(output))
-        name = func._schema.name
-        if view or name.startswith(("aten::empty", "aten::new_empty", "aten::detach")):
+        if _moves_nothing(name, fresh, written, output):
             self.calls.append(Call(name, signature, 0, 0))
-        else:
-            self.calls.append(Call(name, signature, read, written + sum(map(stored_bytes, fresh))))
+            return output
+        moved = Moved(read=whole, written=distinct_bytes(written) + sum(map(stored_bytes, fresh)))
+        if name in PARTS:
+            moved = PARTS[name](named, output, moved, before)
+        self.calls.append(Call(name, signature, moved.read, moved.written))
         return output
+
+
+#: In-place forms that change the shape and move nothing.
+_RESHAPED = tuple(
+    f"aten::{name}_"
+    for name in ("as_strided", "t", "transpose", "squeeze", "unsqueeze", "detach", "resize", "set", "swapdims")
+)
+
+
+def _moves_nothing(name: str, fresh: list[torch.Tensor], written: list[Any], output: Any) -> bool:
+    """A view, which returns the memory it got, or an allocation, which writes none."""
+    view = not fresh and not written and bool(tensors(output))
+    return view or name in _RESHAPED or name.startswith(("aten::empty", "aten::new_empty", "aten::detach"))
+
+
+# -------------------------------------------------------------------------------------------- parts of tensors
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """Bytes of one call."""
+
+    read: int
+    written: int
+
+
+def _gathers(argument: str) -> Callable[[Named, Any, Moved, int], Moved]:
+    """As many elements of `argument` are read as come out, the whole of it at most."""
+
+    def rule(named: Named, output: Any, moved: Moved, _: int) -> Moved:
+        table = named[argument]
+        chosen = min(output.numel() * table.element_size(), stored_bytes(table))
+        return Moved(moved.read - stored_bytes(table) + chosen, moved.written)
+
+    return rule
+
+
+def _run_before(name: str, named: Named) -> int:
+    """Elements of `self` that an in-place scatter touches, counted with the indices before they may change."""
+    if name == "aten::index_put_":
+        return int(torch.empty(named["self"].shape, device="meta").numel() and _chosen(named["self"], named["indices"]))
+    return 0
+
+
+def _chosen(x: torch.Tensor, indices: list[torch.Tensor | None]) -> int:
+    """How many elements `x[indices]` has."""
+    places = tuple(slice(None) if index is None else index for index in indices)
+    return torch.empty(1).expand(x.shape)[places].numel()
+
+
+def _puts(named: Named, _: Any, moved: Moved, count: int) -> Moved:
+    """Touches as many elements as the indices choose, and reads them where it accumulates."""
+    x = named["self"]
+    touched = min(count * x.element_size(), stored_bytes(x))
+    return Moved(moved.read - stored_bytes(x) + touched * bool(named["accumulate"]), touched)
+
+
+def _touches(count: Callable[[Named], int], accumulates: bool) -> Callable[[Named, Any, Moved, int], Moved]:
+    """Touches `count` elements of `self`, and reads them where it accumulates; a source gives as many."""
+
+    def rule(named: Named, _: Any, moved: Moved, __: int) -> Moved:
+        x = named["self"]
+        touched = min(count(named) * x.element_size(), stored_bytes(x))
+        read = moved.read - stored_bytes(x) + touched * (accumulates or named.get("reduce") is not None)
+        source = named.get("src")
+        if isinstance(source, torch.Tensor):
+            given = min(named["index"].numel() * source.element_size(), stored_bytes(source))
+            read += given - stored_bytes(source)
+        return Moved(read, touched)
+
+    return rule
+
+
+def _scatters(named: Named, _: Any, moved: Moved, __: int) -> Moved:
+    """Into a copy: as many elements of the source as there are indices."""
+    source = named.get("src")
+    if not isinstance(source, torch.Tensor):
+        return moved
+    given = min(named["index"].numel() * source.element_size(), stored_bytes(source))
+    return Moved(moved.read + given - stored_bytes(source), moved.written)
+
+
+def _slices(named: Named) -> int:
+    x, dim = named["self"], named["dim"]
+    return named["index"].numel() * (x.numel() // x.shape[dim] if x.dim() else 1)
+
+
+def _target_log_probabilities(named: Named, _: Any, moved: Moved, __: int) -> Moved:
+    """One log-probability a target."""
+    x, target = named["self"], named["target"]
+    return Moved(moved.read - stored_bytes(x) + target.numel() * x.element_size(), moved.written)
+
+
+def _asked_gradients(named: Named, _: Any, moved: Moved, __: int) -> Moved:
+    """The weight is read for the input's gradient, the input for the weight's."""
+    for_input, for_weight, _bias = named["output_mask"]
+    unread = stored_bytes(named["weight"]) * (not for_input) + stored_bytes(named["input"]) * (not for_weight)
+    return Moved(moved.read - unread, moved.written)
+
+
+def _without_added(named: Named, _: Any, moved: Moved, __: int) -> Moved:
+    """With `beta` 0 the added tensor is ignored."""
+    return Moved(moved.read - stored_bytes(named["self"]) * (named["beta"] == 0), moved.written)
+
+
+def _running_statistics(named: Named, _: Any, moved: Moved, __: int) -> Moved:
+    """Training updates the running statistics in place, which the schema does not say."""
+    kept = [named["running_mean"], named["running_var"]]
+    return Moved(moved.read, moved.written + distinct_bytes(kept) * bool(named["training"]))
+
+
+def _scaled_gradients(named: Named, _: Any, moved: Moved, __: int) -> Moved:
+    """Gradients are written only where they are unscaled."""
+    return Moved(moved.read, moved.written - distinct_bytes([named["grads"]]) * (named["grad_scale"] is None))
+
+
+def _first_momentum(named: Named, output: Any, moved: Moved, __: int) -> Moved:
+    """The first step fills the momentum buffers without reading them."""
+    moved = _scaled_gradients(named, output, moved, 0)
+    return Moved(moved.read - distinct_bytes([named["momentum_buffer_list"]]) * named["is_first_step"], moved.written)
+
+
+#: Operator -> what it moves of tensors that it does not read or write whole: (arguments, result, whole bytes, count).
+PARTS: dict[str, Callable[[Named, Any, Moved, int], Moved]] = {
+    "aten::embedding": _gathers("weight"),
+    **dict.fromkeys(
+        ("aten::index", "aten::_unsafe_index", "aten::index_select", "aten::gather", "aten::take"), _gathers("self")
+    ),
+    "aten::index_put_": _puts,
+    "aten::index_add_": _touches(lambda named: named["source"].numel(), True),
+    "aten::index_copy_": _touches(lambda named: named["source"].numel(), False),
+    "aten::index_fill_": _touches(_slices, False),
+    "aten::scatter_": _touches(lambda named: named["index"].numel(), False),
+    "aten::scatter_add_": _touches(lambda named: named["index"].numel(), True),
+    "aten::scatter_reduce_": _touches(lambda named: named["index"].numel(), True),
+    **dict.fromkeys(("aten::scatter", "aten::scatter_add", "aten::scatter_reduce"), _scatters),
+    "aten::nll_loss_forward": _target_log_probabilities,
+    "aten::nll_loss2d_forward": _target_log_probabilities,
+    "aten::convolution_backward": _asked_gradients,
+    "aten::baddbmm": _without_added,
+    "aten::addmm": _without_added,
+    "aten::native_batch_norm": _running_statistics,
+    "aten::_fused_adamw_": _scaled_gradients,
+    "aten::_fused_adam_": _scaled_gradients,
+    "aten::_fused_sgd_": _first_momentum,
+}
+
+
+# ------------------------------------------------------------------------------------------------------- values
 
 
 def _arguments(func: Any, args: Any, kwargs: Any) -> Iterator[tuple[Any, Any]]:
@@ -135,6 +280,15 @@ def stored_bytes(tensor: torch.Tensor) -> int:
     return count * tensor.element_size()
 
 
+def distinct_bytes(values: Iterable[Any]) -> int:
+    """Bytes of all tensors among `values`, the same memory in the same shape once."""
+    found = {}
+    for tensor in tensors(list(values)):
+        key = (tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype)
+        found[key] = stored_bytes(tensor)
+    return sum(found.values())
+
+
 def convert(value: Any) -> Argument:
     """A value as `Signature` holds it."""
     if isinstance(value, torch.Tensor):
@@ -144,3 +298,47 @@ def convert(value: Any) -> Argument:
     if isinstance(value, torch.dtype):
         return str(value)
     return value if isinstance(value, bool | int | float | str) else None
+
+
+# ------------------------------------------------------------------------------------------------------- the check
+
+
+@dataclass(slots=True)
+class Tally:
+    """How many calls have the bytes seen, and the names of those that have not."""
+
+    calls: int = 0
+    equal: int = 0
+    #: Operators whose cost has other bytes, with a call of each; and those without a cost.
+    other: Counter[str] = field(default_factory=Counter)
+    without: Counter[str] = field(default_factory=Counter)
+    samples: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def share(self) -> float:
+        """Calls that are equal, of all."""
+        return self.equal / self.calls if self.calls else 1.0
+
+    def __iadd__(self, more: Tally) -> Tally:
+        self.calls += more.calls
+        self.equal += more.equal
+        self.other += more.other
+        self.without += more.without
+        self.samples = more.samples | self.samples
+        return self
+
+
+def compare(calls: Iterable[Call], cost: Callable[[str, Signature], Cost | None]) -> Tally:
+    """The bytes of each call beside those of its cost."""
+    tally = Tally()
+    for call in calls:
+        if call.operator.startswith(("profiler::", "prim::")):
+            continue
+        found = cost(call.operator, call.signature)
+        tally.calls += 1
+        if call.equals(found):
+            tally.equal += 1
+            continue
+        (tally.without if found is None else tally.other)[call.operator] += 1
+        tally.samples.setdefault(call.operator, f"{call}; cost {found}")
+    return tally

@@ -17,6 +17,7 @@ from opanatomy.capture.recorder import Options, Subject, record_step
 from opanatomy.capture.workload import prepare
 from opanatomy.model import Anatomy, OperatorClass, Phase, Workload
 from opanatomy.pipeline import analyze_trace
+from tests.observer import EXCEPTIONS
 from tests.tiny import TINY, tiny_request
 
 
@@ -129,6 +130,8 @@ def test_contractions_equal_torchs_counter(
     unknown = [row.operator for row in anatomy.operators if row.operator_class is OperatorClass.UNKNOWN]
     assert unknown == []
     assert anatomy.ledger.unknown_ns == 0
+    without_cost = {row.operator for row in anatomy.operators if row.flops is None}
+    assert without_cost <= EXCEPTIONS.keys()
 
 
 @pytest.mark.parametrize("kind", ["non-reentrant", "reentrant"])

@@ -12,12 +12,16 @@ import torch.nn.functional as F
 
 from opanatomy.cost import cost
 from opanatomy.cost.elementwise import MAPS
-from tests.observer import READS_LESS, WRITES_OTHER, Call, Observer
+from tests.observer import Call, Observer
 
 aten = torch.ops.aten
 torch.set_num_threads(1)
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float64, torch.int64, torch.bool)
+
+
+#: Adam passes the gradient twice; a trace does not say that both are one tensor.
+SQUARES = ("aten::addcmul_", "aten::_foreach_addcmul_")
 
 
 def observe(run: Callable[[], Any]) -> list[Call]:
@@ -30,19 +34,12 @@ def observe(run: Callable[[], Any]) -> list[Call]:
 
 
 def assert_same_bytes(calls: Iterable[Call]) -> None:
-    """Each call has a cost, with the bytes seen; a named exception may read less or write otherwise."""
+    """Each call has a cost, with the bytes seen."""
     for call in calls:
-        if call.operator.startswith("profiler::"):
-            continue
-        found = cost(call.operator, call.signature)
-        text = f"{call.operator}({call.signature})"
-        assert found is not None, text
-        if call.operator in READS_LESS:
-            assert found.read_bytes <= call.read_bytes, text
-        else:
-            assert found.read_bytes == call.read_bytes, text
-        if call.operator not in WRITES_OTHER:
-            assert found.written_bytes == call.written_bytes, text
+        if not call.operator.startswith("profiler::"):
+            found = cost(call.operator, call.signature, "cpu")
+            twice = call.operator in SQUARES and found is not None and found.read_bytes > call.read_bytes
+            assert twice or call.equals(found), f"{call}; cost {found}"
 
 
 # ---------------------------------------------------------------------------------------------------------------- maps
@@ -317,7 +314,9 @@ CALLS: dict[str, Callable[[], Any]] = {
     ),
     "scatter": lambda: (
         aten.index_put(_f(3, 4), [_i(0, 2)], _f(2, 4), True), aten.index_put_(_f(3, 4), [_i(0, 2)], _f()),
-        aten.index_put(_f(3, 4), [_f(3) > 0.5], _f()), aten.index_add(_f(3, 4), 0, _i(0, 2), _f(2, 4)),
+        aten.index_put(_f(3, 4), [_f(3) > 0.5], _f()), aten.index_put_(_f(3, 4), [_f(3) > -1], _f(3, 4), True),
+        aten.index_put_(_f(3, 4), [_f(3) > 2], _f(0, 4)), aten.masked_scatter_backward(_f(3), _f(3) > 0.5, [3]),
+        aten.index_add(_f(3, 4), 0, _i(0, 2), _f(2, 4)),
         aten.index_add_(_f(3, 4), 0, _i(0, 2), _f(2, 4), alpha=2), aten.index_copy(_f(3, 4), 0, _i(0, 2), _f(2, 4)),
         aten.index_fill_(_f(3, 4), 0, _i(0, 2), 1), aten.scatter(_f(3, 4), 1, _i(0, 2)[None], 1.0),
         aten.scatter_(_f(3, 4), 1, _i(0, 2)[None], _f(1, 2)), aten.scatter_add(_f(3, 4), 1, _i(0, 2)[None], _f(1, 2)),
@@ -346,6 +345,24 @@ CALLS: dict[str, Callable[[], Any]] = {
         aten.upsample_bilinear2d_backward(_f(2, 3, 7, 7), [7, 7], [2, 3, 4, 5], False),
         aten.grid_sampler_2d(_f(2, 3, 4, 5), _f(2, 6, 7, 2), 0, 0, False), F.pixel_shuffle(_f(2, 4, 3, 3), 2),
     ),
+    "others": lambda: (
+        F.bilinear(_f(3, 4), _f(3, 5), _f(6, 4, 5)), aten._cdist_forward(_f(2, 3, 4), _f(2, 5, 4), 2.0, None),
+        aten._cdist_forward(_f(3, 4), _f(5, 4), 1.0, None), F.pdist(_f(5, 4)),
+        aten._cdist_backward(_f(3, 5), _f(3, 4), _f(5, 4), 2.0, _f(3, 5)),
+        aten.linalg_solve_triangular(_f(2, 4, 4), _f(2, 4, 3), upper=True),
+        torch.fft.fft(_f(3, 8)), torch.fft.rfft(_f(3, 8)), torch.fft.irfft(torch.fft.rfft(_f(3, 8))),
+        torch.fft.fft2(_f(3, 8, 4)), aten.kthvalue(_f(3, 4), 2), aten.equal(_f(3), _f(3)),
+        F.adaptive_max_pool2d(_f(2, 3, 9, 8), 2),
+        aten.adaptive_max_pool2d_backward(
+            _f(2, 3, 2, 2), _f(2, 3, 9, 8), torch.zeros(2, 3, 2, 2, dtype=torch.int64)
+        ),
+        aten.grid_sampler_2d_backward(
+            _f(2, 3, 6, 7), _f(2, 3, 4, 5), _f(2, 6, 7, 2), 0, 0, False, [True, True]
+        ),
+        aten._weight_int8pack_mm(
+            _f(3, 32, dtype=torch.bfloat16), torch.ones(16, 32, dtype=torch.int8), _f(16, dtype=torch.bfloat16)
+        ),
+    ),
     # attention
     "flash on the CPU": lambda: aten._scaled_dot_product_flash_attention_for_cpu(
         _f(2, 4, 6, 8), _f(2, 4, 5, 8), _f(2, 4, 5, 8)
@@ -359,6 +376,24 @@ CALLS: dict[str, Callable[[], Any]] = {
 @pytest.mark.parametrize("name", CALLS)
 def test_bytes_are_those_of_the_real_tensors(name: str) -> None:
     assert_same_bytes(observe(CALLS[name]))
+
+
+def test_a_recurrent_layer_moves_all_but_its_workspace() -> None:
+    lstm = torch.nn.LSTM(8, 16, 2, batch_first=True, bidirectional=True)
+    with Observer() as observer:
+        lstm(_f(2, 5, 8))[0].sum().backward()
+    layers = [call for call in observer.calls if call.operator.startswith("aten::mkldnn_rnn_layer")]
+    assert len(layers) == 8
+    for call in layers:
+        found = cost(call.operator, call.signature, "cpu")
+        assert found is not None, call
+        backward = call.operator.endswith("backward")
+        inputs = 8 if call.signature.tensor(0).shape[-1] == 8 else 32
+        assert found.flops == (1 + backward) * 2 * 5 * 2 * 64 * (inputs + 16)
+        if not backward:
+            # the workspace is oneDNN's own
+            assert found.read_bytes == call.read_bytes
+            assert found.written_bytes == 4 * (5 * 2 * 16 + 2 * 2 * 16) < call.written_bytes
 
 
 def test_observer_sees_a_broadcast_once() -> None:

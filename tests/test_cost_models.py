@@ -9,21 +9,11 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from opanatomy.capture.quiet import quiet_libraries
+from opanatomy.capture.workload import prepare
 from opanatomy.cost import cost
-from tests.observer import READS_LESS, WRITES_OTHER, Observer
+from tests.observer import EXCEPTIONS, Call, Observer, Tally, compare
 from tests.tiny import TINY, tiny_request
-
-torch.set_num_threads(1)
-
-#: Operators whose size is in the data, not in the shapes.
-DATA_DEPENDENT = {
-    "aten::nonzero": "how many elements are not 0",
-    "aten::masked_select": "how many elements the mask keeps",
-    "aten::index": "how many elements a boolean mask keeps",
-    "aten::index_put_": "how many elements a boolean mask keeps",
-    "aten::_ctc_loss": "the longest target; a trace has the inner call with lengths as lists",
-    "aten::_unique2": "how many elements differ",
-}
 
 #: torch 2.13 counts these wrongly: `groups` of a convolution backward.
 TORCH_WRONG = {"aten::convolution_backward"}
@@ -31,65 +21,84 @@ TORCH_WRONG = {"aten::convolution_backward"}
 VARIANTS = {
     "eager": {"attention": "eager"},
     "sdpa": {"attention": "sdpa"},
-    "bfloat16": {"dtype": "bfloat16"},
+    "eager bfloat16": {"attention": "eager", "dtype": "bfloat16"},
+    "sdpa bfloat16": {"attention": "sdpa", "dtype": "bfloat16"},
     "autocast": {},
     "checkpointing": {"checkpointing": "non-reentrant"},
 }
+FOUR = ("eager", "sdpa", "eager bfloat16", "sdpa bfloat16")
+#: These choose no attention: they have none, or one of their own.
+OWN_ATTENTION = ("deberta", "mamba", "resnet")
+
+#: Least share of equal calls. One call in 130 of the tiny wav2vec2 has a size that is data: its time mask and its loss.
+LEAST = {"facebook/wav2vec2-base-960h": 0.99}
 
 
-def _run(name: str, variant: str) -> tuple[Observer, Counter[str]]:
+def step(name: str, variant: str) -> tuple[list[Call], Counter[str]]:
     """One step of the tiny model: what the observer saw, and torch's FLOPs by operator."""
-    from opanatomy.capture.workload import prepare
-
-    prepared = prepare(tiny_request(name, **VARIANTS[variant]))
+    options = dict(VARIANTS[variant])
+    if any(word in name for word in OWN_ATTENTION):
+        options.pop("attention", None)
+    prepared = prepare(tiny_request(name, **options))
     autocast = torch.autocast("cpu", torch.bfloat16, enabled=variant == "autocast")
-    with warnings.catch_warnings():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with warnings.catch_warnings(), quiet_libraries():
         warnings.simplefilter("ignore")
         assert isinstance(prepared.inputs, dict)
         with FlopCounterMode(display=False) as counter, Observer() as observer, autocast:
             prepared.module(**prepared.inputs).loss.backward()
+    torch.set_num_threads(threads)
     flops = counter.get_flop_counts()["Global"]
-    return observer, Counter({f"aten::{str(op).split('.')[-1]}": count for op, count in flops.items()})
+    return observer.calls, Counter({f"aten::{str(op).split('.')[-1]}": count for op, count in flops.items()})
 
 
-def _check(name: str, variant: str) -> None:
-    observer, theirs = _run(name, variant)
+def on_cpu(calls: list[Call]) -> Tally:
+    return compare(calls, lambda operator, signature: cost(operator, signature, "cpu"))
+
+
+def check(name: str, variant: str) -> Tally:
+    """Every call that is not named as an exception is equal; contractions are torch's."""
+    calls, theirs = step(name, variant)
+    tally = on_cpu(calls)
+    unexpected = {**tally.other, **tally.without}.keys() - EXCEPTIONS
+    assert not unexpected, [tally.samples[operator] for operator in unexpected]
     ours: Counter[str] = Counter()
-    for call in observer.calls:
-        found = cost(call.operator, call.signature)
-        text = f"{call.operator}({call.signature})"
-        if found is None:
-            assert call.operator in DATA_DEPENDENT, text
-            continue
-        ours[call.operator] += found.flops
-        if call.operator in READS_LESS:
-            assert found.read_bytes <= call.read_bytes, text
-        else:
-            assert found.read_bytes == call.read_bytes, text
-        if call.operator not in WRITES_OTHER:
-            assert found.written_bytes == call.written_bytes, text
+    for call in calls:
+        found = cost(call.operator, call.signature, "cpu")
+        ours[call.operator] += found.flops if found else 0
     for operator, flops in theirs.items():
         if operator not in TORCH_WRONG:
             assert ours[operator] == flops, operator
+    return tally
 
 
-@pytest.mark.parametrize("variant", ["eager", "autocast"])
 @pytest.mark.parametrize("name", TINY)
-def test_every_operator_of_a_step(name: str, variant: str) -> None:
-    _check(name, variant)
+def test_every_call_of_a_step(name: str) -> None:
+    tally = Tally()
+    for variant in FOUR:
+        tally += check(name, variant)
+    print(f"{name}: {tally.equal} of {tally.calls} calls equal, {100 * tally.share:.2f} %")
+    assert tally.calls > 500
+    assert tally.share >= LEAST.get(name, 0.995), tally
 
 
-@pytest.mark.parametrize(
-    ("name", "variant"),
-    [
-        ("google-bert/bert-base-uncased", "sdpa"),
-        ("google-bert/bert-base-uncased", "bfloat16"),
-        ("google-bert/bert-base-uncased", "checkpointing"),
-        ("Qwen/Qwen3-0.6B", "sdpa"),
-        ("mistralai/Mixtral-8x7B-v0.1", "bfloat16"),
-        ("microsoft/resnet-50", "bfloat16"),
-        ("openai/whisper-small", "sdpa"),
-    ],
-)
-def test_other_ways_to_run_it(name: str, variant: str) -> None:
-    _check(name, variant)
+@pytest.mark.parametrize("name", TINY)
+def test_every_call_under_autocast(name: str) -> None:
+    assert check(name, "autocast").share >= LEAST.get(name, 0.995)
+
+
+@pytest.mark.parametrize("name", ["google-bert/bert-base-uncased", "Qwen/Qwen3-0.6B"])
+def test_every_call_with_checkpointing(name: str) -> None:
+    assert check(name, "checkpointing").share >= 0.995
+
+
+def test_statistics_are_those_of_an_accelerator_unless_it_is_the_cpu() -> None:
+    calls, _ = step("google-bert/bert-base-uncased", "sdpa bfloat16")
+    norm = next(call for call in calls if call.operator == "aten::native_layer_norm")
+    here, there = cost(norm.operator, norm.signature, "cpu"), cost(norm.operator, norm.signature)
+    assert here is not None
+    assert there is not None
+    assert norm.equals(here)
+    rows = norm.signature.tensor(0).numel // norm.signature.tensor(0).shape[-1]
+    assert there.written_bytes - here.written_bytes == 2 * rows * (4 - 2)

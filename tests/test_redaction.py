@@ -120,6 +120,7 @@ def test_tokens_are_left_out_of_events(tmp_path: Path, secret: str) -> None:
 def test_escapes_and_repeated_keys_hide_nothing(tmp_path: Path) -> None:
     escaped = "".join(f"\\u{ord(character):04x}" for character in HUGGING_FACE)
     events = [
+        '{"ph":"X","cat":"cpu_op","name":"aten::mm","pid":1,"tid":1,"ts":1,"dur":1}',
         f'{{"ph":"i","ts":1,"name":"{escaped}"}}',
         f'{{"ph":"i","ts":2,"name":"{HUGGING_FACE}","name":"harmless"}}',
         f'{{"ph":"i","ts":3,"args":{{"a":"{GITHUB}","a":1}}}}',

@@ -62,7 +62,7 @@ def with_rank(anatomy: Anatomy, metadata: Mapping[str, object]) -> Anatomy:
 
 def _number(told: object, key: str) -> int | None:
     value = told.get(key) if isinstance(told, dict) else None
-    if isinstance(value, str) and value.isdigit():
+    if isinstance(value, str) and value.isdecimal() and len(value) < 14:
         value = int(value)
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 40 else None
 

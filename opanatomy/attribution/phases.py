@@ -25,7 +25,7 @@ FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, OTHER = (
 _NODE = re.compile(r"^autograd::engine::evaluate_function: |^torch::autograd::|^\w+Backward\d*$")
 _OPTIMIZER = re.compile(r"^Optimizer\.step#|^aten::_amp_|^## ?optimizer ?##$|optimizer_step|^OptimizerStep")
 _OTHER = re.compile(r"^Optimizer\.zero_grad#|^enumerate\(DataLoader\)|^## ?zero_grad ?##$")
-_STEP = re.compile(r"^ProfilerStep#?(\d+)$")
+_STEP = re.compile(r"^ProfilerStep#?(\d{1,18})$")
 _FORWARD_THREAD = 0
 _NEVER = -(2**63)
 

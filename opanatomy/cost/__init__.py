@@ -13,21 +13,33 @@ in silence, never a guess. A formula of your own is one decorated function:
 from opanatomy.cost import (
     activation,
     attention,
+    attention_packages,
+    compiled,
     contraction,
     convolution,
     creation,
+    distance,
     elementwise,
+    fourier,
     indexing,
+    libraries,
     loss,
     movement,
     normalization,
     optimizer,
     pooling,
+    quantized,
+    recommender,
+    recurrent,
     reduction,
+    scan,
+    synchronized,
 )
-from opanatomy.cost.registry import cost, describe, formula, operators
+from opanatomy.cost.registry import cost, describe, formula, has_formula, operators, pattern
 
 __all__ = [
-    "activation", "attention", "contraction", "convolution", "cost", "creation", "describe", "elementwise", "formula",
-    "indexing", "loss", "movement", "normalization", "operators", "optimizer", "pooling", "reduction",
+    "activation", "attention", "attention_packages", "compiled", "contraction", "convolution", "cost", "creation",
+    "describe", "distance", "elementwise", "formula", "fourier", "has_formula", "indexing", "libraries", "loss",
+    "movement", "normalization", "operators", "optimizer", "pattern", "pooling", "quantized", "recommender",
+    "recurrent", "reduction", "scan", "synchronized",
 ]  # fmt: skip

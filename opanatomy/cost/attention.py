@@ -60,7 +60,8 @@ def packed(q: Tensor, k: Tensor, v: Tensor, offsets: Tensor, longest_q: Argument
     return Sizes(b=b, h=h, s=s, t=t, d=d, dv=dv)
 
 
-def _forward(sizes: Sizes, causal: bool, read_bytes: int, written_bytes: int) -> Cost:
+def forward_cost(sizes: Sizes, causal: bool, read_bytes: int, written_bytes: int) -> Cost:
+    """The cost of a forward of these sizes that moves these bytes."""
     flops = 2 * sizes.scores * (sizes.d + sizes.dv)
     return Cost(
         flops=flops,
@@ -71,7 +72,8 @@ def _forward(sizes: Sizes, causal: bool, read_bytes: int, written_bytes: int) ->
     )
 
 
-def _backward(sizes: Sizes, causal: bool, read_bytes: int, written_bytes: int) -> Cost:
+def backward_cost(sizes: Sizes, causal: bool, read_bytes: int, written_bytes: int) -> Cost:
+    """The cost of a backward of these sizes that moves these bytes."""
     # scores again (d), gradient of the probabilities (dv) and of the value (dv), of the query (d) and the key (d)
     flops = 2 * sizes.scores * (3 * sizes.d + 2 * sizes.dv)
     return Cost(
@@ -83,19 +85,20 @@ def _backward(sizes: Sizes, causal: bool, read_bytes: int, written_bytes: int) -
     )
 
 
-def _output(sizes: Sizes, q: Tensor, statistics: int | None = None) -> int:
+def output_bytes(sizes: Sizes, q: Tensor, statistics: int | None = None) -> int:
     """Bytes of the result and of the float32 log-sum-exp, `statistics` elements a head."""
     rows = sizes.b * sizes.h
     width = sizes.s if statistics is None else statistics
     return fresh((rows, sizes.s, sizes.dv), q.dtype) + fresh((rows, width), "float32")
 
 
-def _gradients(*tensors: Tensor | None) -> int:
+def gradient_bytes(*tensors: Tensor | None) -> int:
     """Bytes of new tensors like `tensors`."""
     return sum(fresh(x.shape, x.dtype) for x in tensors if x is not None)
 
 
-def _qkv(signature: Signature, start: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+def query_key_value(signature: Signature, start: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+    """The three tensors from `start` on."""
     return signature.tensor(start), signature.tensor(start + 1), signature.tensor(start + 2)
 
 
@@ -105,19 +108,19 @@ def _qkv(signature: Signature, start: int = 0) -> tuple[Tensor, Tensor, Tensor]:
 @formula("aten::_scaled_dot_product_flash_attention")
 def flash(signature: Signature) -> Cost:
     """`4 * b * h * s * t * d` for q (b, h, s, d), k and v (b, h_kv, t, d); half of it kept for a causal call."""
-    q, k, v = _qkv(signature)
+    q, k, v = query_key_value(signature)
     # the overload with three scales of fp8 has them before dropout_p
     causal = signature.get(7) if optional(signature, 3) is not None else signature.get(4)
     sizes = heads_first(q, k, v)
-    return _forward(sizes, flag(causal), read(q, k, v), _output(sizes, q))
+    return forward_cost(sizes, flag(causal), read(q, k, v), output_bytes(sizes, q))
 
 
 @formula("aten::_scaled_dot_product_flash_attention_for_cpu")
 def flash_cpu(signature: Signature) -> Cost:
     """`4 * b * h * s * t * d`; reads the mask too. torch.utils.flop_counter counts 0 here (pytorch#195460)."""
-    q, k, v = _qkv(signature)
+    q, k, v = query_key_value(signature)
     sizes = heads_first(q, k, v)
-    return _forward(sizes, flag(signature.get(4)), read(q, k, v, optional(signature, 5)), _output(sizes, q))
+    return forward_cost(sizes, flag(signature.get(4)), read(q, k, v, optional(signature, 5)), output_bytes(sizes, q))
 
 
 @formula("aten::_scaled_dot_product_efficient_attention", "aten::_scaled_dot_product_cudnn_attention")
@@ -126,28 +129,30 @@ def efficient(signature: Signature) -> Cost:
 
     The log-sum-exp is written for training only.
     """
-    q, k, v = _qkv(signature)
+    q, k, v = query_key_value(signature)
     sizes = heads_first(q, k, v)
     width = sizes.s if flag(signature.get(4)) else 0
-    return _forward(sizes, flag(signature.get(6)), read(q, k, v, optional(signature, 3)), _output(sizes, q, width))
+    return forward_cost(
+        sizes, flag(signature.get(6)), read(q, k, v, optional(signature, 3)), output_bytes(sizes, q, width)
+    )
 
 
 @formula("aten::_scaled_dot_product_fused_attention_overrideable")
 def overrideable(signature: Signature) -> Cost:
     """`4 * b * h * s * t * d`: (q, k, v, bias, dropout_p, is_causal)."""
-    q, k, v = _qkv(signature)
+    q, k, v = query_key_value(signature)
     sizes = heads_first(q, k, v)
-    return _forward(sizes, flag(signature.get(5)), read(q, k, v, optional(signature, 3)), _output(sizes, q))
+    return forward_cost(sizes, flag(signature.get(5)), read(q, k, v, optional(signature, 3)), output_bytes(sizes, q))
 
 
 def _usual_backward(signature: Signature, causal: Argument, bias: Tensor | None, bias_wanted: bool = False) -> Cost:
     """(grad, q, k, v, ...): what a backward below scaled_dot_product_attention reads and writes."""
-    grad, (q, k, v) = signature.tensor(0), _qkv(signature, 1)
+    grad, (q, k, v) = signature.tensor(0), query_key_value(signature, 1)
     sizes = heads_first(q, k, v)
     # the output and its log-sum-exp were saved by the forward
-    saved = _output(sizes, q)
-    written = _gradients(q, k, v, bias if bias_wanted else None)
-    return _backward(sizes, flag(causal), read(grad, q, k, v, bias) + saved, written)
+    saved = output_bytes(sizes, q)
+    written = gradient_bytes(q, k, v, bias if bias_wanted else None)
+    return backward_cost(sizes, flag(causal), read(grad, q, k, v, bias) + saved, written)
 
 
 @formula("aten::_scaled_dot_product_flash_attention_backward")
@@ -185,28 +190,29 @@ def overrideable_backward(signature: Signature) -> Cost:
 # -------------------------------------------------------------------------------------------------- heads third, packed
 
 
-def _flexible(q: Tensor, k: Tensor, v: Tensor, offsets: Tensor | None, longest: tuple[Argument, Argument]) -> Sizes:
+def flexible(q: Tensor, k: Tensor, v: Tensor, offsets: Tensor | None, longest: tuple[Argument, Argument]) -> Sizes:
+    """Sizes of (b, s, h, d), or with `offsets` of sequences behind each other."""
     return heads_third(q, k, v) if offsets is None else packed(q, k, v, offsets, *longest)
 
 
 @formula("aten::_flash_attention_forward")
 def flash_heads_third(signature: Signature) -> Cost:
     """`4 * b * h * s * t * d` for (b, s, h, d), or (total, h, d) with equally long sequences; others are unknown."""
-    q, k, v = _qkv(signature)
+    q, k, v = query_key_value(signature)
     offsets = optional(signature, 3)
-    sizes = _flexible(q, k, v, offsets, (signature.get(5), signature.get(6)))
+    sizes = flexible(q, k, v, offsets, (signature.get(5), signature.get(6)))
     moved = read(q, k, v, offsets, optional(signature, 4))
-    return _forward(sizes, flag(signature.get(8)), moved, _output(sizes, q))
+    return forward_cost(sizes, flag(signature.get(8)), moved, output_bytes(sizes, q))
 
 
 @formula("aten::_flash_attention_backward")
 def flash_heads_third_backward(signature: Signature) -> Cost:
     """`10 * b * h * s * t * d`, five products."""
-    grad, (q, k, v) = signature.tensor(0), _qkv(signature, 1)
+    grad, (q, k, v) = signature.tensor(0), query_key_value(signature, 1)
     offsets = optional(signature, 6)
-    sizes = _flexible(q, k, v, offsets, (signature.get(8), signature.get(9)))
-    moved = read(grad, q, k, v, offsets, optional(signature, 7)) + _output(sizes, q)
-    return _backward(sizes, flag(signature.get(11)), moved, _gradients(q, k, v))
+    sizes = flexible(q, k, v, offsets, (signature.get(8), signature.get(9)))
+    moved = read(grad, q, k, v, offsets, optional(signature, 7)) + output_bytes(sizes, q)
+    return backward_cost(sizes, flag(signature.get(11)), moved, gradient_bytes(q, k, v))
 
 
 def _mask_type(value: Argument) -> bool:
@@ -217,64 +223,39 @@ def _mask_type(value: Argument) -> bool:
 @formula("aten::_efficient_attention_forward")
 def efficient_heads_third(signature: Signature) -> Cost:
     """`4 * b * h * s * t * d` for (b, s, h, d), or sequences of equal length behind each other; others are unknown."""
-    q, k, v = _qkv(signature)
+    q, k, v = query_key_value(signature)
     bias, offsets = optional(signature, 3), optional(signature, 4)
-    sizes = _flexible(q, k, v, offsets, (signature.get(6), signature.get(7)))
+    sizes = flexible(q, k, v, offsets, (signature.get(6), signature.get(7)))
     width = sizes.s if flag(signature.get(10)) else 0
     moved = read(q, k, v, bias, offsets, optional(signature, 5))
-    return _forward(sizes, _mask_type(signature.get(9)), moved, _output(sizes, q, width))
+    return forward_cost(sizes, _mask_type(signature.get(9)), moved, output_bytes(sizes, q, width))
 
 
 @formula("aten::_efficient_attention_backward")
 def efficient_heads_third_backward(signature: Signature) -> Cost:
     """`10 * b * h * s * t * d`, five products; writes the gradient of the bias where it is asked for."""
-    grad, (q, k, v), bias = signature.tensor(0), _qkv(signature, 1), optional(signature, 4)
+    grad, (q, k, v), bias = signature.tensor(0), query_key_value(signature, 1), optional(signature, 4)
     offsets = optional(signature, 6)
-    sizes = _flexible(q, k, v, offsets, (signature.get(8), signature.get(9)))
-    moved = read(grad, q, k, v, bias, offsets, optional(signature, 7)) + _output(sizes, q)
-    written = _gradients(q, k, v, bias if flag(signature.get(15)) else None)
-    return _backward(sizes, _mask_type(signature.get(14)), moved, written)
+    sizes = flexible(q, k, v, offsets, (signature.get(8), signature.get(9)))
+    moved = read(grad, q, k, v, bias, offsets, optional(signature, 7)) + output_bytes(sizes, q)
+    written = gradient_bytes(q, k, v, bias if flag(signature.get(15)) else None)
+    return backward_cost(sizes, _mask_type(signature.get(14)), moved, written)
 
 
-# ------------------------------------------------------------------------------------------ the flash-attn package
+@formula("aten::_cudnn_attention_forward")
+def cudnn_heads_first(signature: Signature) -> Cost:
+    """`4 * b * h * s * t * d`: (q, k, v, bias, offsets, offsets, max_q, max_k, compute_log_sumexp, p, is_causal)."""
+    q, k, v = query_key_value(signature)
+    if optional(signature, 4) is not None:
+        raise Unknown("the lengths of the sequences")
+    sizes = heads_first(q, k, v)
+    width = sizes.s if flag(signature.get(8)) else 0
+    return forward_cost(
+        sizes, flag(signature.get(10)), read(q, k, v, optional(signature, 3)), output_bytes(sizes, q, width)
+    )
 
 
-@formula("flash_attn::_flash_attn_forward")
-def package_forward(signature: Signature) -> Cost:
-    """`4 * b * h * s * t * d` for (b, s, h, d): (q, k, v, dropout_p, softmax_scale, causal, ...)."""
-    q, k, v = _qkv(signature)
-    sizes = heads_third(q, k, v)
-    return _forward(sizes, flag(signature.get(5)), read(q, k, v), _output(sizes, q))
-
-
-@formula("flash_attn::_flash_attn_backward")
-def package_backward(signature: Signature) -> Cost:
-    """`10 * b * h * s * t * d`: (grad, q, k, v, out, lse, dq, dk, dv, dropout_p, softmax_scale, causal, ...)."""
-    grad, (q, k, v) = signature.tensor(0), _qkv(signature, 1)
-    sizes = heads_third(q, k, v)
-    return _backward(sizes, flag(signature.get(11)), read(grad, q, k, v) + _output(sizes, q), _gradients(q, k, v))
-
-
-@formula("flash_attn::_flash_attn_varlen_forward")
-def package_packed_forward(signature: Signature) -> Cost:
-    """`4 * b * h * s * t * d` for equally long sequences behind each other; others are unknown.
-
-    (q, k, v, cu_seqlens_q, cu_seqlens_k, max_q, max_k, dropout_p, softmax_scale, causal, ...)
-    """
-    q, k, v = _qkv(signature)
-    offsets = signature.tensor(3)
-    sizes = packed(q, k, v, offsets, signature.get(5), signature.get(6))
-    return _forward(sizes, flag(signature.get(9)), read(q, k, v, offsets, signature.tensor(4)), _output(sizes, q))
-
-
-@formula("flash_attn::_flash_attn_varlen_backward")
-def package_packed_backward(signature: Signature) -> Cost:
-    """`10 * b * h * s * t * d` for equally long sequences behind each other; others are unknown.
-
-    (grad, q, k, v, out, lse, dq, dk, dv, cu_seqlens_q, cu_seqlens_k, max_q, max_k, dropout_p, softmax_scale, causal)
-    """
-    grad, (q, k, v) = signature.tensor(0), _qkv(signature, 1)
-    offsets = signature.tensor(9)
-    sizes = packed(q, k, v, offsets, signature.get(11), signature.get(12))
-    moved = read(grad, q, k, v, offsets, signature.tensor(10)) + _output(sizes, q)
-    return _backward(sizes, flag(signature.get(15)), moved, _gradients(q, k, v))
+@formula("aten::_cudnn_attention_backward")
+def cudnn_heads_first_backward(signature: Signature) -> Cost:
+    """`10 * b * h * s * t * d`, five products."""
+    return _usual_backward(signature, signature.get(14), optional(signature, 8))

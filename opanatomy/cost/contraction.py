@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from math import prod
 
-from opanatomy.cost.operands import Shape, Unknown, broadcast, fresh, optional, read, result, scalar_type
+from opanatomy.cost.operands import (
+    Shape,
+    Unknown,
+    broadcast,
+    flag,
+    fresh,
+    integers,
+    optional,
+    read,
+    result,
+    scalar_type,
+    tensors,
+)
 from opanatomy.cost.registry import formula
 from opanatomy.model import Cost, Signature, Tensor
 
@@ -133,6 +145,61 @@ def scaled_mm(signature: Signature) -> Cost:
     return Cost(flops=flops, read_bytes=moved, written_bytes=fresh(shape, dtype))
 
 
+@formula("aten::_scaled_mm_v2")
+def scaled_mm_v2(signature: Signature) -> Cost:
+    """`2 * m * n * k` for fp8 (m, k) @ (k, n); the scales are lists: (a, b, scales, ..., scales, ..., bias, dtype)."""
+    a, b = signature.tensor(0), signature.tensor(1)
+    shape, flops = product_shape(a.shape, b.shape)
+    dtype = scalar_type(signature.get(9)) or a.dtype
+    moved = read(a, b, tensors(signature.get(2)), tensors(signature.get(5)), optional(signature, 8))
+    return Cost(flops=flops, read_bytes=moved, written_bytes=fresh(shape, dtype))
+
+
+@formula("aten::_scaled_grouped_mm_v2")
+def scaled_grouped_mm_v2(signature: Signature) -> Cost:
+    """`2 * rows * n * k` over all groups, as _grouped_mm; the scales are lists."""
+    scales = (*tensors(signature.get(2)), *tensors(signature.get(5)))
+    rest = (optional(signature, 8), optional(signature, 9), scalar_type(signature.get(10)))
+    return grouped_mm(Signature((signature.tensor(0), signature.tensor(1), *scales, *rest)))
+
+
+@formula("aten::_weight_int8pack_mm")
+def int8_weight_mm(signature: Signature) -> Cost:
+    """`2 * m * n * k` for x (m, k), int8 weight (n, k) and a scale a row."""
+    x, weight = signature.tensor(0), signature.tensor(1)
+    shape, flops = product_shape(x.shape, weight.shape[::-1])
+    return Cost(flops=flops, read_bytes=read(x, weight, signature.tensor(2)), written_bytes=fresh(shape, x.dtype))
+
+
+@formula("aten::_weight_int4pack_mm", "aten::_weight_int4pack_mm_for_cpu")
+def int4_weight_mm(signature: Signature) -> Cost:
+    """`2 * m * n * k` for x (m, k), a packed 4-bit weight, and scales and zeros (k / group, n, 2)."""
+    x, weight, scales = signature.tensor(0), signature.tensor(1), signature.tensor(3)
+    (m, k), n = x.shape, scales.shape[1]
+    return Cost(flops=2 * m * n * k, read_bytes=read(x, weight, scales), written_bytes=fresh((m, n), x.dtype))
+
+
+@formula("aten::_trilinear")
+def trilinear(signature: Signature) -> Cost:
+    """3 for each place of the three tensors' common index space: two multiplies and an add, as torch computes it.
+
+    (a, b, c, expand_a, expand_b, expand_c, summed dimensions, ...): new dimensions are at the places of `expand`.
+    """
+    spread = [_with_ones(signature.tensor(at).shape, integers(signature.get(at + 3))) for at in range(3)]
+    shape, summed = broadcast(*spread), integers(signature.get(6))
+    out = tuple(size for place, size in enumerate(shape) if place not in summed)
+    operands = [signature.tensor(at) for at in range(3)]
+    written = fresh(out, operands[0].dtype)
+    return Cost(flops=3 * prod(shape), read_bytes=read(*operands), written_bytes=written)
+
+
+def _with_ones(shape: Shape, places: Shape) -> Shape:
+    spread = list(shape)
+    for place in sorted(places):
+        spread.insert(place, 1)
+    return tuple(spread)
+
+
 @formula("aten::_grouped_mm", "aten::_scaled_grouped_mm")
 def grouped_mm(signature: Signature) -> Cost:
     """`2 * rows * n * k` summed over the groups; which row is in which group (`offs`) changes nothing.
@@ -164,3 +231,21 @@ def _grouped_shape(a: Shape, b: Shape, groups: int | None) -> tuple[Shape, int]:
     if {len(a), len(b)} == {2, 3}:
         return (m, n), 2 * m * n * k
     raise Unknown(f"{a} @ {b}")
+
+
+@formula("aten::linalg_solve_triangular")
+def solve_triangular(signature: Signature) -> Cost:
+    """`m * m * n` for each (m, m) X = (m, n), with ones on the diagonal `m * (m - 1) * n`.
+
+    Row i takes i multiply-adds and a division for each column; (a, b, upper, left, unitriangular). Source: the count of
+    BLAS trsm.
+    """
+    a, b = signature.tensor(0), signature.tensor(1)
+    batch = broadcast(a.shape[:-2], b.shape[:-2])
+    m, rows, columns = a.shape[-1], *b.shape[-2:]
+    left = flag(signature.get(3))
+    if a.shape[-2] != m or m != (rows if left else columns):
+        raise Unknown(f"{a} and {b}")
+    per_column = m * (m - 1) if flag(signature.get(4)) else m * m
+    flops = prod(batch) * per_column * (columns if left else rows)
+    return Cost(flops=flops, read_bytes=read(a, b), written_bytes=fresh((*batch, rows, columns), b.dtype))

@@ -8,7 +8,20 @@ from __future__ import annotations
 
 from math import prod
 
-from opanatomy.cost.operands import Shape, Unknown, axis, broadcast, flag, fresh, integer, item, moved, optional, read
+from opanatomy.cost.operands import (
+    Shape,
+    Unknown,
+    axis,
+    broadcast,
+    flag,
+    fresh,
+    integer,
+    item,
+    moved,
+    optional,
+    read,
+    sizes,
+)
 from opanatomy.cost.registry import formula
 from opanatomy.model import Argument, Cost, Signature, Tensor
 
@@ -80,11 +93,21 @@ def index(signature: Signature) -> Cost:
 # ------------------------------------------------------------------------------------------------------------- scatter
 
 
+def _put(x: Tensor, indices: Argument, values: Tensor) -> tuple[int, tuple[Tensor, ...]]:
+    """As `indexed`; for one mask of booleans the values say how many elements there are, unless they broadcast."""
+    mask = indices[0] if isinstance(indices, tuple) and len(indices) == 1 else None
+    if isinstance(mask, Tensor) and mask.dtype == "bool":
+        rest = x.shape[len(mask.shape) :]
+        if values.shape[1:] == rest and len(values.shape) == 1 + len(rest) and values.shape[0] != 1:
+            return values.numel, (mask,)
+    return indexed(x, indices)
+
+
 @formula("aten::index_put_", "aten::_index_put_impl_")
 def index_put_(signature: Signature) -> Cost:
     """1 add per element touched if it accumulates; reads values and indices, and writes (reads) what it touches."""
     x, values, accumulate = signature.tensor(0), signature.tensor(2), flag(signature.get(3))
-    elements, given = indexed(x, signature.get(1))
+    elements, given = _put(x, signature.get(1), values)
     touched = _gathered(x, elements)
     return moved(read(values, *given) + touched * accumulate, touched, flops=elements * accumulate)
 
@@ -96,7 +119,7 @@ def index_put(signature: Signature) -> Cost:
     indices = signature.get(1)
     if not isinstance(indices, tuple):
         raise Unknown("the indices")
-    flops = indexed(x, indices)[0] if accumulate else 0
+    flops = _put(x, indices, values)[0] if accumulate else 0
     return moved(read(x, values, indices), fresh(x.shape, x.dtype), flops=flops)
 
 
@@ -191,3 +214,10 @@ def masked_scatter_(signature: Signature) -> Cost:
     """0; as masked_scatter, in place."""
     x, where_true, source = signature.tensor(0), signature.tensor(1), signature.tensor(2)
     return moved(read(x, where_true, source), read(x))
+
+
+@formula("aten::masked_scatter_backward")
+def masked_scatter_backward(signature: Signature) -> Cost:
+    """0; (grad, mask, sizes): reads both, writes the gradient of the source, 0 where it was not used."""
+    grad, where_true, shape = signature.tensor(0), signature.tensor(1), sizes(signature.get(2))
+    return moved(read(grad, where_true), fresh(shape, grad.dtype))

@@ -36,6 +36,11 @@ def statistics_type(dtype: str | None) -> str | None:
     return "float32" if dtype in ("float16", "bfloat16") else dtype
 
 
+def _type_on_cpu(x: Tensor, *affine: Tensor | None) -> str | None:
+    """The data type of statistics on the CPU: that of scale and shift, else of the input."""
+    return next((parameter.dtype for parameter in affine if parameter is not None), x.dtype)
+
+
 def _affine(weight: Tensor | None, bias: Tensor | None) -> int:
     return SCALE * (weight is not None) + SHIFT * (bias is not None)
 
@@ -99,9 +104,20 @@ def _rows(x: Tensor, normalized: Shape) -> int:
 def layer_norm(signature: Signature) -> Cost:
     """7 per element: mean, subtract, square, sum, * rstd, * scale, + shift. Source: arXiv 2007.00072."""
     x, weight, bias = signature.tensor(0), optional(signature, 2), optional(signature, 3)
+    return _layer_norm(signature, x, weight, bias, statistics_type(x.dtype))
+
+
+@formula("aten::native_layer_norm", device="cpu")
+def layer_norm_on_cpu(signature: Signature) -> Cost:
+    """7 per element; the CPU keeps the statistics in the data type of scale and shift, else of the input."""
+    x, weight, bias = signature.tensor(0), optional(signature, 2), optional(signature, 3)
+    return _layer_norm(signature, x, weight, bias, _type_on_cpu(x, weight, bias))
+
+
+def _layer_norm(signature: Signature, x: Tensor, weight: Tensor | None, bias: Tensor | None, dtype: str | None) -> Cost:
     # a trace without constants still shows the normalized dimensions as those of the scale
     rows = _rows(x, weight.shape if weight else sizes(signature.get(1)))
-    written = fresh(x.shape, x.dtype) + 2 * fresh((rows,), statistics_type(x.dtype))
+    written = fresh(x.shape, x.dtype) + 2 * fresh((rows,), dtype)
     flops = x.numel * (STANDARDIZE + _affine(weight, bias))
     return Cost(flops=flops, read_bytes=read(x, weight, bias), written_bytes=written)
 
@@ -156,9 +172,21 @@ def rms_norm_backward(signature: Signature) -> Cost:
 @formula("aten::native_group_norm")
 def group_norm(signature: Signature) -> Cost:
     """7 per element, as layer norm, over the channels of a group."""
-    x, weight, bias = signature.tensor(0), optional(signature, 1), optional(signature, 2)
+    x = signature.tensor(0)
+    return _group_norm(signature, x, statistics_type(x.dtype))
+
+
+@formula("aten::native_group_norm", device="cpu")
+def group_norm_on_cpu(signature: Signature) -> Cost:
+    """7 per element; the CPU keeps the statistics in the data type of scale and shift, else of the input."""
+    x = signature.tensor(0)
+    return _group_norm(signature, x, _type_on_cpu(x, optional(signature, 1), optional(signature, 2)))
+
+
+def _group_norm(signature: Signature, x: Tensor, dtype: str | None) -> Cost:
+    weight, bias = optional(signature, 1), optional(signature, 2)
     rows = integer(signature.get(3)) * integer(signature.get(6))
-    written = fresh(x.shape, x.dtype) + 2 * fresh((rows,), statistics_type(x.dtype))
+    written = fresh(x.shape, x.dtype) + 2 * fresh((rows,), dtype)
     flops = x.numel * (STANDARDIZE + _affine(weight, bias))
     return Cost(flops=flops, read_bytes=read(x, weight, bias), written_bytes=written)
 
@@ -180,14 +208,13 @@ def group_norm_backward(signature: Signature) -> Cost:
 
 
 def _batch_norm(
-    x: Tensor, affine: tuple[Tensor | None, ...], running: tuple[Tensor | None, ...], training: bool
-) -> Cost:
-    channels = x.shape[1]
-    kept = next((p for p in affine if p), None)
+    x: Tensor, affine: tuple[Tensor | None, ...], running: tuple[Tensor | None, ...], training: bool,
+    dtype: str | None,
+) -> Cost:  # fmt: skip
     written = fresh(x.shape, x.dtype)
     if training:
         # statistics of this batch, and the running ones brought up to date in place
-        written += 2 * fresh((channels,), kept.dtype if kept else statistics_type(x.dtype)) + read(*running)
+        written += 2 * fresh((x.shape[1],), dtype) + read(*running)
     # evaluation: subtract the mean and multiply by 1 / deviation
     flops = x.numel * ((STANDARDIZE if training else 2) + _affine(*affine))
     return Cost(flops=flops, read_bytes=read(x, *affine, *running), written_bytes=written)
@@ -201,25 +228,38 @@ def batch_norm(signature: Signature) -> Cost:
 
     Training reads and writes the running statistics too. cuDNN's reserve space is not counted.
     """
+    return _native_batch_norm(signature, statistics_type(signature.tensor(0).dtype))
+
+
+@formula("aten::native_batch_norm", "aten::_native_batch_norm_legit", device="cpu")
+def batch_norm_on_cpu(signature: Signature) -> Cost:
+    """7 per element; the CPU keeps the statistics in the data type of scale and shift, else of the input."""
+    return _native_batch_norm(
+        signature, _type_on_cpu(signature.tensor(0), optional(signature, 1), optional(signature, 2))
+    )
+
+
+def _native_batch_norm(signature: Signature, dtype: str | None) -> Cost:
     x, affine = signature.tensor(0), (optional(signature, 1), optional(signature, 2))
     if isinstance(signature.get(3), bool):
         # the overload without running statistics
-        return _batch_norm(x, affine, (), flag(signature.get(3)))
-    return _batch_norm(x, affine, (optional(signature, 3), optional(signature, 4)), flag(signature.get(5)))
+        return _batch_norm(x, affine, (), flag(signature.get(3)), dtype)
+    return _batch_norm(x, affine, (optional(signature, 3), optional(signature, 4)), flag(signature.get(5)), dtype)
 
 
 @formula("aten::_native_batch_norm_legit_no_training", "aten::_batch_norm_no_update")
 def batch_norm_evaluation(signature: Signature) -> Cost:
     """4 per element: subtract, multiply, scale, shift."""
     affine = (optional(signature, 1), optional(signature, 2))
-    return _batch_norm(signature.tensor(0), affine, (optional(signature, 3), optional(signature, 4)), False)
+    return _batch_norm(signature.tensor(0), affine, (optional(signature, 3), optional(signature, 4)), False, None)
 
 
 @formula("aten::_batch_norm_with_update")
 def batch_norm_update(signature: Signature) -> Cost:
     """7 per element, as native_batch_norm in training."""
     affine = (optional(signature, 1), optional(signature, 2))
-    return _batch_norm(signature.tensor(0), affine, (optional(signature, 3), optional(signature, 4)), True)
+    x, running = signature.tensor(0), (optional(signature, 3), optional(signature, 4))
+    return _batch_norm(x, affine, running, True, statistics_type(x.dtype))
 
 
 def _batch_norm_backward(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import floor, prod
 
-from opanatomy.cost.operands import Shape, Unknown, flag, fresh, integer, integers, moved, read, sizes
+from opanatomy.cost.operands import Shape, Unknown, flag, fresh, integer, integers, mask, moved, read, sizes
 from opanatomy.cost.registry import formula
 from opanatomy.model import Argument, Cost, Signature, Tensor
 
@@ -143,3 +143,41 @@ def grid_sampler(signature: Signature) -> Cost:
     mode = integer(signature.get(2, 0))
     flops = (7 if len(x.shape) == 4 else 15, 0, 35)[mode]
     return moved(read(x, grid), fresh(shape, x.dtype), flops=flops * prod(shape))
+
+
+@formula("aten::grid_sampler_2d_backward", "aten::grid_sampler_3d_backward", "aten::cudnn_grid_sampler_backward")
+def grid_sampler_backward(signature: Signature) -> Cost:
+    """The forward's FLOPs for the image and as many for the grid; (grad, x, grid, mode, ..., output_mask).
+
+    Writes the gradients asked for; those of cuDNN are both.
+    """
+    grad, x, grid = (signature.tensor(index) for index in range(3))
+    asked = signature.get(6)
+    wanted = mask(asked, 2) if asked is not None else (True, True)
+    mode = integer(signature.get(3, 0)) if len(signature.arguments) > 4 else 0
+    flops = (7 if len(x.shape) == 4 else 15, 0, 35)[mode] * grad.numel
+    written = (fresh(x.shape, x.dtype) if wanted[0] else 0) + (fresh(grid.shape, grid.dtype) if wanted[1] else 0)
+    return moved(read(grad, x, grid), written, flops=flops * sum(wanted))
+
+
+@formula("aten::adaptive_max_pool2d", "aten::adaptive_max_pool3d")
+def adaptive_max_pool(signature: Signature) -> Cost:
+    """0: comparisons; (x, output size): writes the maxima and their int64 places."""
+    x, size = signature.tensor(0), sizes(signature.get(1), 2)
+    shape = (*x.shape[: -len(size)], *size)
+    return moved(read(x), fresh(shape, x.dtype) + fresh(shape, "int64"))
+
+
+@formula("aten::adaptive_max_pool2d_backward", "aten::adaptive_max_pool3d_backward")
+def adaptive_max_pool_backward(signature: Signature) -> Cost:
+    """1 add per gradient element; (grad, x, places): writes the whole gradient, not reading the image."""
+    grad, x, places = (signature.tensor(index) for index in range(3))
+    return moved(read(grad, places), fresh(x.shape, x.dtype), flops=grad.numel)
+
+
+@formula("aten::mkldnn_max_pool2d")
+def mkldnn_max_pool2d(signature: Signature) -> Cost:
+    """0: comparisons; reads the image, writes the maxima."""
+    x, get = signature.tensor(0), signature.get
+    shape, _ = _window(x, 2, get(1), get(2), get(3), get(4), flag(get(5)))
+    return moved(read(x), fresh(shape, x.dtype))

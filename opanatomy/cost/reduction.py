@@ -257,3 +257,26 @@ def bucketize(signature: Signature) -> Cost:
     x, edges = signature.tensor(0), signature.tensor(1)
     places = fresh(x.shape, "int32" if flag(signature.get(2)) else "int64")
     return Cost(flops=0, read_bytes=read(edges, x), written_bytes=places)
+
+
+@formula("aten::kthvalue")
+def kth_value(signature: Signature) -> Cost:
+    """0: comparisons; (x, k, dim, keepdim): a value and an int64 place a row."""
+    x = signature.tensor(0)
+    results = kept(x, integer(signature.get(2, -1)))
+    return Cost(flops=0, read_bytes=read(x), written_bytes=fresh((results,), x.dtype) + fresh((results,), "int64"))
+
+
+@formula("aten::equal")
+def equal(signature: Signature) -> Cost:
+    """1 per element, as `all`; reads both (the first difference may end it sooner), gives a Python value."""
+    x, y = signature.tensor(0), signature.tensor(1)
+    return Cost(flops=x.numel, read_bytes=read(x, y), written_bytes=0)
+
+
+@formula("aten::trace")
+def trace(signature: Signature) -> Cost:
+    """1 per element of the diagonal, which alone is read."""
+    x = signature.tensor(0)
+    n = min(x.shape)
+    return Cost(flops=n, read_bytes=fresh((n,), x.dtype), written_bytes=fresh((), accumulated(_known(x))))

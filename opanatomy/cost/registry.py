@@ -1,53 +1,162 @@
-"""The registry of formulas: operator name -> pure function of a signature."""
+"""The registry of formulas: operator name -> pure function of a signature.
+
+A formula of your own, or one in place of a formula from here, is five lines in your own code:
+
+    from opanatomy import formula
+    from opanatomy.model import Cost
+
+    @formula("mylib::fused_add_norm")
+    def fused_add_norm(signature):
+        x = signature.tensor(0)
+        return Cost(flops=8 * x.numel, read_bytes=2 * x.bytes, written_bytes=x.bytes)
+
+`signature` has the arguments of one call in the order of the operator's schema: `tensor(i)` is a tensor with `shape`,
+`dtype`, `strides`, `numel` and `bytes`; `get(i)` any argument, `None` where it is absent. Kernels whose names are made
+while the program runs are registered by the pattern of their names, `pattern`.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-from inspect import getdoc
-from typing import TypeAlias
+from inspect import getdoc, getsourcefile
+from typing import Any, TypeAlias, TypeVar
 
+from opanatomy.errors import UsageError
 from opanatomy.model import Cost, Signature
 
 Formula: TypeAlias = Callable[[Signature], Cost]
+#: A formula of many names gets the name too.
+NamedFormula: TypeAlias = Callable[[str, Signature], Cost]
+_F = TypeVar("_F", bound=Callable[..., Any])
 
 _FORMULAS: dict[str, Formula] = {}
+#: Formulas for one kind of device alone, by (operator, device kind).
+_BY_DEVICE: dict[tuple[str, str], Formula] = {}
+_PATTERNS: list[tuple[re.Pattern[str], NamedFormula]] = []
 
 #: What a formula raises where a signature lacks what it needs, or does not fit the operator.
 _ODD_ARGUMENTS = (LookupError, TypeError, ValueError, ArithmeticError)
+_FIGURES = ("flops", "read_bytes", "written_bytes", "causal_flops", "normalization_flops")
+_OPTIONAL = ("causal_flops",)
 
 
-def formula(*operators: str) -> Callable[[Formula], Formula]:
+def formula(*operators: str, device: str | None = None) -> Callable[[_F], _F]:
     """A decorator that makes a function the formula of `operators`, named as Kineto writes them (`aten::mm`).
 
     The function gets the `Signature` of one call and returns its `Cost`; `LookupError`, `TypeError`, `ValueError` and
-    `ArithmeticError` mean "this signature does not say". The last formula of a name wins.
+    `ArithmeticError`, or a figure that is `None`, mean "this signature does not say". The last formula of a name wins;
+    one with a `device` (`cpu`) holds there only.
     """
+    _check_names("formula", operators, '@formula("mylib::my_operator")')
 
-    def register(function: Formula) -> Formula:
-        _FORMULAS.update(dict.fromkeys(operators, function))
+    def register(function: _F) -> _F:
+        if device is None:
+            _FORMULAS.update(dict.fromkeys(operators, function))
+        else:
+            _BY_DEVICE.update({(operator, device): function for operator in operators})
         return function
 
     return register
 
 
-def cost(operator: str, signature: Signature) -> Cost | None:
-    """FLOPs and bytes of one operator call; `None` without a formula or where the signature lacks what it needs."""
-    function = _FORMULAS.get(operator)
-    if function is None:
-        return None
+def pattern(*expressions: str) -> Callable[[_F], _F]:
+    """A decorator that makes a function the formula of all operators whose whole name matches an expression.
+
+    The function gets the name and the `Signature`. A name with a formula of its own keeps that.
+    """
+    _check_names("pattern", expressions, '@pattern(r"mylib::kernel_[0-9]+")')
+
+    def register(function: _F) -> _F:
+        _PATTERNS[:0] = [(re.compile(expression), function) for expression in expressions]
+        return function
+
+    return register
+
+
+def _check_names(decorator: str, names: tuple[object, ...], example: str) -> None:
+    wrong = next((name for name in names if not isinstance(name, str) or not name), None)
+    if not names or wrong is not None:
+        said = "no operator is named" if not names else f"{_place(wrong)} is no operator's name"
+        raise UsageError(f"{decorator}: {said} - write {example} above the function")
+
+
+def _matching(operator: str) -> NamedFormula | None:
+    return next((function for expression, function in _PATTERNS if expression.fullmatch(operator)), None)
+
+
+def cost(operator: str, signature: Signature, device: str | None = None) -> Cost | None:
+    """FLOPs and bytes of one operator call; `None` without a formula or where the signature lacks what it needs.
+
+    `device` is the kind it ran on, where that makes a difference. Raises `UsageError` where a formula does not return
+    a `Cost` of integers.
+    """
+    function = _BY_DEVICE.get((operator, device)) if device is not None else None
+    function = function or _FORMULAS.get(operator)
+    named = None if function else _matching(operator)
     try:
-        found = function(signature)
+        found = function(signature) if function else named(operator, signature) if named else None
     except _ODD_ARGUMENTS:
         return None
-    return None if min(found.flops, found.read_bytes, found.written_bytes) < 0 else found
+    except Exception as error:
+        if _is_ours(function or named):
+            raise
+        text = f"{type(error).__name__}: {error}".replace("\n", " ")
+        raise UsageError(f"formula {_place(function or named)} failed on {operator}: {text} - mend it") from error
+    return None if found is None else _checked(found, function or named)
+
+
+def _checked(found: Cost, function: Callable[..., Any] | None) -> Cost | None:
+    """The cost, `None` where a figure is; a formula that gives anything but integers is refused by its name."""
+    if type(found) is not Cost:
+        raise UsageError(f"formula {_place(function)} returned {found!r:.60}, not a Cost - return Cost(flops=...)")
+    for name in _FIGURES:
+        value = getattr(found, name)
+        if value is None:
+            if name not in _OPTIONAL:
+                return None
+        elif type(value) is not int:
+            raise UsageError(
+                f"formula {_place(function)} returned {name}={value!r:.60}, not an integer - use int(...) or //"
+            )
+        elif value < 0:
+            return None
+    return found
+
+
+def _is_ours(function: object) -> bool:
+    return str(getattr(function, "__module__", "")).startswith("opanatomy.")
+
+
+def _place(thing: object) -> str:
+    """The name of a function and where it is written."""
+    code = getattr(thing, "__code__", None)
+    if code is None:
+        return f"{thing!r:.60}"
+    return f"{getattr(thing, '__qualname__', '?')} ({getsourcefile(code) or code.co_filename}:{code.co_firstlineno})"
+
+
+def function_of(operator: str) -> Callable[..., Any] | None:
+    """The function that is an operator's formula; `None` without one."""
+    return _FORMULAS.get(operator) or _matching(operator)
+
+
+def has_formula(operator: str) -> bool:
+    """Whether an operator has a formula, of its own or by a pattern."""
+    return operator in _FORMULAS or _matching(operator) is not None
 
 
 def describe(operator: str) -> str | None:
     """The text of an operator's formula with its source; `None` without a formula."""
-    function = _FORMULAS.get(operator)
+    function = function_of(operator)
     return None if function is None else getdoc(function)
 
 
 def operators() -> tuple[str, ...]:
-    """Every operator with a formula, sorted."""
+    """Every operator with a formula, sorted; those known by a pattern apart."""
     return tuple(sorted(_FORMULAS))
+
+
+def module_of(operator: str) -> str:
+    """The module that an operator's formula is written in; nothing without a formula."""
+    return str(getattr(_FORMULAS.get(operator), "__module__", ""))

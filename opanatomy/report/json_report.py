@@ -17,11 +17,6 @@ _SECTIONS: Final = (
     "ranks", "spread", "check", "warnings",
 )  # fmt: skip
 
-#: Keys of schema 1 that no record carries yet.
-_RESERVED: Final[dict[str, dict[str, object]]] = {
-    "memory": {"timeline": []},
-}
-
 
 class _Head(msgspec.Struct):
     schema: int
@@ -33,8 +28,6 @@ def json_report(anatomy: Anatomy) -> str:
     typed = msgspec.json.decode(msgspec.json.encode(anatomy), type=Anatomy)
     sections = {name: getattr(typed, name, ()) for name in _SECTIONS}
     sections["conventions"] = dict(sorted(typed.conventions.items()))
-    for name, reserved in _RESERVED.items():
-        sections[name] = _keys(sections[name]) | reserved
     return _block("{", [f"{_line(name)}: {_section(value)}" for name, value in sections.items()], "}", depth=0) + "\n"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
+from dataclasses import replace
 from decimal import Decimal
 from math import nan
 from operator import attrgetter
@@ -10,7 +11,7 @@ from typing import TypeAlias, TypeVar
 
 import numpy as np
 
-from opanatomy.tables import DeviceWork, Float64, HostEvents, Int64, Launches, Message
+from opanatomy.tables import DeviceWork, Float64, HostEvents, Int64, Launches, MemoryEvents, Message
 from opanatomy.trace.messages import Messages
 from opanatomy.trace.schema import Args, Event
 from opanatomy.trace.signatures import RawArguments
@@ -30,12 +31,15 @@ CATEGORIES = {
     "external_correlation": IGNORED, "collective_comm": IGNORED, "gpu_pm_counter": IGNORED,
 }  # fmt: skip
 
+#: The name, in all years, of the instants at which an allocator gave or took back memory.
+MEMORY = "[memory]"
+
 _NO_ARGS = Args()
 #: Stands between the raw texts of a signature; JSON has no such byte.
 _BETWEEN = b"\0"
 
 Key = TypeVar("Key", bound=Hashable)
-Columns = TypeVar("Columns", HostEvents, Launches, DeviceWork)
+Columns = TypeVar("Columns", HostEvents, Launches, DeviceWork, MemoryEvents)
 Block: TypeAlias = "dict[str, Int64 | Float64]"
 
 
@@ -76,6 +80,7 @@ class Collector:
         self._host: list[Block] = []
         self._launches: list[Block] = []
         self._work: list[Block] = []
+        self._memory: list[Block] = []
         self._pieces = 0
 
     def add(self, events: list[Event]) -> None:
@@ -83,10 +88,13 @@ class Collector:
         host: list[Event] = []
         launches: list[Event] = []
         work: list[Event] = []
+        memory: list[Event] = []
         into = (host, host, launches, work, work, work)
         kinds = self._kinds
         for event in events:
             if event.ph != "X":
+                if event.name == MEMORY and event.ts is not None:
+                    memory.append(event)
                 continue
             kind = kinds[event.cat]
             if kind >= IGNORED:
@@ -97,11 +105,12 @@ class Collector:
                 self.untimed += 1
             else:
                 into[kind].append(event)
-        self.kept += len(host) + len(launches) + len(work)
+        self.kept += len(host) + len(launches) + len(work) + len(memory)
         for found, blocks, block in (
             (host, self._host, self._host_block),
             (launches, self._launches, self._launch_block),
             (work, self._work, self._work_block),
+            (memory, self._memory, self._memory_block),
         ):
             if found:
                 blocks.append(block(found))
@@ -117,6 +126,14 @@ class Collector:
     def work(self) -> DeviceWork:
         """Kernels, copies and fills in the order of the file."""
         return _joined(DeviceWork, self._work or [self._work_block([])])
+
+    def memory(self) -> MemoryEvents:
+        """What the allocators gave and took back, in the order of the file."""
+        found = _joined(MemoryEvents, self._memory or [self._memory_block([])])
+        # In 2021 the thread of an operator was text, that of a memory event a number.
+        known = dict(self.threads)
+        as_text = np.array([known.get((process, str(thread)), known[process, thread]) for process, thread in known])
+        return replace(found, thread=as_text[found.thread]) if len(known) else found
 
     def raw_signatures(self) -> list[RawArguments]:
         """The distinct arguments, as `HostEvents.signature` numbers them."""
@@ -174,6 +191,19 @@ class Collector:
             "kind": np.maximum(np.where((kind := self._kind(events)) == FOREIGN, KERNEL, kind) - KERNEL, 0),
             "blocks_per_sm": _fractions([one.blocks_per_sm for one in args]),
             "occupancy": _fractions([one.occupancy for one in args]),
+        }
+
+    def _memory_block(self, events: list[Event]) -> Block:
+        args = _args(events)
+        return {
+            "time_ns": nanoseconds([event.ts for event in events]),
+            "thread": self.threads.of([(event.pid, event.tid) for event in events]),
+            "bytes": _integers([one.bytes or 0 for one in args]),
+            "address": _integers([one.address for one in args]),
+            "total_allocated": _integers([one.total_allocated for one in args]),
+            "total_reserved": _integers([one.total_reserved for one in args]),
+            "device_type": _integers([one.device_type for one in args]),
+            "device": _integers([one.device_id for one in args]),
         }
 
     def _told(self, args: list[Args]) -> list[tuple[int, Message]]:

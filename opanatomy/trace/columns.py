@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from opanatomy.model import Capture, Environment, Signature
-from opanatomy.tables import DeviceWork, HostEvents, Launches, Message
+from opanatomy.tables import NO_MEMORY_EVENTS, DeviceWork, HostEvents, Launches, MemoryEvents, Message
 
 
 @dataclass(slots=True, kw_only=True)
@@ -28,6 +28,7 @@ class Trace:
     #: The messages of collectives, by row of `work` and by thread and start of a host event.
     work_messages: dict[int, Message] = field(default_factory=dict)
     host_messages: dict[tuple[int, int], Message] = field(default_factory=dict)
+    memory: MemoryEvents = NO_MEMORY_EVENTS
 
     @property
     def on_device(self) -> bool:

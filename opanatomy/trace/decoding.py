@@ -52,6 +52,7 @@ class EventDecoder:
     def _make(self) -> None:
         self._strict: msgspec.json.Decoder[list[Event]] = msgspec.json.Decoder(list[self._event])  # type: ignore[name-defined]
         self._lenient: msgspec.json.Decoder[list[Event]] = msgspec.json.Decoder(list[self._event], strict=False)  # type: ignore[name-defined]
+        self._single: msgspec.json.Decoder[Event] = msgspec.json.Decoder(self._event)
         self._loose = _Loose(self._event)
 
     def many(self, text: bytes) -> list[Event] | None:
@@ -68,7 +69,10 @@ class EventDecoder:
 
     def one(self, text: bytes) -> Event | None:
         """An event without the fields that do not fit; `None` where the text is no JSON object at all."""
-        event = self._loose.decode(mend(text))
+        try:
+            event: Event | None = self._single.decode(text)
+        except NOT_DECODABLE:
+            event = self._loose.decode(mend(text))
         if event is None:
             return None
         return self.one(text) if self._became_exact([event]) else self._within([event])[0]

@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
 from opanatomy.errors import TraceError
+from opanatomy.model import Capture, Environment, Memory, MemoryComponent, Workload
 from opanatomy.tables import DeviceWork, HostEvents, Int64, Launches
 
 #: A profiler writes 200 to 3000 bytes an event; below this, from some thousands on, a file is made to fill memory.
-_LEAST_EVENT_BYTES: Final = 64
+LEAST_EVENT_BYTES: Final = 64
 _MANY_EVENTS: Final = 150_000
 #: Nanoseconds that durations may add up to: half of what int64 holds, 146 years.
 _MOST_NS: Final = 2**62
+#: No bytes, parameters or nanoseconds of a step are more than this; JSON readers hold it exactly.
+_MOST_COUNTED: Final = 2**53
 
+Part = TypeVar("Part", Environment, Workload, Memory, MemoryComponent)
 Columns = TypeVar("Columns", HostEvents, Launches, DeviceWork)
 
 
 def check_density(path: Path, events: int, text_bytes: int) -> None:
     """Raise `TraceError` where there are more events in the text than any profiler writes."""
-    if events > max(_MANY_EVENTS, text_bytes // _LEAST_EVENT_BYTES):
+    if events > max(_MANY_EVENTS, text_bytes // LEAST_EVENT_BYTES):
         raise TraceError(
-            f"cannot read {path}: {events:,} events in {text_bytes / 1e6:.1f} MB, less than {_LEAST_EVENT_BYTES} bytes"
+            f"cannot read {path}: {events:,} events in {text_bytes / 1e6:.1f} MB, less than {LEAST_EVENT_BYTES} bytes"
             " each - is this a trace?"
         )
 
@@ -46,6 +50,52 @@ def told_share(cut_off: bool, launches: Int64, work: Int64, warnings: list[str])
     if cut_off and len(known) and len(work):
         found = int(np.isin(known, work).sum())
         warnings.append(f"{found:,} of {len(known):,} launches have their device work before the cut")
+
+
+def check_content(path: Path, host: HostEvents, launches: Launches, work: DeviceWork, warnings: list[str]) -> None:
+    """Raise `TraceError` where there is nothing to take apart: neither an operator nor a launch nor device work."""
+    annotations = int((host.annotation != 0).sum())
+    if len(host.name) > annotations or len(launches.name) or len(work.name):
+        return
+    why = next((f" ({warning})" for warning in warnings if warning.isprintable()), "")
+    raise TraceError(
+        f"{path} holds no operator and no device work that opanatomy knows{why} - give a torch.profiler trace"
+    )
+
+
+def with_possible_numbers(capture: Capture, name: str, warnings: list[str]) -> Capture:
+    """What a capture wrote into the trace under `name`, without the counts, sizes and times that cannot be."""
+    wrong: list[str] = []
+    parts: dict[str, Any] = {
+        "environment": _possible(capture.environment, wrong),
+        "workload": _possible(capture.workload, wrong),
+        "memory": replace(
+            _possible(capture.memory, wrong),
+            components=tuple(_possible(component, wrong) for component in capture.memory.components),
+        ),
+    }
+    for key in ("unprofiled_step_ns", "profiled_step_ns"):
+        parts[key] = tuple(value for value in getattr(capture, key) if 0 < value <= _MOST_COUNTED)
+        if len(parts[key]) < len(getattr(capture, key)):
+            wrong.append(key)
+    if not wrong:
+        return capture
+    warnings.append(
+        f"the trace's own metadata ({name}) have numbers that cannot be, which are left out: {', '.join(wrong)}"
+    )
+    return replace(capture, **parts)
+
+
+def _possible(part: Part, wrong: list[str]) -> Part:
+    """The part with `None` for each number below 0 or beyond all that is counted; `wrong` grows by their names."""
+    bad = [
+        field.name
+        for field in fields(part)
+        if type(value := getattr(part, field.name)) is int and not 0 <= value <= _MOST_COUNTED and field.name != "seed"
+    ]
+    wrong.extend(bad)
+    nothing: dict[str, Any] = dict.fromkeys(bad)
+    return replace(part, **nothing)
 
 
 def _events(count: int) -> str:

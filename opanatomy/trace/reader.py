@@ -16,7 +16,13 @@ from opanatomy.tables import HostEvents
 from opanatomy.trace.collect import Collector
 from opanatomy.trace.columns import Trace
 from opanatomy.trace.observed import tell_observed
-from opanatomy.trace.plausible import check_density, told_share, without_negative
+from opanatomy.trace.plausible import (
+    check_content,
+    check_density,
+    told_share,
+    with_possible_numbers,
+    without_negative,
+)
 from opanatomy.trace.signatures import RawArguments, parse_signatures
 from opanatomy.trace.stream import EventStream
 
@@ -47,6 +53,7 @@ def _trace(found: Collector, stream: EventStream) -> Trace:
     host = without_negative(found.host(), stream.warnings)
     launches = without_negative(found.launches(), stream.warnings)
     work = without_negative(found.work(), stream.warnings)
+    check_content(stream.path, host, launches, work, stream.warnings)
     told_share(stream.cut_off, launches.correlation, work.correlation, stream.warnings)
     raw_signatures = found.raw_signatures()
     if capture and capture.list_arguments:
@@ -66,6 +73,7 @@ def _trace(found: Collector, stream: EventStream) -> Trace:
         warnings=stream.warnings,
         text_bytes=stream.text_bytes,
         signatures=signatures,
+        memory=found.memory(),
         work_messages=found.work_messages,
         host_messages=found.host_messages,
     )
@@ -85,7 +93,7 @@ def _capture(metadata: dict[str, object], warnings: list[str]) -> Capture | None
     if not isinstance(raw, dict):
         return None
     try:
-        return msgspec.convert(raw, type=Capture)
+        return with_possible_numbers(msgspec.convert(raw, type=Capture), METADATA_KEY, warnings)
     except msgspec.ValidationError as error:
         warnings.append(f"the trace's own metadata ({METADATA_KEY}) cannot be used: {error}")
         return None
@@ -97,12 +105,13 @@ def _environment(metadata: dict[str, Any]) -> Environment:
     name = first.get("name")
     cuda = metadata.get("cuda_runtime_version")
     driver = metadata.get("cuda_driver_version")
-    memory = first.get("totalGlobalMem")
+    memory, units = first.get("totalGlobalMem"), first.get("numSms")
     return Environment(
         device=name if isinstance(name, str) else None,
         device_kind=_device_kind(name, metadata),
         device_count=len(devices) if isinstance(devices, list) and devices else None,
         device_memory_bytes=memory if type(memory) is int and memory > 0 else None,
+        multiprocessors=units if type(units) is int and units > 0 else None,
         cuda=_version(cuda),
         driver=_version(driver),
     )

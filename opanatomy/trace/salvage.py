@@ -6,23 +6,36 @@ import re
 from dataclasses import dataclass, field
 from typing import Final
 
+import numpy as np
+
 from opanatomy.trace.decoding import EventDecoder
 from opanatomy.trace.schema import Event
 
 #: A single event larger than this is damage.
 LONGEST_EVENT: Final = 8 << 20
+#: An event has at least `"ph":"X"` and a time.
+_SHORTEST_EVENT: Final = 16
 #: Events are written `}, {`; inside one, only a list of objects looks the same, and not after more text than this.
 _LONGEST_NESTED: Final = 1 << 20
 #: How much text is looked at twice in one piece of text before brackets are no longer counted.
 _BUDGET: Final = 2 << 20
-#: No event has more brackets and strings than this.
-_MOST_TOKENS: Final = 1 << 20
+#: So many brackets and strings are counted one by one, those behind them in pieces from so many bytes to so many.
+_FEW_TOKENS: Final = 24
+_LEAST_PIECE: Final = 1 << 9
+_MOST_PIECE: Final = 1 << 16
 
 _BOUNDARY = re.compile(rb"\}\s*,\s*\{")
-_BACKSLASH: Final = ord("\\")
 _GAP = re.compile(rb"[\s,]*")
+#: What begins no value: numbers and words, closing braces.
+_DEBRIS = re.compile(rb'[^\[\]{"]*')
+_SCALAR = re.compile(rb"[^\s,}]+|\}")
+_ESCAPED = re.compile(rb"\\.", re.DOTALL)
 _TOKEN = re.compile(rb'[\[\]{}"]')
-_SCALAR = re.compile(rb'[^\s,\[\]{}"]+')
+_STEPS_OF: Final = {b"{": 1, b"[": 1, b"}": -1, b"]": -1}
+_QUOTE: Final = ord('"')
+_BACKSLASH: Final = ord("\\")
+#: How much deeper a byte leads.
+_STEPS: Final = np.array([(code in b"[{") - (code in b"]}") for code in range(256)], dtype=np.int8)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -57,24 +70,24 @@ def next_boundary(buffer: bytes, start: int = 0) -> int:
     return found.start() + 1 if found else -1
 
 
-def salvage(buffer: bytes, decoder: EventDecoder, *, whole: bool) -> Salvaged:
-    """All that can be read of `buffer`, which begins between two events; `whole` where no more text will come.
+def salvage(buffer: bytes, decoder: EventDecoder, patience: int) -> Salvaged:
+    """All that can be read of `buffer`, which begins between two events, until `patience` more entries than events
+    could not be read.
 
     Large pieces are tried first, smaller ones where they do not decode, single events last; behind an entry that
     cannot be read, reading goes on at the next `}, {`.
     """
-    return _Salvage(buffer, decoder, whole).run()
+    return _Salvage(buffer, decoder, patience).run()
 
 
 class _Salvage:
-    def __init__(self, buffer: bytes, decoder: EventDecoder, whole: bool) -> None:
+    def __init__(self, buffer: bytes, decoder: EventDecoder, patience: int) -> None:
         self.buffer = buffer
         self.decoder = decoder
-        self.whole = whole
+        self.patience = patience
         self.found = Salvaged()
         self.budget = _BUDGET
         self._boundary = 0
-        self._hopeless = False
 
     def run(self) -> Salvaged:
         at, size = 0, len(self.buffer)
@@ -82,9 +95,11 @@ class _Salvage:
             if self.buffer[at : at + 1] == b"]":
                 self.found.closed = True
                 break
+            if self.found.lost > self.patience + len(self.found.events):
+                break
             first = self._next_boundary(at)
             cut = last_boundary(self.buffer, at, at + size) if 0 < first < at + size else 0
-            events = self.decoder.many(self.buffer[at:cut]) if cut else None
+            events = self.decoder.many(self.buffer[at:cut]) if cut > first > 0 else None
             if events is not None:
                 self.found.events.extend(events)
                 at, size = cut, 2 * max(size, cut - at)
@@ -102,19 +117,26 @@ class _Salvage:
 
     def _one(self, at: int) -> int | None:
         """The end of the entry at `at`, read or given up; `None` where more text may complete it."""
+        debris = _end_of(_DEBRIS, self.buffer, at)
+        if debris > at:
+            self.found.lost += sum(1 for _ in _SCALAR.finditer(self.buffer, at, debris))
+            return debris
         end, boundary = self._end_of_value(at), self._next_boundary(at)
         if end is not None and self._take(at, end):
             return end
-        short = len(self.buffer) - at <= LONGEST_EVENT and not self._hopeless
-        if end is None and boundary < 0 and short:
+        if end is None and boundary < 0 and len(self.buffer) - at <= LONGEST_EVENT:
             return None
         self.found.lost += 1
+        if end is not None and boundary > 0:
+            self.budget -= max(end - boundary, 0)
         places = [place for place in (end, boundary) if place is not None and place > 0]
         self.found.adrift = not places
         return min(places, default=len(self.buffer))
 
     def _take(self, start: int, end: int) -> bool:
-        event = self.decoder.one(self.buffer[start:end]) if self.buffer[start : start + 1] == b"{" else None
+        if end - start < _SHORTEST_EVENT or self.buffer[start : start + 1] != b"{":
+            return False
+        event = self.decoder.one(self.buffer[start:end])
         if event is not None:
             self.found.events.append(event)
         return event is not None
@@ -126,37 +148,63 @@ class _Salvage:
 
     def _end_of_value(self, at: int) -> int | None:
         """Where the value at `at` ends, brackets and strings matched; `None` where it does not."""
-        if self.buffer[at : at + 1] not in (b"{", b"[", b'"'):
-            return max(_end_of(_SCALAR, self.buffer, at), at + 1)
-        followed = self._next_boundary(at) > 0
-        reach = min(self.budget, _LONGEST_NESTED) if followed else LONGEST_EVENT
-        depth, tokens, place, stop = 0, 0, at, min(at + reach, len(self.buffer))
-        while tokens < _MOST_TOKENS and (match := _TOKEN.search(self.buffer, place, stop)):
-            token, place, tokens = match[0], match.end(), tokens + 1
-            if token == b'"':
-                place = _end_of_string(self.buffer, place, stop)
-                if place < 0:
-                    break
-            else:
-                depth += 1 if token in b"{[" else -1
-            if depth <= 0:
-                return place
-        self._hopeless = tokens == _MOST_TOKENS
-        self.budget -= stop - at if followed else 0
-        return None
+        boundary, reach = self._next_boundary(at), LONGEST_EVENT
+        if boundary > 0:
+            reach = max(min(self.budget, _LONGEST_NESTED), boundary - at)
+        end = _end_of_brackets(self.buffer, at, min(at + reach, len(self.buffer)))
+        if end is None and boundary > 0:
+            self.budget -= at + reach - boundary
+        return end
 
 
-def _end_of_string(text: bytes, start: int, stop: int) -> int:
-    """Behind the quote that closes the string whose text begins at `start`; -1 where none does."""
-    quote = text.find(b'"', start, stop)
-    while quote >= 0:
-        behind = quote
-        while behind > start and text[behind - 1] == _BACKSLASH:
-            behind -= 1
-        if (quote - behind) % 2 == 0:
-            return quote + 1
-        quote = text.find(b'"', quote + 1, stop)
-    return -1
+def _end_of_brackets(text: bytes, start: int, stop: int) -> int | None:
+    """Behind the bracket or quote that closes the one at `start`; `None` where none does before `stop`."""
+    place, depth, quoted = start, 0, False
+    for _ in range(_FEW_TOKENS):
+        if quoted:
+            place = text.find(b'"', place, stop) + 1
+            if not place:
+                return None
+            quoted = _is_escaped(text, place - 1)
+        else:
+            token = _TOKEN.search(text, place, stop)
+            if token is None:
+                return None
+            place, quoted = token.end(), token[0] == b'"'
+            depth += _STEPS_OF.get(token[0], 0)
+        if depth <= 0 and not quoted:
+            return place
+    return _end_by_pieces(text, place, stop, depth, quoted=quoted)
+
+
+def _is_escaped(text: bytes, place: int) -> bool:
+    """Whether an odd number of backslashes is before `place`."""
+    behind = place
+    while behind > 0 and text[behind - 1] == _BACKSLASH:
+        behind -= 1
+    return (place - behind) % 2 == 1
+
+
+def _end_by_pieces(text: bytes, place: int, stop: int, depth: int, *, quoted: bool) -> int | None:
+    """The same from `place` on, which is so many brackets deep and maybe in a string."""
+    size = _LEAST_PIECE
+    while place < stop:
+        piece = text[place : min(place + size, stop)]
+        if b"\\" in piece:
+            piece = _ESCAPED.sub(b"  ", piece)
+        codes = np.frombuffer(piece, dtype=np.uint8)
+        inside = np.logical_xor.accumulate(codes == _QUOTE)
+        if quoted:
+            inside = ~inside
+        depths = np.cumsum(np.where(inside, 0, _STEPS[codes]), dtype=np.int32) + depth
+        closed = (depths <= 0) & ~inside
+        first = int(closed.argmax())
+        if closed[first]:
+            return place + first + 1
+        # What a backslash at the end of the piece escapes is the first byte of the next one.
+        place += len(piece) + piece.endswith(b"\\")
+        size, depth, quoted = min(4 * size, _MOST_PIECE), int(depths[-1]), bool(inside[-1])
+    return None
 
 
 def _end_of(pattern: re.Pattern[bytes], text: bytes, start: int) -> int:

@@ -46,6 +46,13 @@ class Args(msgspec.Struct, gc=False):
     out_elements: Raw = field(default=Raw(), name="Out msg nelems")
     group_size: Raw = field(default=Raw(), name="Group size")
     message_dtype: Raw = field(default=Raw(), name="dtype")
+    #: Of `[memory]` events; `bytes` are below 0 where they were freed. In 2021 there were only bytes and device.
+    bytes: Number | None = field(default=0, name="Bytes")
+    address: Number | None = field(default=-1, name="Addr")
+    total_allocated: Number | None = field(default=-1, name="Total Allocated")
+    total_reserved: Number | None = field(default=-1, name="Total Reserved")
+    device_type: Number | None = field(default=-1, name="Device Type")
+    device_id: Number | None = field(default=-1, name="Device Id")
 
 
 class Event(msgspec.Struct, gc=False):

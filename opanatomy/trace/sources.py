@@ -89,7 +89,8 @@ def _is_trace(parts: tuple[str, ...]) -> bool:
 
 def _natural(path: Path | str) -> list[tuple[bool, int, str]]:
     """`rank2` before `rank10`."""
-    return [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in _DIGITS.split(str(path))]
+    parts = _DIGITS.split(str(path))
+    return [(part.isdecimal(), int(part[:18]) if part.isdecimal() else 0, part) for part in parts]
 
 
 def _is_zip(path: Path) -> bool:

@@ -11,6 +11,7 @@ from opanatomy.errors import TraceError
 from opanatomy.trace.decoding import EventDecoder
 from opanatomy.trace.header import LONGEST_METADATA, read_metadata
 from opanatomy.trace.packed import ENDS_EARLY, Decompressor, open_text
+from opanatomy.trace.plausible import LEAST_EVENT_BYTES
 from opanatomy.trace.salvage import last_boundary, next_boundary, salvage
 from opanatomy.trace.schema import Event
 
@@ -18,8 +19,8 @@ CHUNK = 1 << 20
 #: gzip packs traces 15 to 75 times; what it packs better than this, beyond the first megabytes, is a bomb.
 _PACKED_MOST: Final = 200
 _PACKED_FROM: Final = 16 << 20
-#: From this many entries on that are no events, most of them, a file is no trace.
-_LOST_MOST: Final = 100_000
+#: From this many entries on that are no events, most of them and shorter than any event, a file is no trace.
+_LOST_MOST: Final = 5_000
 #: `}, {` with as much white space as anybody writes.
 _LONGEST_BOUNDARY: Final = 256
 
@@ -96,14 +97,15 @@ class EventStream:
                 return head
             if self._damage:
                 raise TraceError(
-                    f"cannot read {self.path}: the compressed file is damaged or cut off before its events ({self._damage})"
+                    f"cannot read {self.path}: the compressed file is damaged or cut off before its events"
+                    f" ({self._damage})"
                 )
             if self._ended or len(self._buffer) > LONGEST_METADATA:
                 where = "" if self._ended else f" in its first {LONGEST_METADATA >> 20} MiB"
                 raise TraceError(
                     f'{self.path} is not a trace: it has no "traceEvents"{where} - give a torch.profiler trace'
                 )
-            self._more(text)
+            self._more(text, len(self._buffer) or 1)
 
     def _more(self, text: Decompressor, least: int = 1) -> None:
         """Append at least so many bytes to the buffer, fewer at the end of the text."""
@@ -143,11 +145,12 @@ class EventStream:
         return self._salvage()
 
     def _salvage(self) -> list[Event]:
-        found = salvage(self._buffer, self._decoder, whole=self._ended)
+        most = max(_LOST_MOST, self.text_bytes // (4 * LEAST_EVENT_BYTES), self.events)
+        found = salvage(self._buffer, self._decoder, most - self._lost)
         self._lost += found.lost
         self._closed, self._adrift = found.closed, found.adrift
         self._buffer = self._buffer[found.rest + found.closed :]
-        if self._lost > max(_LOST_MOST, self.events + len(found.events)):
+        if self._lost > most + len(found.events):
             raise TraceError(f"cannot read {self.path}: {self._lost:,} of its entries are no events - is this a trace?")
         return found.events
 

@@ -1,0 +1,171 @@
+"""Fused kernels of other packages: vLLM and SGLang, Liger, Apex.
+
+An operation counts as in torch's own operators. An autograd function of Python (`LigerSiLUMulFunction`) is recorded
+with the tensors that it was given; its backward with the gradient alone, which suffices where all else has its shape.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from opanatomy.cost.normalization import SCALE, SHIFT, STANDARDIZE
+from opanatomy.cost.operands import Unknown, fresh, integer, item, moved, optional, read
+from opanatomy.cost.registry import formula
+from opanatomy.model import Cost, Signature, Tensor
+
+#: Activation of the first half times the second half: FLOPs per output element.
+_GATED = {"silu_and_mul": 5, "mul_and_silu": 5, "gelu_and_mul": 6, "gelu_tanh_and_mul": 11, "fatrelu_and_mul": 1}
+#: gelu_new is the tanh form; gelu_fast 0.5 * x * (1 + tanh(x * c * (1 + d * x * x))); gelu_quick x / (1 + exp(-c * x)).
+_ACTIVATIONS = {"gelu_new": 10, "gelu_fast": 9, "gelu_quick": 4}
+
+
+def _register(name: str, flops: int) -> None:
+    def into_first(signature: Signature) -> Cost:
+        out, x = signature.tensor(0), signature.tensor(1)
+        return moved(read(x), read(out), flops=flops * out.numel)
+
+    into_first.__doc__ = f"{flops} per output element; (out, x)."
+    formula(f"_C::{name}", f"sgl_kernel::{name}")(into_first)
+
+
+for _name, _flops in {**_GATED, **_ACTIVATIONS}.items():
+    _register(_name, _flops)
+
+
+@formula("_C::rms_norm", "sgl_kernel::rmsnorm", "vllm::rms_norm")
+def rms_norm(signature: Signature) -> Cost:
+    """4 per element: square, sum, * rstd, * scale; (out, x, weight, eps)."""
+    out, x, weight = signature.tensor(0), signature.tensor(1), optional(signature, 2)
+    return moved(read(x, weight), read(out), flops=(3 + (weight is not None)) * x.numel)
+
+
+@formula("_C::fused_add_rms_norm", "sgl_kernel::fused_add_rmsnorm")
+def added_rms_norm(signature: Signature) -> Cost:
+    """5 per element: the residual's add and rms norm; (x, residual, weight, eps), both changed in place."""
+    x, residual, weight = signature.tensor(0), signature.tensor(1), optional(signature, 2)
+    flops = (4 + (weight is not None)) * x.numel
+    return moved(read(x, residual, weight), read(x, residual), flops=flops)
+
+
+@formula("_C::rms_norm_static_fp8_quant")
+def rms_norm_fp8(signature: Signature) -> Cost:
+    """5 per element: rms norm, / scale; (out, x, weight, scale, eps)."""
+    out, x, weight, scale = (signature.tensor(place) for place in range(4))
+    return moved(read(x, weight, scale), read(out), flops=5 * x.numel)
+
+
+@formula("_C::rotary_embedding")
+def rotary_embedding(signature: Signature) -> Cost:
+    """3 per element rotated: two multiplies and an add; (positions, query, key, head size, cosines and sines, ...).
+
+    Only the first `rot_dim` elements of a head are read and written, in place; a row of the table for each position.
+    """
+    positions, query, key, table = signature.tensor(0), signature.tensor(1), optional(signature, 2), signature.tensor(4)
+    width, head = table.shape[-1], integer(signature.get(3))
+    if not 0 < width <= head:
+        raise Unknown(f"rotation of {width} of {head}")
+    rotated = sum(x.numel // head * width * item(x.dtype) for x in (query, key) if x is not None)
+    elements = sum(x.numel // head * width for x in (query, key) if x is not None)
+    rows = min(positions.numel * width, table.stored) * item(table.dtype)
+    return moved(read(positions) + rotated + rows, rotated, flops=3 * elements)
+
+
+@formula("_C_cache_ops::reshape_and_cache", "_C_cache_ops::reshape_and_cache_flash")
+def into_cache(signature: Signature) -> Cost:
+    """0; (key, value, key cache, value cache, slots, ...): reads keys and values, writes them in the cache's type."""
+    key, value, keys, values = (signature.tensor(place) for place in range(4))
+    written = key.numel * item(keys.dtype) + value.numel * item(values.dtype)
+    return moved(read(key, value, signature.tensor(4)), written)
+
+
+@formula("_moe_C::topk_softmax")
+def topk_softmax(signature: Signature) -> Cost:
+    """4 per router output, as softmax; (weights, indices, token indices, logits)."""
+    x = signature.tensor(3)
+    return moved(read(x), read(*map(signature.tensor, range(3))), flops=4 * x.numel)
+
+
+@formula("_moe_C::moe_sum")
+def expert_sum(signature: Signature) -> Cost:
+    """1 per input element; (x (tokens, experts, d), out)."""
+    x, out = signature.tensor(0), signature.tensor(1)
+    return moved(read(x), read(out), flops=x.numel)
+
+
+# ------------------------------------------------------------------------------------- norms, functions of Python
+
+
+def _norm(x: Tensor, parameters: tuple[Tensor | None, ...], flops: int, statistics: int) -> Cost:
+    rows = prod(x.shape[:-1])
+    written = fresh(x.shape, x.dtype) + statistics * fresh((rows,), "float32")
+    return moved(read(x, *parameters), written, flops=flops * x.numel)
+
+
+@formula("LigerRMSNormFunction", "FusedRMSNormAffineFunction", "FusedRMSNormAffineMixedDtypesFunction")
+def function_rms_norm(signature: Signature) -> Cost:
+    """4 per element: square, sum, * rstd, * scale; (x, weight, ...); a float32 statistic a row."""
+    weight = optional(signature, 1)
+    return _norm(signature.tensor(0), (weight,), 3 + (weight is not None), 1)
+
+
+@formula("LigerLayerNormFunction", "FusedLayerNormAffineFunction", "FusedLayerNormAffineMixedDtypesFunction")
+def function_layer_norm(signature: Signature) -> Cost:
+    """7 per element, as layer norm; (x, weight, bias, ...); two float32 statistics a row."""
+    return _norm(
+        signature.tensor(0), (signature.tensor(1), signature.tensor(2)), STANDARDIZE + SCALE + SHIFT, 2
+    )  # fmt: skip
+
+
+@formula("ScaledUpperTriangMaskedSoftmax", "ScaledMaskedSoftmax", "ScaledSoftmax")
+def scaled_softmax(signature: Signature) -> Cost:
+    """5 per element: * scale and softmax; (x, [mask,] scale)."""
+    x = signature.tensor(0)
+    return moved(read(x, optional(signature, 1)), fresh(x.shape, x.dtype), flops=5 * x.numel)
+
+
+# ---------------------------------------------------------------------------------- maps and losses of Liger
+
+
+def _gated(signature: Signature, flops: int) -> Cost:
+    a, b = signature.tensor(0), signature.tensor(1)
+    if a.shape != b.shape:
+        raise Unknown(f"{a} and {b}")
+    return moved(read(a, b), fresh(a.shape, a.dtype), flops=flops * a.numel)
+
+
+@formula("LigerSiLUMulFunction")
+def silu_product(signature: Signature) -> Cost:
+    """5 per element: silu(a) * b."""
+    return _gated(signature, 5)
+
+
+@formula("LigerGELUMulFunction")
+def gelu_product(signature: Signature) -> Cost:
+    """11 per element: gelu(a) in the tanh form * b."""
+    return _gated(signature, 11)
+
+
+@formula("LigerSiLUMulFunctionBackward")
+def silu_product_backward(signature: Signature) -> Cost:
+    """11 per element; a and b, of the gradient's shape and type, are read and their gradients written.
+
+    sigmoid(a) 4, silu 1; s + silu * (1 - s) is 3; grad * b * that 2, grad * silu 1.
+    """
+    grad = signature.tensor(0)
+    one = fresh(grad.shape, grad.dtype)
+    return moved(read(grad) + 2 * one, 2 * one, flops=11 * grad.numel)
+
+
+@formula("LigerRopeFunction")
+def rotary_function(signature: Signature) -> Cost:
+    """3 per element: x * cos + rotated * sin; (q, k, cos, sin, ...)."""
+    q, k = signature.tensor(0), signature.tensor(1)
+    written = fresh(q.shape, q.dtype) + fresh(k.shape, k.dtype)
+    return moved(read(*map(signature.tensor, range(4))), written, flops=3 * (q.numel + k.numel))
+
+
+@formula("LigerCrossEntropyFunction")
+def cross_entropy(signature: Signature) -> Cost:
+    """8 per logit: softmax and its gradient, which is written over the logits; (logits, targets, ...)."""
+    x, target = signature.tensor(0), signature.tensor(1)
+    return moved(read(x, target), read(x) + item("float32"), flops=8 * x.numel)

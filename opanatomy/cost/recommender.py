@@ -1,0 +1,95 @@
+"""Pooled look-ups: torch's embedding bag and FBGEMM's fused tables; the layouts around them.
+
+The backward of FBGEMM's look-up (`torch::autograd::CppNode<SplitLookupFunction_...>`) updates the tables too; a trace
+shows its output gradient alone, not the indices, so it has no cost.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from opanatomy.cost.operands import Unknown, fresh, integer, item, moved, optional, read
+from opanatomy.cost.registry import formula, pattern
+from opanatomy.model import Cost, Signature
+
+
+@formula("aten::_embedding_bag", "aten::_embedding_bag_forward_only")
+def embedding_bag(signature: Signature) -> Cost:
+    """1 add per element looked up (0 for the maximum), 1 multiply with weights, 1 divide per result for the mean.
+
+    (table (v, d), indices, offsets, scale, mode, sparse, weights, include last, padding): reads a row an index, at most
+    the table; writes a row a bag. What it keeps for the backward is not counted.
+    """
+    table, index, offsets, weights = (*map(signature.tensor, range(3)), optional(signature, 6))
+    mode, d = integer(signature.get(4)), table.shape[1]
+    bags = index.shape[0] if len(index.shape) == 2 else offsets.numel - bool(signature.get(7))
+    elements = index.numel * d
+    flops = elements * ((mode != 2) + (weights is not None)) + bags * d * (mode == 1)
+    rows = min(elements, table.stored) * item(table.dtype)
+    return moved(rows + read(index, offsets, weights), fresh((bags, d), table.dtype), flops=flops)
+
+
+@formula("aten::_embedding_bag_dense_backward")
+def embedding_bag_backward(signature: Signature) -> Cost:
+    """1 add per element scattered, 1 multiply for weights or the mean: (grad, indices, bags, sizes, maxima, rows)."""
+    grad, index = signature.tensor(0), signature.tensor(1)
+    rows, mode, weights = integer(signature.get(5)), integer(signature.get(7)), optional(signature, 8)
+    d = grad.shape[-1]
+    flops = index.numel * d * (1 + (mode == 1) + (weights is not None))
+    moved_in = read(*signature.arguments[:5], weights)
+    return moved(moved_in, fresh((rows, d), grad.dtype), flops=flops)
+
+
+# -------------------------------------------------------------------------------------------------------------- FBGEMM
+
+
+@pattern(r"fbgemm::split_embedding_codegen_lookup_\w+_function")
+def split_lookup(name: str, signature: Signature) -> Cost:
+    """1 add per element looked up, 2 with weights; pooled rows of `D` values, known where all tables are equally wide.
+
+    (..., device weights at 1, D_offsets at 6, total_D, max_D, ..., indices at 11, offsets, pooling, weights at 14): how
+    many indices go to which table is data. Reads a row an index, at most the tables; writes float32.
+    """
+    tables, index, offsets = (signature.tensor(place) for place in (1, 11, 12))
+    weights = optional(signature, 14)
+    count, total, widest = signature.tensor(6).numel - 1, integer(signature.get(7)), integer(signature.get(8))
+    if count < 1 or count * widest != total or (offsets.numel - 1) % count:
+        raise Unknown("which table an index goes to")
+    elements = index.numel * widest
+    pooled = prod((offsets.numel - 1, widest))
+    # where the rows are not on the device they are in host memory or a cache
+    rows = min(elements, tables.stored or elements) * item(tables.dtype)
+    flops = elements * (1 + (weights is not None))
+    return moved(rows + read(index, offsets, weights), fresh((pooled,), "float32"), flops=flops)
+
+
+@formula(
+    "fbgemm::permute_pooled_embs_auto_grad", "fbgemm::permute_pooled_embs", "fbgemm::permute_duplicate_pooled_embs",
+    "fbgemm::recat_embedding_grad_output_mixed_D_batch", "fbgemm::recat_embedding_grad_output_mixed_D",
+    "fbgemm::recat_embedding_grad_output",
+)  # fmt: skip
+def permute_pooled(signature: Signature) -> Cost:
+    """0; reads the pooled rows and the small index tensors, writes the rows in another order."""
+    x = signature.tensor(0)
+    return moved(read(*signature.arguments), fresh(x.shape, x.dtype))
+
+
+@pattern(r"torch::autograd::CppNode<fbgemm_gpu::Permute\w*PooledEmbsFunction\b.*>")
+def permute_pooled_backward(name: str, signature: Signature) -> Cost:
+    """0; reads the gradient, writes it in the order before."""
+    x = signature.tensor(0)
+    return moved(read(x), fresh(x.shape, x.dtype))
+
+
+@formula("fbgemm::bounds_check_indices")
+def bounds_check(signature: Signature) -> Cost:
+    """0: comparisons; reads rows, indices and offsets, and writes nothing where all of them are in bounds."""
+    return moved(read(*map(signature.tensor, range(3))), 0)
+
+
+@formula("fbgemm::asynchronous_complete_cumsum")
+def complete_cumsum(signature: Signature) -> Cost:
+    """1 add per element; writes one element more than it reads, a row."""
+    x = signature.tensor(0)
+    shape = (*x.shape[:-1], x.shape[-1] + 1)
+    return moved(read(x), fresh(shape, x.dtype), flops=x.numel)

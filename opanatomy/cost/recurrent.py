@@ -1,0 +1,133 @@
+"""Recurrent layers: the products of input and hidden state with the weights, `2 * positions * elements of the weights`.
+
+Gates are element-wise and inside; their operations are not counted where the products are. What a library keeps for its
+backward (workspace, reserve space) is not counted: its size is the library's own.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from opanatomy.cost.operands import Unknown, flag, fresh, mask, optional, read, tensors
+from opanatomy.cost.registry import formula
+from opanatomy.model import Cost, Signature, Tensor
+
+
+def _layer(signature: Signature) -> tuple[Tensor, int, int]:
+    """Input, positions and FLOPs of one layer in one direction: x (..., i), weights (g * h, i) and (g * h, h)."""
+    x, w, u = (signature.tensor(place) for place in range(3))
+    if x.shape[-1] != w.shape[1] or w.shape[0] != u.shape[0]:
+        raise Unknown(f"{x}, {w}, {u}")
+    if signature.tensor(5).shape[-1] != u.shape[1]:
+        raise Unknown(f"{u} and the hidden state")
+    positions = prod(x.shape[:-1])
+    return x, positions, 2 * positions * (w.numel + u.numel)
+
+
+@formula("aten::mkldnn_rnn_layer")
+def one_layer(signature: Signature) -> Cost:
+    """`2 * t * b * g * h * (i + h)` with g gates: x (t, b, i), weights (g * h, i), (g * h, h), biases, hx, cx."""
+    x, positions, flops = _layer(signature)
+    hidden = signature.tensor(5)
+    state = 2 * fresh(hidden.shape, hidden.dtype)
+    written = fresh((positions, hidden.shape[-1]), x.dtype) + state
+    return Cost(flops=flops, read_bytes=read(*signature.arguments[:7]), written_bytes=written)
+
+
+@formula("aten::mkldnn_rnn_layer_backward")
+def one_layer_backward(signature: Signature) -> Cost:
+    """Twice the forward: gradients of x and hidden state, and of the weights."""
+    _, _, flops = _layer(signature)
+    # gradients of x, both weights, both biases and both states
+    written = sum(fresh(value.shape, value.dtype) for value in map(signature.tensor, range(7)))
+    return Cost(flops=2 * flops, read_bytes=read(*signature.arguments[:13]), written_bytes=written)
+
+
+def _all_layers(signature: Signature) -> tuple[int, int, int]:
+    """FLOPs of all weights at all positions, positions, and bytes of the weights; the list may lack a data type."""
+    x, weights, flat = signature.tensor(0), tensors(signature.get(1)), optional(signature, 3)
+    positions = prod(x.shape[:-1])
+    matrices = sum(weight.numel for weight in weights if len(weight.shape) == 2)
+    if not matrices:
+        raise Unknown("the weights")
+    held = read(flat) if flat is not None else read(weights)
+    return 2 * positions * matrices, positions, held
+
+
+@formula("aten::_cudnn_rnn", "aten::miopen_rnn")
+def all_layers(signature: Signature) -> Cost:
+    """`2 * t * b * elements of all weight matrices`, all layers and directions.
+
+    (x, weights, stride, flat weights, hx, cx, mode, hidden size, projection, layers, batch first, dropout, train,
+    bidirectional, ...); MIOpen has no projection.
+    """
+    cudnn = len(signature.arguments) == 16
+    x, hx, cx = signature.tensor(0), signature.tensor(4), optional(signature, 5)
+    flops, positions, held = _all_layers(signature)
+    directions = 1 + flag(signature.get(13 if cudnn else 12))
+    written = fresh((positions, directions * hx.shape[-1]), x.dtype)
+    written += sum(fresh(state.shape, state.dtype) for state in (hx, cx) if state is not None)
+    return Cost(flops=flops, read_bytes=read(x, hx, cx) + held, written_bytes=written)
+
+
+@formula("aten::_cudnn_rnn_backward")
+def all_layers_backward(signature: Signature) -> Cost:
+    """The forward again for the gradients of x and state, once more for those of the weights if asked for."""
+    x, hx, cx = signature.tensor(0), signature.tensor(4), optional(signature, 5)
+    flops, _, held = _all_layers(signature)
+    wanted = mask(signature.get(21), 4)
+    grads = tuple(optional(signature, place) for place in (6, 7, 8, 9))
+    asked = [tensor for tensor, want in zip((x, hx, cx), wanted, strict=False) if want and tensor is not None]
+    written = sum(fresh(tensor.shape, tensor.dtype) for tensor in asked) + held * wanted[3]
+    return Cost(flops=flops * (1 + wanted[3]), read_bytes=read(x, hx, cx, *grads) + held, written_bytes=written)
+
+
+# --------------------------------------------------------------------------------------------------------------- cells
+
+
+@formula("aten::_thnn_fused_lstm_cell")
+def lstm_cell(signature: Signature) -> Cost:
+    """22 per element of the state, with biases 30; writes both states and the gates.
+
+    Gates: 4 adds (12 with both biases), three sigmoids 12, two tanh; f * c + i * g is 3, o * tanh(c) 1.
+    """
+    gates, cx, bias = signature.tensor(0), signature.tensor(2), optional(signature, 3)
+    flops = (22 if bias is None else 30) * cx.numel
+    written = 2 * fresh(cx.shape, cx.dtype) + fresh(gates.shape, gates.dtype)
+    return Cost(flops=flops, read_bytes=read(*signature.arguments[:5]), written_bytes=written)
+
+
+@formula("aten::_thnn_fused_gru_cell")
+def gru_cell(signature: Signature) -> Cost:
+    """16 per element of the state, with biases 22; writes the state and five values kept for the backward.
+
+    Two gates (add, sigmoid: 5 each), the candidate (multiply, add, tanh), n + z * (h - n) is 3; 6 biases.
+    """
+    hx, bias = signature.tensor(2), optional(signature, 3)
+    flops = (16 if bias is None else 22) * hx.numel
+    return Cost(flops=flops, read_bytes=read(*signature.arguments[:5]), written_bytes=6 * fresh(hx.shape, hx.dtype))
+
+
+@formula("aten::_thnn_fused_lstm_cell_backward_impl")
+def lstm_cell_backward(signature: Signature) -> Cost:
+    """23 per element of the state and 1 per gate for the bias: (grad_h, grad_c, cx, cy, gates, has_bias).
+
+    tanh(c) again 1; grad of c 5; of each gate: products 1 each, its derivative 3 (o: 3); grad of cx 1.
+    """
+    cx, gates, bias = signature.tensor(2), signature.tensor(4), flag(signature.get(5))
+    written = fresh(gates.shape, gates.dtype) + fresh(cx.shape, cx.dtype)
+    if bias:
+        written += fresh((gates.shape[-1],), gates.dtype)
+    flops = 23 * cx.numel + gates.numel * bias
+    return Cost(flops=flops, read_bytes=read(*signature.arguments[:5]), written_bytes=written)
+
+
+@formula("aten::_thnn_fused_gru_cell_backward")
+def gru_cell_backward(signature: Signature) -> Cost:
+    """16 per element of the state and 2 per gate for the biases: (grad_h, kept, has_bias)."""
+    grad, kept, bias = signature.tensor(0), signature.tensor(1), flag(signature.get(2))
+    gates = 3 * grad.numel
+    written = 2 * fresh((gates,), grad.dtype) + fresh(grad.shape, grad.dtype)
+    if bias:
+        written += 2 * fresh((3 * grad.shape[-1],), grad.dtype)
+    return Cost(flops=16 * grad.numel + 2 * gates * bias, read_bytes=read(grad, kept), written_bytes=written)

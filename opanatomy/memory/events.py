@@ -1,0 +1,126 @@
+"""Memory events -> those of each device in the order in which they happened, checked against the allocator's totals."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Final
+
+import numpy as np
+
+from opanatomy.errors import TraceError
+from opanatomy.tables import Int64, MemoryEvents
+
+#: torch's numbers of device types (c10/core/DeviceType.h) that have an allocator.
+_DEVICE_TYPES: Final = {
+    0: "cpu", 1: "cuda", 6: "hip", 9: "xla", 12: "xpu", 13: "mps", 15: "hpu", 19: "mtia", 20: "privateuseone",
+}  # fmt: skip
+CPU: Final = "cpu"
+UNKNOWN: Final = -1
+#: No allocator gives more at once, or has given more in all: what a larger number in a trace is is not known.
+_MOST_BYTES: Final = 2**50
+_MOST_IN_ALL: Final = 2**62
+#: How many events of one time are looked through for the one that happened first.
+_MOST_TIED: Final = 16
+#: How many of them are tried as the first.
+_MOST_FIRSTS: Final = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agreement:
+    """How far a sum of blocks is the allocator's own total, which is `offset_bytes` more in most events."""
+
+    offset_bytes: int | None
+    checked: int
+    equal: int
+    largest_difference_bytes: int
+
+
+def possible(events: MemoryEvents) -> Int64:
+    """The rows that give or take back bytes; `TraceError` where they are more than any device has."""
+    size = np.abs(events.bytes.astype(np.float64))
+    rows = np.flatnonzero((size > 0) & (size <= _MOST_BYTES))
+    if float(size[rows].sum()) > _MOST_IN_ALL:
+        raise TraceError("cannot read the trace: its allocations add up to more than 4 EiB - is this a trace?")
+    return rows
+
+
+def by_device(events: MemoryEvents, rows: Int64) -> list[tuple[str, Int64]]:
+    """The name of each device, and its rows in the order in which they happened; the CPU comes last."""
+    kinds, numbers = events.device_type[rows], events.device[rows]
+    found = []
+    for kind, number in sorted({*zip(kinds.tolist(), numbers.tolist(), strict=True)}):
+        mine = rows[(kinds == kind) & (numbers == number)]
+        mine = mine[np.argsort(events.time_ns[mine], kind="stable")]
+        found.append((_label(kind, number), mine[_untied(of_rows(events, mine))]))
+    return sorted(found, key=lambda device: device[0] == CPU)
+
+
+def _label(kind: int, number: int) -> str:
+    name = _DEVICE_TYPES.get(kind, f"device type {kind}")
+    return name if number < 0 else f"{name}:{number}"
+
+
+def of_rows(events: MemoryEvents, rows: Int64) -> MemoryEvents:
+    """The events in these rows."""
+    return MemoryEvents(**{field.name: getattr(events, field.name)[rows] for field in fields(MemoryEvents)})
+
+
+def known(totals: Int64) -> Int64:
+    """The totals, -1 where one cannot be."""
+    return np.where((totals >= 0) & (totals <= 2**53), totals, UNKNOWN)
+
+
+def _untied(events: MemoryEvents) -> Int64:
+    """The order of events that are sorted by time: of equal times that of the file, unless the totals say another.
+
+    Threads write their events apart, and clocks of 2022 count microseconds: the allocator's total before an event is
+    that after the event before it.
+    """
+    total = known(events.total_allocated)
+    order = np.arange(len(total))
+    tied = np.append(np.diff(events.time_ns) == 0, False)
+    ends = np.flatnonzero(~tied)
+    starts = np.append(0, ends[:-1] + 1) if len(ends) else ends
+    breaks = np.append(False, total[1:] - events.bytes[1:] != total[:-1])
+    broken = np.add.reduceat(breaks, starts) > 0 if len(starts) else tied
+    for first, last in zip(starts[broken].tolist(), ends[broken].tolist(), strict=True):
+        if 0 < last - first < _MOST_TIED:
+            before = None if first == 0 else int(total[order[first - 1]])
+            chain = _chain(before, total[first : last + 1].tolist(), events.bytes[first : last + 1].tolist())
+            order[first : last + 1] = first + np.array(chain)
+    return order
+
+
+def _chain(before: int | None, totals: list[int], sizes: list[int]) -> list[int]:
+    """The order in which each total follows from the one before it; as it was where there is none."""
+    left = list(range(len(totals)))
+    firsts = left if before is None else [place for place in left if totals[place] - sizes[place] == before]
+    for first in firsts[:_MOST_FIRSTS]:
+        chain = [first]
+        rest = [place for place in left if place != first]
+        while rest:
+            following = next((p for p in rest if totals[p] - sizes[p] == totals[chain[-1]]), None)
+            if following is None:
+                break
+            chain.append(following)
+            rest.remove(following)
+        else:
+            return chain
+    return left
+
+
+def agreement(total_allocated: Int64, live: Int64) -> Agreement:
+    """The allocator's total after each event against the bytes that our blocks have then."""
+    total = known(total_allocated)
+    checked = np.flatnonzero(total != UNKNOWN)
+    if not len(checked):
+        return Agreement(offset_bytes=None, checked=0, equal=0, largest_difference_bytes=0)
+    offsets = total[checked] - live[checked]
+    values, counts = np.unique(offsets, return_counts=True)
+    offset = int(values[counts.argmax()])
+    return Agreement(
+        offset_bytes=offset,
+        checked=len(checked),
+        equal=int(counts.max()),
+        largest_difference_bytes=int(np.abs(offsets - offset).max()),
+    )

@@ -1,0 +1,170 @@
+"""What the blocks of a trace are, by when and in what they were allocated and freed: nothing else says it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum, auto
+from typing import Final
+
+import numpy as np
+
+from opanatomy.memory.blocks import Blocks
+from opanatomy.memory.passes import BACKWARD, FORWARD, OPTIMIZER, RECOMPUTE, Host, Passes, phases_of_rows
+from opanatomy.model import MODULE_RANGE, PHASE_RANGE
+from opanatomy.tables import Bool, Int64, MemoryEvents
+
+BEFORE_WINDOW: Final = "before_window"
+OPTIMIZER_STATE: Final = "optimizer_state"
+GRADIENTS: Final = "gradients"
+FORWARD_ACTIVATIONS: Final = "forward_activations"
+TEMPORARY_BUFFERS: Final = "temporary_buffers"
+OTHER_BLOCKS: Final = "other"
+#: The components in the order in which they are stacked.
+COMPONENTS: Final = (
+    BEFORE_WINDOW, OPTIMIZER_STATE, GRADIENTS, FORWARD_ACTIVATIONS, TEMPORARY_BUFFERS, OTHER_BLOCKS,
+)  # fmt: skip
+
+
+class Rule(IntEnum):
+    """Why a block is what it is taken for; `RULES` says it in words."""
+
+    BEFORE = 0
+    RECOMPUTED = auto()
+    ONE_OPERATOR = auto()
+    FORWARD_ONLY = auto()
+    BACKWARD_ONLY = auto()
+    OPTIMIZER_ONLY = auto()
+    ACTIVATION = auto()
+    GRADIENT = auto()
+    STATE = auto()
+    FORWARD_KEPT = auto()
+    OPTIMIZER_KEPT = auto()
+    ELSEWHERE = auto()
+
+
+RULES: Final = {
+    Rule.BEFORE: (BEFORE_WINDOW, "allocated before the trace: weights, states and all else cannot be told apart"),
+    Rule.RECOMPUTED: (FORWARD_ACTIVATIONS, "allocated in recomputation, freed behind it in the same backward"),
+    Rule.ONE_OPERATOR: (TEMPORARY_BUFFERS, "allocated and freed within one operator call"),
+    Rule.FORWARD_ONLY: (TEMPORARY_BUFFERS, "allocated and freed in the same forward"),
+    Rule.BACKWARD_ONLY: (TEMPORARY_BUFFERS, "allocated and freed in the same backward"),
+    Rule.OPTIMIZER_ONLY: (TEMPORARY_BUFFERS, "allocated and freed in the same optimizer step"),
+    Rule.ACTIVATION: (FORWARD_ACTIVATIONS, "allocated in forward, freed in backward"),
+    Rule.GRADIENT: (GRADIENTS, "allocated in backward, alive after it"),
+    Rule.STATE: (OPTIMIZER_STATE, "allocated in the optimizer, never freed"),
+    Rule.FORWARD_KEPT: (OTHER_BLOCKS, "allocated in forward, not freed in forward or backward"),
+    Rule.OPTIMIZER_KEPT: (OTHER_BLOCKS, "allocated in the optimizer, freed later"),
+    Rule.ELSEWHERE: (OTHER_BLOCKS, "allocated outside forward, backward and optimizer"),
+}
+#: The place in `COMPONENTS` of each rule.
+COMPONENT_OF: Final = np.array([COMPONENTS.index(RULES[rule][0]) for rule in Rule], dtype=np.int64)
+
+#: Operators that only allocate: what called them wanted the memory.
+_ALLOCATES: Final = frozenset({
+    "aten::empty", "aten::empty_like", "aten::empty_strided", "aten::empty_permuted", "aten::new_empty",
+    "aten::new_empty_strided", "aten::resize_", "aten::resize_as_", "aten::resize", "aten::set_",
+})  # fmt: skip
+#: Ranges that some releases write as operators.
+_NODES: Final = ("autograd::", "torch::autograd::")
+_RANGES: Final = (PHASE_RANGE, MODULE_RANGE, "ProfilerStep", "Optimizer.", "enumerate(DataLoader)", "## ")
+
+
+@dataclass(frozen=True, slots=True)
+class HostRows:
+    """The host events, and which of them are operators and autograd nodes, not ranges around them."""
+
+    host: Host
+    names: Sequence[str]
+    is_operator: Bool
+    #: Operators that the dispatcher called: no autograd nodes, which may hold a whole backward.
+    is_call: Bool
+
+    def above(self, rows: Int64, which: Bool) -> Int64:
+        """The row around each row, -1 where it is none of these."""
+        found = self.host.parent[rows]
+        return np.where((found >= 0) & which[found], found, -1)
+
+
+def host_rows(host: Host, names: Sequence[str]) -> HostRows:
+    """The host events by kind."""
+    is_range = np.array([name.startswith(_RANGES) for name in names], dtype=bool)
+    is_call = np.array(["::" in name and not name.startswith(_NODES) for name in names], dtype=bool)
+    is_operator = (host.annotation == 0) & ~is_range[host.name]
+    return HostRows(host, names, is_operator, is_operator & is_call[host.name])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placing:
+    """Of each block: the host row of the operator that wanted it (-1 none), the phase of its allocation, its rule."""
+
+    row: Int64
+    phase: Int64
+    rule: Int64
+
+
+def place(
+    blocks: Blocks, events: MemoryEvents, around: Int64, rows: HostRows, passes: tuple[Passes, Passes]
+) -> Placing:
+    """Find what allocated each block and infer what it is; `around` is the host row around each event, -1 none."""
+    host, is_operator = rows.host, rows.is_operator
+    inner = around[blocks.alloc]
+    inside = np.flatnonzero(inner >= 0)
+    inside = inside[is_operator[inner[inside]]]
+    row = np.full(len(inner), -1, dtype=np.int64)
+    row[inside] = _wanting(inner[inside], rows)
+    until = np.full(len(inner), np.iinfo(np.int64).min, dtype=np.int64)
+    called = inside[rows.is_call[inner[inside]]]
+    outer = _outermost(inner[called], rows)
+    until[called] = host.start_ns[outer] + host.duration_ns[outer]
+    phase = passes[0].phase_of(passes[0].at(events.time_ns[blocks.alloc]))
+    phase[inside] = phases_of_rows(host, inner[inside])
+    return Placing(row=row, phase=phase, rule=_rules(blocks, events.time_ns, passes, phase, until))
+
+
+def _rules(blocks: Blocks, time_ns: Int64, passes: tuple[Passes, Passes], phase: Int64, until: Int64) -> Int64:
+    """The rule of each block; the first that holds."""
+    freed = ~blocks.never_freed
+    begin, end = time_ns[blocks.alloc], time_ns[np.minimum(blocks.free, max(blocks.events - 1, 0))]
+    whole, parts = passes
+    same = freed & (whole.at(begin) == whole.at(end))
+    in_forward, in_update = phase == FORWARD, phase == OPTIMIZER
+    in_backward = (phase == BACKWARD) | (phase == RECOMPUTE)
+    cases = (
+        (Rule.RECOMPUTED, (phase == RECOMPUTE) & same & (parts.at(begin) != parts.at(end))),
+        (Rule.ONE_OPERATOR, freed & (end <= until)),
+        (Rule.FORWARD_ONLY, in_forward & same),
+        (Rule.BACKWARD_ONLY, in_backward & same),
+        (Rule.OPTIMIZER_ONLY, in_update & same),
+        (Rule.ACTIVATION, in_forward & freed & (whole.phase_of(whole.at(end)) == BACKWARD)),
+        (Rule.GRADIENT, in_backward),
+        (Rule.STATE, in_update & ~freed),
+        (Rule.FORWARD_KEPT, in_forward),
+        (Rule.OPTIMIZER_KEPT, in_update),
+    )
+    return np.select([holds for _, holds in cases], [int(rule) for rule, _ in cases], int(Rule.ELSEWHERE))
+
+
+def _wanting(rows: Int64, among: HostRows) -> Int64:
+    """The innermost operator at or around each row that does more than allocate; the row itself where none does."""
+    host = among.host
+    allocates = np.array([name in _ALLOCATES for name in among.names], dtype=bool)
+    found = rows.copy()
+    moving = np.flatnonzero(allocates[host.name[found]]) if len(found) else found
+    while len(moving):
+        above = among.above(found[moving], among.is_operator)
+        moving, above = moving[above >= 0], above[above >= 0]
+        found[moving] = above
+        moving = moving[allocates[host.name[above]]]
+    return found
+
+
+def _outermost(rows: Int64, among: HostRows) -> Int64:
+    """The outermost call around each call with nothing else in between."""
+    found = rows.copy()
+    moving = np.arange(len(found))
+    while len(moving):
+        above = among.above(found[moving], among.is_call)
+        moving = moving[above >= 0]
+        found[moving] = above[above >= 0]
+    return found

@@ -1,0 +1,176 @@
+"""Formulas of users: five lines in their own code, with one clear error where they are wrong."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import opanatomy
+from opanatomy import formula
+from opanatomy.cost import cost, describe, has_formula, operators, pattern, registry
+from opanatomy.errors import UsageError
+from opanatomy.model import Cost, Signature, Tensor
+from tests.handmade import HandMade
+
+X = Tensor((8, 4), "float32", (4, 1))
+THREE = Cost(flops=1, read_bytes=2, written_bytes=3)
+
+
+@pytest.fixture(autouse=True)
+def _registry_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_FORMULAS", "_BY_DEVICE", "_PATTERNS"):
+        monkeypatch.setattr(registry, name, getattr(registry, name).copy())
+
+
+def test_the_five_lines_of_the_docstring_work() -> None:
+    assert registry.__doc__ is not None
+    code = registry.__doc__.split("code:\n\n")[1].split("\n\n`signature`")[0]
+    lines = [line.removeprefix("    ") for line in code.splitlines()]
+    exec("\n".join(lines), {})
+    assert cost("mylib::fused_add_norm", Signature((X, 1e-5))) == Cost(
+        flops=8 * 32, read_bytes=2 * 128, written_bytes=128
+    )
+
+
+def test_importing_it_imports_no_torch() -> None:
+    code = "import sys; from opanatomy import formula; assert callable(formula); print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+    assert "formula" in dir(opanatomy)
+
+
+def test_a_formula_gets_the_arguments_in_their_order() -> None:
+    seen: list[Signature] = []
+
+    @formula("mylib::a", "mylib::b")
+    def f(signature: Signature) -> Cost:
+        """What it is."""
+        seen.append(signature)
+        return THREE
+
+    given = Signature((X, (X, X), 3, 0.5, True, None))
+    assert cost("mylib::a", given) == cost("mylib::b", given) == f(given) == THREE
+    assert seen == [given] * 3
+    assert describe("mylib::a") == "What it is."
+    assert {"mylib::a", "mylib::b"} <= set(operators())
+    assert has_formula("mylib::a")
+    assert not has_formula("mylib::c")
+
+
+def test_the_last_formula_of_a_name_wins_and_may_take_the_place_of_ours() -> None:
+    @formula("aten::mm")
+    def f(signature: Signature) -> Cost:
+        return THREE
+
+    assert cost("aten::mm", Signature((X, Tensor((4, 5), "float32")))) == THREE
+
+
+def test_a_formula_for_one_kind_of_device() -> None:
+    @formula("mylib::a")
+    def anywhere(signature: Signature) -> Cost:
+        return THREE
+
+    @formula("mylib::a", device="cpu")
+    def here(signature: Signature) -> Cost:
+        return Cost(flops=9, read_bytes=2, written_bytes=3)
+
+    found = [cost("mylib::a", Signature((X,)), device) for device in (None, "cuda", "cpu")]
+    assert [one.flops for one in found if one] == [1, 1, 9]
+
+
+def test_a_pattern_is_for_names_without_a_formula_of_their_own() -> None:
+    @pattern(r"mylib::kernel_\d+")
+    def f(name: str, signature: Signature) -> Cost:
+        return Cost(flops=int(name.split("_")[1]), read_bytes=0, written_bytes=0)
+
+    formula("mylib::kernel_3")(lambda signature: THREE)
+    found = [cost(f"mylib::kernel_{number}", Signature((X,))) for number in (2, 3)]
+    assert [one.flops for one in found if one] == [2, 1]
+    assert cost("mylib::kernel_2x", Signature((X,))) is None
+    assert has_formula("mylib::kernel_44")
+
+
+@pytest.mark.parametrize("error", [LookupError, TypeError, ValueError, ZeroDivisionError, IndexError])
+def test_what_a_signature_does_not_say_is_no_cost(error: type[Exception]) -> None:
+    @formula("mylib::a")
+    def f(signature: Signature) -> Cost:
+        raise error("no such argument")
+
+    assert cost("mylib::a", Signature((X,))) is None
+
+
+@pytest.mark.parametrize(
+    "returned",
+    [None, Cost(flops=1, read_bytes=None, written_bytes=3), Cost(flops=-1, read_bytes=1, written_bytes=3)],  # type: ignore[arg-type]
+)
+def test_an_unknown_figure_is_no_cost(returned: Any) -> None:
+    formula("mylib::a")(lambda signature: returned)
+    assert cost("mylib::a", Signature((X,))) is None
+
+
+@pytest.mark.parametrize(
+    ("returned", "said"),
+    [
+        (128, "returned 128, not a Cost"),
+        ((1, 2, 3), "not a Cost"),
+        (Cost(flops=1.5, read_bytes=2, written_bytes=3), "returned flops=1.5, not an integer"),  # type: ignore[arg-type]
+        (Cost(flops=1, read_bytes=True, written_bytes=3), "returned read_bytes=True, not an integer"),
+        (Cost(flops=1, read_bytes=2, written_bytes="3"), "returned written_bytes='3', not an integer"),  # type: ignore[arg-type]
+        (Cost(flops=1, read_bytes=2, written_bytes=3, causal_flops=0.5), "causal_flops=0.5"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_wrong_result_is_one_line_with_function_and_file(returned: Any, said: str) -> None:
+    @formula("mylib::a")
+    def my_formula(signature: Signature) -> Any:
+        return returned
+
+    with pytest.raises(UsageError) as caught:
+        cost("mylib::a", Signature((X,)))
+    text = str(caught.value)
+    assert said in text
+    assert "my_formula" in text
+    assert re.search(r"test_cost_registry\.py:\d+", text)
+    assert "\n" not in text
+
+
+def test_a_formula_that_fails_is_one_line_too() -> None:
+    @formula("mylib::a")
+    def my_formula(signature: Signature) -> Cost:
+        return signature.no_such_thing()  # type: ignore[attr-defined,no-any-return]
+
+    with pytest.raises(UsageError, match=r"my_formula \(.*test_cost_registry.py:\d+\) failed on mylib::a: Attribute"):
+        cost("mylib::a", Signature((X,)))
+
+
+@pytest.mark.parametrize("decorator", [formula, pattern])
+def test_a_decorator_without_a_name_says_how_to_write_it(decorator: Callable[..., Any]) -> None:
+    def my_formula(signature: Signature) -> Cost:
+        return THREE
+
+    for arguments in ((), (my_formula,), ("",), (3,)):
+        with pytest.raises(UsageError, match=r"write @(formula|pattern)\(") as caught:
+            decorator(*arguments)(my_formula)
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("on_device", [False, True])
+def test_an_analysis_uses_it(on_device: bool, tmp_path: Path) -> None:
+    @formula("mylib::fused_add_norm")
+    def fused_add_norm(signature: Signature) -> Cost:
+        x = signature.tensor(0)
+        return Cost(flops=8 * x.numel, read_bytes=2 * (x.bytes or 0), written_bytes=x.bytes or 0)
+
+    made = HandMade()
+    made.host("mylib::fused_add_norm", 100, 50, shapes=[[8, 4], []], types=["float", "Scalar"])
+    if on_device:
+        made.launch(110, 1)
+        made.kernel("my_kernel", 200, 10, 1)
+    found = opanatomy.analyze(made.write(tmp_path / "t.json"))
+    (row,) = [row for row in found.operators if row.operator == "mylib::fused_add_norm"]
+    assert (row.flops, row.read_bytes, row.written_bytes) == (256, 256, 128)

@@ -1,0 +1,57 @@
+"""Architectures that are not in the catalog, drawn with a fixed seed: the code and the checks of the benchmark."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.architectures import IN_CATALOG, SIZES, Result, Unfit, check, drawn, run
+from tests.observer import EXCEPTIONS
+from tests.test_catalog_anatomy import one_thread
+
+SEED = 1
+#: The state-space, mixture-of-experts and sparse models that a draw of three may miss; one each.
+ALWAYS = ("falcon_mamba", "granitemoehybrid", "mobilenet_v2")
+
+
+def assert_as_torch_has_it(result: Result) -> None:
+    assert result.ours == result.theirs > 0, result.name
+    assert result.tally.share >= 0.995, result.tally
+    differing = {**result.tally.other, **result.tally.without}.keys()
+    assert differing <= EXCEPTIONS.keys(), [result.tally.samples[name] for name in differing]
+
+
+def test_a_seed_draws_the_same_architectures_and_none_of_the_catalog() -> None:
+    names = list(drawn(SEED))
+    assert names == list(drawn(SEED))
+    assert names != list(drawn(SEED + 1))
+    assert len(names) > 100
+    assert not IN_CATALOG & set(names)
+
+
+def test_three_drawn_ones_cost_what_torch_counts() -> None:
+    with one_thread():
+        results = run(drawn(SEED), 3, say=lambda _: None)
+    assert len(results) == 3
+    for result in results:
+        assert_as_torch_has_it(result)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ALWAYS)
+def test_other_kinds_of_architecture_do_too(name: str) -> None:
+    with one_thread():
+        assert_as_torch_has_it(check(name))
+
+
+def test_what_cannot_be_run_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.architectures.MOST_PARAMETERS", 10)
+    with pytest.raises(Unfit, match="parameters"):
+        check("xglm")
+    said: list[str] = []
+    assert run(iter(["xglm"]), 1, said.append) == []
+    assert said[0].startswith("xglm")
+    assert "not run: " in said[0]
+
+
+def test_sizes_are_small_and_of_use() -> None:
+    assert all(0 < size <= 160 for _, size in SIZES)
