@@ -42,7 +42,7 @@ EXCEPTIONS = {
         "no cost: how large the result is depends on the values",
     ),
     **dict.fromkeys(
-        ("aten::index", "aten::index_put_", "aten::index_put"),
+        ("aten::index", "aten::index_put_", "aten::index_put", "aten::_index_put_impl_"),
         "no cost with a boolean mask: how many elements it keeps depends on the values",
     ),
     "aten::_ctc_loss": "no cost with lengths in a tensor: the longest target is data; a trace has the inner call",

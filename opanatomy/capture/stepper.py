@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -64,6 +64,23 @@ def _eight_bit_adamw(parameters: list[torch.nn.Parameter]) -> torch.optim.Optimi
     return made
 
 
+class StepWatch:
+    """Told where a step is; this one does nothing."""
+
+    def forward(self) -> AbstractContextManager[Any]:
+        """Is open around forward."""
+        return nullcontext()
+
+    def after_forward(self, roots: tuple[torch.Tensor, ...]) -> None:
+        """Forward is done; of its output only what backward starts from, `roots`, still lives."""
+
+    def after_backward(self) -> None:
+        """The gradients are there."""
+
+    def after_optimizer(self) -> None:
+        """The weights are updated."""
+
+
 @dataclass(slots=True, kw_only=True)
 class Stepper:
     """Runs steps of one model on one batch; `phase` is the one it is in, for messages when a step fails."""
@@ -77,7 +94,7 @@ class Stepper:
     inference: bool = False
     scaler: Any = None
     phase: Phase = Phase.OTHER
-    after_forward: Callable[[], None] | None = None
+    watch: StepWatch = field(default_factory=StepWatch)
 
     def __post_init__(self) -> None:
         import torch
@@ -87,27 +104,31 @@ class Stepper:
 
     def run(self) -> None:
         """One step; the gradients are freed before it, not after, so that they can be measured."""
-        for parameter in self.parameters:
-            parameter.grad = None
+        self.free_gradients()
         try:
             self._forward_backward()
             if self.optimizer is not None and not self.inference:
                 self._update()
+                self.watch.after_optimizer()
         finally:
             self.synchronize()
         self.phase = Phase.OTHER
+
+    def free_gradients(self) -> None:
+        """Let go of the gradients of the step before."""
+        for parameter in self.parameters:
+            parameter.grad = None
 
     def _forward_backward(self) -> None:
         import torch
 
         self.phase = Phase.FORWARD
         with phase_range(Phase.FORWARD), torch.set_grad_enabled(not self.inference):
-            with self._autocast():
+            with self.watch.forward(), self._autocast():
                 output = self._call()
             loss, gradients = _backward_roots(output) if not self.inference else ((), ())
         del output
-        if self.after_forward:
-            self.after_forward()
+        self.watch.after_forward(loss)
         if self.inference:
             return
         self.phase = Phase.BACKWARD
@@ -115,6 +136,7 @@ class Stepper:
             if self.scaler is not None:
                 loss = tuple(self.scaler.scale(root) for root in loss)
             torch.autograd.backward(loss, gradients)
+        self.watch.after_backward()
 
     def _update(self) -> None:
         self.phase = Phase.OPTIMIZER
