@@ -12,7 +12,7 @@ from opanatomy.attribution import Attribution, own
 from opanatomy.attribution.linking import LINKS, OUTSIDE
 from opanatomy.attribution.nesting import nearest_above
 from opanatomy.classification import classify_kernel, classify_operator
-from opanatomy.cost import cost
+from opanatomy.cost import cost, has_formula
 from opanatomy.evidence import element_type, wants_element_type, with_element_type
 from opanatomy.model import ITEM_SIZE, MODULE_RANGE, PHASE_RANGE, Classification, Cost, OperatorClass, Signature
 from opanatomy.pieces import exchanged
@@ -41,7 +41,7 @@ class Calls:
         self.host = attribution.host
         self.work = attribution.work
         otherwise = DISPATCHING if trace.on_device else UNKNOWN_OPERATOR
-        operators = [classify_operator(name) or otherwise for name in trace.names]
+        operators = [_with_formula(name, classify_operator(name)) or otherwise for name in trace.names]
         self.operators = _Lookup(operators)
         self.kernels = _Lookup([classify_kernel(name) for name in trace.names] if trace.on_device else [])
         self.time_ns, self.pieces = self._device_time()
@@ -223,7 +223,11 @@ class Calls:
             signature = self._signature(key[1])
             if signature is not None and told is not None:
                 signature = with_element_type(signature, told)
-            found = None if signature is None else cost(self.trace.names[key[0]], signature)
+            found = (
+                None
+                if signature is None
+                else cost(self.trace.names[key[0]], signature, None if self.trace.on_device else "cpu")
+            )
             self._costs[key] = self._counted(found, int(self._alike[key[1]])) if found else None
         return self._costs[key]
 
@@ -258,6 +262,12 @@ def _figures(found: Cost | None) -> tuple[tuple[int, ...], tuple[int, ...]]:
         found.normalization_flops or None,
     )
     return tuple(-1 if value is None else value for value in outer), (0, 0, 0, -1, -1)
+
+
+def _with_formula(name: str, found: Classification | None) -> Classification | None:
+    """An operator that no rule knows but that has a formula is a call; its kernels' names decide its class."""
+    unknown = found is None or (found.operator_class is None and name.startswith("torch::autograd::CppNode<"))
+    return UNKNOWN_OPERATOR if unknown and has_formula(name) else found
 
 
 class _Lookup:

@@ -85,7 +85,9 @@ def class_rows(operators: tuple[OperatorRow, ...], kernels_per_call: int = 0) ->
                 uncosted_ns=sum(row.time_ns for row in members if row.flops is None),
                 bound_ns=known([row.bound_ns for row in members]),
                 bounded_ns=sum(row.time_ns for row in members if row.bound_ns is not None),
-                headroom_ns=known([None if row.bound_ns is None else row.time_ns - row.bound_ns for row in members]),
+                headroom_ns=known(
+                    [None if row.bound_ns is None else max(row.time_ns - row.bound_ns, 0) for row in members]
+                ),
                 memory_bound_ns=known([row.bound_ns if row.bound_by == "memory" else None for row in members]),
             )
         )
@@ -451,6 +453,7 @@ def llama_on_gpu() -> Anatomy:
             bandwidth_bytes_per_second=bandwidth,
             source="data sheet, dense: NVIDIA H200 SXM",
             mfu=0.38214,
+            mfu_dtype="bfloat16",
             hfu=0.50871,
         ),
         ledger=ledger(rows, graph_us=9_900, unlaunched_us=31, outside_us=1_204),

@@ -49,8 +49,14 @@ EXCEPTIONS = {
     "aten::repeat_interleave": "no cost with repeats in a tensor: their sum is data",
     **dict.fromkeys(
         ("aten::mul", "aten::add", "aten::mm", "aten::bmm", "aten::cat", "aten::stack", "aten::addcmul",
-         "aten::addcmul_", "aten::_foreach_addcmul_", "aten::_foreach_addcmul"),
-        "one tensor passed twice (x * x, the squared gradient): a trace does not say so, so it is read twice",
+         "aten::addcmul_", "aten::_foreach_addcmul_", "aten::_foreach_addcmul",
+         "aten::_scaled_dot_product_flash_attention_for_cpu",
+         "aten::_scaled_dot_product_flash_attention_for_cpu_backward"),
+        "one tensor passed twice (x * x, a squared gradient, keys as values) is read twice: a trace does not say so",
+    ),
+    **dict.fromkeys(
+        ("aten::mkldnn_rnn_layer", "aten::mkldnn_rnn_layer_backward"),
+        "oneDNN's workspace is not counted: its size is the library's own",
     ),
 }  # fmt: skip
 

@@ -48,8 +48,11 @@ class CheckPoints:
             reserved = torch.cuda.memory_reserved(self.device) if touched else 0
         self.taken.append(
             MemoryCheckPoint(
-                name=name, allocated_bytes=allocated, reserved_bytes=reserved,
-                nvml_used_bytes=self.nvml_used_bytes(), rss_bytes=resident_bytes(),
+                name=name,
+                allocated_bytes=allocated,
+                reserved_bytes=reserved,
+                nvml_used_bytes=self.nvml_used_bytes(),
+                rss_bytes=resident_bytes(),
             )  # fmt: skip
         )
 

@@ -40,7 +40,7 @@ def roofline_table(anatomy: Anatomy, width: int, swatches: bool, top: int) -> li
         cells = _cells(label, total(members), spare(members), _operator_bound(members))
         rows.append(Row(cells=cells, mark=COLOUR[item]))
     columns = [
-        Column(header="beside the ceilings", name=True, least=20),
+        Column(header="roofline", name=True, least=16),
         Column(header="FLOP/B", drop=2),
         Column(header="FLOP/s", drop=3),
         Column(header="B/s", drop=4),

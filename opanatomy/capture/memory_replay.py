@@ -1,0 +1,167 @@
+"""Allocations and marks of a step -> blocks, each with the component it belongs to, and the bytes of each over time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+
+from opanatomy.capture.memory_events import Around, EventTree, Mark
+from opanatomy.capture.memory_storages import Storages
+from opanatomy.model import Phase
+
+WEIGHTS: Final = "weights"
+BUFFERS: Final = "buffers"
+INPUTS: Final = "inputs"
+GRADIENTS: Final = "gradients"
+OPTIMIZER_STATE: Final = "optimizer_state"
+STEP_COUNTERS: Final = "optimizer_step_counters"
+ACTIVATIONS: Final = "forward_activations"
+WEIGHT_CASTS: Final = "autocast_weight_casts"
+RNG_STATES: Final = "rng_states"
+RECOMPUTED: Final = "recomputed_activations"
+OUTPUTS: Final = "outputs"
+HELD_BY_MODEL: Final = "held_by_model"
+WORKSPACE: Final = "cublas_workspace"
+HELD_BEFORE: Final = "held_before"
+ROUNDING: Final = "allocator_rounding"
+TEMPORARY: Final = "temporary_buffers"
+#: The components in the order in which they are stacked and listed; they sum to what is allocated.
+COMPONENTS: Final = (
+    WEIGHTS, BUFFERS, INPUTS, GRADIENTS, OPTIMIZER_STATE, STEP_COUNTERS, ACTIVATIONS, WEIGHT_CASTS, RNG_STATES,
+    RECOMPUTED, OUTPUTS, HELD_BY_MODEL, WORKSPACE, HELD_BEFORE, ROUNDING, TEMPORARY,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Noted:
+    """What a mark stands for: storages, and what they are (`saved`, or one of the components)."""
+
+    what: str
+    storages: Storages
+    shape: tuple[int, ...] = ()
+    dtype: str = ""
+
+
+#: What marks stand for beside components.
+SAVED: Final = "saved"
+AFTER_FORWARD, AFTER_BACKWARD, AFTER_STEP, BROKEN = "after_forward", "after_backward", "after_step", "broken"
+
+
+@dataclass(slots=True, kw_only=True)
+class Block:
+    """One allocation of the step. It lives from its `begin`th moment to its `end`th (`None`: longer than the step)."""
+
+    bytes: int
+    begin: int
+    around: Around
+    phase: Phase
+    end: int | None = None
+    end_ns: int | None = None
+    #: The bytes of the storage in it, where a mark told.
+    storage_bytes: int | None = None
+    role: str | None = None
+    saved_by: set[str] = field(default_factory=set)
+    module: str | None = None
+    shape: tuple[int, ...] = ()
+    dtype: str = ""
+    lived_through_forward: bool = False
+    component: str = TEMPORARY
+
+    @property
+    def own_bytes(self) -> int:
+        """The bytes that its component counts; the rest is the allocator's rounding."""
+        return self.bytes if self.storage_bytes is None else min(self.storage_bytes, self.bytes)
+
+
+@dataclass(slots=True, kw_only=True)
+class Replay:
+    """The blocks of a step, and the places of its marks among the moments."""
+
+    tree: EventTree
+    blocks: list[Block] = field(default_factory=list)
+    places: dict[str, int] = field(default_factory=dict)
+    #: Storages saved for backward that were neither allocated in the step nor known before it.
+    unseen_saved: Storages = field(default_factory=dict)
+
+
+def replay(tree: EventTree, notes: Sequence[Noted], known: Storages, *, hooked: bool, rng_bytes: int | None) -> Replay:
+    """Pair allocations with frees by address and give each block its component.
+
+    `known` are the storages from before the step. Without hooks on saved tensors (`hooked`) what lives through
+    forward is an activation. `rng_bytes` is the size of a random state that checkpointing keeps, `None` without it.
+    """
+    found = Replay(tree=tree)
+    live: dict[int, Block] = {}
+    for place, moment in enumerate(tree.moments):
+        if isinstance(moment, Mark):
+            _note(found, notes[moment.number], moment, place, live, known)
+        elif moment.bytes > 0:
+            phase = moment.around.phase or tree.phase_at(moment.time_ns)
+            block = Block(bytes=moment.bytes, begin=place, around=moment.around, phase=phase)
+            block.module = moment.around.module
+            if block.module is None and moment.around.sequence is not None:
+                block.module = tree.module_of_sequence.get(moment.around.sequence)
+            live[moment.pointer] = block
+            found.blocks.append(block)
+        elif (freed := live.pop(moment.pointer, None)) is not None:
+            freed.end, freed.end_ns = place, moment.time_ns
+    for block in found.blocks:
+        block.component = _component(block, hooked, rng_bytes)
+    return found
+
+
+def _note(found: Replay, note: Noted, mark: Mark, place: int, live: dict[int, Block], known: Storages) -> None:
+    """Tell the live blocks what the mark says of them."""
+    for pointer, size in note.storages.items():
+        block = live.get(pointer)
+        if block is None:
+            if note.what == SAVED and pointer not in known:
+                found.unseen_saved[pointer] = size
+            continue
+        block.storage_bytes = size
+        if note.what == SAVED:
+            block.role = block.role or SAVED
+            block.saved_by.add(mark.around.operator or "")
+            if not block.shape or not block.dtype:
+                block.shape, block.dtype = note.shape, note.dtype
+        else:
+            block.role = note.what if block.role != SAVED else SAVED
+    if note.what == AFTER_FORWARD:
+        for block in live.values():
+            block.lived_through_forward = True
+    if note.what in (AFTER_FORWARD, AFTER_BACKWARD, AFTER_STEP, BROKEN):
+        found.places[note.what] = place
+
+
+def _component(block: Block, hooked: bool, rng_bytes: int | None) -> str:
+    if block.around.casts_weight and block.phase is Phase.FORWARD:
+        return WEIGHT_CASTS
+    if block.role == SAVED:
+        return ACTIVATIONS
+    if block.role in COMPONENTS:
+        return block.role
+    if block.phase is Phase.FORWARD and rng_bytes == block.bytes and block.around.operator is None:
+        return RNG_STATES
+    if block.lived_through_forward:
+        return HELD_BY_MODEL if hooked else ACTIVATIONS
+    until = block.around.recomputed_until
+    if until is not None and (block.end_ns is None or block.end_ns > until):
+        return RECOMPUTED
+    return TEMPORARY
+
+
+def bytes_over_time(found: Replay, base: dict[str, int]) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """The bytes of each component (a row each) before the first moment and after each."""
+    states = np.zeros((len(COMPONENTS), len(found.tree.moments) + 1), dtype=np.int64)
+    states[:, 0] = [base.get(component, 0) for component in COMPONENTS]
+    rounding = COMPONENTS.index(ROUNDING)
+    for block in found.blocks:
+        row = COMPONENTS.index(block.component)
+        for place, sign in ((block.begin, 1), (block.end, -1)):
+            if place is not None:
+                states[row, place + 1] += sign * block.own_bytes
+                states[rounding, place + 1] += sign * (block.bytes - block.own_bytes)
+    return states.cumsum(axis=1)
