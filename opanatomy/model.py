@@ -283,6 +283,38 @@ class MemoryFailure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryTerm:
+    """One term of the closed formula of a component: `formula` in the letters of the literature, its bytes."""
+
+    component: str
+    term: str
+    formula: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemorySaving:
+    """What one technique takes from the theoretical need, and whether the step then fits."""
+
+    technique: str
+    option: str
+    saved_bytes: int
+    needed_bytes: int
+    fits: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedFigure:
+    """One figure of a published run beside ours."""
+
+    figure: str
+    published: float
+    measured: float | None
+    unit: str
+    published_device: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelShape:
     """The numbers of a transformer's configuration that its memory is a function of.
 
@@ -304,6 +336,8 @@ class ModelShape:
     mask_bytes: int | None = None
     dropout: float = 0.0
     attention_dropout: float = 0.0
+    #: Name of the activation function in the configuration.
+    activation: str = "gelu"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -406,6 +440,7 @@ class Memory:
     #: What could not be measured, and why.
     notes: tuple[str, ...] = ()
     shape: ModelShape | None = None
+    terms: tuple[MemoryTerm, ...] = ()
     failure: MemoryFailure | None = None
 
 

@@ -473,7 +473,7 @@ def test_the_live_line_is_one_line(width: int) -> None:
 
 
 def stopped_by(number: int) -> Any:
-    def stop(*_: object) -> None:
+    def stop(*_: object, **__: object) -> None:
         os.kill(os.getpid(), number)
 
     return stop
@@ -516,7 +516,7 @@ def test_an_interrupt_after_the_trace_names_it(
         path.write_bytes(Path(trace).read_bytes())
 
     monkeypatch.setattr(capture, "capture_model", write)
-    monkeypatch.setattr("opanatomy.pipeline.analyze_trace", stopped_by(signal.SIGINT))
+    monkeypatch.setattr("opanatomy.fleet.analyze_traces", stopped_by(signal.SIGINT))
     assert main(TINY) == 130
     out, err = capsys.readouterr()
     assert out == ""

@@ -47,7 +47,7 @@ def test_every_key_of_schema_1_is_there() -> None:
             for row in value if isinstance(value, list) else [value]:
                 assert set(keys.split()) <= set(row), section
     memory = json.loads(json_report(anatomies.bert_on_cpu()))["memory"]
-    assert set(memory["components"][0]) == {"component", "measured_bytes", "theory_bytes", "formula"}
+    assert {"component", "measured_bytes", "theory_bytes", "formula"} <= set(memory["components"][0])
 
 
 @EVERY

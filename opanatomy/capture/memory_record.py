@@ -5,17 +5,21 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
 
 from opanatomy.capture.memory_events import EventTree
 from opanatomy.capture.memory_replay import (
-    ACTIVATIONS, AFTER_FORWARD, BROKEN, COMPONENTS, HELD_BY_MODEL, RNG_STATES, TEMPORARY, WEIGHT_CASTS, Block,
-    Replay, bytes_over_time,
+    ACTIVATIONS, AFTER_FORWARD, BROKEN, BUFFERS, CHECKPOINT_ARGUMENTS, COMPONENTS, HELD_BY_MODEL, PLACES, RNG_STATES,
+    TEMPORARY, WEIGHT_CASTS, WEIGHTS, Block, Replay, bytes_over_time,
 )  # fmt: skip
+from opanatomy.capture.memory_points import PEAK, START
 from opanatomy.capture.memory_step import Observed
-from opanatomy.model import Memory, MemoryBlocks, MemoryComponent, MemoryPoint, Phase, SavedActivations
+from opanatomy.model import (
+    Memory, MemoryBlocks, MemoryCheckPoint, MemoryComponent, MemoryPoint, Phase, SavedActivations,
+)  # fmt: skip
 
 States = np.ndarray[Any, np.dtype[np.int64]]
 #: Of each of so many parts of the step the highest and the lowest point are kept.
@@ -23,7 +27,7 @@ _PARTS: Final = 98
 #: How many groups of blocks, and of activations, are listed.
 _LISTED: Final = 100
 #: Components that are complete when forward is done, and from then on are freed.
-_OF_FORWARD: Final = (ACTIVATIONS, WEIGHT_CASTS, RNG_STATES, HELD_BY_MODEL)
+_OF_FORWARD: Final = (ACTIVATIONS, WEIGHT_CASTS, RNG_STATES, CHECKPOINT_ARGUMENTS, HELD_BY_MODEL)
 
 
 def record_of(observed: Observed) -> Memory:
@@ -49,6 +53,44 @@ def _measured_by(device: str) -> str:
     if device.startswith("cuda"):
         return f"CUDA caching allocator of {device}, every allocation of one step"
     return "torch's CPU allocator, every allocation of one step, over the weights, state and inputs before it"
+
+
+def check_points_of(
+    observed: Observed, taken: Sequence[MemoryCheckPoint], memory: Memory
+) -> tuple[MemoryCheckPoint, ...]:
+    """The check points, on the CPU with what the step's allocations say of the allocator, and the peak as the last."""
+    found = observed.found
+    allocated = bytes_over_time(found, observed.base).sum(axis=0)
+    at = {name: int(allocated[place + 1]) for name, place in found.places.items() if name in PLACES}
+    at[WEIGHTS] = observed.base.get(WEIGHTS, 0) + observed.base.get(BUFFERS, 0)
+    peak = next((row for row in memory.timeline if row.allocated_bytes == memory.peak_bytes), None)
+    points = [
+        point if point.allocated_bytes is not None else replace(point, allocated_bytes=at.get(point.name, 0))
+        for point in taken
+    ]
+    reserved = None if peak is None else peak.reserved_bytes
+    return (*points, MemoryCheckPoint(name=PEAK, allocated_bytes=memory.peak_bytes, reserved_bytes=reserved))
+
+
+def outside_the_allocator(points: Sequence[MemoryCheckPoint]) -> tuple[MemoryComponent, ...]:
+    """What is no part of the allocated bytes: the device's context and kernels, and the allocator's cache."""
+    rows = []
+    first = next((point for point in points if point.name == START), None)
+    after = next((point for point in reversed(points) if point.nvml_used_bytes is not None), None)
+    if after is not None and after.nvml_used_bytes is not None and after.reserved_bytes is not None:
+        others = first.nvml_used_bytes if first is not None and first.nvml_used_bytes is not None else 0
+        rows.append(
+            MemoryComponent(
+                component="device_context", measured_bytes=after.nvml_used_bytes - after.reserved_bytes - others,
+                formula="NVML used - reserved by the allocator - used before the run",
+            )  # fmt: skip
+        )
+    peak = next((point for point in points if point.name == PEAK), None)
+    if peak is not None and peak.reserved_bytes is not None and peak.allocated_bytes is not None:
+        cached = peak.reserved_bytes - peak.allocated_bytes
+        formula = "reserved - allocated, at the peak"
+        rows.append(MemoryComponent(component="allocator_cache", measured_bytes=cached, formula=formula))
+    return tuple(rows)
 
 
 def _broke_at(found: Replay) -> int:

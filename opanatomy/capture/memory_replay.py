@@ -21,6 +21,7 @@ STEP_COUNTERS: Final = "optimizer_step_counters"
 ACTIVATIONS: Final = "forward_activations"
 WEIGHT_CASTS: Final = "autocast_weight_casts"
 RNG_STATES: Final = "rng_states"
+CHECKPOINT_ARGUMENTS: Final = "checkpoint_arguments"
 RECOMPUTED: Final = "recomputed_activations"
 OUTPUTS: Final = "outputs"
 HELD_BY_MODEL: Final = "held_by_model"
@@ -31,7 +32,7 @@ TEMPORARY: Final = "temporary_buffers"
 #: The components in the order in which they are stacked and listed; they sum to what is allocated.
 COMPONENTS: Final = (
     WEIGHTS, BUFFERS, INPUTS, GRADIENTS, OPTIMIZER_STATE, STEP_COUNTERS, ACTIVATIONS, WEIGHT_CASTS, RNG_STATES,
-    RECOMPUTED, OUTPUTS, HELD_BY_MODEL, WORKSPACE, HELD_BEFORE, ROUNDING, TEMPORARY,
+    CHECKPOINT_ARGUMENTS, RECOMPUTED, OUTPUTS, HELD_BY_MODEL, WORKSPACE, HELD_BEFORE, ROUNDING, TEMPORARY,
 )  # fmt: skip
 
 
@@ -47,7 +48,11 @@ class Noted:
 
 #: What marks stand for beside components.
 SAVED: Final = "saved"
-AFTER_FORWARD, AFTER_BACKWARD, AFTER_STEP, BROKEN = "after_forward", "after_backward", "after_step", "broken"
+AFTER_FORWARD, AFTER_BACKWARD, AFTER_OPTIMIZER = "after_forward", "after_backward", "after_optimizer"
+AFTER_STEP, BROKEN = "after_step", "broken"
+PLACES: Final = (AFTER_FORWARD, AFTER_BACKWARD, AFTER_OPTIMIZER, AFTER_STEP, BROKEN)
+#: A number in an expression (`0.5 * x`) is a tensor of this many bytes at most, which autograd hides from hooks.
+_NUMBER_BYTES: Final = 16
 
 
 @dataclass(slots=True, kw_only=True)
@@ -87,12 +92,19 @@ class Replay:
     unseen_saved: Storages = field(default_factory=dict)
 
 
-def replay(tree: EventTree, notes: Sequence[Noted], known: Storages, *, hooked: bool, rng_bytes: int | None) -> Replay:
-    """Pair allocations with frees by address and give each block its component.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What decides about components beside marks. Without hooks on saved tensors (`hooked`) what lives through
+    forward is an activation; `rng_bytes` is the size of a random state that checkpointing keeps."""
 
-    `known` are the storages from before the step. Without hooks on saved tensors (`hooked`) what lives through
-    forward is an activation. `rng_bytes` is the size of a random state that checkpointing keeps, `None` without it.
-    """
+    hooked: bool = True
+    autocast: bool = False
+    checkpointing: bool = False
+    rng_bytes: int | None = None
+
+
+def replay(tree: EventTree, notes: Sequence[Noted], known: Storages, setting: Setting) -> Replay:
+    """Pair allocations with frees by address and give each block its component; `known` storages precede the step."""
     found = Replay(tree=tree)
     live: dict[int, Block] = {}
     for place, moment in enumerate(tree.moments):
@@ -108,8 +120,9 @@ def replay(tree: EventTree, notes: Sequence[Noted], known: Storages, *, hooked: 
             found.blocks.append(block)
         elif (freed := live.pop(moment.pointer, None)) is not None:
             freed.end, freed.end_ns = place, moment.time_ns
+    after_backward = found.places.get(AFTER_BACKWARD)
     for block in found.blocks:
-        block.component = _component(block, hooked, rng_bytes)
+        block.component = _component(block, setting, after_backward)
     return found
 
 
@@ -132,25 +145,36 @@ def _note(found: Replay, note: Noted, mark: Mark, place: int, live: dict[int, Bl
     if note.what == AFTER_FORWARD:
         for block in live.values():
             block.lived_through_forward = True
-    if note.what in (AFTER_FORWARD, AFTER_BACKWARD, AFTER_STEP, BROKEN):
+    if note.what in PLACES:
         found.places[note.what] = place
 
 
-def _component(block: Block, hooked: bool, rng_bytes: int | None) -> str:
-    if block.around.casts_weight and block.phase is Phase.FORWARD:
+def _component(block: Block, setting: Setting, after_backward: int | None) -> str:
+    """The first that holds."""
+    in_forward = block.phase is Phase.FORWARD
+    if in_forward and setting.autocast and block.around.casts_weight:
         return WEIGHT_CASTS
     if block.role == SAVED:
         return ACTIVATIONS
-    if block.role in COMPONENTS:
+    if block.role is not None:
         return block.role
-    if block.phase is Phase.FORWARD and rng_bytes == block.bytes and block.around.operator is None:
-        return RNG_STATES
     if block.lived_through_forward:
-        return HELD_BY_MODEL if hooked else ACTIVATIONS
+        return _kept(block, setting, after_backward)
     until = block.around.recomputed_until
     if until is not None and (block.end_ns is None or block.end_ns > until):
         return RECOMPUTED
     return TEMPORARY
+
+
+def _kept(block: Block, setting: Setting, after_backward: int | None) -> str:
+    """What of a block that no hook saw but that lives through forward."""
+    nameless = block.around.operator is None
+    if nameless and block.bytes == setting.rng_bytes:
+        return RNG_STATES
+    if not setting.hooked or (nameless and (block.storage_bytes or block.bytes) <= _NUMBER_BYTES):
+        return ACTIVATIONS
+    freed = block.end is not None and (after_backward is None or block.end < after_backward)
+    return CHECKPOINT_ARGUMENTS if setting.checkpointing and freed else HELD_BY_MODEL
 
 
 def bytes_over_time(found: Replay, base: dict[str, int]) -> np.ndarray[Any, np.dtype[np.int64]]:

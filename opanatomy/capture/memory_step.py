@@ -11,8 +11,8 @@ from opanatomy.capture import memory_points as points
 from opanatomy.capture.memory_events import MARK_RANGE, EventTree, read_tree
 from opanatomy.capture.memory_points import CheckPoints
 from opanatomy.capture.memory_replay import (
-    AFTER_BACKWARD, AFTER_FORWARD, AFTER_STEP, BROKEN, BUFFERS, GRADIENTS, HELD_BEFORE, INPUTS, OPTIMIZER_STATE,
-    OUTPUTS, ROUNDING, SAVED, STEP_COUNTERS, WEIGHTS, WORKSPACE, Noted, Replay, replay,
+    AFTER_BACKWARD, AFTER_FORWARD, AFTER_OPTIMIZER, AFTER_STEP, BROKEN, BUFFERS, GRADIENTS, HELD_BEFORE, INPUTS, OPTIMIZER_STATE,
+    OUTPUTS, ROUNDING, SAVED, STEP_COUNTERS, WEIGHTS, WORKSPACE, Noted, Replay, Setting, replay,
 )  # fmt: skip
 from opanatomy.capture.memory_storages import Storages, optimizer_tensors, storages_of, tensors_in, unpacked
 from opanatomy.capture.ranges import module_ranges
@@ -90,7 +90,8 @@ class MemoryWatch(StepWatch):
         self.check_points.take(points.AFTER_BACKWARD)
 
     def after_optimizer(self) -> None:
-        """Note the state, where this is the first step."""
+        """Note that the weights are updated."""
+        self._mark(Noted(what=AFTER_OPTIMIZER, storages={}))
         self.check_points.take(points.AFTER_OPTIMIZER)
 
     def end(self, *, broken: bool = False) -> None:
@@ -143,8 +144,11 @@ def observe_step(
         stepper.watch = before
     tree = _tree(profiler, stepper.device, frozenset(known[WEIGHTS]))
     everything: Storages = {pointer: size for storages in known.values() for pointer, size in storages.items()}
-    rng = torch.get_rng_state().numel() if checkpointing and stepper.device == "cpu" else None
-    found = replay(tree, watch.notes, everything, hooked=watch.hooked, rng_bytes=rng)
+    setting = Setting(
+        hooked=watch.hooked, autocast=stepper.amp is not None, checkpointing=checkpointing,
+        rng_bytes=torch.get_rng_state().numel() if checkpointing and stepper.device == "cpu" else None,
+    )  # fmt: skip
+    found = replay(tree, watch.notes, everything, setting)
     return Observed(found=found, base=base, device=stepper.device, error=error, phase=phase)
 
 

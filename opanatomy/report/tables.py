@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from typing import Final
 
@@ -211,37 +210,6 @@ def check_table(anatomy: Anatomy, width: int) -> list[Text] | None:
     missing = [row.operator for row in anatomy.check if row.flops and not row.counted_flops]
     note = f"FlopCounterMode has no formula for, or counts 0 of: {', '.join(missing)}" if missing else ""
     return [*table(columns, rows, width), *(prose(note, width, style="dim") if note else ())]
-
-
-def memory_table(anatomy: Anatomy, width: int) -> list[Text] | None:
-    """The components of the memory, measured and by theory, and the peak."""
-    memory = anatomy.memory
-    if not memory.components and memory.peak_bytes is None:
-        return None
-    columns = [
-        Column(header="memory", name=True, least=19),
-        Column(header="measured"),
-        Column(header="theory", drop=1),
-        Column(header="off", drop=2),
-        # Half a formula is a wrong formula: all of it or none.
-        Column(header="formula", name=True, least=sys.maxsize, drop=3),
-    ]
-    rows = [
-        Row(
-            cells=(
-                part.component.replace("_", " "),
-                units.size(part.measured_bytes),
-                "" if part.theory_bytes is None else units.size(part.theory_bytes),
-                "" if part.theory_bytes is None else units.change(part.measured_bytes, part.theory_bytes),
-                part.formula or "",
-            )
-        )
-        for part in memory.components
-    ]
-    peak = "peak" + (f" in {memory.peak_at}" if memory.peak_at else "")
-    rows.append(Row(cells=(peak, units.size(memory.peak_bytes), "", "", ""), strong=True))
-    lines = table(columns, rows, width)
-    return lines + (prose(f"peak: {memory.measured_by}", width, style="dim") if memory.measured_by else [])
 
 
 def _by_class(anatomy: Anatomy) -> list[tuple[OperatorClass, list[ClassRow]]]:

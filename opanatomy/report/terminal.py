@@ -12,6 +12,7 @@ from rich.text import Text
 
 from opanatomy.model import Anatomy, KernelRow, OperatorClass, OperatorRow, Timeline
 from opanatomy.report import tables, units
+from opanatomy.report.memory import memory_tables
 from opanatomy.report.ranks import collective_table, rank_table
 from opanatomy.report.roofline import roofline_table
 from opanatomy.report.table import PAGE, cut, prose
@@ -38,7 +39,7 @@ def terminal_report(anatomy: Anatomy, *, width: int = 80, color: bool = False, t
         collective_table(anatomy, width, color),
         rank_table(anatomy, width),
         tables.check_table(anatomy, width),
-        tables.memory_table(anatomy, width),
+        memory_tables(anatomy, width),
         _facts(_ledger(anatomy), width),
         _facts([("warning", warning) for warning in anatomy.warnings], width, style="yellow"),
         prose(verdict(anatomy), width, style="bold"),
