@@ -69,7 +69,7 @@ def test_each_part_is_told() -> None:
     assert found["weights"][1:] == ["4.00", "MB", "4.00", "MB", "4.00", "MB", "0.0", "%"]
     assert found["peak in backward"][-2:] == ["14.0", "MB"]
     assert "24 x 67.0 MB" in next(line for line in lines if line.startswith("encoder.layer.*"))
-    assert found["after weights"][-6:] == ["4.00", "MB", "1.34", "GB"][-6:] or "1.34 GB" in " ".join(lines)
+    assert found["after weights"][2:] == ["4.00", "MB", "1.34", "GB"]
     assert any("inferred gradients: by its times" in line for line in lines)
     assert any("NVML is not there" in line for line in lines)
 
@@ -78,12 +78,12 @@ def test_the_curve_is_stacked_to_scale() -> None:
     lines = lines_of(MEMORY, width=60)
     top = next(index for index, line in enumerate(lines) if line.lstrip().startswith("14.0 MB"))
     rows = [line[11:].ljust(48) for line in lines[top : top + 7]]
-    columns = ["".join(row[place] for row in reversed(rows)) for place in range(47)]
+    columns = ["".join(row[place] for row in reversed(rows)) for place in range(48)]
     # of 14 MB in seven cells: 4 MB are two, 8 MB four, 6 MB three
     assert columns[0] == "ww     "
     assert "wwaaaa " in columns
     assert "wwaaatt" in columns
-    assert columns[46] == "ww?    "
+    assert columns[47] == "ww?    "
     assert lines[top + 7][11:].startswith("f")
     assert lines[top + 7].endswith("b")
 

@@ -7,8 +7,11 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from opanatomy.capture.memory_points import AFTER_BACKWARD, AFTER_FORWARD, AFTER_OPTIMIZER, CheckPoints
+from opanatomy.capture.memory_storages import optimizer_tensors, unpacked
+from opanatomy.capture.stepper import StepWatch
 from opanatomy.model import Memory, MemoryComponent
 
 if TYPE_CHECKING:
@@ -24,20 +27,11 @@ RESERVE_BYTES = 256 << 20
 def storage_bytes(tensors: Iterable[torch.Tensor]) -> int:
     """Bytes of the distinct storages under `tensors` (tied weights once, wrapper subclasses unpacked)."""
     seen: dict[tuple[str, int], int] = {}
-    for tensor in _unpacked(tensors):
+    for tensor in unpacked(tensors):
         storage = tensor.untyped_storage()
         if storage.nbytes():
             seen[(str(tensor.device), storage.data_ptr())] = storage.nbytes()
     return sum(seen.values())
-
-
-def _unpacked(tensors: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
-    for tensor in tensors:
-        if hasattr(tensor, "__tensor_flatten__"):
-            names, _ = tensor.__tensor_flatten__()
-            yield from _unpacked(getattr(tensor, name) for name in names)
-        else:
-            yield tensor
 
 
 @dataclass(slots=True)
@@ -49,7 +43,7 @@ class SavedTensors:
 
     def pack(self, tensor: torch.Tensor) -> torch.Tensor:
         """Count `tensor` and save it as it is."""
-        for part in _unpacked((tensor,)):
+        for part in unpacked((tensor,)):
             storage = part.untyped_storage()
             key = (str(part.device), storage.data_ptr())
             if storage.nbytes() and key not in self.known:
@@ -67,10 +61,38 @@ def saved_tensors(known: Iterable[torch.Tensor]) -> Iterator[SavedTensors]:
     """Count what autograd saves while inside."""
     import torch
 
-    keys = {(str(part.device), part.untyped_storage().data_ptr()) for part in _unpacked(known)}
+    keys = {(str(part.device), part.untyped_storage().data_ptr()) for part in unpacked(known)}
     saved = SavedTensors(keys)
     with torch.autograd.graph.saved_tensors_hooks(saved.pack, lambda tensor: tensor):
         yield saved
+
+
+@dataclass(slots=True)
+class ForwardSaves(StepWatch):
+    """Counts what forward saves, and takes check points; a recomputation in backward is not counted again."""
+
+    known: list[torch.Tensor]
+    check_points: CheckPoints
+    bytes: int | None = None
+
+    @contextmanager
+    def forward(self) -> Iterator[None]:
+        """Count while inside."""
+        with saved_tensors(self.known) as saved:
+            yield
+        self.bytes = saved.bytes
+
+    def after_forward(self, roots: tuple[torch.Tensor, ...]) -> None:
+        """Take the check point."""
+        self.check_points.take(AFTER_FORWARD)
+
+    def after_backward(self) -> None:
+        """Take the check point."""
+        self.check_points.take(AFTER_BACKWARD)
+
+    def after_optimizer(self) -> None:
+        """Take the check point."""
+        self.check_points.take(AFTER_OPTIMIZER)
 
 
 class PeakMeter:
@@ -201,16 +223,12 @@ def memory_of(
 
 
 def _optimizer_component(optimizer: torch.optim.Optimizer, parameters: list[torch.nn.Parameter]) -> MemoryComponent:
-    import torch
-
-    tensors: list[Any] = []
-    for state in optimizer.state.values():
-        tensors.extend(value for value in state.values() if isinstance(value, torch.Tensor))
+    state, _ = optimizer_tensors(optimizer)
     trainable = sum(parameter.numel() * parameter.element_size() for parameter in parameters if parameter.requires_grad)
     copies = {"AdamW": 2, "Adam": 2, "SGD": 1}.get(type(optimizer).__name__)
     return MemoryComponent(
         component="optimizer_state",
-        measured_bytes=storage_bytes(tensor for tensor in tensors if tensor.dim() > 0),
+        measured_bytes=storage_bytes(state),
         theory_bytes=None if copies is None else copies * trainable,
         formula=None if copies is None else f"{copies} x trainable parameters x bytes an element",
     )

@@ -16,10 +16,10 @@ AFTER_FORWARD, AFTER_BACKWARD, AFTER_OPTIMIZER, PEAK = "after_forward", "after_b
 
 @dataclass(slots=True)
 class CheckPoints:
-    """Takes check points on one device. Nothing here touches the device before `WEIGHTS` but `touch`."""
+    """Takes check points on one device; one that is taken again takes the place of the first."""
 
     device: str
-    taken: list[MemoryCheckPoint] = field(default_factory=list)
+    taken: tuple[MemoryCheckPoint, ...] = ()
     notes: list[str] = field(default_factory=list)
 
     @property

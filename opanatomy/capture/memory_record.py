@@ -15,7 +15,7 @@ from opanatomy.capture.memory_replay import (
     ACTIVATIONS, AFTER_FORWARD, BROKEN, BUFFERS, CHECKPOINT_ARGUMENTS, COMPONENTS, HELD_BY_MODEL, PLACES, RNG_STATES,
     TEMPORARY, WEIGHT_CASTS, WEIGHTS, Block, Replay, bytes_over_time,
 )  # fmt: skip
-from opanatomy.capture.memory_points import PEAK, START
+from opanatomy.capture.memory_points import PEAK, START, CheckPoints
 from opanatomy.capture.memory_step import Observed
 from opanatomy.model import (
     Memory, MemoryBlocks, MemoryCheckPoint, MemoryComponent, MemoryPoint, Phase, SavedActivations,
@@ -46,6 +46,22 @@ def record_of(observed: Observed) -> Memory:
         blocks=blocks,
         unlisted_bytes=unlisted,
         activations=_activations(found),
+    )
+
+
+def measured_memory(observed: Observed, check_points: CheckPoints) -> Memory:
+    """`record_of` with the check points, and with what is no part of the allocated bytes."""
+    memory = record_of(observed)
+    points = check_points_of(observed, check_points.taken, memory)
+    notes = [*check_points.notes]
+    if observed.found.unseen_saved:
+        size = sum(observed.found.unseen_saved.values())
+        notes.append(f"{size:,} B that autograd saved were allocated before the step and are none of its components")
+    return replace(
+        memory,
+        components=(*memory.components, *outside_the_allocator(points)),
+        check_points=points,
+        notes=tuple(notes),
     )
 
 

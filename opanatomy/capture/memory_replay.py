@@ -120,9 +120,8 @@ def replay(tree: EventTree, notes: Sequence[Noted], known: Storages, setting: Se
             found.blocks.append(block)
         elif (freed := live.pop(moment.pointer, None)) is not None:
             freed.end, freed.end_ns = place, moment.time_ns
-    after_backward = found.places.get(AFTER_BACKWARD)
     for block in found.blocks:
-        block.component = _component(block, setting, after_backward)
+        block.component = _component(block, setting)
     return found
 
 
@@ -149,7 +148,7 @@ def _note(found: Replay, note: Noted, mark: Mark, place: int, live: dict[int, Bl
         found.places[note.what] = place
 
 
-def _component(block: Block, setting: Setting, after_backward: int | None) -> str:
+def _component(block: Block, setting: Setting) -> str:
     """The first that holds."""
     in_forward = block.phase is Phase.FORWARD
     if in_forward and setting.autocast and block.around.casts_weight:
@@ -159,22 +158,22 @@ def _component(block: Block, setting: Setting, after_backward: int | None) -> st
     if block.role is not None:
         return block.role
     if block.lived_through_forward:
-        return _kept(block, setting, after_backward)
+        return _kept(block, setting)
     until = block.around.recomputed_until
     if until is not None and (block.end_ns is None or block.end_ns > until):
         return RECOMPUTED
     return TEMPORARY
 
 
-def _kept(block: Block, setting: Setting, after_backward: int | None) -> str:
+def _kept(block: Block, setting: Setting) -> str:
     """What of a block that no hook saw but that lives through forward."""
     nameless = block.around.operator is None
     if nameless and block.bytes == setting.rng_bytes:
         return RNG_STATES
     if not setting.hooked or (nameless and (block.storage_bytes or block.bytes) <= _NUMBER_BYTES):
         return ACTIVATIONS
-    freed = block.end is not None and (after_backward is None or block.end < after_backward)
-    return CHECKPOINT_ARGUMENTS if setting.checkpointing and freed else HELD_BY_MODEL
+    # Tensors that a checkpointed segment gets by keyword are held by Python until its node of the graph is freed.
+    return CHECKPOINT_ARGUMENTS if setting.checkpointing and block.end is not None else HELD_BY_MODEL
 
 
 def bytes_over_time(found: Replay, base: dict[str, int]) -> np.ndarray[Any, np.dtype[np.int64]]:

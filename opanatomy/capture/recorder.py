@@ -6,18 +6,24 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from opanatomy.capture.environment import environment_of
 from opanatomy.capture.export import export_trace
-from opanatomy.capture.memory import PeakMeter, limited_to_available, memory_of, saved_tensors
+from opanatomy.capture.memory import ForwardSaves, PeakMeter, limited_to_available, memory_of
+from opanatomy.capture.memory_failure import StepOutOfMemory, memory_report_of
+from opanatomy.capture.memory_points import WEIGHTS, CheckPoints
+from opanatomy.capture.memory_record import measured_memory, outside_the_allocator
+from opanatomy.capture.memory_shape import shape_of
+from opanatomy.capture.memory_step import observe_step
+from opanatomy.capture.memory_storages import tensors_in
 from opanatomy.capture.quiet import one_line, quiet_libraries
 from opanatomy.capture.ranges import module_ranges
 from opanatomy.capture.stepper import Stepper, make_optimizer
 from opanatomy.capture.unrecorded import observed_calls
-from opanatomy.errors import CaptureError, OpanatomyError, OutOfMemory
+from opanatomy.errors import CaptureError, OpanatomyError
 from opanatomy.model import Capture, Memory, ObservedCall, Phase, Workload
 
 if TYPE_CHECKING:
@@ -58,6 +64,8 @@ class Options:
     checkpointing: str | None = None
     #: Whether to count the contractions of one more step with torch's own counter.
     check: bool = False
+    #: Whether to look at the memory of one more step, allocation by allocation.
+    memory: bool = False
     steps: int = 1
     #: `None`: one step on the CPU, three on an accelerator (five when compiled there).
     warmup: int | None = None
@@ -71,6 +79,8 @@ class Subject:
     module: torch.nn.Module
     inputs: dict[str, Any] | tuple[Any, ...]
     workload: Workload
+    #: The check points from before the module was made, where its maker took them.
+    check_points: CheckPoints | None = None
 
 
 def record_step(subject: Subject, options: Options, trace: Path, progress: Progress | None = None) -> None:
@@ -82,17 +92,21 @@ def record_step(subject: Subject, options: Options, trace: Path, progress: Progr
     shown = progress or Silence()
     guard: AbstractContextManager[None] = limited_to_available() if options.device == "cpu" else nullcontext()
     meter = PeakMeter(options.device)
+    points = subject.check_points or CheckPoints(options.device)
+    points.take(WEIGHTS)
     stepper: Stepper | None = None
     try:
         stepper = _make_stepper(subject, options)
         with guard, quiet_libraries():
-            _Run(subject, options, stepper, meter, shown).record(trace)
+            _Run(subject, options, stepper, meter, shown, points).record(trace)
     except OpanatomyError:
         raise
     except Exception as error:
         phase = stepper.phase if stepper else Phase.OTHER
         if is_out_of_memory(error):
-            raise OutOfMemory(_out_of_memory_line(error, phase, meter.peak(), options)) from error
+            line = _out_of_memory_line(error, phase, meter.peak(), options)
+            memory = None if stepper is None else _memory_at_failure(error, stepper, subject, options, points)
+            raise StepOutOfMemory(line, memory, subject.workload, environment_of(options.device)) from error
         if phase is Phase.OTHER:
             raise
         raise CaptureError(
@@ -104,6 +118,19 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Whether `error` says that memory ran out, on the host or on a device."""
     text = str(error).lower()
     return isinstance(error, MemoryError) or any(words in text for words in _OUT_OF_MEMORY)
+
+
+def _memory_at_failure(
+    error: Exception, stepper: Stepper, subject: Subject, options: Options, points: CheckPoints
+) -> Memory:
+    """What was allocated when it broke, seen in a second try under the same limit."""
+    guard: AbstractContextManager[None] = limited_to_available() if options.device == "cpu" else nullcontext()
+    with guard, quiet_libraries():
+        found = memory_report_of(
+            error, stepper, subject.module, points,
+            compiled=options.compiled, checkpointing=bool(options.checkpointing),
+        )  # fmt: skip
+    return replace(found, shape=shape_of(subject.module, options.device))
 
 
 def _out_of_memory_line(error: BaseException, phase: Phase, peak: int | None, options: Options) -> str:
@@ -148,6 +175,7 @@ class _Run:
     stepper: Stepper
     meter: PeakMeter
     progress: Progress
+    points: CheckPoints
     activations_bytes: int | None = None
     observed: list[ObservedCall] = field(default_factory=list)
     memory: Memory | None = None
@@ -159,6 +187,9 @@ class _Run:
         if self.options.check:
             self.progress.stage("counting step", steps_after=self.options.steps, expected_ns=max(unprofiled))
             self.counted = _counted_flops(self.stepper, self.options.device)
+        if self.options.memory:
+            self.progress.stage("memory step", steps_after=self.options.steps, expected_ns=2 * max(unprofiled))
+            self.memory = self._memory_in_depth()
         profiler, profiled, modules = self._profiled(max(unprofiled))
         capture = self._capture(unprofiled, profiled, modules, profiler)
         self.progress.stage("writing the trace")
@@ -185,7 +216,7 @@ class _Run:
     def _measured(self, wanted: bool) -> Iterator[None]:
         """See what the profiled step must not be slowed by: saved tensors, arguments that Kineto drops.
 
-        Saved tensors cannot be seen through recomputation, nothing through compiled code: then it stays unknown.
+        Nothing can be seen through compiled code: then it stays unknown.
         """
         if not wanted or self.options.compiled:
             yield
@@ -195,14 +226,29 @@ class _Run:
 
     @contextmanager
     def _measured_activations(self) -> Iterator[None]:
-        if self.options.inference or self.options.checkpointing:
+        if self.options.inference:
             yield
             return
         module = self.subject.module
-        known = [*module.parameters(), *module.buffers(), *_tensors_of(self.subject.inputs)]
-        with saved_tensors(known) as saved:
+        known = [*module.parameters(), *module.buffers(), *tensors_in(self.subject.inputs)]
+        watch = ForwardSaves(known, self.points)
+        before, self.stepper.watch = self.stepper.watch, watch
+        try:
             yield
-        self.activations_bytes = saved.bytes
+        finally:
+            self.stepper.watch = before
+        self.activations_bytes = watch.bytes
+
+    def _memory_in_depth(self) -> Memory:
+        options = self.options
+        observed = observe_step(
+            self.stepper, self.subject.module, self.points,
+            compiled=options.compiled, checkpointing=bool(options.checkpointing),
+        )  # fmt: skip
+        if observed.error is not None:
+            raise observed.error
+        memory = measured_memory(observed, self.points)
+        return replace(memory, shape=shape_of(self.subject.module, options.device))
 
     def _clocked(self) -> int:
         begin = time.perf_counter_ns()
@@ -218,8 +264,14 @@ class _Run:
             self.progress.stage(text, steps_after=after, expected_ns=times[-1] if times else expected or None)
             times.append(self._clocked())
         peak = self.meter.peak()
-        self.memory = memory_of(
-            self.subject.module, self.stepper.optimizer, self.activations_bytes, peak, self.meter.measured_by
+        module = self.subject.module
+        memory = memory_of(module, self.stepper.optimizer, self.activations_bytes, peak, self.meter.measured_by)
+        self.memory = replace(
+            memory,
+            components=(*memory.components, *outside_the_allocator(self.points.taken)),
+            check_points=self.points.taken,
+            notes=tuple(self.points.notes),
+            shape=shape_of(module, self.options.device),
         )
         return times
 
@@ -334,10 +386,3 @@ def _list_text(values: list[Any]) -> str:
         for value in values
         if hasattr(value, "sizes")
     )
-
-
-def _tensors_of(inputs: dict[str, Any] | tuple[Any, ...]) -> list[torch.Tensor]:
-    import torch
-
-    values = inputs.values() if isinstance(inputs, dict) else inputs
-    return [value for value in values if isinstance(value, torch.Tensor)]

@@ -49,9 +49,9 @@ def _components(memory: Memory, width: int) -> list[Text]:
         return []
     deep = any(part.at_peak_bytes is not None for part in memory.components)
     columns = [
-        Column(header="memory", name=True, least=19),
+        Column(header="memory", name=True, least=13),
         Column(header="measured"),
-        *([Column(header="at the peak")] if deep else []),
+        *([Column(header="at peak")] if deep else []),
         Column(header="theory", drop=1),
         Column(header="off", drop=2),
         # Half a formula is a wrong formula: all of it or none.
@@ -178,9 +178,9 @@ def _activations(memory: Memory, width: int) -> list[Text]:
     if not memory.activations:
         return []
     columns = [
-        Column(header="saved for backward", name=True, least=20),
-        Column(header="made by", name=True, least=10),
-        Column(header="shape", name=True, least=16, drop=1),
+        Column(header="saved for backward", name=True, least=11),
+        Column(header="made by", name=True, least=8, drop=1),
+        Column(header="shape", name=True, least=16, drop=2),
         Column(header="each"),
         Column(header="bytes"),
     ]

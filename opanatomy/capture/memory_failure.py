@@ -1,0 +1,87 @@
+"""A step that ran out of memory: what was allocated when it broke, and the request that could not be met."""
+
+from __future__ import annotations
+
+import gc
+import re
+import traceback
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from opanatomy.capture.memory import memory_of
+from opanatomy.capture.memory_points import CheckPoints
+from opanatomy.capture.memory_record import measured_memory
+from opanatomy.capture.memory_step import Observed, observe_step
+from opanatomy.capture.stepper import Stepper
+from opanatomy.errors import OutOfMemory
+from opanatomy.model import Environment, Memory, MemoryFailure, Workload
+
+if TYPE_CHECKING:
+    import torch
+
+_UNITS: Final = {"bytes": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+#: "you tried to allocate 400000000 bytes" on the CPU, "Tried to allocate 2.00 GiB" on CUDA.
+_REQUEST: Final = re.compile(r"tried to allocate ([\d.]+) (bytes|[KMGT]iB|B)\b", re.IGNORECASE)
+
+
+class StepOutOfMemory(OutOfMemory):
+    """A step that does not fit, with the memory as it was when it broke (`None`: no step could begin)."""
+
+    def __init__(self, line: str, memory: Memory | None, workload: Workload, environment: Environment) -> None:
+        super().__init__(line)
+        self.memory = memory
+        self.workload = workload
+        self.environment = environment
+
+
+def requested_bytes(message: str) -> int | None:
+    """The bytes of the request that failed, as the allocator's message says them (CUDA rounds to two digits)."""
+    found = _REQUEST.search(message)
+    return None if found is None else round(float(found[1]) * _UNITS[found[2]])
+
+
+def memory_report_of(
+    error: BaseException, stepper: Stepper, module: torch.nn.Module, check_points: CheckPoints, *,
+    compiled: bool = False, checkpointing: bool = False,
+) -> Memory:  # fmt: skip
+    """The memory when the step broke with `error`: it is let break once more, under the memory profiler.
+
+    Where it does not break there, `failure.seen` is false and the components are those of that step's peak, or of
+    what is left after the failure.
+    """
+    failure = MemoryFailure(
+        phase=stepper.phase, message=_first_line(error), requested_bytes=requested_bytes(str(error)), seen=False
+    )
+    _let_go(error, stepper)
+    try:
+        observed = observe_step(stepper, module, check_points, compiled=compiled, checkpointing=checkpointing)
+    except Exception:  # what the profiler needs may not be there either
+        left = memory_of(module, stepper.optimizer, None, None, "storages after the failure")
+        return replace(left, failure=failure)
+    memory = measured_memory(observed, check_points)
+    if observed.error is not None:
+        failure = _failure_of(observed, observed.error, memory)
+        _let_go(observed.error, stepper)
+    return replace(memory, failure=failure)
+
+
+def _failure_of(observed: Observed, error: Exception, memory: Memory) -> MemoryFailure:
+    return MemoryFailure(
+        phase=observed.phase, message=_first_line(error), requested_bytes=requested_bytes(str(error)),
+        allocated_bytes=memory.peak_bytes, seen=True,
+    )  # fmt: skip
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:300]
+
+
+def _let_go(error: BaseException, stepper: Stepper) -> None:
+    """Free what the frames of the failure hold."""
+    traceback.clear_frames(error.__traceback__)
+    stepper.free_gradients()
+    gc.collect()
+    if stepper.device.startswith("cuda"):
+        import torch
+
+        torch.cuda.empty_cache()
