@@ -54,9 +54,11 @@ def pin_to_one_core() -> str:
 def run_process(command: Sequence[str], *, python_path: Path | None = ROOT) -> Sample:
     """Run `command` to its end; `SystemExit` where it fails. Keep this process small: its size hides a smaller child's.
 
-    `python_path` is where the child imports from, the checkout by default.
+    `python_path` is where the child imports from, the checkout by default. Python may keep its bytecode, as it does
+    wherever a program is installed: without, every start compiles every file anew.
     """
     environment = {**os.environ, "PYTHONPATH": str(python_path)} if python_path else dict(os.environ)
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         begin = time.perf_counter_ns()
         process = subprocess.Popen(command, stdout=out, stderr=err, env=environment)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -41,20 +41,45 @@ class Calls:
         self.host = attribution.host
         self.work = attribution.work
         otherwise = DISPATCHING if trace.on_device else UNKNOWN_OPERATOR
-        operators = [_with_formula(name, classify_operator(name)) or otherwise for name in trace.names]
-        self.operators = _Lookup(operators)
-        self.kernels = _Lookup([classify_kernel(name) for name in trace.names] if trace.on_device else [])
+        # Only what is asked of a name is looked up: kernels need other rules than operators do.
+        on_host, on_device = _used(self.host.name, trace.names), _used(self.work.name, trace.names)
+        self.operators = _Lookup(
+            [
+                (_with_formula(name, classify_operator(name)) or otherwise) if used else DISPATCHING
+                for name, used in zip(trace.names, on_host, strict=True)
+            ]
+        )
+        self.kernels = _Lookup(
+            [classify_kernel(name) if used else DISPATCHING for name, used in zip(trace.names, on_device, strict=True)]
+        )
         self.time_ns, self.pieces = self._device_time()
         works = (self.pieces > 0).tolist() if trace.on_device else None
         computes = self.operators.computes[self.host.name]
         delegates = self.operators.delegates[self.host.name]
         self.owner = own(self.host.name, self.host.parent, computes.tolist(), delegates.tolist(), works)
+        if trace.on_device:
+            self.operators = self._by_kernels(self.operators)
         self._costs: dict[tuple[int, int, str | None], Cost | None] = {}
         self._spent = 0
         #: How many host rows have each signature.
         self._alike = np.bincount(self.host.signature[self.host.signature >= 0])
         self.around = self._innermost_operators()
         self._told_types = self._element_types()
+
+    def _by_kernels(self, operators: _Lookup) -> _Lookup:
+        """The operators, those of unknown class with that of the kernels which take most of their time."""
+        owner = self._of_work(self.owner)
+        unknown = np.array([one is OperatorClass.UNKNOWN for one in operators.kinds], dtype=bool)
+        called = np.where(owner >= 0, self.host.name[np.maximum(owner, 0)], -1)
+        spent: dict[tuple[int, int], int] = {}
+        for piece in np.flatnonzero((called >= 0) & unknown[called]).tolist():
+            key = int(called[piece]), int(self.work.name[piece])
+            spent[key] = spent.get(key, 0) + int(self.work.duration_ns[piece])
+        found = list(operators.found)
+        for (name, kernel), _ in sorted(spent.items(), key=lambda item: item[1]):
+            told = self.kernels.found[kernel]
+            found[name] = replace(found[name], operator_class=told.operator_class, rule=f"its kernels: {told.rule}")
+        return _Lookup(found)
 
     def _device_time(self) -> tuple[Int64, Int64]:
         """Device time and pieces of work of each host row: what it launched, on the CPU its self time."""
@@ -262,6 +287,12 @@ def _figures(found: Cost | None) -> tuple[tuple[int, ...], tuple[int, ...]]:
         found.normalization_flops or None,
     )
     return tuple(-1 if value is None else value for value in outer), (0, 0, 0, -1, -1)
+
+
+def _used(column: Int64, names: Sequence[str]) -> list[bool]:
+    """Whether each name is in the column."""
+    found: list[bool] = (np.bincount(column, minlength=len(names)) > 0).tolist()
+    return found
 
 
 def _with_formula(name: str, found: Classification | None) -> Classification | None:

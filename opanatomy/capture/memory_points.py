@@ -46,15 +46,11 @@ class CheckPoints:
 
             allocated = torch.cuda.memory_allocated(self.device) if touched else 0
             reserved = torch.cuda.memory_reserved(self.device) if touched else 0
-        self.taken.append(
-            MemoryCheckPoint(
-                name=name,
-                allocated_bytes=allocated,
-                reserved_bytes=reserved,
-                nvml_used_bytes=self.nvml_used_bytes(),
-                rss_bytes=resident_bytes(),
-            )  # fmt: skip
-        )
+        point = MemoryCheckPoint(
+            name=name, allocated_bytes=allocated, reserved_bytes=reserved,
+            nvml_used_bytes=self.nvml_used_bytes(), rss_bytes=resident_bytes(),
+        )  # fmt: skip
+        self.taken = (*(taken for taken in self.taken if taken.name != name), point)
 
     def nvml_used_bytes(self) -> int | None:
         """Used memory of the whole device; `None` and a note where NVML does not say."""

@@ -1,0 +1,294 @@
+"""What a training step needs by theory: closed formulas, term by term, and what each technique takes from them.
+
+s sequence length, b batch, h hidden size, a heads, i inner size of the feed-forward, V vocabulary, L layers;
+e bytes of an activation, m bytes of a dropout-mask element (1 on CUDA, those of the activations on the CPU), c bytes
+of an autocast copy. The formula of a layer, s*b*h*(16e + 2m) + a*s^2*b*(2e + m), is that of Korthikanti et al. (arXiv
+2205.05198) for any e and m: with e = 2 and m = 1 it is s*b*h*(34 + 5*a*s/h).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from opanatomy.model import ITEM_SIZE, Memory, MemoryComponent, MemorySaving, MemoryTerm, ModelShape, Workload
+
+_ACTIVATIONS: Final = "forward_activations"
+_CAST_BYTES: Final = 2
+_STATISTIC_BYTES: Final = 4
+_ID_BYTES: Final = 8
+#: Copies of the feed-forward's inner activations that each activation function leaves: its input, what its pieces
+#: save (the tanh form is written out in Python), its output.
+_INNER_COPIES: Final = {"gelu_new": 5, "gelu_pytorch_tanh": 2, "silu": 2, "gelu": 2, "relu": 1}
+#: 8-bit states: two bytes, and two scales of four bytes for each block of 256.
+_EIGHT_BIT: Final = 2 + 2 * 4 / 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sizes:
+    """The numbers of one workload that the formulas take."""
+
+    shape: ModelShape
+    s: int
+    b: int
+    #: Bytes of an activation outside autocast's casts, and of one that autocast casts (the same without it).
+    e: int
+    c: int
+    autocast: bool
+    on_cpu: bool
+    matrix: bool
+    #: Whether attention is torch's fused operator written out (on the CPU with dropout), which computes in float32.
+    written_out: bool
+
+    def mask(self, element: int) -> int:
+        """Bytes of a mask element over activations of so many bytes; 0 without dropout."""
+        return 0 if not self.shape.dropout else (element if self.on_cpu else self.shape.mask_bytes or 1)
+
+
+def with_theory(memory: Memory, workload: Workload) -> Memory:
+    """The memory with the theory of each component beside what was measured, and the terms of the activations."""
+    terms = activation_terms(memory.shape, workload)
+    known = {
+        component.component: component for component in (*state_theory(workload), *_activations_theory(terms))
+    }
+    rows = []
+    for component in memory.components:
+        theory = known.get(component.component)
+        if theory is not None and component.theory_bytes is None:
+            component = replace(component, theory_bytes=theory.theory_bytes, formula=theory.formula)
+        rows.append(component)
+    return replace(memory, components=tuple(rows), terms=terms)
+
+
+def state_theory(workload: Workload) -> tuple[MemoryComponent, ...]:
+    """Weights, gradients and optimizer state by theory; what is not known of the workload is left out."""
+    size = ITEM_SIZE.get(workload.dtype or "")
+    if size is None or workload.parameters is None:
+        return ()
+    rows = [_theory("weights", workload.parameters * size, f"{size} B x parameters")]
+    trained = workload.trainable_parameters
+    if workload.inference or trained is None:
+        return tuple(rows)
+    rows.append(_theory("gradients", trained * size, f"{size} B x trainable parameters"))
+    match workload.optimizer:
+        case "adamw" | "adamw-foreach" | "adamw-loop" | "adam":
+            rows.append(_theory("optimizer_state", 2 * trained * size, f"{2 * size} B x trainable parameters"))
+        case "sgd":
+            rows.append(_theory("optimizer_state", trained * size, f"{size} B x trainable parameters"))
+        case "adamw8bit":
+            formula = f"{_EIGHT_BIT:.3f} B x trainable parameters"
+            rows.append(_theory("optimizer_state", round(_EIGHT_BIT * trained), formula))
+        case _:
+            pass
+    return tuple(rows)
+
+
+def _theory(component: str, size: int, formula: str) -> MemoryComponent:
+    return MemoryComponent(component=component, theory_bytes=size, formula=formula)
+
+
+def _activations_theory(terms: tuple[MemoryTerm, ...]) -> tuple[MemoryComponent, ...]:
+    if not terms:
+        return ()
+    layer = " + ".join(term.formula for term in terms if term.formula.startswith("L*"))
+    return (_theory(_ACTIVATIONS, sum(term.bytes for term in terms), layer),)
+
+
+def activation_terms(shape: ModelShape | None, workload: Workload) -> tuple[MemoryTerm, ...]:
+    """The terms of the saved activations; empty where no closed formula is known for the workload."""
+    s, b, e = workload.sequence_length, workload.batch, ITEM_SIZE.get(workload.dtype or "")
+    if shape is None or s is None or b is None or e is None:
+        return ()
+    frozen = workload.trainable_parameters != workload.parameters
+    if workload.inference or workload.checkpointing or workload.compiled or frozen:
+        return ()
+    on_cpu = shape.mask_bytes is None
+    fused = workload.attention == "sdpa"
+    written_out = fused and on_cpu and shape.attention_dropout > 0
+    if workload.attention not in ("eager", "sdpa") or (shape.kind == "llama" and (not fused or workload.amp)):
+        return ()
+    autocast = workload.amp is not None
+    sizes = _Sizes(
+        shape=shape, s=s, b=b, e=e, c=_CAST_BYTES if autocast else e, autocast=autocast, on_cpu=on_cpu,
+        matrix=not fused or written_out, written_out=written_out,
+    )  # fmt: skip
+    return _FORMULAS[shape.kind](sizes)
+
+
+def _term(term: str, formula: str, size: int) -> MemoryTerm:
+    return MemoryTerm(component=_ACTIVATIONS, term=term, formula=formula, bytes=size)
+
+
+def _attention(z: _Sizes) -> list[MemoryTerm]:
+    """What attention keeps between the projections and its output: the matrix, or one number a row of it."""
+    shape, s, b = z.shape, z.s, z.b
+    if not z.matrix:
+        size = shape.layers * shape.heads * s * b * _STATISTIC_BYTES
+        return [_term("logsumexp of attention", "L*a*s*b*4", size)]
+    # Torch's fused attention computes halves in float32 where it is written out. Autocast's softmax does so on CUDA,
+    # and everywhere in GPT-2, whose causal mask is float32.
+    e = 4 if z.written_out else z.c
+    softmax = 4 if z.autocast and (not z.on_cpu or shape.kind == "gpt2") else e
+    if not shape.attention_dropout:
+        size = shape.layers * shape.heads * s * s * b * softmax
+        return [_term("attention probabilities", f"L*a*s^2*b*{softmax}", size)]
+    m = e if z.on_cpu else shape.mask_bytes or 1
+    each = softmax + e + m
+    formula = f"L*a*s^2*b*({softmax} + {e} + m)  [softmax, after dropout, mask; m={m}]"
+    return [_term("attention probabilities", formula, shape.layers * shape.heads * s * s * b * each)]
+
+
+def _projections(z: _Sizes) -> int:
+    """Bytes an element of the query, key and value that attention saves."""
+    return 4 if z.written_out else z.c
+
+
+def _bert(z: _Sizes) -> tuple[MemoryTerm, ...]:
+    """BERT and RoBERTa: normalization after each half of a layer, as in Hugging Face's code."""
+    shape, sb = z.shape, z.s * z.b
+    h, i, layers, e, c, m = shape.hidden, shape.intermediate, shape.layers, z.e, z.c, z.mask(z.c)
+    # Without autocast one output of a normalization serves all that read it; with it each linear keeps its own cast.
+    inputs = 2 * e + (4 * c if z.autocast else 2 * e)
+    each = inputs + 3 * _projections(z) + c + 2 * m
+    copies = _INNER_COPIES.get(shape.activation, 2)
+    first = z.mask(e) + (e if z.autocast else 2 * e)
+    terms = [
+        _term("embeddings", f"s*b*h*{first}", sb * h * first),
+        _term("embedding normalization and ids", "s*b*2*4 + s*8", 2 * sb * _statistic(z) + z.s * _ID_BYTES),
+        _term("attention, normalizations, residuals, masks", f"L*s*b*h*{each}", layers * sb * h * each),
+        _term("feed-forward", f"L*s*b*i*{copies}*{c}", layers * sb * i * copies * c),
+        *_attention(z),
+        _term("statistics of normalization", "L*s*b*4*4", layers * sb * 4 * _statistic(z)),
+    ]
+    if shape.head == "language_model":
+        wide = (4 if z.autocast else 3) * c
+        terms.append(_term("transform of the head", f"s*b*h*{wide}", sb * h * wide + 2 * sb * _statistic(z)))
+        loss = 4 if z.autocast else e
+        terms.append(_term("log-softmax of the loss", f"s*b*V*{loss}", sb * shape.vocabulary * loss))
+    elif shape.head == "classification":
+        pooled = 2 * c + m
+        terms.append(_term("pooler", f"b*h*{pooled}", z.b * h * pooled))
+    return tuple(terms)
+
+
+def _gpt2(z: _Sizes) -> tuple[MemoryTerm, ...]:
+    """GPT-2: normalization before each half of a layer, its tanh form of gelu written out in Python."""
+    shape, sb = z.shape, z.s * z.b
+    h, i, layers, e, c, m = shape.hidden, shape.intermediate, shape.layers, z.e, z.c, z.mask(z.c)
+    each = 2 * e + 2 * c + 3 * _projections(z) + c + 2 * m
+    copies = _INNER_COPIES.get(shape.activation, 2)
+    first = e + z.mask(e)
+    terms = [
+        _term("embeddings and positions", f"s*b*h*{first} + s*8", sb * h * first + z.s * _ID_BYTES),
+        _term("attention, normalizations, residuals, masks", f"L*s*b*h*{each}", layers * sb * h * each),
+        _term("feed-forward", f"L*s*b*i*{copies}*{c}", layers * sb * i * copies * c),
+        *_attention(z),
+        _term("statistics of normalization", "(2L + 1)*s*b*2*4", (2 * layers + 1) * sb * 2 * _statistic(z)),
+        _term("final normalization", f"s*b*h*{c}", sb * h * c),
+    ]
+    if shape.head == "language_model":
+        terms.append(_term("log-softmax of the loss", "s*b*V*4", sb * shape.vocabulary * 4))
+        terms.append(_term("shifted labels", "s*b*8", sb * _ID_BYTES))
+    return tuple(terms)
+
+
+def _llama(z: _Sizes) -> tuple[MemoryTerm, ...]:
+    """Llama and Mistral with fused attention: root-mean-square normalization in float32, a gated feed-forward."""
+    shape, sb = z.shape, z.s * z.b
+    h, layers, e = shape.hidden, shape.layers, z.e
+    # Each normalization keeps its input in float32 (the residual itself where that is float32), its normalized form
+    # before the weight, and its output.
+    norm = 4 + 2 * e
+    wide = 2 * (shape.heads + shape.key_value_heads) * shape.head_size
+    terms = [
+        _term("normalizations and residuals", f"(2L + 1)*s*b*(h*{norm} + 4)", (2 * layers + 1) * sb * (h * norm + 4)),
+        _term("query, key, value and output of attention", f"L*s*b*2(a + k)*d*{e}", layers * sb * wide * e),
+        *_attention(z),
+        _term("gated feed-forward", f"L*s*b*i*4*{e}", layers * sb * shape.intermediate * 4 * e),
+        _term("rotary cosines and sines", f"2*s*d*{e}", 2 * z.s * shape.head_size * e),
+    ]
+    if shape.head == "language_model":
+        terms.append(_term("log-softmax of the loss", "s*b*V*4", sb * shape.vocabulary * 4))
+        terms.append(_term("shifted labels", "s*b*8", sb * _ID_BYTES))
+    return tuple(terms)
+
+
+def _statistic(z: _Sizes) -> int:
+    """Bytes of a mean or a reciprocal deviation: on the CPU of the normalization's type, on CUDA always float32."""
+    return z.e if z.on_cpu and not z.autocast else _STATISTIC_BYTES
+
+
+_FORMULAS: Final[dict[str, Callable[[_Sizes], tuple[MemoryTerm, ...]]]] = {
+    "bert": _bert, "gpt2": _gpt2, "llama": _llama,
+}  # fmt: skip
+
+
+def needed_bytes(shape: ModelShape | None, workload: Workload) -> int | None:
+    """What a step needs by theory, temporary buffers apart; `None` where a formula is missing."""
+    state = state_theory(workload)
+    activations = _kept_bytes(shape, workload)
+    if not state or activations is None:
+        return None
+    return sum(component.theory_bytes or 0 for component in state) + activations
+
+
+def _kept_bytes(shape: ModelShape | None, workload: Workload) -> int | None:
+    """The saved activations; under checkpointing each layer's input and one layer's own."""
+    if workload.inference:
+        return 0
+    if workload.checkpointing and shape is not None:
+        plain = replace(workload, checkpointing=None)
+        terms = activation_terms(shape, plain)
+        inside = sum(term.bytes for term in terms if term.formula.startswith(("L*", "(2L")))
+        s, b, e = workload.sequence_length, workload.batch, ITEM_SIZE.get(workload.dtype or "")
+        if not terms or s is None or b is None or e is None:
+            return None
+        outside = sum(term.bytes for term in terms) - inside
+        return outside + shape.layers * s * b * shape.hidden * e + inside // shape.layers
+    terms = activation_terms(shape, workload)
+    return sum(term.bytes for term in terms) if terms else None
+
+
+def savings_of(shape: ModelShape | None, workload: Workload, memory: Memory) -> tuple[MemorySaving, ...]:
+    """The techniques that lower the need, most first, and whether the step then fits what the failure showed to be
+    there: at least what was allocated, less than that and the request that failed."""
+    needed = needed_bytes(shape, workload)
+    if needed is None:
+        return ()
+    found = []
+    for technique, option, changed in _techniques(workload):
+        after = needed_bytes(shape, changed)
+        if after is not None and after < needed:
+            row = MemorySaving(
+                technique=technique, option=option, saved_bytes=needed - after, needed_bytes=after,
+                fits=_fits(after, memory),
+            )  # fmt: skip
+            found.append(row)
+    return tuple(sorted(found, key=lambda row: -row.saved_bytes))
+
+
+def _techniques(workload: Workload) -> list[tuple[str, str, Workload]]:
+    """(technique, its option, the workload with it)."""
+    found = []
+    if not workload.checkpointing and not workload.inference:
+        changed = replace(workload, checkpointing="non-reentrant")
+        found.append(("activation checkpointing", "--checkpointing", changed))
+    if workload.amp is None and workload.dtype == "float32":
+        found.append(("mixed precision", "--amp bf16", replace(workload, amp="bf16")))
+        found.append(("weights in bfloat16", "--dtype bfloat16", replace(workload, dtype="bfloat16")))
+    if workload.optimizer is not None and workload.optimizer.startswith("adam") and workload.optimizer != "adamw8bit":
+        found.append(("8-bit AdamW", "--optimizer adamw8bit", replace(workload, optimizer="adamw8bit")))
+    if workload.batch is not None and workload.batch > 1:
+        half = workload.batch // 2
+        found.append(("half the batch, accumulated", f"--batch {half}", replace(workload, batch=half)))
+    return found
+
+
+def _fits(needed: int, memory: Memory) -> bool | None:
+    failure = memory.failure
+    if failure is None or failure.allocated_bytes is None:
+        return None
+    if needed <= failure.allocated_bytes:
+        return True
+    return False if needed > failure.allocated_bytes + (failure.requested_bytes or 0) else None
