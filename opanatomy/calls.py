@@ -70,7 +70,7 @@ class Calls:
         """The operators, those of unknown class with that of the kernels which take most of their time."""
         owner = self._of_work(self.owner)
         unknown = np.array([one is OperatorClass.UNKNOWN for one in operators.kinds], dtype=bool)
-        called = np.where(owner >= 0, self.host.name[np.maximum(owner, 0)], -1)
+        called = self._host_names(owner)
         spent: dict[tuple[int, int], int] = {}
         for piece in np.flatnonzero((called >= 0) & unknown[called]).tolist():
             key = int(called[piece]), int(self.work.name[piece])

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import torch
 
 #: Model type of a configuration -> the closed formula that is its own.
-_KINDS: Final = {"bert": "bert", "roberta": "bert", "gpt2": "gpt2", "llama": "llama", "mistral": "llama"}
+_KINDS: Final = {"bert": "bert", "roberta": "bert", "gpt2": "gpt2", "llama": "llama"}
 
 
 def shape_of(module: torch.nn.Module, device: str) -> ModelShape | None:

@@ -194,7 +194,7 @@ def _gpt2(z: _Sizes) -> tuple[MemoryTerm, ...]:
 
 
 def _llama(z: _Sizes) -> tuple[MemoryTerm, ...]:
-    """Llama and Mistral with fused attention: root-mean-square normalization in float32, a gated feed-forward."""
+    """Llama with fused attention: root-mean-square normalization in float32, a gated feed-forward."""
     shape, sb = z.shape, z.s * z.b
     h, layers, e = shape.hidden, shape.layers, z.e
     # Each normalization keeps its input in float32 (the residual itself where that is float32), its normalized form
