@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import re
+import sys
 import traceback
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -55,7 +58,8 @@ def memory_report_of(
     _let_go(error, stepper)
     try:
         observed = observe_step(stepper, module, check_points, compiled=compiled, checkpointing=checkpointing)
-    except Exception:  # what the profiler needs may not be there either
+    except Exception as e:  # what
+        traceback.print_exc()
         left = memory_of(module, stepper.optimizer, None, None, "storages after the failure")
         return replace(left, failure=failure)
     memory = measured_memory(observed, check_points)
@@ -85,3 +89,7 @@ def _let_go(error: BaseException, stepper: Stepper) -> None:
         import torch
 
         torch.cuda.empty_cache()
+    elif sys.platform == "linux":
+        # What was freed stays with the C library, and counts against the limit, until it is told to give it back.
+        with suppress(OSError, AttributeError):
+            ctypes.CDLL(None).malloc_trim(0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -140,6 +141,8 @@ def observe_step(
             except Exception as caught:
                 error, phase = caught, stepper.phase
                 watch.end(broken=True)
+                # The profiler needs memory to end: what the frames of the failure hold goes first.
+                traceback.clear_frames(caught.__traceback__)
     finally:
         stepper.watch = before
     tree = _tree(profiler, stepper.device, frozenset(known[WEIGHTS]))
