@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any
@@ -14,11 +15,12 @@ from opanatomy.attribution.nesting import nearest_above
 from opanatomy.classification import classify_kernel, classify_operator
 from opanatomy.cost import cost, has_formula
 from opanatomy.evidence import element_type, wants_element_type, with_element_type
-from opanatomy.model import ITEM_SIZE, MODULE_RANGE, PHASE_RANGE, Classification, Cost, OperatorClass, Signature
+from opanatomy.model import ACROSS, ITEM_SIZE, MODULE_RANGE, PHASE_RANGE, Classification, Cost, OperatorClass, Signature
 from opanatomy.pieces import exchanged
 from opanatomy.tables import Bool, CallTable, Int64, PieceTable, Text, joined, text_column, text_of
 from opanatomy.trace import Trace
 
+_ACROSS = re.compile(r"^Memcpy (?:HtoD|DtoH|HostToDevice|DeviceToHost)|^(?:Copy)?(?:HostToDevice|DeviceToHost)")
 #: What kernels tell of the elements of tensor lists; the first is nothing.
 ELEMENT_TYPES = (None, *ITEM_SIZE)
 COSTS = ("flops", "read_bytes", "written_bytes", "causal_flops", "normalization_flops")
@@ -129,7 +131,7 @@ class Calls:
             phase=_picked(self.host.phase, rows),
             module=_picked(self.host.module, rows),
             operator_class=text_of(self.operators.classes, owner_name),
-            rule=text_of(self.operators.rules, owner_name),
+            rule=self._rules(owner),
             part_of=text_of(self.trace.names, np.where(inner, owner_name, -1)),
             time_ns=self.time_ns[rows],
             kernels=self.pieces[rows],
@@ -137,6 +139,15 @@ class Calls:
             costed=costed,
             costs=costs,
         )
+
+    def _rules(self, owner: Int64) -> Text:
+        """The rule that classed each call, and whether its work crosses the link to the host."""
+        rules, crosses = self.operators.rules, np.zeros(len(self.host.name), dtype=bool)
+        across = np.array([_ACROSS.match(name) is not None for name in self.trace.names], dtype=bool)
+        callers = self._of_work(self.owner)
+        crosses[callers[(callers >= 0) & across[self.work.name]]] = True
+        places = self.host.name[owner] + len(rules) * crosses[owner]
+        return text_of([*rules, *(f"{rule}{ACROSS}" for rule in rules)], places)
 
     def _costs_of(self, owner: Int64, inner: Bool) -> tuple[Bool, dict[str, Int64]]:
         """What each call costs, looked at once for each name and signature; 0 for what is inside a costed one."""

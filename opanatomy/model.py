@@ -28,6 +28,8 @@ else:
 
 SCHEMA = 1
 
+#: What ends the rule of a copy that crosses the link between host and device: no bandwidth of the device bounds it.
+ACROSS = ", between host and device"
 #: Ranges that a capture puts into the trace: `<prefix><phase>` and `<prefix><module path>`.
 PHASE_RANGE = "opanatomy.phase/"
 MODULE_RANGE = "opanatomy.module/"

@@ -13,7 +13,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from opanatomy.anatomy.tensor_cores import uses_tensor_cores
-from opanatomy.model import Anatomy, Ceilings, ClassRow, DeviceFigures, KernelRow, OperatorClass, OperatorRow, Phase
+from opanatomy.model import (
+    ACROSS,
+    Anatomy,
+    Ceilings,
+    ClassRow,
+    DeviceFigures,
+    KernelRow,
+    OperatorClass,
+    OperatorRow,
+    Phase,
+)
 
 COMPUTE, MEMORY = "compute", "memory"
 _TENSOR = re.compile(r"\b(b?float\d+(?:_\w+)?|complex\d+|u?int\d+)\[")
@@ -31,11 +41,11 @@ class Bound:
 def with_roofline(anatomy: Anatomy, ceilings: Ceilings) -> Anatomy:
     """The anatomy with a bound for each operator and class, and the utilization of the step.
 
-    What a device has no peak for gets no bound. An operator that runs as a part of another one has a bound of 0: its
-    work is counted there.
+    What a device has no peak for, and what crosses a link, gets no bound. An operator that runs as a part of another
+    one has a bound of 0: its work is counted there.
     """
     on_tensor_cores = _operators_on_tensor_cores(anatomy.kernels)
-    operators = tuple(_bounded(row, ceilings, row.operator in on_tensor_cores) for row in anatomy.operators)
+    operators = _with_parts(_bounded(row, ceilings, row.operator in on_tensor_cores) for row in anatomy.operators)
     return replace(
         anatomy,
         operators=operators,
@@ -79,13 +89,23 @@ def _operators_on_tensor_cores(kernels: Iterable[KernelRow]) -> frozenset[str]:
 
 
 def _bounded(row: OperatorRow, ceilings: Ceilings, tf32: bool) -> OperatorRow:
-    if row.flops is None or row.read_bytes is None or row.written_bytes is None:
+    if row.rule.endswith(ACROSS) or row.flops is None or row.read_bytes is None or row.written_bytes is None:
         return replace(row, bound_ns=None, bound_by=None)
-    if row.part_of is not None:
-        return replace(row, bound_ns=0, bound_by=None)
     moved = row.read_bytes + row.written_bytes
     bound = bound_of(row.flops, moved, row.operator_class, compute_dtype(row.signature), ceilings, tf32=tf32)
     return replace(row, bound_ns=bound.ns if bound else None, bound_by=bound.by if bound else None)
+
+
+def _with_parts(rows: Iterable[OperatorRow]) -> tuple[OperatorRow, ...]:
+    """The rows, the bound of parts 0 where that of the operator which they are part of is known."""
+    rows = tuple(rows)
+    whole = {(row.operator, row.phase) for row in rows if row.part_of is None and row.bound_ns is not None}
+    return tuple(
+        row
+        if row.part_of is None
+        else replace(row, bound_ns=0 if (row.part_of, row.phase) in whole else None, bound_by=None)
+        for row in rows
+    )
 
 
 def _class_row(row: ClassRow, operators: Sequence[OperatorRow]) -> ClassRow:

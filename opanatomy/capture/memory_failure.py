@@ -58,7 +58,7 @@ def memory_report_of(
     _let_go(error, stepper)
     try:
         observed = observe_step(stepper, module, check_points, compiled=compiled, checkpointing=checkpointing)
-    except Exception as e:  # what
+    except Exception:  # what
         traceback.print_exc()
         left = memory_of(module, stepper.optimizer, None, None, "storages after the failure")
         return replace(left, failure=failure)

@@ -11,14 +11,33 @@ from typing import Any, Final
 import numpy as np
 
 from opanatomy.capture.memory_events import EventTree
-from opanatomy.capture.memory_replay import (
-    ACTIVATIONS, AFTER_FORWARD, BROKEN, BUFFERS, CHECKPOINT_ARGUMENTS, COMPONENTS, HELD_BY_MODEL, PLACES, RNG_STATES,
-    TEMPORARY, WEIGHT_CASTS, WEIGHTS, Block, Replay, bytes_over_time,
-)  # fmt: skip
 from opanatomy.capture.memory_points import PEAK, START, CheckPoints
+from opanatomy.capture.memory_replay import (
+    ACTIVATIONS,
+    AFTER_FORWARD,
+    BROKEN,
+    BUFFERS,
+    CHECKPOINT_ARGUMENTS,
+    COMPONENTS,
+    HELD_BY_MODEL,
+    PLACES,
+    RNG_STATES,
+    TEMPORARY,
+    WEIGHT_CASTS,
+    WEIGHTS,
+    Block,
+    Replay,
+    bytes_over_time,
+)  # fmt: skip
 from opanatomy.capture.memory_step import Observed
 from opanatomy.model import (
-    Memory, MemoryBlocks, MemoryCheckPoint, MemoryComponent, MemoryPoint, Phase, SavedActivations,
+    Memory,
+    MemoryBlocks,
+    MemoryCheckPoint,
+    MemoryComponent,
+    MemoryPoint,
+    Phase,
+    SavedActivations,
 )  # fmt: skip
 
 States = np.ndarray[Any, np.dtype[np.int64]]

@@ -12,8 +12,26 @@ from opanatomy.capture import memory_points as points
 from opanatomy.capture.memory_events import MARK_RANGE, EventTree, read_tree
 from opanatomy.capture.memory_points import CheckPoints
 from opanatomy.capture.memory_replay import (
-    AFTER_BACKWARD, AFTER_FORWARD, AFTER_OPTIMIZER, AFTER_STEP, BROKEN, BUFFERS, GRADIENTS, HELD_BEFORE, INPUTS, OPTIMIZER_STATE,
-    OUTPUTS, ROUNDING, SAVED, STEP_COUNTERS, WEIGHTS, WORKSPACE, Noted, Replay, Setting, replay,
+    AFTER_BACKWARD,
+    AFTER_FORWARD,
+    AFTER_OPTIMIZER,
+    AFTER_STEP,
+    BROKEN,
+    BUFFERS,
+    GRADIENTS,
+    HELD_BEFORE,
+    INPUTS,
+    OPTIMIZER_STATE,
+    OUTPUTS,
+    ROUNDING,
+    SAVED,
+    STEP_COUNTERS,
+    WEIGHTS,
+    WORKSPACE,
+    Noted,
+    Replay,
+    Setting,
+    replay,
 )  # fmt: skip
 from opanatomy.capture.memory_storages import Storages, optimizer_tensors, storages_of, tensors_in, unpacked
 from opanatomy.capture.ranges import module_ranges
