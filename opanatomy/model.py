@@ -443,6 +443,10 @@ class Memory:
     notes: tuple[str, ...] = ()
     shape: ModelShape | None = None
     terms: tuple[MemoryTerm, ...] = ()
+    #: What theory says the step needs, temporary buffers apart, and what would lower it.
+    needed_bytes: int | None = None
+    savings: tuple[MemorySaving, ...] = ()
+    published: tuple[PublishedFigure, ...] = ()
     failure: MemoryFailure | None = None
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from opanatomy.anatomy import Findings, Queue, build_anatomy
+from opanatomy.anatomy import CONVENTIONS, Findings, Queue, build_anatomy
 from opanatomy.anatomy.collectives import collectives_of
 from opanatomy.anatomy.ranks import with_rank, world_of
 from opanatomy.anatomy.roofline import with_roofline
@@ -22,7 +22,19 @@ from opanatomy.attribution.linking import OUTSIDE, enclosing_rows, last_of
 from opanatomy.calls import Calls
 from opanatomy.device import Overrides, ceilings_for
 from opanatomy.memory import doubts_of, memory_of_trace, with_trace
-from opanatomy.model import Anatomy, Environment, Memory, Provenance
+from opanatomy.memory.published import published_run
+from opanatomy.memory.theory import needed_bytes, savings_of, with_theory
+from opanatomy.model import (
+    Anatomy,
+    DeviceFigures,
+    Environment,
+    Ledger,
+    Memory,
+    Provenance,
+    Step,
+    Timeline,
+    Workload,
+)
 from opanatomy.pieces import overlay_of, talks_of
 from opanatomy.trace import Trace, read_trace
 from opanatomy.version import __version__
@@ -79,6 +91,8 @@ def analyze_trace(path: Path, *, name: str | None = None, annotated: Annotated |
         memory=with_trace(anatomy.memory, found),
         warnings=(*anatomy.warnings, *(doubts_of(found) if found else ())),
     )
+    if trace.capture:
+        anatomy = replace(anatomy, memory=_beside_theory(anatomy))
     collectives = collectives_of(talks_of(calls, work), world_of(trace.metadata))
     return with_rank(replace(anatomy, collectives=collectives), trace.metadata)
 
@@ -101,6 +115,32 @@ def _queue(trace: Trace, attribution: Attribution) -> Queue:
         launches=trace.launches,
         launch=last_of(trace.launches.correlation, trace.work.correlation),
         inside=attribution.work.link != OUTSIDE,
+    )
+
+
+def anatomy_of_failure(memory: Memory, workload: Workload, environment: Environment, command: str) -> Anatomy:
+    """The report of a step that ran out of memory: what was allocated, what it needs, what would make it fit."""
+    nothing = Ledger(
+        device_work_ns=0, linked_ns=0, graph_launched_ns=0, no_launch_record_ns=0, outside_window_ns=0, classed_ns=0,
+        costed_ns=0, unknown_ns=0,
+    )  # fmt: skip
+    anatomy = Anatomy(
+        provenance=Provenance(opanatomy=__version__, command=command),
+        environment=environment, workload=workload, step=Step(), classes=(), ratios=(), operators=(), kernels=(),
+        modules=(), memory=memory, timeline=Timeline(window_ns=0, busy_ns=0, idle_ns=0), device=DeviceFigures(),
+        ledger=nothing, conventions=CONVENTIONS,
+    )  # fmt: skip
+    return replace(anatomy, memory=_beside_theory(anatomy))
+
+
+def _beside_theory(anatomy: Anatomy) -> Memory:
+    """The memory of a capture beside what theory and the published run say."""
+    workload, memory = anatomy.workload, with_theory(anatomy.memory, anatomy.workload)
+    return replace(
+        memory,
+        needed_bytes=needed_bytes(memory.shape, workload),
+        savings=savings_of(memory.shape, workload, memory),
+        published=published_run(memory, workload, anatomy.step.samples_per_second),
     )
 
 

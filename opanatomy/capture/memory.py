@@ -42,13 +42,13 @@ class SavedTensors:
     found: dict[tuple[str, int], int] = field(default_factory=dict)
 
     def pack(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Count `tensor` and save it as it is."""
+        """Count `tensor`, and save what shares its memory: itself, an output would hold the node that holds it."""
         for part in unpacked((tensor,)):
             storage = part.untyped_storage()
             key = (str(part.device), storage.data_ptr())
             if storage.nbytes() and key not in self.known:
                 self.found[key] = storage.nbytes()
-        return tensor
+        return tensor.detach()
 
     @property
     def bytes(self) -> int:
@@ -79,8 +79,10 @@ class ForwardSaves(StepWatch):
     def forward(self) -> Iterator[None]:
         """Count while inside."""
         with saved_tensors(self.known) as saved:
-            yield
-        self.bytes = saved.bytes
+            try:
+                yield
+            finally:
+                self.bytes = saved.bytes
 
     def after_forward(self, roots: tuple[torch.Tensor, ...]) -> None:
         """Take the check point."""
@@ -184,6 +186,37 @@ def limited_to_available() -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+
+@contextmanager
+def room_for(extra_bytes: int) -> Iterator[None]:
+    """Let the process take `extra_bytes` more than its limit while inside, as far as its hard limit lets it."""
+    if sys.platform == "win32":
+        yield
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    if soft == resource.RLIM_INFINITY:
+        yield
+        return
+    more = soft + extra_bytes
+    resource.setrlimit(resource.RLIMIT_DATA, (more if hard == resource.RLIM_INFINITY else min(more, hard), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+
+def could_have(extra_bytes: int) -> bool:
+    """Whether `room_for` can give the process so much."""
+    if sys.platform == "win32":
+        return True
+    hard, held = resource.getrlimit(resource.RLIMIT_DATA)[1], held_bytes()
+    return hard == resource.RLIM_INFINITY or held is None or hard - held > extra_bytes
+
+
+def held_bytes() -> int | None:
+    """What counts against `RLIMIT_DATA`."""
+    return _status_bytes("VmData")
 
 
 def memory_of(

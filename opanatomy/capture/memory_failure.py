@@ -11,10 +11,11 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from opanatomy.capture.memory import memory_of
+from opanatomy.capture.memory import ForwardSaves, could_have, memory_of
 from opanatomy.capture.memory_points import CheckPoints
 from opanatomy.capture.memory_record import measured_memory
-from opanatomy.capture.memory_step import Observed, observe_step
+from opanatomy.capture.memory_step import PROFILER_BYTES, Observed, observe_step
+from opanatomy.capture.memory_storages import tensors_in
 from opanatomy.capture.stepper import Stepper
 from opanatomy.errors import OutOfMemory
 from opanatomy.model import Environment, Memory, MemoryFailure, Workload
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 _UNITS: Final = {"bytes": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 #: "you tried to allocate 400000000 bytes" on the CPU, "Tried to allocate 2.00 GiB" on CUDA.
 _REQUEST: Final = re.compile(r"tried to allocate ([\d.]+) (bytes|[KMGT]iB|B)\b", re.IGNORECASE)
+
+_WITHOUT_PROFILER: Final = "storages of tensors where it broke; the profiler could not run under the limit"
 
 
 class StepOutOfMemory(OutOfMemory):
@@ -56,17 +59,33 @@ def memory_report_of(
         phase=stepper.phase, message=_first_line(error), requested_bytes=requested_bytes(str(error)), seen=False
     )
     _let_go(error, stepper)
+    if stepper.device == "cpu" and not could_have(PROFILER_BYTES):
+        return replace(_without_profiler(stepper, module, check_points), failure=failure)
     try:
         observed = observe_step(stepper, module, check_points, compiled=compiled, checkpointing=checkpointing)
-    except Exception:  # what
-        traceback.print_exc()
-        left = memory_of(module, stepper.optimizer, None, None, "storages after the failure")
-        return replace(left, failure=failure)
+    except Exception:  # the profiler may not get the threads and the memory that it needs
+        return replace(_without_profiler(stepper, module, check_points), failure=failure)
     memory = measured_memory(observed, check_points)
     if observed.error is not None:
         failure = _failure_of(observed, observed.error, memory)
         _let_go(observed.error, stepper)
     return replace(memory, failure=failure)
+
+
+def _without_profiler(stepper: Stepper, module: torch.nn.Module, check_points: CheckPoints) -> Memory:
+    """What autograd has saved, and the storages of the rest, where the step breaks; temporary buffers stay unknown."""
+    known = [*module.parameters(), *module.buffers(), *tensors_in(stepper.inputs)]
+    watch = ForwardSaves(known, check_points)
+    before, stepper.watch = stepper.watch, watch
+    try:
+        stepper.run()
+    except Exception as error:
+        found = memory_of(module, stepper.optimizer, watch.bytes, None, _WITHOUT_PROFILER)
+        _let_go(error, stepper)
+        return found
+    finally:
+        stepper.watch = before
+    return memory_of(module, stepper.optimizer, watch.bytes, None, _WITHOUT_PROFILER)
 
 
 def _failure_of(observed: Observed, error: Exception, memory: Memory) -> MemoryFailure:

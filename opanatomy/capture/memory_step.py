@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import traceback
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -9,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from opanatomy.capture import memory_points as points
+from opanatomy.capture.memory import held_bytes, room_for
 from opanatomy.capture.memory_events import MARK_RANGE, EventTree, read_tree
 from opanatomy.capture.memory_points import CheckPoints
 from opanatomy.capture.memory_replay import (
@@ -41,6 +43,10 @@ from opanatomy.model import Phase
 if TYPE_CHECKING:
     import torch
 
+#: What the profiler takes to begin and to end, over a memory limit if need be: threads, tables, its tree of events.
+PROFILER_BYTES: Final = 256 << 20
+#: What its threads and its records take while the step runs.
+_SLACK_BYTES: Final = 16 << 20
 #: Sizes that torch gives a cuBLAS workspace by default (CUDAContextLight: on compute capability 9 and 10, before it).
 _WORKSPACES: Final = (32 << 20, (4096 * 1024 * 2) + (16 * 1024 * 8))
 
@@ -81,7 +87,8 @@ class MemoryWatch(StepWatch):
                         dtype=str(part.dtype).removeprefix("torch."),
                     )  # fmt: skip
                 )
-        return tensor
+        # Itself, an output would hold the node that holds it: a step that breaks would never free them.
+        return tensor.detach()
 
     def _mark(self, noted: Noted) -> None:
         from torch._C._profiler import _RecordFunctionFast
@@ -148,21 +155,22 @@ def observe_step(
     known, base = _before(stepper, module)
     watch = MemoryWatch(stepper, check_points, hooked=not compiled)
     ranges: AbstractContextManager[Any] = nullcontext() if compiled else module_ranges(module)
-    error, phase = None, Phase.OTHER
+    # Shapes carry the storages of the arguments, which tell casts of weights from other casts.
+    profiler = profile(activities=[ProfilerActivity.CPU], record_shapes=True, profile_memory=True)
     before, stepper.watch = stepper.watch, watch
+    held = held_bytes() or 0
+    with room_for(PROFILER_BYTES):
+        profiler.start()
+        # Its threads take what is theirs when they begin; where there is none then, the C library ends the process.
+        time.sleep(0.05)
+    grown = max((held_bytes() or 0) - held, 0)
     try:
-        # Shapes carry the storages of the arguments, which tell casts of weights from other casts.
-        with profile(activities=[ProfilerActivity.CPU], record_shapes=True, profile_memory=True) as profiler, ranges:
-            try:
-                stepper.run()
-                watch.end()
-            except Exception as caught:
-                error, phase = caught, stepper.phase
-                watch.end(broken=True)
-                # The profiler needs memory to end: what the frames of the failure hold goes first.
-                traceback.clear_frames(caught.__traceback__)
+        with ranges, room_for(grown + _SLACK_BYTES):
+            error, phase = _ran(stepper, watch)
     finally:
         stepper.watch = before
+        with room_for(PROFILER_BYTES):
+            profiler.stop()
     tree = _tree(profiler, stepper.device, frozenset(known[WEIGHTS]))
     everything: Storages = {pointer: size for storages in known.values() for pointer, size in storages.items()}
     setting = Setting(
@@ -171,6 +179,20 @@ def observe_step(
     )  # fmt: skip
     found = replay(tree, watch.notes, everything, setting)
     return Observed(found=found, base=base, device=stepper.device, error=error, phase=phase)
+
+
+def _ran(stepper: Stepper, watch: MemoryWatch) -> tuple[Exception | None, Phase]:
+    """Run the step; the error that broke it, and in which phase."""
+    try:
+        stepper.run()
+        watch.end()
+    except Exception as error:
+        phase = stepper.phase
+        watch.end(broken=True)
+        # The profiler needs memory to end: what the frames of the failure hold goes first.
+        traceback.clear_frames(error.__traceback__)
+        return error, phase
+    return None, Phase.OTHER
 
 
 def _tree(profiler: Any, device: str, weights: frozenset[int]) -> EventTree:

@@ -10,6 +10,7 @@ from typing import Any
 
 from opanatomy.capture.environment import choose_device, processor_name
 from opanatomy.capture.memory import available_bytes, limited_to_available
+from opanatomy.capture.memory_points import CheckPoints
 from opanatomy.capture.recorder import Options, Progress, Subject, is_out_of_memory, record_step
 from opanatomy.capture.user_function import is_function
 from opanatomy.capture.workload import DTYPES, Prepared, Request, describe, prepare
@@ -40,6 +41,7 @@ class Wanted:
     optimizer: str | None = None
     inference: bool = False
     check: bool = False
+    memory: bool = False
     steps: int = 1
     warmup: int | None = None
     command: str = ""
@@ -57,8 +59,8 @@ class Wanted:
         """The part that runs the step."""
         return Options(
             device=device, amp=self.amp, optimizer=self.optimizer, inference=self.inference, compiled=self.compiled,
-            checkpointing=self.checkpointing, check=self.check, steps=self.steps, warmup=self.warmup,
-            command=self.command,
+            checkpointing=self.checkpointing, check=self.check, memory=self.memory, steps=self.steps,
+            warmup=self.warmup, command=self.command,
         )  # fmt: skip
 
 
@@ -68,8 +70,12 @@ def capture_model(wanted: Wanted, trace: Path, progress: Progress, note: Callabl
     device = choose_device(wanted.device)
     if device == "cpu":
         note(f"no GPU in use: the CPU is the device ({processor_name()})")
+    points = CheckPoints(device)
+    points.start()
     prepared = _prepared(wanted, wanted.request(device))
-    subject = Subject(module=prepared.module, inputs=prepared.inputs, workload=_workload(wanted, prepared))
+    subject = Subject(
+        module=prepared.module, inputs=prepared.inputs, workload=_workload(wanted, prepared), check_points=points
+    )
     record_step(subject, wanted.options(device), trace, progress)
 
 

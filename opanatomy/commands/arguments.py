@@ -136,6 +136,7 @@ def _add_step(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--compile", action="store_true", help="torch.compile the model")
     group.add_argument("--optimizer", metavar="NAME", help="also step an optimizer: adamw, adam, sgd, adafactor, ...")
     group.add_argument("--inference", action="store_true", help="forward only, in eval mode without gradients")
+    group.add_argument("--memory", action="store_true", help="follow the memory of one more step, block by block")
     group.add_argument("--check", action="store_true", help="count the contractions again with torch's FlopCounterMode")
     group.add_argument("--steps", type=int, default=1, metavar="N", help="profiled steps (default: 1)")
     group.add_argument("--warmup", type=int, metavar="N", help="steps before (default: 1 on the CPU, 3 on a GPU)")

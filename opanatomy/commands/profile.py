@@ -13,7 +13,7 @@ from pathlib import Path
 from opanatomy.commands.output import check_writable, written_whole
 from opanatomy.commands.progress import Display
 from opanatomy.commands.show import check_output, note, show
-from opanatomy.errors import UsageError
+from opanatomy.errors import OutOfMemory, UsageError
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -36,12 +36,17 @@ def run(arguments: argparse.Namespace) -> None:
         attention=arguments.attention, pretrained=arguments.weights == "pretrained", hub=arguments.hub,
         trust_remote_code=arguments.trust_remote_code, device=arguments.device, amp=arguments.amp,
         checkpointing=arguments.checkpointing, compiled=arguments.compile, optimizer=arguments.optimizer,
-        inference=arguments.inference, check=arguments.check, steps=arguments.steps, warmup=arguments.warmup,
+        inference=arguments.inference, check=arguments.check, memory=arguments.memory,
+        steps=arguments.steps, warmup=arguments.warmup,
         command=_command(),
     )  # fmt: skip
-    # stdout is the report's: what a model prints goes to stderr.
-    with written_whole(trace) as partial, redirect_stdout(sys.stderr), Display() as display:
-        capture_model(wanted, partial, display, note)
+    try:
+        # stdout is the report's: what a model prints goes to stderr.
+        with written_whole(trace) as partial, redirect_stdout(sys.stderr), Display() as display:
+            capture_model(wanted, partial, display, note)
+    except OutOfMemory as error:
+        _show_failure(error, arguments)
+        raise
     try:
         from opanatomy.fleet import analyze_traces
 
@@ -51,6 +56,15 @@ def run(arguments: argparse.Namespace) -> None:
     finally:
         note(f"trace: {trace} (open it in ui.perfetto.dev)")
     note(f"next: opanatomy analyze {shlex.quote(str(trace))} -f json")
+
+
+def _show_failure(error: OutOfMemory, arguments: argparse.Namespace) -> None:
+    """The report of a step that did not fit, as far as one could begin."""
+    from opanatomy.capture.memory_failure import StepOutOfMemory
+    from opanatomy.pipeline import anatomy_of_failure
+
+    if isinstance(error, StepOutOfMemory) and error.memory is not None:
+        show(anatomy_of_failure(error.memory, error.workload, error.environment, _command()), arguments)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import Final
 
 from rich.text import Text
 
-from opanatomy.model import Anatomy, Memory, MemoryPoint
+from opanatomy.model import Anatomy, Memory, MemoryPoint, Phase
 from opanatomy.report import units
 from opanatomy.report.table import PAGE, Column, Row, cut, prose, table
 
@@ -33,6 +33,10 @@ def memory_tables(anatomy: Anatomy, width: int) -> list[Text] | None:
         _blocks(memory, width),
         _activations(memory, width),
         _check_points(memory, width),
+        _terms(memory, width),
+        _published(memory, width),
+        _failure(memory, width),
+        _savings(memory, width),
         [line for note in memory.notes for line in prose(note, width, style="dim")],
     )
     found = [part for part in parts if part]
@@ -100,11 +104,15 @@ def _curve(memory: Memory, width: int) -> list[Text]:
         label = units.size(most * (level + 1) // _HEIGHT) if level in (_HEIGHT - 1, (_HEIGHT - 1) // 2) else ""
         body = "".join(stack[level] for stack in stacks).rstrip()
         lines.append(Text(f"{label:>{_MARGIN - 1}} {body}".rstrip()))
-    lines.append(Text(f"{'phase':>{_MARGIN - 1}} {''.join(point.phase.value[0] for point in columns)}"))
+    lines.append(Text(f"{'phase':>{_MARGIN - 1}} {''.join(_letter(point.phase) for point in columns)}"))
     legend = [f"{_LETTERS[name]} {name.replace('_', ' ')}" for name in names] + ([f"{_OTHER} other"] if others else [])
-    phases = dict.fromkeys(f"{point.phase.value[0]} {point.phase.value}" for point in columns)
+    phases = dict.fromkeys(f"{_letter(point.phase)} {point.phase.value}" for point in columns)
     lines += prose(f"allocated over the window: {', '.join(legend)}; phases: {', '.join(phases)}", width, style="dim")
     return lines
+
+
+def _letter(phase: Phase) -> str:
+    return "." if phase is Phase.OTHER else phase.value[0]
 
 
 def _sampled(points: Sequence[MemoryPoint], count: int) -> list[MemoryPoint]:
@@ -223,6 +231,87 @@ def _check_points(memory: Memory, width: int) -> list[Text]:
             )
         )
         for point in memory.check_points
+    ]
+    return table(columns, rows, width)
+
+
+def _terms(memory: Memory, width: int) -> list[Text]:
+    """The closed formula of the activations, term by term, beside what was measured."""
+    if not memory.terms:
+        return []
+    columns = [
+        Column(header="activations by theory", name=True, least=20),
+        Column(header="formula", name=True, least=sys.maxsize, drop=1),
+        Column(header="bytes"),
+    ]
+    rows = [Row(cells=(term.term, term.formula, units.size(term.bytes))) for term in memory.terms]
+    whole = sum(term.bytes for term in memory.terms)
+    rows.append(Row(cells=("sum", "", units.size(whole)), strong=True))
+    return table(columns, rows, width)
+
+
+def _published(memory: Memory, width: int) -> list[Text]:
+    if not memory.published:
+        return []
+    columns = [
+        Column(header="the classic run", name=True, least=20),
+        Column(header=memory.published[0].published_device),
+        Column(header="ours"),
+        Column(header="difference", drop=1),
+    ]
+    rows = [
+        Row(
+            cells=(
+                one.figure,
+                f"{one.published:,g} {one.unit}",
+                units.UNKNOWN if one.measured is None else f"{one.measured:,.4g} {one.unit}",
+                units.UNKNOWN if one.measured is None else f"{one.measured - one.published:+,.4g} {one.unit}",
+            )
+        )
+        for one in memory.published
+    ]
+    return table(columns, rows, width)
+
+
+def _failure(memory: Memory, width: int) -> list[Text]:
+    """Where it broke: what was asked for, what was allocated, what theory says is needed."""
+    failure = memory.failure
+    if failure is None:
+        return []
+    facts = (
+        ("the request that failed", failure.requested_bytes),
+        ("allocated when it broke", failure.allocated_bytes),
+        ("needed by theory, buffers apart", memory.needed_bytes),
+    )
+    columns = [Column(header=f"out of memory in {failure.phase.value}", name=True, least=24), Column(header="bytes")]
+    rows = [Row(cells=(name, units.size(size))) for name, size in facts]
+    said = failure.message if failure.seen else f"{failure.message} - not seen again in a second step"
+    return [*table(columns, rows, width), *prose(said, width, style="dim")]
+
+
+def _savings(memory: Memory, width: int) -> list[Text]:
+    """What would lower the need, where the step did not fit."""
+    if memory.failure is None or not memory.savings:
+        return []
+    columns = [
+        Column(header="would save", name=True, least=20),
+        Column(header="option", name=True, least=16, drop=2),
+        Column(header="bytes"),
+        Column(header="then needed", drop=1),
+        Column(header="fits"),
+    ]
+    fits = {True: "yes", False: "no", None: "perhaps"}
+    rows = [
+        Row(
+            cells=(
+                one.technique,
+                one.option,
+                units.size(one.saved_bytes),
+                units.size(one.needed_bytes),
+                fits[one.fits],
+            )
+        )
+        for one in memory.savings
     ]
     return table(columns, rows, width)
 

@@ -22,7 +22,13 @@ def verdict(anatomy: Anatomy) -> str:
 
 
 def _nothing(anatomy: Anatomy) -> str | None:
-    return None if _time(anatomy.classes) else "There is no device work in this trace: nothing to explain."
+    if _time(anatomy.classes):
+        return None
+    failure = anatomy.memory.failure
+    if failure is None:
+        return "There is no device work in this trace: nothing to explain."
+    fitting = next((one.option for one in anatomy.memory.savings if one.fits is not False), None)
+    return f"The step does not fit{f': try {fitting}' if fitting else ''}."
 
 
 def _unexplained(anatomy: Anatomy) -> str | None:
