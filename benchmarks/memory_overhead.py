@@ -1,0 +1,65 @@
+"""What looking at memory costs a step: ratio of step times, and bytes added to its peak (must be 0)."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Callable
+
+os.environ.setdefault("KINETO_LOG_LEVEL", "6")
+
+from opanatomy.capture.memory import ForwardSaves
+from opanatomy.capture.memory_points import CheckPoints
+from opanatomy.capture.memory_record import record_of
+from opanatomy.capture.memory_step import observe_step
+from opanatomy.capture.memory_storages import tensors_in
+from opanatomy.capture.quiet import quiet_libraries
+from opanatomy.capture.stepper import Stepper, StepWatch, make_optimizer
+from opanatomy.capture.workload import Request, prepare
+
+ROUNDS = 9
+SETTINGS = (("vocab_size", "500"), ("num_hidden_layers", "4"))
+
+
+def clocked(step: Callable[[], None]) -> float:
+    begin = time.perf_counter()
+    step()
+    return time.perf_counter() - begin
+
+
+def main() -> None:
+    prepared = prepare(Request(model="google-bert/bert-base-uncased", batch=8, seq=128, settings=SETTINGS))
+    module = prepared.module
+    stepper = Stepper(
+        module=module, parameters=tuple(module.parameters()), inputs=prepared.inputs, device="cpu",
+        optimizer=make_optimizer("adamw", module),
+    )  # fmt: skip
+    known = [*module.parameters(), *module.buffers(), *tensors_in(prepared.inputs)]
+    plain, watched = StepWatch(), ForwardSaves(known, CheckPoints("cpu"))
+    times: dict[str, list[float]] = {"plain": [], "hooks and check points": []}
+    with quiet_libraries():
+        stepper.run()
+        for _ in range(ROUNDS):
+            for name, watch in (("plain", plain), ("hooks and check points", watched)):
+                stepper.watch = watch
+                times[name].append(clocked(stepper.run))
+        stepper.watch = plain
+        peaks = []
+        for hooked in (True, False):
+            observed = observe_step(stepper, module, CheckPoints("cpu"), compiled=not hooked)
+            peaks.append(record_of(observed).peak_bytes or 0)
+        deep = clocked(lambda: void(observe_step(stepper, module, CheckPoints("cpu"))))
+    base = min(times["plain"])
+    for name, values in times.items():
+        print(f"{name:24} least {min(values) / base:.3f} x, median {statistics.median(values) / base:.3f} x")
+    print(f"{'memory step (--memory)':24} {deep / base:.3f} x, with its analysis, once")
+    print(f"bytes that hooks and check points add to the peak: {peaks[0] - peaks[1]}")
+
+
+def void(_: object) -> None:
+    """Let the result go."""
+
+
+if __name__ == "__main__":
+    main()
