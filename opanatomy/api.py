@@ -48,13 +48,16 @@ def profile(
     compile: bool = False,
     steps: int = 1,
     warmup: int | None = None,
+    memory: bool = False,
+    check: bool = False,
 ) -> Anatomy:
     """The anatomy of one forward and backward pass of `module` on `inputs` (a tensor, a tuple or a dictionary).
 
     The module runs where its parameters are, in the mode it is in. Its output's `loss` starts the backward; without
     one, every output that requires a gradient does, with a gradient of ones. `amp` is `bf16` or `fp16`; `trace` keeps
-    the Chrome trace, in place of a file of that name. Gradients of the module are overwritten. Raises `UsageError`,
-    `ModelError`, `CaptureError`, `OutOfMemory` and `OutputError`, each an `OpanatomyError`.
+    the Chrome trace, in place of a file of that name. `memory` follows the memory of one more step, block by block;
+    `check` counts the contractions of one more with torch's own counter. Gradients of the module are overwritten.
+    Raises `UsageError`, `ModelError`, `CaptureError`, `OutOfMemory` and `OutputError`, each an `OpanatomyError`.
     """
     from opanatomy.capture.recorder import Options, Subject, record_step
     from opanatomy.capture.user_function import check_module
@@ -65,7 +68,7 @@ def profile(
     target = None if trace is None else _target(trace)
     options = Options(
         device=_device(module, arguments), amp=amp, optimizer=optimizer, inference=inference, compiled=compile,
-        steps=steps, warmup=warmup, command="opanatomy.profile(...)",
+        steps=steps, warmup=warmup, memory=memory, check=check, command="opanatomy.profile(...)",
     )  # fmt: skip
     _check_options(options)
     _check_no_profiler()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,7 +41,7 @@ def analyze_traces(
         try:
             found.append(_analyzed(source, None))
         except TraceError as error:
-            lost.append(f"{source.name} is left out: {error}")
+            lost.append(_readable(f"{source.name} is left out: {error}"))
         advance((place + 1) / len(sources))
     if not found:
         raise TraceError(f"none of the {len(sources)} traces can be read; the first: {lost[0]}")
@@ -60,4 +61,9 @@ def _analyzed(source: Source, annotated: Annotated | None) -> Anatomy:
 def _together(paths: Sequence[Path], count: int) -> str:
     where = paths[0].resolve().name if len(paths) == 1 else ", ".join(path.name for path in paths[:3])
     more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""
-    return f"{count} ranks: {where}{more}"
+    return _readable(f"{count} ranks: {where}{more}")
+
+
+def _readable(text: str) -> str:
+    """The text, with a mark for each byte of a file's name that is no text."""
+    return os.fsencode(text).decode(errors="replace")

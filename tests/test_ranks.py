@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -387,3 +388,13 @@ def test_the_real_pair_of_ranks() -> None:
     assert talk == sum(row.time_ns for row in together.collectives)
     assert {row.collective for row in together.collectives} == {"all_reduce", "all_gather", "all_to_all"}
     assert all(row.bus_bytes_per_second for row in together.collectives)
+
+
+def test_names_that_are_no_text_do_not_stop_the_report(tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"ranks-\xff")
+    folder.mkdir()
+    for rank in (0, 1):
+        rank_trace(rank).write(folder / f"rank{rank}.json")
+    done = run("analyze", str(folder), "-f", "json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "ranks-\ufffd" in json.loads(done.stdout)["provenance"]["trace"]
