@@ -18,8 +18,8 @@ from opanatomy.capture.quiet import quiet_libraries
 from opanatomy.capture.stepper import Stepper, StepWatch, make_optimizer
 from opanatomy.capture.workload import Request, prepare
 
-ROUNDS = 9
-SETTINGS = (("vocab_size", "500"), ("num_hidden_layers", "4"))
+ROUNDS = 15
+SETTINGS = (("vocab_size", "500"), ("num_hidden_layers", "2"))
 
 
 def clocked(step: Callable[[], None]) -> float:
@@ -29,7 +29,7 @@ def clocked(step: Callable[[], None]) -> float:
 
 
 def main() -> None:
-    prepared = prepare(Request(model="google-bert/bert-base-uncased", batch=8, seq=128, settings=SETTINGS))
+    prepared = prepare(Request(model="google-bert/bert-base-uncased", batch=4, seq=64, settings=SETTINGS))
     module = prepared.module
     stepper = Stepper(
         module=module, parameters=tuple(module.parameters()), inputs=prepared.inputs, device="cpu",

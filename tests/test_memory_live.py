@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import gc
-import math
-import re
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from opanatomy.capture.memory_events import EventTree
 from opanatomy.capture.memory_failure import requested_bytes
 from opanatomy.capture.memory_points import CheckPoints
-from opanatomy.capture.memory_record import alike, measured_memory, outside_the_allocator, record_of
+from opanatomy.capture.memory_record import alike, outside_the_allocator, record_of
 from opanatomy.capture.memory_replay import (
-    ACTIVATIONS, AFTER_FORWARD, CHECKPOINT_ARGUMENTS, COMPONENTS, OUTPUTS, RNG_STATES, WEIGHT_CASTS, Replay,
+    ACTIVATIONS,
+    AFTER_FORWARD,
+    CHECKPOINT_ARGUMENTS,
+    COMPONENTS,
+    OUTPUTS,
+    RNG_STATES,
+    WEIGHT_CASTS,
     bytes_over_time,
 )  # fmt: skip
 from opanatomy.capture.memory_step import Observed, observe_step
@@ -299,8 +302,10 @@ def torch_categories(name: str) -> tuple[dict[str, int], Seen]:
             loss.backward()
             optimizer.step()
         memory: Any = profiler._memory_profile()
-    roots: Any = profiler.profiler.kineto_results.experimental_event_tree()
-    done_ns = next(event.start_time_ns for event in roots if event.name == "forward is done")
+    waiting = list(profiler.profiler.kineto_results.experimental_event_tree())
+    while waiting[-1].name != "forward is done":
+        waiting.extend(waiting.pop().children)
+    done_ns = waiting[-1].start_time_ns
     now: dict[Any, int] = defaultdict(int)
     most: dict[str, int] = defaultdict(int)
     for time_ns, action, (key, version), size in memory.timeline:

@@ -128,7 +128,7 @@ def test_techniques_are_sorted_by_what_they_save() -> None:
         phase=Phase.FORWARD, message="", requested_bytes=10**9, allocated_bytes=need - 3 * 10**9, seen=True
     )
     rows = savings_of(LARGE, workload(), Memory(failure=failure))
-    assert [row.option for row in rows][0] == "--checkpointing"
+    assert rows[0].option == "--checkpointing"
     assert [row.saved_bytes for row in rows] == sorted((row.saved_bytes for row in rows), reverse=True)
     assert all(row.saved_bytes + row.needed_bytes == need for row in rows)
     assert {row.option: row.fits for row in rows}["--checkpointing"] is True

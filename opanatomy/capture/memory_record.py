@@ -116,9 +116,10 @@ def outside_the_allocator(points: Sequence[MemoryCheckPoint]) -> tuple[MemoryCom
         others = first.nvml_used_bytes if first is not None and first.nvml_used_bytes is not None else 0
         rows.append(
             MemoryComponent(
-                component="device_context", measured_bytes=after.nvml_used_bytes - after.reserved_bytes - others,
+                component="device_context",
+                measured_bytes=after.nvml_used_bytes - after.reserved_bytes - others,
                 formula="NVML used - reserved by the allocator - used before the run",
-            )  # fmt: skip
+            )
         )
     peak = next((point for point in points if point.name == PEAK), None)
     if peak is not None and peak.reserved_bytes is not None and peak.allocated_bytes is not None:

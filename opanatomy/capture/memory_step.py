@@ -85,7 +85,7 @@ class MemoryWatch(StepWatch):
                         storages={storage.data_ptr(): storage.nbytes()},
                         shape=tuple(part.shape),
                         dtype=str(part.dtype).removeprefix("torch."),
-                    )  # fmt: skip
+                    )
                 )
         # Itself, an output would hold the node that holds it: a step that breaks would never free them.
         return tensor.detach()
@@ -227,7 +227,8 @@ def _rest_of_allocator(device: str, known: Storages) -> dict[str, int]:
 
     index = torch.device(device).index or 0
     found = {WORKSPACE: 0, ROUNDING: 0, HELD_BEFORE: 0}
-    for segment in torch.cuda.memory_snapshot():
+    allocator: Any = torch.cuda  # its functions have no types
+    for segment in allocator.memory_snapshot():
         if segment["device"] != index:
             continue
         address = segment["address"]

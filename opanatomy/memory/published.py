@@ -28,9 +28,7 @@ def is_published(workload: Workload) -> bool:
     )
 
 
-def published_run(
-    memory: Memory, workload: Workload, samples_per_second: float | None
-) -> tuple[PublishedFigure, ...]:
+def published_run(memory: Memory, workload: Workload, samples_per_second: float | None) -> tuple[PublishedFigure, ...]:
     """The published figures beside ours, empty for any other workload; `None` for what this device does not tell.
 
     The published ones are what NVML saw of the whole device, so their differences are set beside our components.
@@ -57,6 +55,4 @@ def _mb(size: int | None) -> float | None:
 
 
 def _row(figure: str, published: float, measured: float | None, unit: str = "MB") -> PublishedFigure:
-    return PublishedFigure(
-        figure=figure, published=published, measured=measured, unit=unit, published_device=_DEVICE
-    )
+    return PublishedFigure(figure=figure, published=published, measured=measured, unit=unit, published_device=_DEVICE)

@@ -49,9 +49,7 @@ class _Sizes:
 def with_theory(memory: Memory, workload: Workload) -> Memory:
     """The memory with the theory of each component beside what was measured, and the terms of the activations."""
     terms = activation_terms(memory.shape, workload)
-    known = {
-        component.component: component for component in (*state_theory(workload), *_activations_theory(terms))
-    }
+    known = {component.component: component for component in (*state_theory(workload), *_activations_theory(terms))}
     rows = []
     for component in memory.components:
         theory = known.get(component.component)
