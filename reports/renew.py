@@ -4,7 +4,7 @@ import re
 import sys
 from pathlib import Path
 
-from opanatomy.pipeline import analyze_trace
+from opanatomy.fleet import analyze_traces
 from opanatomy.report import terminal_report
 from opanatomy.report.json_report import json_report
 
@@ -15,7 +15,7 @@ SHOWN = "bert-large-uncased"
 
 def main(trace: Path) -> None:
     """Write the two files and, for the main command, the README."""
-    anatomy = analyze_trace(trace)
+    anatomy = analyze_traces([trace])
     name = trace.name.removesuffix(".trace.json.gz")
     text = terminal_report(anatomy, width=80)
     (HERE / f"{name}.json").write_text(json_report(anatomy))

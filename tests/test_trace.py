@@ -467,7 +467,8 @@ def test_without_types_what_has_a_shape_is_a_tensor() -> None:
 @pytest.mark.parametrize(
     ("dims", "types"),
     [
-        (b"[[2,-1]]", b'["float"]'), (b'[["a"]]', b'["float"]'), (b"[[1.5]]", b'["float"]'), (b"[[true]]", b'["float"]'),
+        (b"[[2,-1]]", b'["float"]'), (b'[["a"]]', b'["float"]'), (b"[[1.5]]", b'["float"]'),
+        (b"[[true]]", b'["float"]'),
         (b"[[9223372036854775808]]", b'["float"]'), (b"[[4294967296,4294967296]]", b'["float"]'),
         (b"[[2]]", b'["float","float"]'), (b"[[2]]", b'"float"'), (b"{}", b'["float"]'), (b"[[2]", b'["float"]'),
         (b"[[[2,-1]]]", b'["TensorList"]'), (b"[" * 100_000, b'["float"]'), (b"[[-1]]", b""),
