@@ -39,7 +39,7 @@ def class_table(anatomy: Anatomy, width: int, swatches: bool) -> list[Text] | No
     ]
     rows.append(Row(cells=_class_cells("total", whole, whole), strong=True))
     columns = [
-        Column(header="operator class", name=True, least=13),
+        Column(header="class", name=True, least=13),
         Column(header="calls", drop=7),
         Column(header="time"),
         Column(header="share"),
