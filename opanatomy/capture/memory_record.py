@@ -184,10 +184,12 @@ def _points(tree: EventTree, states: States, allocated: States, peak: int) -> tu
 
 
 def _blocks_at(found: Replay, place: int) -> tuple[tuple[MemoryBlocks, ...], int]:
-    """The blocks of the step that are live after so many moments, by what allocated them; the bytes of the rest."""
+    """The blocks of the step that are live after so many moments, by what allocated them in like modules; the bytes of
+    the rest."""
     groups: dict[tuple[str | None, str | None, Phase, str], list[int]] = defaultdict(list)
     for block in _live(found, place):
-        groups[block.around.operator, block.module, block.phase, block.component].append(block.bytes)
+        module = None if block.module is None else alike(block.module)
+        groups[block.around.operator, module, block.phase, block.component].append(block.bytes)
     rows = sorted(
         (
             MemoryBlocks(

@@ -263,14 +263,19 @@ def _published(memory: Memory, width: int) -> list[Text]:
         Row(
             cells=(
                 one.figure,
-                f"{one.published:,g} {one.unit}",
-                units.UNKNOWN if one.measured is None else f"{one.measured:,.4g} {one.unit}",
-                units.UNKNOWN if one.measured is None else f"{one.measured - one.published:+,.4g} {one.unit}",
+                _figure(one.published, one.unit),
+                units.UNKNOWN if one.measured is None else _figure(one.measured, one.unit),
+                units.UNKNOWN if one.measured is None else _figure(one.measured - one.published, one.unit, sign="+"),
             )
         )
         for one in memory.published
     ]
     return table(columns, rows, width)
+
+
+def _figure(value: float, unit: str, *, sign: str = "-") -> str:
+    """Whole where that is exact enough, else three digits."""
+    return f"{value:{sign},.0f} {unit}" if abs(value) >= 100 else f"{value:{sign}.3g} {unit}"
 
 
 def _failure(memory: Memory, width: int) -> list[Text]:
