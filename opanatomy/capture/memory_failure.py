@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import re
-import sys
 import traceback
-from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from opanatomy.capture.memory import ForwardSaves, could_have, memory_of
+from opanatomy.capture.memory import ForwardSaves, could_have, give_back, memory_of
 from opanatomy.capture.memory_points import CheckPoints
 from opanatomy.capture.memory_record import measured_memory
 from opanatomy.capture.memory_step import PROFILER_BYTES, Observed, observe_step
@@ -108,7 +105,5 @@ def _let_go(error: BaseException, stepper: Stepper) -> None:
         import torch
 
         torch.cuda.empty_cache()
-    elif sys.platform == "linux":
-        # What was freed stays with the C library, and counts against the limit, until it is told to give it back.
-        with suppress(OSError, AttributeError):
-            ctypes.CDLL(None).malloc_trim(0)
+    else:
+        give_back()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from opanatomy.capture.environment import environment_of
 from opanatomy.capture.export import export_trace
-from opanatomy.capture.memory import ForwardSaves, PeakMeter, limited_to_available, memory_of
+from opanatomy.capture.memory import ForwardSaves, PeakMeter, give_back, limited_to_available, memory_of
 from opanatomy.capture.memory_failure import StepOutOfMemory, memory_report_of
 from opanatomy.capture.memory_points import WEIGHTS, CheckPoints
 from opanatomy.capture.memory_record import measured_memory, outside_the_allocator
@@ -241,6 +241,7 @@ class _Run:
 
     def _memory_in_depth(self) -> Memory:
         options = self.options
+        give_back()
         observed = observe_step(
             self.stepper, self.subject.module, self.points,
             compiled=options.compiled, checkpointing=bool(options.checkpointing),
@@ -248,6 +249,7 @@ class _Run:
         if observed.error is not None:
             raise observed.error
         memory = measured_memory(observed, self.points)
+        give_back()
         return replace(memory, shape=shape_of(self.subject.module, options.device))
 
     def _clocked(self) -> int:
