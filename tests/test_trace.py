@@ -497,3 +497,27 @@ def test_zero_dimensional_tensors_and_absent_ones_differ() -> None:
     found = parse_signature((b"[[],[]]", b'["float",""]', b"[[],[]]", b'["",""]', ""))
     assert found is not None
     assert found.arguments == (Tensor((), "float32", ()), None)
+
+
+def test_memory_of_a_capture_that_cannot_be_is_left_out(tmp_path: Path) -> None:
+    memory = {
+        "timeline": [
+            {"time_ns": 0, "phase": "forward", "allocated_bytes": 5, "components": {"weights": 5}},
+            {"time_ns": 1, "phase": "forward", "allocated_bytes": -5, "components": {}},
+        ],
+        "terms": [{"component": "c", "term": "t", "formula": "f", "bytes": 2**60}],
+        "shape": {
+            "kind": "bert", "layers": 0, "hidden": 8, "heads": 2, "intermediate": 8, "vocabulary": 8,
+            "key_value_heads": 2, "head_size": 4,
+        },
+    }  # fmt: skip
+    capture = {
+        "version": "0", "command": "c", "created": "now", "environment": {}, "workload": {"batch": 1}, "memory": memory,
+    }  # fmt: skip
+    made = training_step()
+    made.metadata["opanatomy"] = capture
+    trace = read_trace(made.write(tmp_path / "t.json"))
+    assert trace.capture is not None
+    found = trace.capture.memory
+    assert ([point.allocated_bytes for point in found.timeline], found.terms, found.shape) == ([5], (), None)
+    assert any("memory.timeline, memory.terms, memory.shape" in warning for warning in trace.warnings)

@@ -69,10 +69,7 @@ def with_possible_numbers(capture: Capture, name: str, warnings: list[str]) -> C
     parts: dict[str, Any] = {
         "environment": _possible(capture.environment, wrong),
         "workload": _possible(capture.workload, wrong),
-        "memory": replace(
-            _possible(capture.memory, wrong),
-            components=tuple(_possible(component, wrong) for component in capture.memory.components),
-        ),
+        "memory": _possible_memory(capture.memory, wrong),
     }
     for key in ("unprofiled_step_ns", "profiled_step_ns"):
         parts[key] = tuple(value for value in getattr(capture, key) if 0 < value <= _MOST_COUNTED)
@@ -84,6 +81,34 @@ def with_possible_numbers(capture: Capture, name: str, warnings: list[str]) -> C
         f"the trace's own metadata ({name}) have numbers that cannot be, which are left out: {', '.join(wrong)}"
     )
     return replace(capture, **parts)
+
+
+def _possible_memory(memory: Memory, wrong: list[str]) -> Memory:
+    """The memory without numbers, and without rows of its tables, that cannot be."""
+    plain = _possible(memory, wrong)
+    changed: dict[str, Any] = {
+        "components": tuple(_possible(component, wrong) for component in memory.components),
+    }
+    for name in ("timeline", "blocks", "devices", "inferences", "check_points", "activations", "terms", "savings"):
+        rows = getattr(memory, name)
+        changed[name] = tuple(row for row in rows if _all_possible(row))
+        wrong.extend([f"memory.{name}"] if len(changed[name]) < len(rows) else [])
+    for name in ("shape", "failure"):
+        part = getattr(memory, name)
+        if part is not None and not _all_possible(part):
+            changed[name] = None
+            wrong.append(f"memory.{name}")
+    shape = changed.get("shape", memory.shape)
+    if shape is not None and min(shape.layers, shape.hidden, shape.heads) < 1:
+        changed["shape"] = None
+        wrong.append("memory.shape")
+    return replace(plain, **changed)
+
+
+def _all_possible(part: Any) -> bool:
+    values = [getattr(part, field.name) for field in fields(part)]
+    numbers = [number for value in values for number in (value.values() if isinstance(value, dict) else (value,))]
+    return all(0 <= number <= _MOST_COUNTED for number in numbers if type(number) is int)
 
 
 def _possible(part: Part, wrong: list[str]) -> Part:
