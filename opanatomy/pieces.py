@@ -12,7 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
-from opanatomy.anatomy.collectives import Talk, dtype_of
+from opanatomy.anatomy.collectives import Talk, both_sides, dtype_of
 from opanatomy.attribution.attribute import HostTable, WorkTable
 from opanatomy.attribution.linking import OUTSIDE
 from opanatomy.model import ITEM_SIZE, Classification, Cost, OperatorClass, Phase, Signature
@@ -172,11 +172,8 @@ def exchanged(found: Attributed, piece: int) -> tuple[int, int] | None:
     dtype = dtype_of(message.dtype) if message else None
     if message is None or dtype is None:
         return None
-    sent, got = message.in_elements, message.out_elements
-    if sent is None and got is None:
-        return None
-    size = ITEM_SIZE[dtype]
-    return (got or 0 if sent is None else sent) * size, (sent or 0 if got is None else got) * size
+    sides = both_sides(message)
+    return (sides[0] * ITEM_SIZE[dtype], sides[1] * ITEM_SIZE[dtype]) if sides else None
 
 
 def _host_talks(found: Attributed) -> Iterator[Talk]:

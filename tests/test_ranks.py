@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from opanatomy.anatomy.collectives import bus_factor, dtype_of, message_bytes, named
+from opanatomy.anatomy.collectives import both_sides, bus_factor, dtype_of, message_bytes, named
 from opanatomy.errors import TraceError
 from opanatomy.fleet import analyze_traces
 from opanatomy.model import Anatomy, Collective, OperatorClass
@@ -398,3 +398,20 @@ def test_names_that_are_no_text_do_not_stop_the_report(tmp_path: Path) -> None:
     done = run("analyze", str(folder), "-f", "json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "ranks-\ufffd" in json.loads(done.stdout)["provenance"]["trace"]
+
+
+@pytest.mark.parametrize(
+    ("message", "sides"),
+    [
+        (Message("all_reduce", in_elements=8), (8, 8)),
+        (Message("_allgather_base", in_elements=8, group_size=4), (8, 32)),
+        (Message("_allgather_base", out_elements=32, group_size=4), (8, 32)),
+        (Message("reduce_scatter", in_elements=32, group_size=4), (32, 8)),
+        (Message("all_gather", in_elements=8), None),
+        (Message("all_to_all", in_elements=8, group_size=4), None),
+        (Message("all_to_all", in_elements=8, out_elements=6), (8, 6)),
+        (Message("all_reduce"), None),
+    ],
+)
+def test_no_side_of_a_collective_is_guessed(message: Message, sides: tuple[int, int] | None) -> None:
+    assert both_sides(message) == sides

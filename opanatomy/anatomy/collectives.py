@@ -133,6 +133,27 @@ def message_bytes(collective: str, message: Message, dtype: str | None, group: i
     return None if elements is None or elements < 0 else elements * ITEM_SIZE[dtype]
 
 
+def both_sides(message: Message) -> tuple[int, int] | None:
+    """(elements that a rank gives, elements that it gets); `None` where one is neither said nor follows from the other.
+
+    An all-to-all may be uneven: the one side says nothing of the other.
+    """
+    sent, got, group = message.in_elements, message.out_elements, message.group_size
+    if sent is not None and got is not None:
+        return sent, got
+    known = got if sent is None else sent
+    if known is None:
+        return None
+    name = named(message.collective)
+    if name in ("all_reduce", "broadcast"):
+        return known, known
+    if name in ("all_gather", "reduce_scatter") and group:
+        grows = (name == "all_gather") == (sent is not None)
+        other = known * group if grows else known // group
+        return (known, other) if sent is not None else (other, known)
+    return None
+
+
 def with_bandwidth(row: Collective) -> Collective:
     """The row with its bus bandwidth, where size, time and group are known."""
     factor = bus_factor(row.collective, row.group_size)

@@ -10,7 +10,7 @@ from typing import Final
 from rich.console import Console
 from rich.text import Text
 
-from opanatomy.model import Anatomy, KernelRow, OperatorClass, OperatorRow, Timeline
+from opanatomy.model import Anatomy, DeviceFigures, KernelRow, OperatorClass, OperatorRow, Timeline
 from opanatomy.report import tables, units
 from opanatomy.report.memory import memory_tables
 from opanatomy.report.ranks import collective_table, rank_table
@@ -136,7 +136,6 @@ def _step(anatomy: Anatomy) -> list[Fact]:
     step, timeline, device = anatomy.step, anatomy.timeline, anatomy.device
     phases = (("forward", step.forward_ns), ("backward", step.backward_ns), ("optimizer", step.optimizer_ns))
     framework = "" if step.framework_ns is None else _part(step.framework_ns, step.wall_ns)
-    reached = (("MFU", device.mfu), ("HFU", device.hfu))
     hidden = (("communication", timeline.communication_ns), ("of it exposed", timeline.exposed_communication_ns),
               ("exposed memcpy", timeline.exposed_memcpy_ns))  # fmt: skip
     return [
@@ -150,8 +149,15 @@ def _step(anatomy: Anatomy) -> list[Fact]:
         ("launches", _launches(timeline)),
         ("estimates", _estimates(anatomy)),
         ("ceilings", _ceilings(anatomy)),
-        ("reached", _list(f"{name} {units.share(part, 1)}" for name, part in reached if part is not None)),
+        ("reached", _reached(device)),
     ]
+
+
+def _reached(device: DeviceFigures) -> str:
+    """The shares of the peak that contractions reach over the step, and of which peak."""
+    reached = (("MFU", device.mfu), ("HFU", device.hfu))
+    shares = _list(f"{name} {units.share(part, 1)}" for name, part in reached if part is not None)
+    return f"{shares} of the {device.mfu_dtype} peak" if shares and device.mfu_dtype else shares
 
 
 def _ceilings(anatomy: Anatomy) -> str:
