@@ -85,9 +85,10 @@ def _tell(message: str) -> None:
 
 
 def _place(error: BaseException) -> str:
-    """Where in our code `error` was raised."""
-    ours = [frame for frame in extract_tb(error.__traceback__) if f"{os.sep}opanatomy{os.sep}" in frame.filename]
-    return f" ({ours[-1].filename.rpartition(f'{os.sep}opanatomy{os.sep}')[2]}:{ours[-1].lineno})" if ours else ""
+    """Where in our code `error` was raised; the checkout may lie in a folder of any name."""
+    package = os.path.dirname(os.path.abspath(__file__)) + os.sep
+    ours = [frame for frame in extract_tb(error.__traceback__) if os.path.abspath(frame.filename).startswith(package)]
+    return f" ({os.path.abspath(ours[-1].filename).removeprefix(package)}:{ours[-1].lineno})" if ours else ""
 
 
 @dataclass(slots=True)

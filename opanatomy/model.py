@@ -854,6 +854,45 @@ class CheckRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """One figure of the report that a second source does not confirm, both in the unit of its check.
+
+    `cause` says why where a known cause does; `None` is an error of this tool, or a trace that cannot be right.
+    `evidence` is what a reader can look up: modules, shapes, times.
+    """
+
+    operator: str
+    phase: Phase | None = None
+    ours: int | None = None
+    other: int | None = None
+    cause: str | None = None
+    evidence: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """The figures of one kind, held against a second source that does not share their attribution.
+
+    `quantity` is what was compared ("calls", "contraction FLOPs", "time", "backward products", ...) and `unit` its unit
+    ("calls", "FLOPs", "ns"). Of the `compared` figures `equal` agree; each other one has a row in `differences`.
+    `not_checked` says why nothing, or not all, could be compared.
+    """
+
+    quantity: str
+    source: str
+    unit: str
+    compared: int = 0
+    equal: int = 0
+    differences: tuple[Difference, ...] = ()
+    not_checked: str | None = None
+
+    @property
+    def unexplained(self) -> tuple[Difference, ...]:
+        """The differences of which no cause is known."""
+        return tuple(one for one in self.differences if one.cause is None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Anatomy:
     """The whole report: what ran, where the time, FLOPs and bytes went, and what could not be explained."""
 
@@ -877,6 +916,8 @@ class Anatomy:
     spread: tuple[Spread, ...] = ()
     #: Contractions counted a second time, where the capture was asked to.
     check: tuple[CheckRow, ...] = ()
+    #: What was held against a second source, and what does not agree with it.
+    checks: tuple[Check, ...] = ()
     warnings: tuple[str, ...] = ()
     schema: int = SCHEMA
 

@@ -10,6 +10,8 @@ import resource
 import signal
 import stat
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -479,20 +481,40 @@ def stopped_by(number: int) -> Any:
     return stop
 
 
+@contextmanager
+def handled(number: int, handler: Any = signal.default_int_handler) -> Iterator[Any]:
+    """With this handler, whatever the tests were started under."""
+    before = signal.signal(number, handler)
+    try:
+        yield handler
+    finally:
+        signal.signal(number, before)
+
+
 @pytest.mark.parametrize(
     ("number", "code", "word"), [(2, 130, "interrupted"), (15, 143, "terminated"), (1, 129, "hung")]
 )
 def test_signals_leave_nothing(
     number: int, code: int, word: str, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    before = signal.getsignal(number)
     monkeypatch.setattr(capture, "capture_model", stopped_by(number))
-    assert main(TINY) == code
+    with handled(number) as handler:
+        assert main(TINY) == code
+        assert signal.getsignal(number) is handler
     err = capsys.readouterr().err
     assert word in err
     assert err.endswith("; nothing was written\n")
-    assert signal.getsignal(number) is before
     assert left_in(here) == []
+
+
+def test_a_signal_that_is_ignored_stays_so(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Under `nohup`."""
+    monkeypatch.setattr(capture, "capture_model", stopped_by(signal.SIGHUP))
+    with handled(signal.SIGHUP, signal.SIG_IGN):
+        assert main(TINY) != 129
+    assert "hung up" not in capsys.readouterr().err
 
 
 def test_an_interrupt_that_a_library_makes_an_error_of(
