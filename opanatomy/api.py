@@ -56,7 +56,8 @@ def profile(
     The module runs where its parameters are, in the mode it is in. Its output's `loss` starts the backward; without
     one, every output that requires a gradient does, with a gradient of ones. `amp` is `bf16` or `fp16`; `trace` keeps
     the Chrome trace, in place of a file of that name. `memory` follows the memory of one more step, block by block;
-    `check` counts the contractions of one more with torch's own counter. Gradients of the module are overwritten.
+    every run is counted a second time (`Anatomy.checks`), and with `check` a count that does not agree raises
+    `GateError`. Gradients of the module are overwritten.
     Raises `UsageError`, `ModelError`, `CaptureError`, `OutOfMemory` and `OutputError`, each an `OpanatomyError`.
     """
     from opanatomy.capture.recorder import Options, Subject, record_step
@@ -68,7 +69,7 @@ def profile(
     target = None if trace is None else _target(trace)
     options = Options(
         device=_device(module, arguments), amp=amp, optimizer=optimizer, inference=inference, compiled=compile,
-        steps=steps, warmup=warmup, memory=memory, check=check, command="opanatomy.profile(...)",
+        steps=steps, warmup=warmup, memory=memory, command="opanatomy.profile(...)",
     )  # fmt: skip
     _check_options(options)
     _check_no_profiler()
@@ -76,7 +77,12 @@ def profile(
     with _folder(target) as folder:
         path = folder / (target.name if target else "step.trace.json.gz")
         record_step(subject, options, path)
-        return beside_ceilings(analyze_trace(path.replace(target) if target else path))
+        anatomy = beside_ceilings(analyze_trace(path.replace(target) if target else path))
+    if check:
+        from opanatomy.checks import require_agreement
+
+        require_agreement(anatomy)
+    return anatomy
 
 
 @contextmanager

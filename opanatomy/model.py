@@ -459,6 +459,20 @@ class ObservedCall:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ObservedCount:
+    """How often one step called an operator in a phase, as a dispatch mode below autograd saw it.
+
+    `flops` are those of all these calls by a second formula, that of `source`; `None` where there is none.
+    """
+
+    operator: str
+    phase: Phase
+    calls: int
+    flops: int | None = None
+    source: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Capture:
     """What a capture writes into the trace under `METADATA_KEY`: all that Kineto does not record."""
 
@@ -479,8 +493,12 @@ class Capture:
     list_arguments: dict[str, tuple[int, ...]] = field(default_factory=dict)
     #: The calls of one step, in order, of operators with arguments that Kineto drops (indices, strings).
     observed: tuple[ObservedCall, ...] = ()
-    #: FLOPs of one step by operator, as `torch.utils.flop_counter` counts them; empty where nobody asked.
-    counted_flops: dict[str, int] = field(default_factory=dict)
+    #: What a dispatch mode saw run in a step of the warm-up; empty, and `not_observed` why, where none could watch.
+    observed_counts: tuple[ObservedCount, ...] = ()
+    not_observed: str | None = None
+    #: Time of each operator by its name as the profiler itself sums it up (`key_averages`): that of the device work it
+    #: launched, on the CPU its self time, over all profiled steps.
+    profiler_times_ns: dict[str, int] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 
 
@@ -845,15 +863,6 @@ class Spread:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckRow:
-    """The FLOPs of one contraction in one step: ours, and those that torch's own counter found in the same run."""
-
-    operator: str
-    flops: int
-    counted_flops: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
     """One figure of the report that a second source does not confirm, both in the unit of its check.
 
@@ -914,8 +923,6 @@ class Anatomy:
     #: The ranks that the report is over; one trace that says its rank has one row, other traces none.
     ranks: tuple[Rank, ...] = ()
     spread: tuple[Spread, ...] = ()
-    #: Contractions counted a second time, where the capture was asked to.
-    check: tuple[CheckRow, ...] = ()
     #: What was held against a second source, and what does not agree with it.
     checks: tuple[Check, ...] = ()
     warnings: tuple[str, ...] = ()

@@ -20,12 +20,15 @@ from opanatomy.anatomy.timeline import Clock
 from opanatomy.attribution import Attribution, attribute
 from opanatomy.attribution.linking import OUTSIDE, enclosing_rows, last_of
 from opanatomy.calls import Calls
+from opanatomy.checks import check_counts, check_times
 from opanatomy.device import Overrides, ceilings_for
 from opanatomy.memory import doubts_of, memory_of_trace, with_trace
 from opanatomy.memory.published import published_run
 from opanatomy.memory.theory import needed_bytes, savings_of, with_theory
 from opanatomy.model import (
     Anatomy,
+    Capture,
+    Check,
     DeviceFigures,
     Environment,
     Ledger,
@@ -36,6 +39,7 @@ from opanatomy.model import (
     Workload,
 )
 from opanatomy.pieces import overlay_of, talks_of
+from opanatomy.tables import CallTable
 from opanatomy.trace import Trace, read_trace
 from opanatomy.version import __version__
 
@@ -63,12 +67,13 @@ def analyze_trace(path: Path, *, name: str | None = None, annotated: Annotated |
         from opanatomy.trace.writer import write_trace
 
         write_trace(path, annotated, overlay_of(calls), trace.metadata)
+    table = calls.table()
     anatomy = build_anatomy(
         Findings(
             provenance=provenance,
             environment=_environment(trace),
             capture=trace.capture,
-            calls=calls.table(),
+            calls=table,
             work=work,
             queue=_queue(trace, attribution) if trace.on_device else None,
             clock=Clock(
@@ -93,8 +98,15 @@ def analyze_trace(path: Path, *, name: str | None = None, annotated: Annotated |
     )
     if trace.capture:
         anatomy = replace(anatomy, memory=_beside_theory(anatomy))
+    anatomy = replace(anatomy, checks=_checks(calls, table, trace.capture, anatomy.step.count))
     collectives = collectives_of(talks_of(calls, work), world_of(trace.metadata))
     return with_rank(replace(anatomy, collectives=collectives), trace.metadata)
+
+
+def _checks(calls: Calls, table: CallTable, capture: Capture | None, steps: int) -> tuple[Check, ...]:
+    """The figures of the trace against second sources."""
+    times = check_times(calls, table, capture)
+    return (*check_counts(calls, table, capture, steps), *((times,) if times else ()))
 
 
 def beside_ceilings(anatomy: Anatomy, overrides: Overrides | None = None) -> Anatomy:

@@ -126,6 +126,8 @@ class CallTable:
     rule: Text
     #: The operator that computes where this one is called by it.
     part_of: Text
+    #: The row of the host table, -1 for device work without an operator.
+    host_row: Int64
     time_ns: Int64
     kernels: Int64
     inner: Bool

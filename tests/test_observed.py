@@ -8,9 +8,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from opanatomy.capture.unrecorded import observed_calls
+from opanatomy.capture.observer import observing
 from opanatomy.cost import cost
-from opanatomy.model import METADATA_KEY, Capture, Environment, ObservedCall, Signature, Tensor, Workload
+from opanatomy.model import METADATA_KEY, Capture, Environment, ObservedCall, Phase, Signature, Tensor, Workload
 from opanatomy.trace import Trace, read_trace
 from tests.handmade import HandMade
 
@@ -76,9 +76,10 @@ def test_other_tensors_are_another_call(tmp_path: Path) -> None:
 def test_the_observer_sees_indices_and_strings_and_only_those() -> None:
     torch = pytest.importorskip("torch")
     x = torch.randn(6, 4, requires_grad=True)
-    with observed_calls() as calls:
+    with observing(lambda: Phase.FORWARD) as observation:
         rows = x[torch.tensor([0, 2, 2])]
         torch.nn.functional.gelu(rows @ rows.T, approximate="tanh").sum().backward()
+    calls = observation.incomplete
     names = [call.operator for call in calls]
     assert names[:2] == ["aten::index", "aten::gelu"]
     assert set(names) >= {"aten::gelu_backward", "aten::index_put"}

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from opanatomy.anatomy.check import check_rows
 from opanatomy.anatomy.occupancy import device_figures_of
 from opanatomy.anatomy.queue import Queue
 from opanatomy.anatomy.ratios import ratios_of
@@ -74,8 +73,7 @@ def build_anatomy(found: Findings) -> Anatomy:
         warnings=found.warnings,
     )
     check_conservation(anatomy)
-    counted = found.capture.counted_flops if found.capture else {}
-    return replace(anatomy, check=check_rows(anatomy.operators, counted, step.count)) if counted else anatomy
+    return anatomy
 
 
 def _device_figures(queue: Queue | None, steps_ns: int) -> DeviceFigures:

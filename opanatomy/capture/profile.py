@@ -40,7 +40,6 @@ class Wanted:
     compiled: bool = False
     optimizer: str | None = None
     inference: bool = False
-    check: bool = False
     memory: bool = False
     steps: int = 1
     warmup: int | None = None
@@ -59,7 +58,7 @@ class Wanted:
         """The part that runs the step."""
         return Options(
             device=device, amp=self.amp, optimizer=self.optimizer, inference=self.inference, compiled=self.compiled,
-            checkpointing=self.checkpointing, check=self.check, memory=self.memory, steps=self.steps,
+            checkpointing=self.checkpointing, memory=self.memory, steps=self.steps,
             warmup=self.warmup, command=self.command,
         )  # fmt: skip
 

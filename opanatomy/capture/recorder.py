@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -19,12 +19,12 @@ from opanatomy.capture.memory_record import measured_memory, outside_the_allocat
 from opanatomy.capture.memory_shape import shape_of
 from opanatomy.capture.memory_step import observe_step
 from opanatomy.capture.memory_storages import tensors_in
+from opanatomy.capture.observer import Observation, observing
 from opanatomy.capture.quiet import one_line, quiet_libraries
 from opanatomy.capture.ranges import module_ranges
 from opanatomy.capture.stepper import Stepper, make_optimizer
-from opanatomy.capture.unrecorded import observed_calls
 from opanatomy.errors import CaptureError, OpanatomyError
-from opanatomy.model import Capture, Memory, ObservedCall, Phase, Workload
+from opanatomy.model import Capture, Memory, Phase, Workload
 
 if TYPE_CHECKING:
     import torch
@@ -62,8 +62,6 @@ class Options:
     inference: bool = False
     compiled: bool = False
     checkpointing: str | None = None
-    #: Whether to count the contractions of one more step with torch's own counter.
-    check: bool = False
     #: Whether to look at the memory of one more step, allocation by allocation.
     memory: bool = False
     steps: int = 1
@@ -177,16 +175,12 @@ class _Run:
     progress: Progress
     points: CheckPoints
     activations_bytes: int | None = None
-    observed: list[ObservedCall] = field(default_factory=list)
+    observation: Observation | None = None
     memory: Memory | None = None
-    counted: dict[str, int] = field(default_factory=dict)
 
     def record(self, trace: Path) -> None:
         warm = self._warm_up()
         unprofiled = self._timed(warm)
-        if self.options.check:
-            self.progress.stage("counting step", steps_after=self.options.steps, expected_ns=max(unprofiled))
-            self.counted = _counted_flops(self.stepper, self.options.device)
         if self.options.memory:
             self.progress.stage("memory step", steps_after=self.options.steps, expected_ns=2 * max(unprofiled))
             self.memory = self._memory_in_depth()
@@ -221,7 +215,7 @@ class _Run:
         if not wanted or self.options.compiled:
             yield
             return
-        with observed_calls() as self.observed, self._measured_activations():
+        with observing(lambda: self.stepper.phase) as self.observation, self._measured_activations():
             yield
 
     @contextmanager
@@ -314,20 +308,26 @@ class _Run:
             modules=modules,
             lists=lists,
             list_arguments=arguments,
-            observed=tuple(self.observed),
-            counted_flops=self.counted,
+            observed=tuple(self.observation.incomplete) if self.observation else (),
+            observed_counts=self.observation.counts() if self.observation else (),
+            not_observed=None if self.observation else self._not_observed(),
+            profiler_times_ns=profiler_times_ns(profiler, on_device=self.options.device.startswith("cuda")),
         )
 
+    def _not_observed(self) -> str:
+        """Why no step was watched."""
+        if self.options.compiled:
+            return "compiled code is not watched as it runs"
+        return "no step of the warm-up was watched: there was none"
 
-def _counted_flops(stepper: Stepper, device: str) -> dict[str, int]:
-    """The FLOPs of one step by operator; random numbers go on as if it had not been."""
-    import torch
-    from torch.utils.flop_counter import FlopCounterMode
 
-    devices = [torch.device(device)] if device.startswith("cuda") else []
-    with torch.random.fork_rng(devices=devices), FlopCounterMode(display=False) as counter:
-        stepper.run()
-    return {str(name).replace(".", "::", 1): int(flops) for name, flops in counter.get_flop_counts()["Global"].items()}
+def profiler_times_ns(profiler: Any, *, on_device: bool) -> dict[str, int]:
+    """The time of each operator by its name, as the profiler's own table sums it up."""
+    figure = "self_device_time_total" if on_device else "self_cpu_time_total"
+    found: dict[str, int] = {}
+    for row in profiler.key_averages():
+        found[row.key] = found.get(row.key, 0) + round(getattr(row, figure) * 1000)  # microseconds, with fractions
+    return {name: time for name, time in found.items() if time}
 
 
 @contextmanager

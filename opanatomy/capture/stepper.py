@@ -116,8 +116,13 @@ class Stepper:
 
     def free_gradients(self) -> None:
         """Let go of the gradients of the step before."""
-        for parameter in self.parameters:
-            parameter.grad = None
+        for leaf in (*self.parameters, *self._input_leaves()):
+            leaf.grad = None
+
+    def _input_leaves(self) -> list[torch.Tensor]:
+        """The inputs that collect gradients: a step that adds to those of the one before is another step."""
+        values = self.inputs.values() if isinstance(self.inputs, dict) else self.inputs
+        return [tensor for tensor in _tensors(tuple(values)) if tensor.is_leaf and tensor.requires_grad]
 
     def _forward_backward(self) -> None:
         import torch

@@ -26,7 +26,11 @@ _PACKED = 40
 def run(arguments: argparse.Namespace) -> None:
     """Read the traces, write the annotated one where it is wanted, show the anatomy."""
     with _without_collector():
-        _run(arguments)
+        anatomy = _run(arguments)
+    if arguments.check:
+        from opanatomy.checks import require_agreement
+
+        require_agreement(anatomy)
 
 
 @contextmanager
@@ -41,7 +45,7 @@ def _without_collector() -> Iterator[None]:
             gc.enable()
 
 
-def _run(arguments: argparse.Namespace) -> None:
+def _run(arguments: argparse.Namespace) -> Anatomy:
     keep_to_limits()
     from opanatomy.trace.sources import sources_of
 
@@ -56,8 +60,9 @@ def _run(arguments: argparse.Namespace) -> None:
     if arguments.annotated is None:
         if arguments.redact:
             raise UsageError("--redact: it is about the trace that --trace writes - add --trace FILE")
-        show(_analyzed(paths, ceilings), arguments)
-        return
+        anatomy = _analyzed(paths, ceilings)
+        show(anatomy, arguments)
+        return anatomy
     target = Path(arguments.annotated)
     _check_target(target, sources, arguments)
     from opanatomy.fleet import analyze_traces
@@ -69,6 +74,7 @@ def _run(arguments: argparse.Namespace) -> None:
     show(anatomy, arguments)
     left_out = "environment, tokens, paths, stacks, hosts and users" if arguments.redact else "environment and tokens"
     note(f"trace: {target}, without {left_out} (open it in ui.perfetto.dev)")
+    return anatomy
 
 
 def _analyzed(paths: list[Path], ceilings: Overrides) -> Anatomy:

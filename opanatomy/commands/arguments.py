@@ -137,7 +137,7 @@ def _add_step(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--optimizer", metavar="NAME", help="also step an optimizer: adamw, adam, sgd, adafactor, ...")
     group.add_argument("--inference", action="store_true", help="forward only, in eval mode without gradients")
     group.add_argument("--memory", action="store_true", help="follow the memory of one more step, block by block")
-    group.add_argument("--check", action="store_true", help="count the contractions again with torch's FlopCounterMode")
+    group.add_argument("--check", action="store_true", help="exit 3 where a second count does not agree")
     group.add_argument("--steps", type=int, default=1, metavar="N", help="profiled steps (default: 1)")
     group.add_argument("--warmup", type=int, metavar="N", help="steps before (default: 1 on the CPU, 3 on a GPU)")
 
@@ -154,6 +154,7 @@ def _add_analyze(verbs: argparse._SubParsersAction[Parser]) -> None:
     )
     _add_output(parser.add_argument_group("the report"))
     _add_limits(parser.add_argument_group("the device's ceilings"))
+    parser.add_argument("--check", action="store_true", help="exit 3 where a second source does not agree")
     trace = parser.add_argument_group("the annotated trace")
     trace.add_argument(
         "--trace", dest="annotated", metavar="FILE", help="write the trace back with classes, phases and rates in it"

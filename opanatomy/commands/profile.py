@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace) -> None:
         attention=arguments.attention, pretrained=arguments.weights == "pretrained", hub=arguments.hub,
         trust_remote_code=arguments.trust_remote_code, device=arguments.device, amp=arguments.amp,
         checkpointing=arguments.checkpointing, compiled=arguments.compile, optimizer=arguments.optimizer,
-        inference=arguments.inference, check=arguments.check, memory=arguments.memory,
+        inference=arguments.inference, memory=arguments.memory,
         steps=arguments.steps, warmup=arguments.warmup,
         command=_command(),
     )  # fmt: skip
@@ -50,11 +50,16 @@ def run(arguments: argparse.Namespace) -> None:
     try:
         from opanatomy.fleet import analyze_traces
 
-        show(analyze_traces([trace], ceilings=ceilings), arguments)
+        anatomy = analyze_traces([trace], ceilings=ceilings)
+        show(anatomy, arguments)
     except KeyboardInterrupt as error:
         raise KeyboardInterrupt("the trace is written, the report is not") from error
     finally:
         note(f"trace: {trace} (open it in ui.perfetto.dev)")
+    if arguments.check:
+        from opanatomy.checks import require_agreement
+
+        require_agreement(anatomy)
     note(f"next: opanatomy analyze {shlex.quote(str(trace))} -f json")
 
 
@@ -87,8 +92,6 @@ def _check_numbers(arguments: argparse.Namespace) -> None:
             raise UsageError(f"--{bound.option} {value}: must be at least {bound.least}")
         if value is not None and value > bound.most:
             raise UsageError(f"--{bound.option} {value}: must be at most {bound.most}")
-    if arguments.check and arguments.compile:
-        raise UsageError("--check counts operators as they are dispatched: leave out --compile")
     if arguments.inference and (arguments.optimizer or arguments.checkpointing):
         raise UsageError("--inference has no backward: leave out --optimizer and --checkpointing")
 

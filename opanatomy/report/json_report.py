@@ -14,7 +14,7 @@ from opanatomy.model import SCHEMA, Anatomy
 _SECTIONS: Final = (
     "schema", "provenance", "environment", "workload", "conventions", "step", "classes", "ratios", "operators",
     "kernels", "modules", "memory", "timeline", "device", "ledger", "collectives",
-    "ranks", "spread", "check", "checks", "warnings",
+    "ranks", "spread", "checks", "warnings",
 )  # fmt: skip
 
 

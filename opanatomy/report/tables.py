@@ -190,28 +190,6 @@ def _operator_cells(rows: list[OperatorRow], whole_ns: int) -> tuple[str, ...]:
     )
 
 
-def check_table(anatomy: Anatomy, width: int) -> list[Text] | None:
-    """The FLOPs of contractions beside those that torch's own counter found in the same run."""
-    if not anatomy.check:
-        return None
-    columns = [
-        Column(header="check of one step", name=True, least=18),
-        Column(header="FLOP"),
-        Column(header="FlopCounterMode"),
-        Column(header="residual"),
-    ]
-    rows = [
-        Row(cells=(_operator(row.operator, width), *(f"{value:,}" for value in (row.flops, row.counted_flops)),
-                   f"{row.flops - row.counted_flops:,}"))
-        for row in anatomy.check
-    ]  # fmt: skip
-    ours, counted = sum(row.flops for row in anatomy.check), sum(row.counted_flops for row in anatomy.check)
-    rows.append(Row(cells=("total", f"{ours:,}", f"{counted:,}", f"{ours - counted:,}"), strong=True))
-    missing = [row.operator for row in anatomy.check if row.flops and not row.counted_flops]
-    note = f"FlopCounterMode has no formula for, or counts 0 of: {', '.join(missing)}" if missing else ""
-    return [*table(columns, rows, width), *(prose(note, width, style="dim") if note else ())]
-
-
 def _by_class(anatomy: Anatomy) -> list[tuple[OperatorClass, list[ClassRow]]]:
     groups = [(item, [row for row in anatomy.classes if row.operator_class is item]) for item in OperatorClass]
     return [(item, rows) for item, rows in groups if rows]

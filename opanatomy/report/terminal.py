@@ -12,6 +12,7 @@ from rich.text import Text
 
 from opanatomy.model import Anatomy, DeviceFigures, KernelRow, OperatorClass, OperatorRow, Timeline
 from opanatomy.report import tables, units
+from opanatomy.report.checks import check_facts, disagreement_table
 from opanatomy.report.memory import memory_tables
 from opanatomy.report.ranks import collective_table, rank_table
 from opanatomy.report.roofline import roofline_table
@@ -28,7 +29,9 @@ Fact = tuple[str, str]
 def terminal_report(anatomy: Anatomy, *, width: int = 80, color: bool = False, top: int = 8) -> str:
     """The report as lines of at most `width` cells, with ANSI colours if `color`, and the `top` operators."""
     sections: list[Sequence[Text] | None] = [
-        [*_title(anatomy, width), *_facts(_what_ran(anatomy), width)],
+        _title(anatomy, width),
+        disagreement_table(anatomy, width),
+        _facts(_what_ran(anatomy), width),
         _facts(_step(anatomy), width),
         tables.class_table(anatomy, width, color),
         tables.phase_table(anatomy, width, color),
@@ -38,13 +41,13 @@ def terminal_report(anatomy: Anatomy, *, width: int = 80, color: bool = False, t
         roofline_table(anatomy, width, color, top),
         collective_table(anatomy, width, color),
         rank_table(anatomy, width),
-        tables.check_table(anatomy, width),
         memory_tables(anatomy, width),
-        _facts(_ledger(anatomy), width),
+        _facts((*_ledger(anatomy), *check_facts(anatomy)), width),
         _facts([("warning", warning) for warning in anatomy.warnings], width, style="yellow"),
         prose(verdict(anatomy), width, style="bold"),
     ]
-    return "\n".join(_rendered(section, width, color) for section in sections if section)
+    texts = [_rendered(section, width, color) for section in sections if section]
+    return texts[0] + "\n".join(texts[1:])
 
 
 def _title(anatomy: Anatomy, width: int) -> list[Text]:

@@ -1,0 +1,56 @@
+"""Time by operator against the sums that the profiler itself makes of the same run (`key_averages`)."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+
+from opanatomy.calls import Calls
+from opanatomy.model import Capture, Check, Difference
+from opanatomy.tables import CallTable
+
+PROFILER = "the profiler's key_averages"
+
+
+def check_times(calls: Calls, table: CallTable, capture: Capture | None) -> Check | None:
+    """The time of each operator in the report against the profiler's own; `None` for a trace from elsewhere.
+
+    An operator that also merely dispatches (it delegates, or calls another overload of its name) has time that is no
+    call's: there the self times of all its events are compared.
+    """
+    if capture is None:
+        return None
+    if not capture.profiler_times_ns:
+        return Check(quantity="operator times", source=PROFILER, unit="ns", not_checked="the capture did not keep the sums")
+    ours, theirs = _report_times(calls, table), capture.profiler_times_ns
+    differences = tuple(
+        Difference(operator=name, ours=time, other=theirs.get(name, 0))
+        for name, time in sorted(ours.items())
+        if abs(time - theirs.get(name, 0)) > _tolerance(calls, name)
+    )
+    return Check(
+        quantity="operator times", source=PROFILER, unit="ns", compared=len(ours), equal=len(ours) - len(differences),
+        differences=differences,
+    )  # fmt: skip
+
+
+def _report_times(calls: Calls, table: CallTable) -> Counter[str]:
+    found: Counter[str] = Counter()
+    called = table.host_row >= 0
+    host, names = calls.host, calls.trace.names
+    in_table = np.zeros(len(host.name), dtype=np.int64)
+    in_table[table.host_row[called]] = table.time_ns[called]
+    dispatches = np.isin(host.name, np.unique(host.name[(calls.owner < 0) & calls.operators.computes[host.name]]))
+    time = np.where(dispatches, calls.time_ns, in_table)
+    computes = calls.operators.computes[host.name]
+    sums = np.zeros(len(names), dtype=np.int64)
+    np.add.at(sums, host.name[computes], time[computes])
+    for number in np.unique(host.name[computes]).tolist():
+        found[names[number]] = int(sums[number])
+    return found
+
+
+def _tolerance(calls: Calls, name: str) -> int:
+    """The file has times in nanoseconds; each event may be rounded once."""
+    return 0

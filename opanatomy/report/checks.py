@@ -1,0 +1,78 @@
+"""What second sources say of the report: a disagreement as a table before all else, agreement as one line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from rich.text import Text
+
+from opanatomy.model import Anatomy, Check, Difference
+from opanatomy.report import units
+from opanatomy.report.table import Column, Row, prose, table
+
+#: Rows of the table of disagreements.
+_LISTED: Final = 12
+_MEANS: Final = (
+    "not confirmed by a second source, and no known cause explains it: an error of this tool, a damaged trace, or a"
+    " step that did not repeat itself. Figures that rest on these operators are in doubt"
+)
+
+
+def disagreement_table(anatomy: Anatomy, width: int) -> list[Text] | None:
+    """The figures that a second source does not confirm, those that no known cause explains."""
+    pairs = [(check, one) for check in anatomy.checks for one in check.unexplained]
+    if not pairs:
+        return None
+    columns = [
+        Column(header="does not agree", name=True, least=16),
+        Column(header="phase", name=True, least=8),
+        Column(header="figure", name=True, least=8),
+        Column(header="here"),
+        Column(header="2nd source"),
+    ]
+    rows = [_row(check, one) for check, one in pairs[:_LISTED]]
+    if len(pairs) > _LISTED:
+        rows.append(Row(cells=(f"and {len(pairs) - _LISTED:,} more", "", "", "", "")))
+    evidence = dict.fromkeys(one.evidence for _, one in pairs[:_LISTED] if one.evidence)
+    sources = dict.fromkeys(check.source for check, _ in pairs)
+    notes = [_MEANS, f"second source: {'; '.join(sources)}", *(f"evidence: {text}" for text in evidence)]
+    lines = [line for note in notes for line in prose(note, width, style="yellow")]
+    return [*table(columns, rows, width), *lines]
+
+
+def _row(check: Check, one: Difference) -> Row:
+    figures = (_figure(one.ours, check.unit), _figure(one.other, check.unit))
+    return Row(cells=(one.operator, str(one.phase or ""), check.quantity, *figures))
+
+
+def _figure(value: int | None, unit: str) -> str:
+    if value is None:
+        return "unknown"
+    return units.duration(value) if unit == "ns" and abs(value) >= 1_000_000 else f"{value:,}"
+
+
+def check_facts(anatomy: Anatomy) -> Iterator[tuple[str, str]]:
+    """(label, text): what was confirmed, what differs for a known cause, and what was not checked."""
+    compared = [check for check in anatomy.checks if check.compared]
+    equal = [f"{check.equal:,} of {check.compared:,} {check.quantity} ({check.source})" for check in compared]
+    whole = all(check.equal == check.compared for check in compared)
+    if compared:
+        yield "checked", ("equal: " if whole else "equal or explained: ") + ", ".join(equal)
+    for cause, names in _causes(anatomy).items():
+        yield "explained", f"{', '.join(names)}: {cause}"
+    for check in anatomy.checks:
+        if check.not_checked:
+            yield "unchecked", f"{check.quantity}: {check.not_checked}"
+
+
+def _causes(anatomy: Anatomy) -> dict[str, list[str]]:
+    """The operators by the cause of their differences."""
+    found: dict[str, list[str]] = {}
+    for check in anatomy.checks:
+        for one in check.differences:
+            if one.cause is not None:
+                names = found.setdefault(one.cause, [])
+                if one.operator not in names:
+                    names.append(one.operator)
+    return found

@@ -1,0 +1,119 @@
+"""Every capture is counted twice: what disagrees is the first thing on the report, and `--check` exits 3."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from opanatomy.__main__ import main
+from opanatomy.capture.recorder import Options, Subject, record_step
+from opanatomy.model import Anatomy, Workload
+from opanatomy.pipeline import analyze_trace
+from opanatomy.report import terminal_report
+from tests.plants import Event, doubled, dropped, moved, off_by_one, planted
+
+Damage = Callable[[list[Event]], None]
+
+
+class Attention(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.project = torch.nn.Linear(16, 48)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        query, key, value = self.project(x).view(*x.shape[:2], 2, 24).transpose(1, 2).chunk(3, -1)
+        return torch.nn.functional.scaled_dot_product_attention(query, key, value)
+
+
+class Recurrent(torch.nn.LSTM):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x)[0]
+
+
+#: Family -> (module, input, operator of its forward, operator of its backward).
+FAMILIES: dict[str, tuple[Callable[[], torch.nn.Module], tuple[int, ...], str, str]] = {
+    "mm": (lambda: torch.nn.Linear(12, 20), (6, 12), "aten::addmm", "aten::mm"),
+    "transposed convolution": (
+        lambda: torch.nn.ConvTranspose2d(4, 6, 3, stride=2), (2, 4, 7, 7), "aten::convolution",
+        "aten::convolution_backward",
+    ),
+    "grouped convolution": (
+        lambda: torch.nn.Conv2d(8, 8, 3, groups=4), (2, 8, 9, 9), "aten::convolution", "aten::convolution_backward",
+    ),
+    "attention": (
+        Attention, (2, 10, 16), "aten::_scaled_dot_product_flash_attention_for_cpu",
+        "aten::_scaled_dot_product_flash_attention_for_cpu_backward",
+    ),
+    "recurrent": (
+        lambda: Recurrent(6, 5), (7, 3, 6), "aten::mkldnn_rnn_layer", "aten::mkldnn_rnn_layer_backward",
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def traces(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A capture of each family."""
+    folder = tmp_path_factory.mktemp("traces")
+    found = {}
+    for name, (make, shape, _, _) in FAMILIES.items():
+        torch.manual_seed(0)
+        subject = Subject(module=make(), inputs=(torch.randn(shape, requires_grad=True),), workload=Workload())
+        found[name] = folder / f"{name.replace(' ', '-')}.json"
+        record_step(subject, Options(), found[name])
+    return found
+
+
+def unexplained(anatomy: Anatomy) -> set[tuple[str, str]]:
+    return {(check.quantity, one.operator) for check in anatomy.checks for one in check.unexplained}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_an_undamaged_capture_agrees(family: str, traces: dict[str, Path]) -> None:
+    anatomy = analyze_trace(traces[family])
+    assert unexplained(anatomy) == set()
+    by_quantity = {check.quantity: check for check in anatomy.checks}
+    flops = by_quantity["contraction FLOPs"]
+    assert flops.not_checked is None
+    assert flops.compared == flops.equal >= 2
+    for quantity in ("call counts", "operator times"):
+        assert by_quantity[quantity].compared == by_quantity[quantity].equal > 2
+    assert "does not agree" not in terminal_report(anatomy)
+
+
+COUNTED = ("call counts", "contraction FLOPs")
+KINDS = ("dropped", "doubled", "phase swapped", "off by one")
+
+
+def damages(kind: str, forward: str, backward: str) -> list[tuple[str, Damage]]:
+    """The damage to the forward and to the backward operator of a family."""
+    match kind:
+        case "dropped":
+            return [(forward, dropped(forward)), (backward, dropped(backward))]
+        case "doubled":
+            return [(forward, doubled(forward)), (backward, doubled(backward))]
+        case "phase swapped":
+            return [(forward, moved(forward, "backward")), (backward, moved(backward, "forward"))]
+        case _:
+            return [(forward, off_by_one(forward)), (backward, off_by_one(backward))]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_plants_are_found(
+    family: str, kind: str, traces: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, _, forward, backward = FAMILIES[family]
+    for place, (operator, damage) in enumerate(damages(kind, forward, backward)):
+        damaged = planted(traces[family], tmp_path / f"{place}.json", damage)
+        assert main(["analyze", str(damaged), "--check"]) == 3
+        out, err = capsys.readouterr()
+        lines = out.splitlines()
+        first = next(number for number, line in enumerate(lines) if line.startswith("does not agree"))
+        assert first <= 3
+        found = {one for quantity, one in unexplained(analyze_trace(damaged)) if quantity in COUNTED}
+        assert operator in found
+        assert err.startswith("opanatomy: check: ")
+        assert err.count("\n") == 1
