@@ -7,8 +7,10 @@ from itertools import groupby
 
 from opanatomy.model import (
     Anatomy,
+    Check,
     ClassRow,
     DeviceFigures,
+    Difference,
     Environment,
     KernelRow,
     Ledger,
@@ -458,11 +460,27 @@ def llama_on_gpu() -> Anatomy:
         ),
         ledger=ledger(rows, graph_us=9_900, unlaunched_us=31, outside_us=1_204),
         conventions=CONVENTIONS,
+        checks=_disagreeing(),
         warnings=(
             "2 of 1,204 kernels have no launch record: their operator is not known [no markup here]",
             "the trace has no module ranges: time by module is not known",
         ),
     )
+
+
+def _disagreeing() -> tuple[Check, ...]:
+    """One check with differences of both kinds, one that agrees, one that could not be made."""
+    return (
+        Check(
+            quantity="call counts", source="a dispatch mode", unit="calls", compared=41, equal=39,
+            differences=(
+                Difference(operator="aten::zeros_like", phase=OPTIMIZER, ours=0, other=291, cause="first step"),
+                Difference(operator="aten::mm", phase=BACKWARD, ours=1_289, other=1_290, evidence="in layers.3"),
+            ),
+        ),
+        Check(quantity="operator times", source="key_averages", unit="ns", compared=57, equal=57),
+        Check(quantity="contraction FLOPs", source="a registry", unit="FLOPs", not_checked="no second formula: my::mm"),
+    )  # fmt: skip
 
 
 def nothing() -> Anatomy:

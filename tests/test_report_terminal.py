@@ -161,6 +161,6 @@ def test_a_step_known_only_in_part() -> None:
     step = replace(anatomy.step, wall_ns=None, unprofiled_wall_ns=None, count=1)
     report = terminal_report(replace(anatomy, step=step), width=100)
     assert "busy 413 ms (85.7 %), idle 69.1 ms (14.3 %)" in report
-    assert "plain" not in report
+    assert " plain" not in report
     profiled = replace(anatomy.step, unprofiled_wall_ns=None)
     assert "161 ms profiled, 24.9 samples/s" in terminal_report(replace(anatomy, step=profiled), width=100)

@@ -6,6 +6,7 @@ It knows nothing of the trace, of its attribution or of the formulas in `opanato
 from __future__ import annotations
 
 import json
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,9 +23,13 @@ if TYPE_CHECKING:
 _DROPPED = ("List[Optional[Tensor]]", "str", "Optional[str]")
 
 
-@dataclass(frozen=True, slots=True)
+_PHASES = tuple(Phase)
+_RECOMPUTE = _PHASES.index(Phase.RECOMPUTE)
+
+
+@dataclass(slots=True)
 class _Operator:
-    """What is to be done with the calls of one operator, looked up once."""
+    """What is to be done with the calls of one operator, looked up once, and how many there were in each phase."""
 
     name: str
     #: Whether Kineto drops some of its arguments.
@@ -32,6 +37,21 @@ class _Operator:
     #: Whether it is made of other operators, which are what runs.
     is_composite: bool
     second_count: SecondCount | None
+    calls: list[int] = field(default_factory=lambda: [0] * len(_PHASES))
+    #: For each phase the calls by what their FLOPs are a function of.
+    contractions: list[Counter[Any]] = field(default_factory=lambda: [Counter() for _ in _PHASES])
+
+    def count(self, place: int) -> ObservedCount:
+        """All calls in one phase, and their FLOPs where each has a second formula."""
+        flops = None
+        if self.second_count is not None:
+            found = [(flops_of(self.second_count, kept), calls) for kept, calls in self.contractions[place].items()]
+            flops = sum(one * calls for one, calls in found if one is not None)
+            flops = None if any(one is None for one, _ in found) else flops
+        return ObservedCount(
+            operator=self.name, phase=_PHASES[place], calls=self.calls[place], flops=flops,
+            source=None if flops is None or self.second_count is None else self.second_count.source,
+        )  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -40,33 +60,18 @@ class Observation:
 
     #: In order, the calls of operators of which Kineto drops an argument.
     incomplete: list[ObservedCall] = field(default_factory=list)
-    _calls: Counter[tuple[str, Phase]] = field(default_factory=Counter)
-    #: Calls of contractions by operator, phase and what their FLOPs are a function of.
-    _contractions: Counter[tuple[_Operator, Phase, Any]] = field(default_factory=Counter)
+    #: By the identity of the overload, which torch keeps.
+    _operators: dict[int, _Operator] = field(default_factory=dict)
 
     def counts(self) -> tuple[ObservedCount, ...]:
-        """Calls by operator and phase, and the FLOPs of those that have a second formula."""
-        flops: Counter[tuple[str, Phase]] = Counter()
-        sources: dict[tuple[str, Phase], str] = {}
-        unknown: set[tuple[str, Phase]] = set()
-        for (operator, phase, arguments), calls in self._contractions.items():
-            key = (operator.name, phase)
-            assert operator.second_count is not None
-            found = flops_of(operator.second_count, arguments)
-            if found is None:
-                unknown.add(key)
-            else:
-                flops[key] += found * calls
-                sources[key] = operator.second_count.source
-        return tuple(
-            ObservedCount(
-                operator=name, phase=phase, calls=calls,
-                flops=flops[key] if key in sources and key not in unknown else None,
-                source=sources.get(key) if key not in unknown else None,
-            )
-            for key, calls in sorted(self._calls.items())
-            for name, phase in [key]
-        )  # fmt: skip
+        """Calls by operator, overload and phase, and the FLOPs of those that have a second formula."""
+        found = [
+            operator.count(place)
+            for operator in self._operators.values()
+            for place, calls in enumerate(operator.calls)
+            if calls
+        ]
+        return tuple(sorted(found, key=lambda one: (one.operator, _PHASES.index(one.phase), one.calls)))
 
 
 @contextmanager
@@ -75,14 +80,22 @@ def observing(phase_of: Callable[[], Phase]) -> Iterator[Observation]:
 
     What autograd's engine runs with gradient mode on is recomputation: the engine turns it off.
     """
+    observation = Observation()
+    with _mode(observation, phase_of):
+        yield observation
+
+
+def _mode(observation: Observation, phase_of: Callable[[], Phase]) -> Any:
+    """The dispatch mode that counts into `observation`; what it does at each call is kept to a few microseconds."""
     import torch
     from torch._ops import HigherOrderOperator
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    observation = Observation()
-    operators: dict[Any, _Operator] = {}
-    calls, contractions, incomplete = observation._calls, observation._contractions, observation.incomplete
+    operators, incomplete = observation._operators, observation.incomplete
     is_grad_enabled, graph_task = torch.is_grad_enabled, torch._C._current_graph_task_id
+    places = {id(phase): place for place, phase in enumerate(_PHASES)}
+    # Keeping dynamo from compiling the mode itself costs as much as the mode, and imports dynamo.
+    dynamo_may_run = "torch._dynamo" in sys.modules
 
     class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves the base untyped
         supports_higher_order_operators = True
@@ -91,33 +104,39 @@ def observing(phase_of: Callable[[], Phase]) -> Iterator[Observation]:
         def ignore_compile_internals(cls) -> bool:
             return True
 
+        @classmethod
+        def _should_skip_dynamo(cls) -> bool:
+            return dynamo_may_run
+
         def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            kwargs = kwargs or {}
-            if isinstance(function, HigherOrderOperator):
-                return _run_inside(self, function, args, kwargs)
-            operator = operators.get(function)
+            if kwargs is None:
+                kwargs = {}
+            operator = operators.get(id(function))
             if operator is None:
-                operator = operators[function] = _looked_up(function)
+                if isinstance(function, HigherOrderOperator):
+                    return _run_inside(self, function, args, kwargs)
+                operator = operators[id(function)] = _looked_up(function)
             if operator.is_composite:
                 with self:
                     result = function.decompose(*args, **kwargs)
                 if result is not NotImplemented:
                     return result
-            arguments = _arguments_text(function, args, kwargs) if operator.is_incomplete else None
+            if operator.is_incomplete:
+                text = _arguments_text(function, args, kwargs)
             result = function(*args, **kwargs)
             phase = phase_of()
+            place = places[id(phase)]
             if phase is Phase.BACKWARD and is_grad_enabled() and graph_task() != -1:
-                phase = Phase.RECOMPUTE
-            calls[operator.name, phase] += 1
+                place = _RECOMPUTE
+            operator.calls[place] += 1
             if operator.second_count is not None:
-                contractions[operator, phase, operator.second_count.arguments(args, kwargs, result)] += 1
-            if arguments is not None:
-                incomplete.append(ObservedCall(operator=operator.name, arguments=arguments))
+                operator.contractions[place][operator.second_count.arguments(args, kwargs, result)] += 1
+            if operator.is_incomplete:
+                incomplete.append(ObservedCall(operator=operator.name, arguments=text))
             return result
 
     make: Any = Observer
-    with make():
-        yield observation
+    return make()
 
 
 def _run_inside(mode: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

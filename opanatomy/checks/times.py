@@ -22,12 +22,14 @@ def check_times(calls: Calls, table: CallTable, capture: Capture | None) -> Chec
     if capture is None:
         return None
     if not capture.profiler_times_ns:
-        return Check(quantity="operator times", source=PROFILER, unit="ns", not_checked="the capture did not keep the sums")
+        return Check(
+            quantity="operator times", source=PROFILER, unit="ns", not_checked="the capture did not keep the sums"
+        )
     ours, theirs = _report_times(calls, table), capture.profiler_times_ns
     differences = tuple(
         Difference(operator=name, ours=time, other=theirs.get(name, 0))
         for name, time in sorted(ours.items())
-        if abs(time - theirs.get(name, 0)) > _tolerance(calls, name)
+        if time != theirs.get(name, 0)
     )
     return Check(
         quantity="operator times", source=PROFILER, unit="ns", compared=len(ours), equal=len(ours) - len(differences),
@@ -49,8 +51,3 @@ def _report_times(calls: Calls, table: CallTable) -> Counter[str]:
     for number in np.unique(host.name[computes]).tolist():
         found[names[number]] = int(sums[number])
     return found
-
-
-def _tolerance(calls: Calls, name: str) -> int:
-    """The file has times in nanoseconds; each event may be rounded once."""
-    return 0

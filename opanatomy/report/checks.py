@@ -25,9 +25,9 @@ def disagreement_table(anatomy: Anatomy, width: int) -> list[Text] | None:
     if not pairs:
         return None
     columns = [
-        Column(header="does not agree", name=True, least=16),
-        Column(header="phase", name=True, least=8),
-        Column(header="figure", name=True, least=8),
+        Column(header="does not agree", name=True, least=12),
+        Column(header="phase", name=True, least=8, drop=2),
+        Column(header="figure", name=True, least=8, drop=1),
         Column(header="here"),
         Column(header="2nd source"),
     ]
@@ -55,10 +55,9 @@ def _figure(value: int | None, unit: str) -> str:
 def check_facts(anatomy: Anatomy) -> Iterator[tuple[str, str]]:
     """(label, text): what was confirmed, what differs for a known cause, and what was not checked."""
     compared = [check for check in anatomy.checks if check.compared]
-    equal = [f"{check.equal:,} of {check.compared:,} {check.quantity} ({check.source})" for check in compared]
-    whole = all(check.equal == check.compared for check in compared)
+    equal = [f"{check.equal:,} of {check.compared:,} {check.quantity} by {check.source}" for check in compared]
     if compared:
-        yield "checked", ("equal: " if whole else "equal or explained: ") + ", ".join(equal)
+        yield "confirmed", ", ".join(equal)
     for cause, names in _causes(anatomy).items():
         yield "explained", f"{', '.join(names)}: {cause}"
     for check in anatomy.checks:
