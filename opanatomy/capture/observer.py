@@ -24,7 +24,7 @@ _DROPPED = ("List[Optional[Tensor]]", "str", "Optional[str]")
 
 
 _PHASES = tuple(Phase)
-_RECOMPUTE = _PHASES.index(Phase.RECOMPUTE)
+_BACKWARD, _RECOMPUTE = _PHASES.index(Phase.BACKWARD), _PHASES.index(Phase.RECOMPUTE)
 
 
 @dataclass(slots=True)
@@ -40,6 +40,12 @@ class _Operator:
     calls: list[int] = field(default_factory=lambda: [0] * len(_PHASES))
     #: For each phase the calls by what their FLOPs are a function of.
     contractions: list[Counter[Any]] = field(default_factory=lambda: [Counter() for _ in _PHASES])
+
+    def add(self, place: int, kept: Any) -> None:
+        """Count one call."""
+        self.calls[place] += 1
+        if self.second_count is not None:
+            self.contractions[place][kept] += 1
 
     def count(self, place: int) -> ObservedCount:
         """All calls in one phase, and their FLOPs where each has a second formula."""
@@ -61,13 +67,32 @@ class Observation:
     #: In order, the calls of operators of which Kineto drops an argument.
     incomplete: list[ObservedCall] = field(default_factory=list)
     #: By the identity of the overload, which torch keeps.
-    _operators: dict[int, _Operator] = field(default_factory=dict)
+    operators: dict[int, _Operator] = field(default_factory=dict)
+    #: Calls of backward without gradient mode, and the autograd node that runs: they are backward, or a recomputed part
+    #: of the forward without gradients if a call with gradient mode follows in the same node.
+    _pending: list[tuple[_Operator, Any]] = field(default_factory=list)
+    _node: Any = None
+
+    def add_backward(self, operator: _Operator, kept: Any, node: Any, *, with_gradients: bool) -> None:
+        """Count a call that autograd's engine makes; `kept` is what its FLOPs are a function of."""
+        if node is not self._node:
+            self._settle(_BACKWARD)
+            self._node = node
+        self._pending.append((operator, kept))
+        if with_gradients:
+            self._settle(_RECOMPUTE)
+
+    def _settle(self, place: int) -> None:
+        for operator, kept in self._pending:
+            operator.add(place, kept)
+        self._pending.clear()
 
     def counts(self) -> tuple[ObservedCount, ...]:
         """Calls by operator, overload and phase, and the FLOPs of those that have a second formula."""
+        self._settle(_BACKWARD)
         found = [
             operator.count(place)
-            for operator in self._operators.values()
+            for operator in self.operators.values()
             for place, calls in enumerate(operator.calls)
             if calls
         ]
@@ -78,7 +103,8 @@ class Observation:
 def observing(phase_of: Callable[[], Phase]) -> Iterator[Observation]:
     """Count every operator that runs while inside; `phase_of` says which phase of the step it is then.
 
-    What autograd's engine runs with gradient mode on is recomputation: the engine turns it off.
+    What an autograd node runs with gradient mode on is recomputation, for the engine turns it off; and so is what it
+    ran before that.
     """
     observation = Observation()
     with _mode(observation, phase_of):
@@ -91,8 +117,8 @@ def _mode(observation: Observation, phase_of: Callable[[], Phase]) -> Any:
     from torch._ops import HigherOrderOperator
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    operators, incomplete = observation._operators, observation.incomplete
-    is_grad_enabled, graph_task = torch.is_grad_enabled, torch._C._current_graph_task_id
+    operators, incomplete = observation.operators, observation.incomplete
+    is_grad_enabled, current_node = torch.is_grad_enabled, torch._C._current_autograd_node
     places = {id(phase): place for place, phase in enumerate(_PHASES)}
     # Keeping dynamo from compiling the mode itself costs as much as the mode, and imports dynamo.
     dynamo_may_run = "torch._dynamo" in sys.modules
@@ -124,13 +150,13 @@ def _mode(observation: Observation, phase_of: Callable[[], Phase]) -> Any:
             if operator.is_incomplete:
                 text = _arguments_text(function, args, kwargs)
             result = function(*args, **kwargs)
-            phase = phase_of()
-            place = places[id(phase)]
-            if phase is Phase.BACKWARD and is_grad_enabled() and graph_task() != -1:
-                place = _RECOMPUTE
-            operator.calls[place] += 1
-            if operator.second_count is not None:
-                operator.contractions[place][operator.second_count.arguments(args, kwargs, result)] += 1
+            kept = None if operator.second_count is None else operator.second_count.arguments(args, kwargs, result)
+            place = places[id(phase_of())]
+            node = current_node() if place == _BACKWARD else None
+            if node is None:
+                operator.add(place, kept)
+            else:
+                observation.add_backward(operator, kept, node, with_gradients=is_grad_enabled())
             if operator.is_incomplete:
                 incomplete.append(ObservedCall(operator=operator.name, arguments=text))
             return result

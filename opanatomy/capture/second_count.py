@@ -176,6 +176,28 @@ def _recurrent_backward(result: Any, x: Any, weight: Any, recurrent: Any, *_: An
     return 2 * _recurrent(result, x, weight, recurrent)
 
 
+def _distances(result: Any, first: Any, *_: Any, **__: Any) -> int:
+    """(m, k + 2) @ (k + 2, n): the squares of both norms are two more columns."""
+    return 2 * int(result.numel()) * (int(first.shape[-1]) + 2)
+
+
+def _self_attention(result: Any, query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int | None:
+    """Projections of query, key, value and result, and the two products of attention, over (b, s, e)."""
+    if query.is_nested:
+        return None  # lengths are data
+    (b, s, e), t = query.shape, int(key.shape[1])
+    return 2 * int(b) * int(e) * (2 * int(s) * int(e) + 2 * t * int(e) + 2 * int(s) * t)
+
+
+def _encoder_layer(result: Any, x: Any, *rest: Any, **_: Any) -> int | None:
+    """Attention over itself, and two matrices of the feed-forward part."""
+    attention = _self_attention(result, x, x, x)
+    feed_forward = [value for value in rest if getattr(value, "ndim", 0) == 2][-2:]
+    if attention is None or len(feed_forward) != 2:
+        return None
+    return attention + sum(2 * int(x.shape[:-1].numel()) * int(weight.numel()) for weight in feed_forward)
+
+
 def _all_layers(result: Any, x: Any, weights: Any, *_: Any, **__: Any) -> int:
     """All layers in all directions: at each position all matrices."""
     return 2 * int(x.shape[:-1].numel()) * sum(int(weight.numel()) for weight in weights if weight.dim() == 2)
@@ -221,8 +243,8 @@ def _with_forms(forms: dict[Callable[..., int | None], str]) -> Iterator[tuple[s
 _BY_HAND: dict[str, Callable[..., int | None]] = dict(
     _with_forms(
         {
-            _summed: """mv dot vdot _int_mm linear mkldnn_linear _sparse_mm _scaled_mm_v2 _weight_int8pack_mm
-                _weight_int4pack_mm _weight_int4pack_mm_for_cpu _weight_int4pack_mm_with_scales_and_zeros
+            _summed: """affine_grid_generator mv dot vdot _int_mm linear mkldnn_linear _sparse_mm _scaled_mm_v2
+                _weight_int8pack_mm _weight_int4pack_mm _weight_int4pack_mm_for_cpu _weight_int4pack_mm_with_scales_and_zeros
                 _dyn_quant_matmul_4bit quantized::linear quantized::linear_dynamic
                 _mixed_dtypes_linear fbgemm_linear_int8_weight fbgemm_linear_fp16_weight
                 fbgemm_linear_int8_weight_fp32_activation fbgemm_linear_fp16_weight_fp32_activation""",
@@ -237,6 +259,9 @@ _BY_HAND: dict[str, Callable[..., int | None]] = dict(
             _recurrent_backward: "mkldnn_rnn_layer_backward",
             _all_layers: "_cudnn_rnn miopen_rnn",
             _all_layers_backward: "_cudnn_rnn_backward",
+            _distances: "_euclidean_dist",
+            _self_attention: "_native_multi_head_attention",
+            _encoder_layer: "_transformer_encoder_layer_fwd",
             _grouped: "_grouped_mm _scaled_grouped_mm _scaled_grouped_mm_v2",
             _trilinear: "_trilinear",
         }

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from opanatomy.attribution.nesting import nearest_above
 from opanatomy.calls import Calls
 from opanatomy.model import OperatorClass, Phase
 from opanatomy.tables import Bool, CallTable, Int64
@@ -18,11 +19,14 @@ WORKERS = {"aten::_index_put_impl_": "aten::index_put_"}
 
 @dataclass(slots=True)
 class Dispatched:
-    """One operator in one phase over all steps of the window. `flops` is `None` where the cost of a call is unknown."""
+    """One operator in one phase over all steps of the window."""
 
     calls: int = 0
-    flops: int | None = 0
-    operator_class: OperatorClass | None = None
+    #: Of the contractions among the calls; `None` where the cost of one is unknown.
+    contraction_flops: int | None = 0
+    contracts: bool = False
+    #: Copies and fills that run inside of the event of an operator that was observed: hidden from a mode by it, or not.
+    enclosed_copies: int = 0
     #: The operators that did the work, as the report names them.
     operators: Counter[str] = field(default_factory=Counter)
 
@@ -42,20 +46,29 @@ def dispatched(calls: Calls, table: CallTable, observed: Collection[str]) -> dic
     """
     rows = np.flatnonzero((table.host_row >= 0) & ~table.inner)
     host_rows = _dispatching_rows(calls, observed)[table.host_row[rows]]
+    enclosed = _enclosed(calls, observed)[host_rows]
     found: dict[tuple[str, Phase], Dispatched] = {}
     seen: set[int] = set()
-    for row, host_row in zip(rows.tolist(), host_rows.tolist(), strict=True):
+    for row, host_row, inside in zip(rows.tolist(), host_rows.tolist(), enclosed.tolist(), strict=True):
         name = calls.trace.names[int(calls.host.name[host_row])]
         one = found.setdefault((in_place(name), Phase(str(table.phase.at(row)))), Dispatched())
-        operator = str(table.operator.at(row))
         delegated = host_row != int(table.host_row[row])
         one.calls += not (delegated and host_row in seen)
         seen.add(host_row)
-        one.operator_class = OperatorClass(str(table.operator_class.at(row)))
-        one.operators[operator] += 1
-        flops = int(table.costs["flops"][row])
-        one.flops = None if one.flops is None or flops < 0 else one.flops + flops
+        one.operators[str(table.operator.at(row))] += 1
+        kind = table.operator_class.at(row)
+        one.enclosed_copies += inside and kind == OperatorClass.DATA_MOVEMENT
+        if kind == OperatorClass.TENSOR_CONTRACTION:
+            one.contracts = True
+            flops = int(table.costs["flops"][row])
+            one.contraction_flops = (
+                None if one.contraction_flops is None or flops < 0 else one.contraction_flops + flops
+            )
     return found
+
+
+def _sum(total: int | None, flops: int) -> int | None:
+    return None if total is None or flops < 0 else total + flops
 
 
 def inner_copies(calls: Calls, table: CallTable) -> Counter[tuple[str, Phase]]:
@@ -69,24 +82,28 @@ def inner_copies(calls: Calls, table: CallTable) -> Counter[tuple[str, Phase]]:
     return found
 
 
-def _dispatching_rows(calls: Calls, observed: Collection[str]) -> Int64:
-    """For each host row the outermost observed operator that delegates to it without another class between."""
+def _named(calls: Calls, observed: Collection[str]) -> Bool:
+    """Which host rows are of an operator that was observed."""
     names = np.array([name in observed for name in calls.trace.names], dtype=bool)
-    hands_on = names & calls.operators.delegates & calls.operators.computes
-    parents, host_names = calls.host.parent, calls.host.name
-    classes = _class_numbers(calls)
-    found = np.arange(len(parents), dtype=np.int64)
-    at = parents.copy()
-    while (inside := at >= 0).any():
-        above = np.where(inside, at, 0)
-        delegates: Bool = inside & hands_on[host_names[above]] & (classes[host_names[above]] == classes[host_names])
-        found = np.where(delegates, above, found)
-        # Only an operator that computes, or one that merely dispatches, lies between the two.
-        at = np.where(inside, parents[above], -1)
+    found: Bool = names[calls.host.name]
     return found
 
 
-def _class_numbers(calls: Calls) -> Int64:
-    """The class of each name as a number; -1 for those that do not compute."""
-    numbers = {kind: number for number, kind in enumerate(OperatorClass)}
-    return np.array([-1 if kind is None else numbers[kind] for kind in calls.operators.kinds], dtype=np.int64)
+def _dispatching_rows(calls: Calls, observed: Collection[str]) -> Int64:
+    """For each host row the outermost observed operator around it that delegates; itself where there is none."""
+    hands_on = _named(calls, observed) & (calls.operators.delegates & calls.operators.computes)[calls.host.name]
+    parents = calls.host.parent
+    nearest = np.append(nearest_above(hands_on, parents), -1)
+    around = nearest[parents]  # of row -1 there is none
+    found = np.arange(len(parents), dtype=np.int64)
+    while (further := around >= 0).any():
+        found = np.where(further, around, found)
+        around = np.where(further, nearest[parents[np.maximum(around, 0)]], -1)
+    return found
+
+
+def _enclosed(calls: Calls, observed: Collection[str]) -> Bool:
+    """Whether an operator that was observed lies around each host row."""
+    parents = calls.host.parent
+    around = nearest_above(_named(calls, observed), parents)
+    return np.asarray((parents >= 0) & (around[parents] >= 0), dtype=bool)

@@ -9,7 +9,7 @@ from opanatomy.calls import Calls
 from opanatomy.checks.causes import Key, cause_of
 from opanatomy.checks.dispatched import Dispatched, dispatched, in_place, inner_copies
 from opanatomy.classification import classify_operator
-from opanatomy.model import Capture, Check, Difference, ObservedCount, OperatorClass
+from opanatomy.model import Capture, Check, Difference, ObservedCount
 from opanatomy.tables import CallTable
 
 OBSERVER = "a dispatch mode in the warm-up"
@@ -69,13 +69,14 @@ def _check_calls(ours: Mapping[Key, Dispatched], observed: Mapping[Key, _Observe
     differences = []
     mine = {key: one.calls for key, one in ours.items()}
     seen = {key: one.calls for key, one in observed.items()}
+    enclosed = {key: one.enclosed_copies for key, one in ours.items()}
     keys = sorted({*mine, *seen})
     for key in keys:
         if mine.get(key, 0) != seen.get(key, 0):
             differences.append(
                 Difference(
                     operator=key[0], phase=key[1], ours=mine.get(key, 0), other=seen.get(key, 0),
-                    cause=cause_of(key, mine, seen, inner),
+                    cause=cause_of(key, mine, seen, inner, enclosed),
                 )
             )  # fmt: skip
     return Check(
@@ -88,21 +89,19 @@ def _check_calls(ours: Mapping[Key, Dispatched], observed: Mapping[Key, _Observe
 
 
 def _check_flops(ours: Mapping[Key, Dispatched], observed: Mapping[Key, _Observed]) -> Check:
-    contractions = {key: one for key, one in ours.items() if one.operator_class is OperatorClass.TENSOR_CONTRACTION}
-    counted = {key for key, one in observed.items() if one.sources or key in contractions}
+    keys = sorted(
+        {*(key for key, one in ours.items() if one.contracts), *(k for k, one in observed.items() if one.sources)}
+    )
     differences, uncounted = [], set()
-    keys = sorted({*contractions, *counted})
-    compared = 0
     for key in keys:
-        mine = contractions[key].flops if key in contractions else 0
+        mine = ours[key].contraction_flops if key in ours else 0
         seen = observed[key].flops if key in observed else 0
         if seen is None:
             uncounted.add(key[0])
-            continue
-        compared += 1
-        if mine != seen:
+        elif mine != seen:
             evidence = None if mine is not None else "a call of it has no cost here"
             differences.append(Difference(operator=key[0], phase=key[1], ours=mine, other=seen, evidence=evidence))
+    compared = sum(1 for key in keys if key not in observed or observed[key].flops is not None)
     return Check(
         quantity="contraction FLOPs", source=_sources(observed), unit="FLOPs",
         compared=compared, equal=compared - len(differences), differences=tuple(differences),
