@@ -244,9 +244,9 @@ _BY_HAND: dict[str, Callable[..., int | None]] = dict(
     _with_forms(
         {
             _summed: """affine_grid_generator mv dot vdot _int_mm linear mkldnn_linear _sparse_mm _scaled_mm_v2
-                _weight_int8pack_mm _weight_int4pack_mm _weight_int4pack_mm_for_cpu _weight_int4pack_mm_with_scales_and_zeros
-                _dyn_quant_matmul_4bit quantized::linear quantized::linear_dynamic
-                _mixed_dtypes_linear fbgemm_linear_int8_weight fbgemm_linear_fp16_weight
+                _weight_int8pack_mm _weight_int4pack_mm _weight_int4pack_mm_for_cpu _dyn_quant_matmul_4bit
+                _weight_int4pack_mm_with_scales_and_zeros _mixed_dtypes_linear quantized::linear
+                quantized::linear_dynamic fbgemm_linear_int8_weight fbgemm_linear_fp16_weight
                 fbgemm_linear_int8_weight_fp32_activation fbgemm_linear_fp16_weight_fp32_activation""",
             _added: "addmv addmv_ _addmm_activation addmm_ baddbmm_ _sparse_addmm sparse_sampled_addmm sspaddmm",
             _added_batches: "addbmm addbmm_",

@@ -1,13 +1,16 @@
 """Why the calls of a profiled step can differ from those that a dispatch mode saw: the causes that are known.
 
-What they do not account for stays a difference; none of them explains a contraction.
+What they do not account for stays a difference. A contraction is explained by nothing but torch's own other path, and
+then only if all contractions of the phase together are equal.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
+from opanatomy.checks.dispatched import Dispatched
 from opanatomy.model import Phase
 
 Key = tuple[str, Phase]
@@ -16,41 +19,95 @@ FIRST_STEP: Final = "made once, in the first step, which is the one that was wat
 KEPT_COPY: Final = "autograd keeps a copy of what an operator overwrites, inside of that operator's own event"
 ENCLOSED: Final = "copies and fills inside of another operator's event, where the mode does not see"
 NO_IN_PLACE: Final = "autograd does not work in place where a mode watches: it makes zeros in another way"
+FAST_PATH: Final = "torch.nn does not take its fast path where a mode watches: the same products, fused otherwise"
+FORWARD_AD: Final = "forward-mode differentiation, which a mode makes run otherwise"
 
 #: What makes tensors that a first step keeps for later ones (masks, tables); an optimizer's state is also copied.
 _MAKES = ("zeros", "ones", "full", "fill", "zero", "arange", "new_zeros", "new_ones", "new_full", "eye", "tril", "triu")
 _COPIES = ("copy", "clone")
 #: Ways to make zeros; `FunctionsManual.cpp` takes another one where a tensor may be of a subclass (or a mode watches).
 _ZEROS = ("aten::zeros", "aten::zero", "aten::new_zeros", "aten::zeros_like")
+_FAST_PATHS = frozenset({"aten::_transformer_encoder_layer_fwd", "aten::_native_multi_head_attention"})
+#: What only forward-mode differentiation runs.
+_DUAL = ("aten::_make_dual", "aten::_efficientzerotensor", "prims::")
 
 
-def cause_of(
-    key: Key,
-    ours: Mapping[Key, int],
-    seen: Mapping[Key, int],
-    inner_copies: Mapping[Key, int],
-    enclosed_copies: Mapping[Key, int],
-) -> str | None:
-    """Why `ours` and `seen` differ in the calls of an operator in a phase; `None` where nothing known explains it.
+@dataclass(slots=True)
+class Observed:
+    """What the steps made of an operator in a phase. `flops` is `None` where a call has no second formula."""
 
-    `inner_copies` are part of another call, `enclosed_copies` calls of their own inside of another operator's event.
+    calls: int = 0
+    flops: int | None = 0
+    sources: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """Both counts of a run; `traced` and `watched` are the names of all operators in the trace and in the observation.
+
+    `inner_copies` are copies and fills that are part of another call.
     """
+
+    ours: Mapping[Key, Dispatched]
+    observed: Mapping[Key, Observed]
+    inner_copies: Mapping[Key, int] = field(default_factory=dict)
+    traced: frozenset[str] = frozenset()
+    watched: frozenset[str] = frozenset()
+
+    def calls(self, key: Key) -> tuple[int, int]:
+        """The calls of an operator in a phase here and as they were observed."""
+        return (
+            self.ours[key].calls if key in self.ours else 0,
+            self.observed[key].calls if key in self.observed else 0,
+        )
+
+    def flops(self, key: Key) -> tuple[int | None, int | None]:
+        """The FLOPs of the contractions of an operator in a phase here and as they were observed."""
+        return (
+            self.ours[key].contraction_flops if key in self.ours else 0,
+            self.observed[key].flops if key in self.observed else 0,
+        )
+
+    @property
+    def differentiates_forward(self) -> bool:
+        """Whether forward-mode differentiation ran."""
+        return any(name.startswith(_DUAL) for name in self.watched | self.traced)
+
+    def took_fast_path(self, phase: Phase) -> bool:
+        """Whether the trace has a fast path that was not watched, and all products of the phase cost the same."""
+        if not (_FAST_PATHS & self.traced) - self.watched:
+            return False
+        ours = [one.contraction_flops for (_, at), one in self.ours.items() if at is phase]
+        seen = [one.flops for (_, at), one in self.observed.items() if at is phase and one.sources]
+        return None not in ours and None not in seen and sum(filter(None, ours)) == sum(filter(None, seen))
+
+
+def cause_of_calls(key: Key, counts: Counts) -> str | None:
+    """Why the calls of an operator in a phase differ; `None` where nothing known explains it."""
     name, phase = key
-    mine, watched = ours.get(key, 0), seen.get(key, 0)
-    if name in _ZEROS and phase is not Phase.FORWARD and _zeros(ours, phase) == _zeros(seen, phase):
+    mine, watched = counts.calls(key)
+    if counts.took_fast_path(phase):
+        return FAST_PATH
+    if name in _ZEROS and phase is not Phase.FORWARD and _zeros_are_equal(counts, phase):
         return NO_IN_PLACE
     if mine < watched and _base(name).startswith((*_MAKES, *(_COPIES if phase is Phase.OPTIMIZER else ()))):
         return FIRST_STEP
-    if mine < watched and watched - mine == inner_copies.get(key, 0):
+    if mine < watched and watched - mine == counts.inner_copies.get(key, 0):
         return KEPT_COPY
-    if 0 < mine - watched <= enclosed_copies.get(key, 0):
+    if 0 < mine - watched <= counts.ours[key].enclosed_copies:
         return ENCLOSED
     return None
+
+
+def cause_of_flops(key: Key, counts: Counts) -> str | None:
+    """Why the FLOPs of the contractions of an operator in a phase differ; `None` where nothing known explains it."""
+    return FAST_PATH if counts.took_fast_path(key[1]) else None
 
 
 def _base(name: str) -> str:
     return name.partition("::")[2].removeprefix("_foreach_")
 
 
-def _zeros(calls: Mapping[Key, int], phase: Phase) -> int:
-    return sum(calls.get((name, phase), 0) for name in _ZEROS)
+def _zeros_are_equal(counts: Counts, phase: Phase) -> bool:
+    pairs = [counts.calls((name, phase)) for name in _ZEROS]
+    return sum(mine for mine, _ in pairs) == sum(seen for _, seen in pairs)
