@@ -12,7 +12,7 @@ from opanatomy.attribution.apart import Kernels, derived, hooked
 from opanatomy.attribution.attribute import HostTable
 from opanatomy.attribution.ownership import CLASSES
 from opanatomy.attribution.passing import Dispatched, intercepted, transformed, unrun
-from opanatomy.classification.internals import called_by_kernels_of, saves_arguments_only
+from opanatomy.classification.internals import called_by_kernels_of, kernel_begins_with
 from opanatomy.model import Classification, Phase, Signature
 from opanatomy.tables import Bool, Int64
 from opanatomy.trace import Trace
@@ -52,7 +52,7 @@ def owners(
 def _hooked(trace: Trace, host: HostTable, rows: Dispatched, across: Bool) -> Bool:
     kernels = Kernels(
         calls=[called_by_kernels_of(name) for name in trace.names],
-        product=np.array([saves_arguments_only(name) for name in trace.names], dtype=bool),
+        begins=[kernel_begins_with(name) for name in trace.names],
     )
     floating = np.array([*(_saved(one) for one in trace.signatures), True], dtype=bool)[host.signature]
     whole = np.array([*(_whole(one) for one in trace.signatures), True], dtype=bool)[host.signature]

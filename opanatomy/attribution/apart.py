@@ -13,8 +13,6 @@ from opanatomy.attribution.passing import Dispatched, named
 from opanatomy.tables import Bool, Int64
 
 _PRIMAL = re.compile(r"^aten::(?:_fw_primal|_efficientzerotensor)$")
-#: With these the kernels of matrix products begin, on the CPU.
-_BEGINS = re.compile(r"^aten::(?:resolve_conj|expand)$")
 _FILLS = re.compile(r"^aten::(?:zeros|zero_|fill_)$")
 
 
@@ -36,11 +34,14 @@ def derived(rows: Dispatched) -> Bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernels:
-    """What is known of the kernels of each name: which other operators they call (`None`: not known)."""
+    """What is known of the kernels of each name: which other operators they call (`None`: not known).
+
+    `begins` are those of them that a matrix product's kernel calls first; empty for what is none. The gradient of a
+    product needs its arguments only: all that hooks do is before the kernel.
+    """
 
     calls: Sequence[frozenset[str] | None]
-    #: Of matrix products, which save arguments only: hooks run before the kernel.
-    product: Bool
+    begins: Sequence[frozenset[str]]
 
 
 def hooked(rows: Dispatched, kernels: Kernels, numbered: Bool, whole: Bool, across: Bool) -> Bool:
@@ -57,36 +58,34 @@ def hooked(rows: Dispatched, kernels: Kernels, numbered: Bool, whole: Bool, acro
     saves[rows.parent[redispatched(rows.name, rows.parent)]] = False
     below = np.flatnonzero(rows.parent >= 0)
     below = below[saves[rows.parent[below]]]
-    if not len(below):
-        return np.zeros(len(rows.name), dtype=bool)
-    computing = (rows.kind >= 0) | above_any(rows.kind >= 0, rows.parent)
-    below = below[computing[below] & whole[below]]
-    foreign = below[_foreign(rows, kernels, below) | (across | above_any(across, rows.parent))[below]]
     found = np.zeros(len(rows.name), dtype=bool)
-    found[foreign] = True
-    found[_before_products(rows, kernels, below, foreign)] = True
+    if len(below):
+        computing = (rows.kind >= 0) | above_any(rows.kind >= 0, rows.parent)
+        crossing = across | above_any(across, rows.parent)
+        foreign = ~_called(rows, kernels.calls, below) | crossing[below]
+        own = computing & whole
+        found[below[foreign & own[below]]] = True
+        found[below[_before_kernel(rows, kernels, below, found) & own[below]]] = True
     return found
 
 
-def _foreign(rows: Dispatched, kernels: Kernels, below: Int64) -> Bool:
-    """Whether each row has a name that the kernels of the operator directly above it never call."""
+def _called(rows: Dispatched, known: Sequence[frozenset[str] | None], below: Int64) -> Bool:
+    """Whether each row has one of the names that are known for the operator directly above it."""
     pairs = rows.name[rows.parent[below]] * len(rows.names) + rows.name[below]
     distinct, place = np.unique(pairs, return_inverse=True)
-    foreign = [
-        rows.names[pair % len(rows.names)] not in (kernels.calls[pair // len(rows.names)] or ())
-        for pair in distinct.tolist()
+    called = [
+        rows.names[pair % len(rows.names)] in (known[pair // len(rows.names)] or ()) for pair in distinct.tolist()
     ]
-    return np.array(foreign, dtype=bool)[place]
+    return np.array(called, dtype=bool)[place]
 
 
-def _before_products(rows: Dispatched, kernels: Kernels, below: Int64, foreign: Int64) -> Int64:
-    """Of the rows `below` those that ran before a product's kernel: before a row of a hook, or before it began."""
-    last = np.full(len(rows.name), -1, dtype=np.int64)
-    np.maximum.at(last, rows.parent[foreign], foreign)
-    begins = np.flatnonzero(named(rows, _BEGINS) & (rows.parent >= 0))
-    first = np.full(len(rows.name), len(rows.name), dtype=np.int64)
-    np.minimum.at(first, rows.parent[begins], begins)
-    has_begun = first < len(rows.name)
-    limit = np.maximum(last, np.where(has_begun, first, -1))
+def _before_kernel(rows: Dispatched, kernels: Kernels, below: Int64, foreign: Bool) -> Bool:
+    """Whether each of the rows `below` ran before a product's kernel: before a row of a hook, or before it began."""
+    products = np.array([bool(begins) for begins in kernels.begins], dtype=bool)
     above = rows.parent[below]
-    return below[kernels.product[rows.name[above]] & (below < limit[above]) & ~named(rows, _FILLS)[below]]
+    limit = np.full(len(rows.name), -1, dtype=np.int64)
+    begun = below[_called(rows, kernels.begins, below)][::-1]
+    limit[rows.parent[begun]] = begun
+    np.maximum.at(limit, above[foreign[below]], below[foreign[below]])
+    before: Bool = products[rows.name[above]] & (below < limit[above]) & ~named(rows, _FILLS)[below]
+    return before

@@ -111,7 +111,7 @@ _NORMALIZATION = """
     mse_loss smooth_l1_loss huber_loss soft_margin_loss multi_margin_loss binary_cross_entropy
     binary_cross_entropy_with_logits nll_loss_forward nll_loss_backward nll_loss2d_forward nll_loss2d_backward
     multilabel_margin_loss_forward multilabel_margin_loss_backward _ctc_loss _cudnn_ctc_loss miopen_ctc_loss
-    avg_pool1d avg_pool2d avg_pool3d _adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_avg_pool3d_backward
+    avg_pool2d avg_pool3d _adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_avg_pool3d_backward
     adaptive_max_pool2d adaptive_max_pool3d max_pool2d_with_indices max_pool3d_with_indices max_pool2d_backward
     fractional_max_pool2d fractional_max_pool3d mkldnn_adaptive_avg_pool2d mkldnn_max_pool2d mkldnn_max_pool3d
     quantized_max_pool1d quantized_max_pool2d quantized_max_pool3d
@@ -125,7 +125,7 @@ _NORMALIZATION_THROUGH = """
     pairwise_distance cosine_similarity cumulative_trapezoid trapezoid trapz vander linalg_vander
     cumprod_backward cross_entropy_loss nll_loss nll_loss2d nll_loss_nd ctc_loss kl_div l1_loss poisson_nll_loss
     cosine_embedding_loss hinge_embedding_loss margin_ranking_loss triplet_margin_loss multilabel_margin_loss
-    adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool1d max_pool1d
+    avg_pool1d adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool1d max_pool1d
     max_pool1d_with_indices max_pool2d max_pool3d _choose_qparams_per_tensor choose_qparams_optimized
     fused_moving_avg_obs_fake_quant
 """

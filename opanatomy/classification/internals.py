@@ -12,17 +12,17 @@ _KERNELS: tuple[tuple[str, str], ...] = (
     ("mm bmm addmm baddbmm addmv mv dot vdot", f"{_COPIES} resolve_conj mul_ addmm_ addmv_ dot"),
     ("tanh sigmoid exp expm1 log log1p log2 sqrt rsqrt sin cos erf reciprocal gelu silu mish softplus elu leaky_relu", ""),
     ("relu hardtanh hardswish hardsigmoid log_sigmoid_forward _prelu_kernel", "clamp_min clamp"),
-    ("mul div", "mul div clone copy_"),
-    ("pow", "pow copy_"),
-    ("abs", "abs copy_ clone"),
-    ("nll_loss_forward nll_loss2d_forward", "copy_ contiguous clone fill_ zero_"),
-    ("_softmax _log_softmax", "copy_ clone contiguous"),
-    ("native_layer_norm native_group_norm", "copy_ clone contiguous zeros"),
-    ("native_batch_norm _native_batch_norm_legit cudnn_batch_norm miopen_batch_norm", "copy_ clone contiguous zeros zero_"),
+    ("mul div", "mul div"),
+    ("pow", "pow copy_ fill_"),
+    ("abs", "abs"),
+    ("nll_loss_forward nll_loss2d_forward", "contiguous"),
+    ("_softmax _log_softmax", "contiguous"),
+    ("native_layer_norm native_group_norm", "contiguous zeros"),
+    ("native_batch_norm _native_batch_norm_legit cudnn_batch_norm miopen_batch_norm", "contiguous zeros zero_"),
     (
         "_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention"
         " _scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention",
-        f"{_COPIES} constant_pad_nd pad _flash_attention_forward _efficient_attention_forward _cudnn_attention_forward",
+        "contiguous zeros constant_pad_nd pad _flash_attention_forward _efficient_attention_forward _cudnn_attention_forward",
     ),
 )  # fmt: skip
 
@@ -31,7 +31,11 @@ _CALLS = {
     for names, called_names in _KERNELS
     for name in names.split()
 }
-_PRODUCTS = frozenset(f"aten::{name}" for name in _KERNELS[0][0].split())
+#: What the kernels of matrix products begin with, on the CPU: the result is looked at, what is added spread over it.
+_BEGINS = {
+    **dict.fromkeys(("aten::mm", "aten::bmm"), frozenset({"aten::resolve_conj"})),
+    **dict.fromkeys(("aten::addmm", "aten::baddbmm"), frozenset({"aten::expand"})),
+}
 
 
 def called_by_kernels_of(name: str) -> frozenset[str] | None:
@@ -39,6 +43,6 @@ def called_by_kernels_of(name: str) -> frozenset[str] | None:
     return _CALLS.get(name)
 
 
-def saves_arguments_only(name: str) -> bool:
-    """Whether `name` is a matrix product whose gradient needs no result of it."""
-    return name in _PRODUCTS
+def kernel_begins_with(name: str) -> frozenset[str]:
+    """The operators that the kernel of the matrix product `name` calls first; none for another operator."""
+    return _BEGINS.get(name, frozenset())
