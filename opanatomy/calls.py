@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from opanatomy.attribution import Attribution, own
+from opanatomy.attribution import Attribution
 from opanatomy.attribution.linking import LINKS, OUTSIDE
 from opanatomy.attribution.nesting import nearest_above
 from opanatomy.classification import classify_kernel, classify_operator
 from opanatomy.cost import cost, has_formula
 from opanatomy.evidence import element_type, wants_element_type, with_element_type
 from opanatomy.model import ACROSS, ITEM_SIZE, MODULE_RANGE, PHASE_RANGE, Classification, Cost, OperatorClass, Signature
+from opanatomy.owners import owners
 from opanatomy.pieces import exchanged
 from opanatomy.tables import Bool, CallTable, Int64, PieceTable, Text, joined, text_column, text_of
 from opanatomy.trace import Trace
@@ -55,10 +56,8 @@ class Calls:
             [classify_kernel(name) if used else DISPATCHING for name, used in zip(trace.names, on_device, strict=True)]
         )
         self.time_ns, self.pieces = self._device_time()
-        works = (self.pieces > 0).tolist() if trace.on_device else None
-        computes = self.operators.computes[self.host.name]
-        delegates = self.operators.delegates[self.host.name]
-        self.owner = own(self.host.name, self.host.parent, computes.tolist(), delegates.tolist(), works)
+        works = self.pieces > 0 if trace.on_device else None
+        self.owner = owners(trace, self.host, self.operators.found, works, self._launching(self._across()))
         if trace.on_device:
             self.operators = self._by_kernels(self.operators)
         self._costs: dict[tuple[int, int, str | None], Cost | None] = {}
@@ -144,11 +143,21 @@ class Calls:
     def _rules(self, owner: Int64) -> Text:
         """The rule that classed each call, and whether its work crosses the link to the host."""
         rules, crosses = self.operators.rules, np.zeros(len(self.host.name), dtype=bool)
-        across = np.array([_ACROSS.match(name) is not None for name in self.trace.names], dtype=bool)
         callers = self._of_work(self.owner)
-        crosses[callers[(callers >= 0) & across[self.work.name]]] = True
+        crosses[callers[(callers >= 0) & self._across()]] = True
         places = self.host.name[owner] + len(rules) * crosses[owner]
         return text_of([*rules, *(f"{rule}{ACROSS}" for rule in rules)], places)
+
+    def _across(self) -> Bool:
+        """Which pieces of device work are copies between host and device."""
+        across: Bool = np.array([_ACROSS.match(name) is not None for name in self.trace.names], dtype=bool)
+        return across[self.work.name]
+
+    def _launching(self, pieces: Bool) -> Bool:
+        """Which host rows launched any of these pieces of device work."""
+        launching = np.zeros(len(self.host.name), dtype=bool)
+        launching[self.work.host[pieces & (self.work.host >= 0)]] = True
+        return launching
 
     def _costs_of(self, owner: Int64, inner: Bool) -> tuple[Bool, dict[str, Int64]]:
         """What each call costs, looked at once for each name and signature; 0 for what is inside a costed one."""
@@ -320,7 +329,6 @@ class _Lookup:
     def __init__(self, found: list[Classification]) -> None:
         self.found = found
         self.computes = np.array([one.operator_class is not None for one in found], dtype=bool)
-        self.delegates = np.array([one.delegates for one in found], dtype=bool)
         self.kinds = [one.operator_class for one in found]
         self.classes = [str(one.operator_class or OperatorClass.UNKNOWN) for one in found]
         self.rules = [one.rule for one in found]

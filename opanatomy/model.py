@@ -154,8 +154,9 @@ class Classification:
     """What a name was classed as, and the rule that decided.
 
     `operator_class` is `None` for an operator that does no work of its own: composite, view, allocation, autograd
-    node. `delegates` marks an operator that computes only where no operator below it does (`aten::convolution_backward`
-    launches its own kernels in one release and calls `aten::cudnn_convolution_backward_weight` in another).
+    node. `delegates` marks an operator that computes only where no operator below it can do its work (`aten::_convolution`
+    calls `aten::mkldnn_convolution`, but runs a transposed convolution itself), `composite` one of those that never
+    has a kernel: it is what it calls, be that copies alone (`aten::matrix_power` of exponent 1).
     `contains` names the other classes inside a fused operator.
     """
 
@@ -163,6 +164,7 @@ class Classification:
     rule: str
     delegates: bool = False
     contains: tuple[OperatorClass, ...] = ()
+    composite: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from opanatomy.attribution import Attribution, attribute, own
+from opanatomy.attribution import Attribution, Candidates, attribute, own
 from opanatomy.attribution.linking import GRAPH, LINKED, NO_LAUNCH, OUTSIDE
 from opanatomy.model import Phase
+from opanatomy.tables import Int64
 from opanatomy.trace import Trace, read_trace
 from tests.handmade import HandMade, training_step
 
@@ -168,6 +169,17 @@ def test_threads_with_names_do_not_mix(tmp_path: Path) -> None:
     assert len(trace.threads) == 2
 
 
+def candidates(
+    names: Int64, parents: Int64, kinds: list[int], delegates: list[int], works: list[int] | None = None
+) -> Candidates:
+    """Rows of which nothing is known but their class (a place in `OperatorClass`, -1: none) and what is given."""
+    nothing = np.zeros(len(names), dtype=bool)
+    return Candidates(
+        name=names, parent=parents, kind=np.array(kinds), delegates=np.array(delegates, dtype=bool), composite=nothing,
+        passes=nothing, apart=nothing, works=None if works is None else np.array(works, dtype=bool),
+    )  # fmt: skip
+
+
 PARENTS = np.array([-1, 0, 1, 0, 3])
 NAMES = np.arange(5)
 
@@ -187,15 +199,15 @@ NAMES = np.arange(5)
     ],
 )
 def test_ownership(computes: list[int], delegates: list[int], works: list[int] | None, owner: list[int]) -> None:
-    as_bools = None if works is None else list(map(bool, works))
-    assert own(NAMES, PARENTS, list(map(bool, computes)), list(map(bool, delegates)), as_bools).tolist() == owner
+    rows = candidates(NAMES, PARENTS, [0 if one else -1 for one in computes], delegates, works)
+    assert own(rows).tolist() == owner
 
 
 def test_an_operator_hands_over_to_another_overload_of_its_name() -> None:
     """Autocast: `aten::mm` of float32 > casts, `aten::mm` of bfloat16 > copy."""
     names = np.array([7, 3, 7, 3])
     parents = np.array([-1, 0, 0, 2])
-    assert own(names, parents, [True] * 4, [False] * 4).tolist() == [-1, 1, 2, 2]
+    assert own(candidates(names, parents, [0, 3, 0, 3], [0] * 4)).tolist() == [-1, 1, 2, 2]
 
 
 def test_work_left_over_from_before_the_trace(tmp_path: Path) -> None:

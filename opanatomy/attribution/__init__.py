@@ -1,6 +1,6 @@
 """Stage 3: device work -> operator call -> phase -> module, the step window and the ledger."""
 
 from opanatomy.attribution.attribute import Attribution, attribute
-from opanatomy.attribution.ownership import own
+from opanatomy.attribution.ownership import Candidates, own
 
-__all__ = ["Attribution", "attribute", "own"]
+__all__ = ["Attribution", "Candidates", "attribute", "own"]

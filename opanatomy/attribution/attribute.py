@@ -26,6 +26,7 @@ class HostTable:
     self_ns: Int64
     signature: Int64
     annotation: Int64
+    sequence: Int64
     parent: Int64
     phase: Sequence[Phase]
     module: Sequence[str | None]
@@ -77,7 +78,7 @@ def attribute(names: Sequence[str], host: HostEvents, launches: Launches, work: 
     table = HostTable(
         name=host.name[order], thread=thread, start_ns=start, duration_ns=duration,
         self_ns=self_times(parent, start, duration), signature=host.signature[order],
-        annotation=host.annotation[order], parent=parent,
+        annotation=rows.annotation, sequence=rows.sequence, parent=parent,
         phase=placed.phase, module=placed.module, in_window=(start >= window[0]) & (start <= window[1]),
     )  # fmt: skip
     work_table = _work_table(work, links, placed, window, bool(steps))

@@ -2,51 +2,88 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from opanatomy.attribution.nesting import nearest_above
+from opanatomy.model import OperatorClass
 from opanatomy.tables import Bool, Int64
 
+#: A class in a column is its place here; -1 is an operator that does no work of its own.
+CLASSES = tuple(OperatorClass)
+_CONTRACTION, _MOVEMENT = (CLASSES.index(one) for one in (OperatorClass.TENSOR_CONTRACTION, OperatorClass.DATA_MOVEMENT))
 
-def own(
-    names: Int64,
-    parents: Int64,
-    computes: Sequence[bool],
-    delegates: Sequence[bool],
-    works: Sequence[bool] | None = None,
-) -> Int64:
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidates:
+    """The host events as ownership sees them, in the order of `nesting.order_of`: parents before their children.
+
+    `delegates` and `composite` are those of the name's `Classification`. `passes` are those known to do no work
+    themselves, whatever their name (`attribution.passing`), `apart` those that are no part of the operator around them
+    (`attribution.apart`). `works` are those that launched device work; `None` on the CPU, where that is not recorded.
+    """
+
+    name: Int64
+    parent: Int64
+    kind: Int64
+    delegates: Bool
+    composite: Bool
+    passes: Bool
+    apart: Bool
+    works: Bool | None = None
+
+
+def own(rows: Candidates) -> Int64:
     """For each host event the row of the call it is part of, -1 for those that only dispatch.
 
     The outermost operator that computes owns all that runs below it: a copy inside `aten::addmm` is part of the
-    addmm. An operator that `delegates` owns only where it works itself: it launched device work (`works`, known on an
-    accelerator), or nothing below it computes (all that can be known on the CPU). One that directly calls another
-    overload of its own name hands over to it: under autocast `aten::mm` of float32 casts, then calls `aten::mm` of
-    bfloat16. Rows are in the order of `nesting.order_of`, so parents come before their children.
+    addmm. An operator that `delegates` owns only where it works itself: on an accelerator where it launched device
+    work, on the CPU where nothing below it can do its work (`_carried`). One that directly calls another overload of
+    its own name hands over to it: under autocast `aten::mm` of float32 casts, then calls `aten::mm` of bfloat16.
     """
-    own_work = np.asarray(computes, dtype=bool)
-    idle = _above(own_work, parents) if works is None else ~np.asarray(works, dtype=bool)
-    hands_on = _repeated(names, parents) | (np.asarray(delegates, dtype=bool) & idle)
-    can = own_work & ~hands_on
+    parents = np.where(rows.apart, -1, rows.parent)
+    idle = _carried(rows, parents) if rows.works is None else ~rows.works
+    can = (rows.kind >= 0) & ~(rows.passes | _repeated(rows.name, parents) | (rows.delegates & idle))
     above = np.where(parents >= 0, nearest_above(can, parents)[parents], -1)
     return nearest_above(can & (above < 0), parents)
 
 
-def _above(marked: Bool, parents: Int64) -> Bool:
+def _carried(rows: Candidates, parents: Int64) -> Bool:
+    """Whether something below each row can do the work that its name stands for.
+
+    Only a contraction does that of a contraction, and no copy, fill or allocation that of anything but data movement:
+    `aten::_convolution` of a transposed convolution on the CPU runs a kernel without an event of its own beside the
+    copies that have one. A `composite` is what it calls, whatever that is.
+    """
+    anything = above_any(rows.kind >= 0, parents)
+    arithmetic = above_any((rows.kind >= 0) & (rows.kind != _MOVEMENT), parents)
+    product = above_any(rows.kind == _CONTRACTION, parents)
+    needed = np.where(rows.kind == _CONTRACTION, product, np.where(rows.kind == _MOVEMENT, anything, arithmetic))
+    carried: Bool = np.where(rows.composite, anything, needed)
+    return carried
+
+
+def above_any(marked: Bool, parents: Int64) -> Bool:
     """Whether a marked row is anywhere below each row."""
-    found = [False] * len(parents)
-    below = marked.tolist()
-    for row, parent in reversed(list(enumerate(parents.tolist()))):
-        if parent >= 0 and (found[row] or below[row]):
-            found[parent] = True
-    return np.array(found, dtype=bool)
+    found = np.zeros(len(parents), dtype=bool)
+    level = parents[marked]
+    while len(level):
+        level = np.unique(level[level >= 0])
+        level = level[~found[level]]
+        found[level] = True
+        level = parents[level]
+    return found
 
 
 def _repeated(names: Int64, parents: Int64) -> Bool:
     """Whether a direct child of each row has its name."""
     repeated = np.zeros(len(parents), dtype=bool)
-    children = np.flatnonzero(parents >= 0)
-    same = children[names[children] == names[parents[children]]]
-    repeated[parents[same]] = True
+    repeated[parents[redispatched(names, parents)]] = True
     return repeated
+
+
+def redispatched(names: Int64, parents: Int64) -> Int64:
+    """The rows that have the name of the row they are directly below."""
+    children = np.flatnonzero(parents >= 0)
+    return children[names[children] == names[parents[children]]]

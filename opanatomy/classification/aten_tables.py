@@ -2,7 +2,8 @@
 
 In-place (`add_`), `_foreach_add`, `special_expm1`, `view_copy` and `tanh_backward` follow the name they are made of
 where they are not listed themselves. "Through" marks a composite that always computes, but by calling operators that do
-(`delegates`): it owns the work only where nothing below it is recorded as computing.
+(`delegates`): it owns the work only where nothing below it is recorded that can do it.
+"Composed" is through what it calls whatever that is, copies alone for some arguments.
 """
 
 from __future__ import annotations
@@ -48,13 +49,18 @@ _CONTRACTION = """
 """
 
 _CONTRACTION_THROUGH = """
-    matmul linear chain_matmul bilinear tensordot inner linalg_matmul linalg_multi_dot linalg_vecdot
-    linalg_matrix_power matrix_power smm _sparse_mm _euclidean_dist cov corrcoef affine_grid_generator
-    affine_grid_generator_backward mkldnn_linear_backward conv1d conv2d conv3d conv_transpose1d conv_transpose2d
+    matmul linear bilinear linalg_matmul linalg_multi_dot smm _sparse_mm _euclidean_dist cov corrcoef
+    mkldnn_linear_backward conv1d conv2d conv3d conv_transpose1d conv_transpose2d
     conv_transpose3d convolution _convolution _convolution_mode _convolution_nogroup _convolution_double_backward
     thnn_conv2d slow_conv3d thnn_conv3d thnn_conv_depthwise2d conv_tbc_backward cudnn_convolution_backward
     cudnn_convolution_transpose_backward miopen_convolution_backward miopen_convolution_transpose_backward
     miopen_depthwise_convolution_backward mkldnn_convolution_backward
+"""
+
+# Of products and sums, or of no product at all where a size or an exponent is 1.
+_CONTRACTION_COMPOSITE = """
+    tensordot inner linalg_vecdot chain_matmul linalg_matrix_power matrix_power affine_grid_generator
+    affine_grid_generator_backward
 """
 
 _CONTRACTION_EPILOGUE = """
@@ -105,7 +111,7 @@ _NORMALIZATION = """
     mse_loss smooth_l1_loss huber_loss soft_margin_loss multi_margin_loss binary_cross_entropy
     binary_cross_entropy_with_logits nll_loss_forward nll_loss_backward nll_loss2d_forward nll_loss2d_backward
     multilabel_margin_loss_forward multilabel_margin_loss_backward _ctc_loss _cudnn_ctc_loss miopen_ctc_loss
-    avg_pool1d avg_pool2d avg_pool3d _adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_avg_pool3d_backward
+    avg_pool2d avg_pool3d _adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_avg_pool3d_backward
     adaptive_max_pool2d adaptive_max_pool3d max_pool2d_with_indices max_pool3d_with_indices max_pool2d_backward
     fractional_max_pool2d fractional_max_pool3d mkldnn_adaptive_avg_pool2d mkldnn_max_pool2d mkldnn_max_pool3d
     quantized_max_pool1d quantized_max_pool2d quantized_max_pool3d
@@ -114,15 +120,19 @@ _NORMALIZATION = """
 """
 
 _NORMALIZATION_THROUGH = """
-    softmax log_softmax special_logsumexp layer_norm group_norm instance_norm batch_norm _batch_norm_impl_index
-    _batch_norm_impl_index_backward rms_norm _fused_rms_norm _weight_norm _weight_norm_differentiable_backward
+    softmax log_softmax special_logsumexp layer_norm group_norm rms_norm _fused_rms_norm _weight_norm _weight_norm_differentiable_backward
     norm_except_dim linalg_norm linalg_matrix_norm frobenius_norm nuclear_norm nanmean _cdist_forward cdist pdist
     pairwise_distance cosine_similarity cumulative_trapezoid trapezoid trapz vander linalg_vander
     cumprod_backward cross_entropy_loss nll_loss nll_loss2d nll_loss_nd ctc_loss kl_div l1_loss poisson_nll_loss
     cosine_embedding_loss hinge_embedding_loss margin_ranking_loss triplet_margin_loss multilabel_margin_loss
-    adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool1d max_pool1d
+    avg_pool1d adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool1d max_pool1d
     max_pool1d_with_indices max_pool2d max_pool3d _choose_qparams_per_tensor choose_qparams_optimized
     fused_moving_avg_obs_fake_quant
+"""
+
+# A copy where the batch is empty.
+_NORMALIZATION_COMPOSITE = """
+    batch_norm instance_norm _batch_norm_impl_index _batch_norm_impl_index_backward
 """
 
 # ------------------------------------------------------------------------------------------------------ element-wise
@@ -182,7 +192,7 @@ _OPTIMIZER = """
 
 _ELEMENTWISE_THROUGH = """
     absolute fix arccos arccosh arcsin arcsinh arctan arctan2 arctanh clip divide true_divide multiply subtract negative
-    square float_power greater greater_equal less less_equal not_equal isclose isfinite isreal diff gradient cross ger
+    square float_power greater greater_equal less less_equal not_equal isclose gradient cross ger
     outer
     kron selu relu6 prelu rrelu log_sigmoid special_digamma special_erf special_erfc special_erfinv special_exp2
     special_expit special_expm1 special_gammainc special_gammaincc special_gammaln special_i0 special_log1p
@@ -194,6 +204,11 @@ _ELEMENTWISE_THROUGH = """
     kaiser_window fake_quantize_per_tensor_affine fake_quantize_per_channel_affine
     fake_quantize_per_tensor_affine_cachemask_backward fake_quantize_per_channel_affine_cachemask_backward
     _saturate_weight_to_fp16
+"""
+
+# A fill or a copy for integers, and for a difference of order 0.
+_ELEMENTWISE_COMPOSITE = """
+    isfinite isreal diff
 """
 
 # ----------------------------------------------------------------------------------------------------- data movement
@@ -264,8 +279,13 @@ _OTHER_THROUGH = """
     fft_ihfftn fft_irfft fft_irfft2 fft_irfftn fft_rfft fft_rfft2 fft_rfftn
     det logdet slogdet inverse pinverse qr svd orgqr lu_solve _lu_with_info matrix_exp matrix_exp_backward
     linalg_cholesky linalg_cond linalg_det linalg_eigh linalg_eigvalsh linalg_inv linalg_ldl_factor linalg_lu_factor
-    linalg_matrix_rank linalg_slogdet linalg_solve linalg_solve_ex linalg_svd linalg_svdvals linalg_tensorinv
+    linalg_slogdet linalg_solve linalg_solve_ex linalg_svd linalg_svdvals linalg_tensorinv
     linalg_tensorsolve _sobol_engine_draw _sobol_engine_ff _sobol_engine_initialize_state _sobol_engine_scramble
+"""
+
+# A fill where a dimension is 0.
+_OTHER_COMPOSITE = """
+    linalg_matrix_rank
 """
 
 # ------------------------------------------------------------------------------------------------ no work of their own
@@ -339,6 +359,7 @@ _SCRIPT = """
 FAMILIES: tuple[Family, ...] = (
     Family("contraction", CONTRACTION, _CONTRACTION),
     Family("contraction through", CONTRACTION, _CONTRACTION_THROUGH, delegates=True),
+    Family("contraction composed", CONTRACTION, _CONTRACTION_COMPOSITE, delegates=True, composite=True),
     Family("contraction with epilogue", CONTRACTION, _CONTRACTION_EPILOGUE, contains=(ELEMENTWISE,)),
     Family("recurrent layer", CONTRACTION, _RECURRENT, contains=(ELEMENTWISE,)),
     Family("recurrent layer through", CONTRACTION, _RECURRENT_THROUGH, delegates=True, contains=(ELEMENTWISE,)),
@@ -346,6 +367,7 @@ FAMILIES: tuple[Family, ...] = (
     Family("attention through", CONTRACTION, _ATTENTION_THROUGH, delegates=True, contains=(NORMALIZATION,)),
     Family("normalization", NORMALIZATION, _NORMALIZATION),
     Family("normalization through", NORMALIZATION, _NORMALIZATION_THROUGH, delegates=True),
+    Family("normalization composed", NORMALIZATION, _NORMALIZATION_COMPOSITE, delegates=True, composite=True),
     Family("elementwise", ELEMENTWISE, _ARITHMETIC),
     Family("activation", ELEMENTWISE, _ACTIVATION),
     Family("interpolation", ELEMENTWISE, _INTERPOLATION),
@@ -353,12 +375,14 @@ FAMILIES: tuple[Family, ...] = (
     Family("quantization", ELEMENTWISE, _QUANTIZATION),
     Family("optimizer", ELEMENTWISE, _OPTIMIZER),
     Family("elementwise through", ELEMENTWISE, _ELEMENTWISE_THROUGH, delegates=True),
+    Family("elementwise composed", ELEMENTWISE, _ELEMENTWISE_COMPOSITE, delegates=True, composite=True),
     Family("copy and fill", MOVEMENT, _COPY),
     Family("indexing", MOVEMENT, _INDEXING),
     Family("layout", MOVEMENT, _LAYOUT),
     Family("movement through", MOVEMENT, _MOVEMENT_THROUGH, delegates=True),
     Family("other", OTHER, _OTHER),
     Family("other through", OTHER, _OTHER_THROUGH, delegates=True),
+    Family("other composed", OTHER, _OTHER_COMPOSITE, delegates=True, composite=True),
     Family("composite", None, _COMPOSITE),
     Family("view", None, _VIEW),
     Family("allocation", None, _ALLOCATION),

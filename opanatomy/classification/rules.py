@@ -30,6 +30,7 @@ class Family:
     names: str
     delegates: bool = False
     contains: tuple[OperatorClass, ...] = ()
+    composite: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,7 @@ class Pattern:
     expression: str
     delegates: bool = False
     contains: tuple[OperatorClass, ...] = ()
+    composite: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +68,9 @@ class RuleBook:
 def answer(source: Family | Pattern, rule: str) -> Classification:
     """The classification that a family or a pattern stands for, decided by `rule`."""
     return Classification(
-        operator_class=source.operator_class, rule=rule, delegates=source.delegates, contains=source.contains
-    )
+        operator_class=source.operator_class, rule=rule, delegates=source.delegates, contains=source.contains,
+        composite=source.composite,
+    )  # fmt: skip
 
 
 def first_match(tables: Iterable[RuleTable], name: str) -> Classification | None:

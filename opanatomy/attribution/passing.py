@@ -1,0 +1,96 @@
+"""Operators whose event is there while their kernel is not: what they stand for ran below them, or never."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from opanatomy.attribution.ownership import CLASSES, above_any, redispatched
+from opanatomy.model import OperatorClass
+from opanatomy.tables import Bool, Int64
+
+#: Python that takes a call's place, as the dispatcher calls it in traces.
+_INTERCEPTS = re.compile(r"^Python(?:DispatchMode|Subclass)$")
+#: What runs where an operator only saves its inputs.
+_SAVES = re.compile(r"^(?:aten::)?detach$|^Python(?:DispatchMode|Subclass)$")
+_CONTRACTION = CLASSES.index(OperatorClass.TENSOR_CONTRACTION)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dispatched:
+    """The host events in nesting order; `kind` as in `Candidates`, `types` numbers the sets of their tensors' types."""
+
+    names: Sequence[str]
+    name: Int64
+    parent: Int64
+    kind: Int64
+    signature: Int64
+    types: Int64
+
+
+def intercepted(rows: Dispatched) -> Bool:
+    """Operators whose call a dispatch mode or a tensor subclass answered: what ran are the operators below that.
+
+    A mode that calls the operator itself has it once more below; one that returns a result it kept (selective
+    checkpointing) has not, and nothing ran. A subclass calls it for its own parts: DTensor for the local shard.
+    """
+    python = named(rows, _INTERCEPTS)
+    found = np.zeros(len(rows.name), dtype=bool)
+    found[rows.parent[python & (rows.parent >= 0)]] = True
+    return found
+
+
+def transformed(rows: Dispatched) -> Bool:
+    """Operators that functorch rewrote: `aten::mm` under vmap is an event for one example, above those for the batch.
+
+    Every call of a function transform passes the dispatcher twice with the same arguments, so that an event has a
+    child of its name and types; under autocast the types differ. No kernel calls such an operator: one that has a
+    contraction of that kind below it, or is of that kind itself with others below it, was rewritten.
+    """
+    again = redispatched(rows.name, rows.parent)
+    again = again[(rows.kind[again] >= 0) & (rows.types[again] == rows.types[rows.parent[again]])]
+    if not len(again):
+        return np.zeros(len(rows.name), dtype=bool)
+    twice = np.zeros(len(rows.name), dtype=bool)
+    twice[again] = True
+    product = above_any(twice & (rows.kind == _CONTRACTION), rows.parent)
+    found: Bool = ((rows.kind == _CONTRACTION) & product) | (twice & above_any(twice, rows.parent))
+    return found
+
+
+def unrun(rows: Dispatched, recomputed: Bool) -> Bool:
+    """Recomputed operators whose kernel never ran: only their inputs were saved.
+
+    Checkpointing without reentry stops recomputing by an exception, raised from the hook that saves the last tensor
+    it needs: before the kernel where that is an input, after it where it is a result. On the CPU a kernel is no event,
+    but where the same operator in forward always ran others below itself, one without them did not get there.
+    """
+    candidates = recomputed & (rows.kind >= 0)
+    if not candidates.any():
+        return candidates
+    deeper = above_any(~named(rows, _SAVES), rows.parent)
+    forward = ~recomputed & (rows.kind >= 0)
+    exact = rows.name * (int(rows.signature.max(initial=-1)) + 2) + rows.signature + 1
+    told = [_always(key, deeper, forward, candidates) for key in (exact, rows.name)]
+    always = np.where(told[0] >= 0, told[0], told[1]) > 0
+    found: Bool = candidates & ~deeper & always
+    return found
+
+
+def _always(key: Int64, deeper: Bool, forward: Bool, wanted: Bool) -> Int64:
+    """For each wanted row 1 where every forward row of its key has others below it, 0 where not, -1 where there is none."""
+    known, place = np.unique(key[forward], return_inverse=True)
+    lacking = np.bincount(place, weights=~deeper[forward], minlength=len(known))
+    found = np.full(len(key), -1, dtype=np.int64)
+    if len(known):
+        at = np.minimum(np.searchsorted(known, key), len(known) - 1)
+        found = np.where(known[at] == key, lacking[at] == 0, -1)
+    return np.where(wanted, found, -1)
+
+
+def named(rows: Dispatched, expression: re.Pattern[str]) -> Bool:
+    matched: Bool = np.array([expression.match(name) is not None for name in rows.names], dtype=bool)
+    return matched[rows.name]

@@ -1,0 +1,85 @@
+"""Which call owns each host event: what names mean joined to how the events nest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from opanatomy.attribution import Candidates, own
+from opanatomy.attribution.apart import Kernels, derived, hooked
+from opanatomy.attribution.attribute import HostTable
+from opanatomy.attribution.ownership import CLASSES
+from opanatomy.attribution.passing import Dispatched, intercepted, transformed, unrun
+from opanatomy.classification.internals import called_by_kernels_of, kernel_begins_with
+from opanatomy.model import Classification, Phase, Signature
+from opanatomy.tables import Bool, Int64
+from opanatomy.trace import Trace
+
+
+def owners(
+    trace: Trace, host: HostTable, operators: Sequence[Classification], works: Bool | None, across: Bool
+) -> Int64:
+    """For each host row the row of the call it is part of, -1 where there is none.
+
+    `operators` has the classification of each name, `works` the rows that launched device work (`None` on the CPU),
+    `across` those that launched a copy between host and device.
+    """
+    places = {kind: place for place, kind in enumerate(CLASSES)}
+    kinds = np.array([places.get(one.operator_class, -1) if one.operator_class else -1 for one in operators])
+    rows = Dispatched(
+        names=trace.names, name=host.name, parent=host.parent, kind=kinds[host.name].astype(np.int64),
+        signature=host.signature, types=_of_signatures([_types(one) for one in trace.signatures])[host.signature],
+    )  # fmt: skip
+    tangents = derived(rows)
+    rows = replace(rows, parent=np.where(tangents, -1, rows.parent))
+    recomputed = np.array([phase is Phase.RECOMPUTE for phase in host.phase], dtype=bool)
+    return own(
+        Candidates(
+            name=rows.name,
+            parent=rows.parent,
+            kind=rows.kind,
+            delegates=_flags(operators, "delegates")[rows.name],
+            composite=_flags(operators, "composite")[rows.name],
+            passes=intercepted(rows) | transformed(rows) | (unrun(rows, recomputed) if works is None else False),
+            apart=_hooked(trace, host, rows, across),
+            works=works,
+        )
+    )
+
+
+def _hooked(trace: Trace, host: HostTable, rows: Dispatched, across: Bool) -> Bool:
+    kernels = Kernels(
+        calls=[called_by_kernels_of(name) for name in trace.names],
+        begins=[kernel_begins_with(name) for name in trace.names],
+    )
+    floating = np.array([*(_saved(one) for one in trace.signatures), True], dtype=bool)[host.signature]
+    whole = np.array([*(_whole(one) for one in trace.signatures), True], dtype=bool)[host.signature]
+    return hooked(rows, kernels, (host.sequence >= 0) & floating, whole, across)
+
+
+def _flags(operators: Sequence[Classification], name: str) -> Bool:
+    return np.array([getattr(one, name) for one in operators], dtype=bool)
+
+
+def _of_signatures(values: Sequence[object]) -> Int64:
+    """A number for each signature, the same for equal values; the last is that of a row without one."""
+    numbers: dict[object, int] = {}
+    return np.array([*(numbers.setdefault(value, len(numbers)) for value in values), -1], dtype=np.int64)
+
+
+def _types(signature: Signature | None) -> frozenset[str | None]:
+    return frozenset(tensor.dtype for tensor in signature.tensors()) if signature else frozenset()
+
+
+def _saved(signature: Signature | None) -> bool:
+    """Whether the first tensor is one that a gradient may be asked for."""
+    tensors = signature.tensors() if signature else ()
+    return not tensors or tensors[0].dtype is None or tensors[0].dtype.startswith(("float", "bfloat", "complex"))
+
+
+def _whole(signature: Signature | None) -> bool:
+    """Whether the first tensor has dimensions."""
+    tensors = signature.tensors() if signature else ()
+    return not tensors or bool(tensors[0].shape)
