@@ -329,6 +329,7 @@ class _Lookup:
     def __init__(self, found: list[Classification]) -> None:
         self.found = found
         self.computes = np.array([one.operator_class is not None for one in found], dtype=bool)
+        self.delegates = np.array([one.delegates or one.composite for one in found], dtype=bool)
         self.kinds = [one.operator_class for one in found]
         self.classes = [str(one.operator_class or OperatorClass.UNKNOWN) for one in found]
         self.rules = [one.rule for one in found]
