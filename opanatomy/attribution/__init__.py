@@ -2,5 +2,6 @@
 
 from opanatomy.attribution.attribute import Attribution, attribute
 from opanatomy.attribution.ownership import own
+from opanatomy.attribution.phase_rules import PhaseRule, phase_rules, phase_rules_of
 
-__all__ = ["Attribution", "attribute", "own"]
+__all__ = ["Attribution", "PhaseRule", "attribute", "own", "phase_rules", "phase_rules_of"]
