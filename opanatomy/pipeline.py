@@ -178,7 +178,8 @@ def _doubts(trace: Trace, attribution: Attribution) -> tuple[str, ...]:
     if launches and not len(trace.work.name):
         doubts.append(f"the trace has {launches:,} launches but no device work: its kernels were not recorded")
     doubts.extend(
-        f"--phase {rule.phase}={rule.pattern.pattern}: no annotation of the trace fits, the rule changes nothing"
+        f"no annotation of the trace has a name in which {rule.pattern.pattern!r} is found: it gives nothing to the"
+        f" phase {rule.phase}"
         for rule in attribution.unused_rules
     )
     for one in attribution.annotated.differences if attribution.annotated else ():

@@ -225,7 +225,8 @@ def test_annotations_of_the_trace_are_a_check(tmp_path: Path, end: int, wrong: i
     check = found.annotated
     assert check is not None
     assert (check.quantity, check.unit, check.compared) == ("annotated phases", "ns", 1 if end == 205 else 2)
+    evidence = "aten::mm as forward 5,000 ns"
     annotated = Difference(
-        operator="annotated as backward", phase=Phase.BACKWARD, ours=0, other=5_000, evidence="aten::mm as forward 5,000 ns"
+        operator="annotated as backward", phase=Phase.BACKWARD, ours=0, other=5_000, evidence=evidence
     )
     assert check.differences == ((annotated,) if wrong else ())

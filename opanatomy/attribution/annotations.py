@@ -79,9 +79,12 @@ def _check(names: Sequence[str], rows: HostRows, timed: Timed, compared: tuple[I
             evidence = _evidence(names, rows.name[timed.row[index[wrong]]], places[wrong], duration[wrong])
             differences.append(
                 Difference(
-                    operator=f"annotated as {PHASES[phase]}", phase=PHASES[phase], ours=annotated - missing,
-                    other=annotated, evidence=evidence,
-                )  # fmt: skip
+                    operator=f"annotated as {PHASES[phase]}",
+                    phase=PHASES[phase],
+                    ours=annotated - missing,
+                    other=annotated,
+                    evidence=evidence,
+                )
             )
     return Check(
         quantity="annotated phases", source="the trace's own annotations", unit="ns", compared=len(phases),
@@ -98,5 +101,3 @@ def _evidence(names: Sequence[str], name: Int64, places: Int64, duration_ns: Int
     most = sorted(spent.items(), key=lambda item: (-item[1], item[0]))
     listed = [f"{names[number]} as {PHASES[place]} {time:,} ns" for (number, place), time in most[:_NAMED]]
     return ", ".join(listed) + (f", {len(most) - _NAMED} more" if len(most) > _NAMED else "")
-
-

@@ -13,7 +13,7 @@ from opanatomy.attribution.names import kinds_of, own_ranges
 from opanatomy.attribution.nesting import order_of, parents_of, self_times
 from opanatomy.attribution.phase_rules import PhaseRule
 from opanatomy.attribution.phases import Placed, Step, place, steps_of
-from opanatomy.attribution.rows import HostRows
+from opanatomy.attribution.rows import HostRows, last_inside
 from opanatomy.model import Check, Phase
 from opanatomy.tables import NO_FLOWS, Bool, DeviceWork, Flows, HostEvents, Int64, Launches
 
@@ -83,6 +83,7 @@ def attribute(
     rows = HostRows(
         name=host.name[order], thread=thread, start_ns=start, end_ns=start + duration, sequence=host.sequence[order],
         forward_thread=host.forward_thread[order], parent=parent, annotation=host.annotation[order],
+        last=last_inside(thread, start, start + duration),
     )  # fmt: skip
     kinds = kinds_of(names, rules)
     placed = place(rows, kinds, flows)

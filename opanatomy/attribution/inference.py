@@ -10,7 +10,7 @@ from opanatomy.attribution.moments import Moments, moments_of
 from opanatomy.attribution.names import NameKinds
 from opanatomy.attribution.nesting import nearest_above
 from opanatomy.attribution.nodes import Nodes
-from opanatomy.attribution.rows import BACKWARD, FORWARD, OPTIMIZER, OTHER, HostRows, above, contains, last_started
+from opanatomy.attribution.rows import BACKWARD, FORWARD, OPTIMIZER, OTHER, HostRows, above, contains
 from opanatomy.tables import Bool, Int64
 
 
@@ -52,6 +52,7 @@ def infer(rows: HostRows, kinds: NameKinds, nodes: Nodes) -> Inference:
         found = _by_time(moments, rows.thread[places], rows.start_ns[places])
         found = np.where(found >= 0, found, FORWARD)
     phase[places] = np.where(found >= 0, found, phase[places])
+    phase[_seeds(rows, kinds, moments) & (nodes.around < 0)] = BACKWARD
     wraps = (marker < 0) & contains(rows, code >= 0)
     return Inference(phase, wraps, moments, bool(differentiated.any()))
 
@@ -66,8 +67,11 @@ def _differentiated(nodes: Nodes) -> Bool:
 def _around_forward(rows: HostRows, kinds: NameKinds, differentiated: Bool, moments: Moments) -> Bool:
     """Events around operators of a forward in which no backward and no update begins; a step is none."""
     is_step = np.array([number is not None for number in kinds.step], dtype=bool)[rows.name]
-    begun, ended = (np.searchsorted(moments.breaks, times) for times in (rows.start_ns, rows.end_ns))
-    return contains(rows, differentiated) & (begun == ended) & ~is_step
+    around = np.flatnonzero(contains(rows, differentiated) & ~is_step)
+    begun, ended = (np.searchsorted(moments.breaks, times[around]) for times in (rows.start_ns, rows.end_ns))
+    found = np.zeros(len(rows.name), dtype=bool)
+    found[around[begun == ended]] = True
+    return found
 
 
 def _by_time(moments: Moments, thread: Int64, time_ns: Int64) -> Int64:
@@ -105,21 +109,19 @@ def _unmarked(
     )
     numbered = (nearest_above((rows.sequence >= 0) | kinds.sharded[rows.name], rows.parent) >= 0)[places]
     aside = _aside(rows, kinds, nodes, differentiated)[places] & ~inside
-    seeds = _seeds(rows, kinds, moments)[places]
     by_backend = _by_last_mark(moments, start)
     helping = kinds.backend[rows.name[places]] & ~np.isin(thread, np.array(list(moments.forward), dtype=np.int64))
     updated = ~before & _after_backward(moments, start)
     return np.select(
         [
             (found == BACKWARD) | ((found == OPTIMIZER) & ~inside),
-            seeds,
             aside,
             found == FORWARD,
             numbered & (before | (after & same_step)),
             helping,
             inside & updated,
         ],
-        [np.where(found >= 0, found, OTHER), BACKWARD, OTHER, FORWARD, FORWARD, by_backend, -1],
+        [np.where(found >= 0, found, OTHER), OTHER, FORWARD, FORWARD, by_backend, -1],
         OTHER,
     )
 
@@ -160,7 +162,7 @@ def _aside(rows: HostRows, kinds: NameKinds, nodes: Nodes, differentiated: Bool)
 def _seeds(rows: HostRows, kinds: NameKinds, moments: Moments) -> Bool:
     """The gradient of ones that a backward starts from: made right before its first node."""
     ones = np.flatnonzero(kinds.ones[rows.name] & (rows.sequence < 0))
-    following = last_started(rows, rows.thread[ones], rows.end_ns[ones] - 1) + 1
+    following = rows.last[ones] + 1
     behind = np.minimum(following, len(rows.name) - 1)
     there = (following < len(rows.name)) & (rows.thread[behind] == rows.thread[ones])
     place = np.searchsorted(moments.nodes, rows.end_ns[ones])

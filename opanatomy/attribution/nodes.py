@@ -63,16 +63,17 @@ def _own_numbers(rows: HostRows, kinds: NameKinds, nodes: Nodes) -> Bool:
     communicates = kinds.communication[rows.name]
     numbered = (rows.sequence >= 0) & (rows.forward_thread == _FORWARD_THREAD) & (nodes.around >= 0) & ~nodes.is_node
     plain = ~communicates & (kinds.dispatched[rows.name] | ~_applied_in_backward(rows, kinds, nodes, numbered))
-    return numbered & plain & ~_differentiated_again(rows, kinds, nodes)[nodes.around]
+    found: Bool = numbered & plain & ~_differentiated_again(rows, kinds, nodes)[nodes.around]
+    return found
 
 
 def _applied_in_backward(rows: HostRows, kinds: NameKinds, nodes: Nodes, numbered: Bool) -> Bool:
     """Which Python functions a node's backward applies for itself: they communicate, are the node's own function, or
     leave the thread's count of numbers as it was."""
-    found = contains(rows, kinds.communication[rows.name])
     functions = np.flatnonzero(numbered & ~kinds.dispatched[rows.name])
     if not len(functions):
-        return found
+        return np.zeros(len(rows.name), dtype=bool)
+    found = contains(rows, kinds.communication[rows.name])
     with_number = np.flatnonzero((rows.sequence >= 0) & ~nodes.is_node)
     following = with_number[np.minimum(np.searchsorted(with_number, functions, side="right"), len(with_number) - 1)]
     found[functions] |= (

@@ -88,7 +88,8 @@ def _distinct(rows: HostRows, among: Int64, numbers: Int64) -> Int64:
     order = among[np.lexsort((rows.sequence[among], rows.thread[among]))]
     thread, sequence = rows.thread[order], rows.sequence[order]
     first = np.append(True, (thread[1:] != thread[:-1]) | (sequence[1:] != sequence[:-1]))
-    return order[first[: len(order)]]
+    one_each: Int64 = order[first[: len(order)]]
+    return one_each
 
 
 def _within_evaluations(rows: HostRows, is_node: Bool, same_node: Int64, found: Int64) -> None:

@@ -29,7 +29,7 @@ def phase_rules(options: Iterable[str]) -> tuple[PhaseRule, ...]:
     return tuple(rules)
 
 
-def phase_rules_of(phases: Mapping[str, object]) -> tuple[PhaseRule, ...]:
+def phase_rules_of(phases: object) -> tuple[PhaseRule, ...]:
     """The rules of a mapping from a phase to a regular expression or several."""
     if not isinstance(phases, Mapping):
         raise UsageError("analyze: phases is no dictionary - give {'forward': REGEX, ...}")
@@ -49,4 +49,4 @@ def _rule(where: str, phase: str, pattern: object) -> PhaseRule:
     try:
         return PhaseRule(Phase(phase), re.compile(text))
     except (re.error, RecursionError, OverflowError) as error:
-        raise UsageError(f"{where}{phase}={text}: no regular expression: {error} - escape what is meant as text") from error
+        raise UsageError(f"{where}{phase}={text}: no regular expression: {error} - escape what is text") from error

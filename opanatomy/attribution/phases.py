@@ -47,8 +47,8 @@ class Placed:
         phases = [self.phase[row] if row >= 0 else Phase.OTHER for row in around.tolist()]
         if self.inference is None or not self.inference.differentiates:
             return phases
-        inside = np.where(around >= 0, self.inference.wraps[around] & ~self.mapped[around], thread >= 0)
-        places = np.flatnonzero(inside)
+        wraps = self.inference.wraps & ~self.mapped
+        places = np.flatnonzero(np.where(around >= 0, wraps[around], thread >= 0))
         at_that_time = self.inference.at(thread[places], time_ns[places])
         for index, code in zip(places.tolist(), at_that_time.tolist(), strict=True):
             phases[index] = PHASES[code]

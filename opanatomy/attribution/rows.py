@@ -30,6 +30,8 @@ class HostRows:
     forward_thread: Int64
     parent: Int64
     annotation: Int64
+    #: The last row that starts on the row's thread before it ends: itself where none starts in it.
+    last: Int64
 
 
 def above(column: Int64, rows: Int64) -> Int64:
@@ -55,10 +57,17 @@ def last_started(rows: HostRows, thread: Int64, time_ns: Int64) -> Int64:
     return found
 
 
+def last_inside(thread: Int64, start_ns: Int64, end_ns: Int64) -> Int64:
+    """`HostRows.last` of events in nesting order."""
+    found = np.arange(len(thread))
+    bounds = np.flatnonzero(np.diff(thread)) + 1
+    for low, high in zip([0, *bounds.tolist()], [*bounds.tolist(), len(thread)], strict=True):
+        found[low:high] = low + np.searchsorted(start_ns[low:high], end_ns[low:high], side="left") - 1
+    return np.maximum(found, np.arange(len(thread)))
+
+
 def contains(rows: HostRows, marked: Bool) -> Bool:
     """Whether a marked row starts on the thread of each row, after it in nesting order and before its end."""
     before = np.append(0, np.cumsum(marked))
-    last = last_started(rows, rows.thread, rows.end_ns - 1)
-    place = np.arange(len(rows.name))
-    found: Bool = before[np.maximum(last, place) + 1] > before[place + 1]
+    found: Bool = before[rows.last + 1] > before[1:]
     return found
