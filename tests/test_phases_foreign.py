@@ -114,6 +114,19 @@ def test_the_backward_of_compiled_code_is_not_run_again(tmp_path: Path) -> None:
     expect_as_named(made, tmp_path)
 
 
+def test_compiled_autograd_is_backward(tmp_path: Path) -> None:
+    """It runs no nodes: a compiled region with a mark in its number."""
+    made = Loop()
+    made.host("Torch-Compiled Region: 0/0", 10, 80)
+    made.host("CompiledFunction", 20, 60, sequence=5)
+    made.operator(30, "forward")
+    made.host("Torch-Compiled Region: !0/1/0", 110, 80)
+    made.operator(120, "backward")
+    made.annotation("Optimizer.step#AdamW.step", 400, 100)
+    made.operator(410, "optimizer", name="aten::_foreach_add_")
+    expect_as_named(made, tmp_path)
+
+
 def test_graphs_are_of_the_phase_around_their_launch(tmp_path: Path) -> None:
     made = compiled_step()
     for start, thread, phase in ((50, 1, "forward"), (250, 2, "backward"), (440, 1, "optimizer"), (600, 1, "other")):
@@ -237,6 +250,26 @@ def test_sharded_weights_are_gathered_in_the_pass_that_needs_them(tmp_path: Path
     made.operator(310, "optimizer", name="aten::_foreach_add_")
     made.annotation("FSDP::root_pre_forward", 410, 30)  # of an evaluation
     made.operator(415, "other", name="fsdp::all_gather_copy_in")
+    expect_as_named(made, tmp_path)
+
+
+def test_what_pipeline_stages_exchange_is_of_its_pass(tmp_path: Path) -> None:
+    """One forward, one backward: what is sent is of the pass before, what is received of the one behind."""
+    made = Loop()
+    made.operator(10, "forward", name="c10d::recv_")
+    made.operator(40, "forward", sequence=1)
+    made.operator(70, "forward", name="c10d::send")
+    made.operator(100, "forward", name="c10d::recv_")
+    made.operator(130, "forward", sequence=2)
+    made.operator(160, "backward", name="c10d::recv_")
+    made.backward(200, 2)
+    made.operator(250, "backward", name="c10d::send")
+    made.operator(280, "backward", name="c10d::recv_")
+    made.backward(310, 1)
+    made.operator(360, "backward", name="c10d::send")
+    made.operator(390, "optimizer", name="c10d::allreduce_")
+    made.annotation("Optimizer.step#AdamW.step", 500, 50)
+    made.operator(510, "optimizer", name="aten::_foreach_add_")
     expect_as_named(made, tmp_path)
 
 

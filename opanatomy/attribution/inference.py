@@ -107,13 +107,17 @@ def _unmarked(
     same_step = np.searchsorted(moments.steps, start, side="right") == np.searchsorted(
         moments.steps, _next_forward(moments, thread, start), side="right"
     )
-    numbered = (nearest_above((rows.sequence >= 0) | kinds.sharded[rows.name], rows.parent) >= 0)[places]
+    numbered = _within(rows, (rows.sequence >= 0) | kinds.sharded[rows.name])[places]
     aside = _aside(rows, kinds, nodes, differentiated)[places] & ~inside
-    by_backend = _by_last_mark(moments, start)
+    last_mark, next_mark = _marks_beside(moments, start)
+    sends, receives = (_within(rows, kind[rows.name])[places] for kind in (kinds.sends, kinds.receives))
+    passes = np.array([FORWARD, BACKWARD])
     helping = kinds.backend[rows.name[places]] & ~np.isin(thread, np.array(list(moments.forward), dtype=np.int64))
     updated = ~before & _after_backward(moments, start)
     return np.select(
         [
+            sends & np.isin(last_mark, passes),
+            receives & np.isin(next_mark, passes),
             (found == BACKWARD) | ((found == OPTIMIZER) & ~inside),
             aside,
             found == FORWARD,
@@ -121,7 +125,7 @@ def _unmarked(
             helping,
             inside & updated,
         ],
-        [np.where(found >= 0, found, OTHER), OTHER, FORWARD, FORWARD, by_backend, -1],
+        [last_mark, next_mark, found, OTHER, FORWARD, FORWARD, last_mark, -1],
         OTHER,
     )
 
@@ -143,11 +147,18 @@ def _after_backward(moments: Moments, time_ns: Int64) -> Bool:
     return np.isin(last, moments.nodes)
 
 
-def _by_last_mark(moments: Moments, time_ns: Int64) -> Int64:
-    """The phase of what began last before each time."""
+def _marks_beside(moments: Moments, time_ns: Int64) -> tuple[Int64, Int64]:
+    """The phases of what began last before each time, and of what begins next."""
     starts, phases = moments.marks
-    place = np.searchsorted(starts, time_ns, side="right") - 1
-    return np.where(place >= 0, phases[np.maximum(place, 0)], OTHER) if len(starts) else np.full(len(time_ns), OTHER)
+    place = np.searchsorted(starts, time_ns, side="right")
+    padded = np.concatenate(([OTHER], phases, [OTHER]))
+    return padded[place], padded[place + 1]
+
+
+def _within(rows: HostRows, marked: Bool) -> Bool:
+    """Whether a row is marked or inside a marked one."""
+    found: Bool = nearest_above(marked, rows.parent) >= 0
+    return found
 
 
 def _aside(rows: HostRows, kinds: NameKinds, nodes: Nodes, differentiated: Bool) -> Bool:
@@ -156,7 +167,7 @@ def _aside(rows: HostRows, kinds: NameKinds, nodes: Nodes, differentiated: Bool)
     operator = nearest_above((rows.sequence >= 0) & (rows.annotation == 0), rows.parent)
     ranges = (rows.annotation != 0) & ~is_step & ~kinds.machinery[rows.name] & ~kinds.backend[rows.name]
     ranges &= (operator < 0) & (kinds.known[rows.name] < 0) & (nodes.module != np.arange(len(rows.name)))
-    return nearest_above(ranges & ~contains(rows, differentiated), rows.parent) >= 0
+    return _within(rows, ranges & ~contains(rows, differentiated))
 
 
 def _seeds(rows: HostRows, kinds: NameKinds, moments: Moments) -> Bool:
@@ -170,4 +181,4 @@ def _seeds(rows: HostRows, kinds: NameKinds, moments: Moments) -> Bool:
     starts = (place < len(moments.nodes)) & (~there | (rows.start_ns[behind] >= node))
     marked = np.zeros(len(rows.name), dtype=bool)
     marked[ones[starts]] = True
-    return nearest_above(marked, rows.parent) >= 0
+    return _within(rows, marked)

@@ -21,10 +21,12 @@ _OPTIMIZER = re.compile(
     r"|^aten::_fused_(?:adam|adamw|sgd|adagrad)_$"
 )
 _OTHER = re.compile(r"^Optimizer\.zero_grad#|^enumerate\(DataLoader\)|^## ?zero_grad ?##$|optimizer_zero_grad")
-#: What DDP and FSDP do when a gradient is ready and at the end of backward, wherever it runs.
+#: What DDP and FSDP do when a gradient is ready and at the end of backward, wherever it runs; compiled autograd runs
+#: no nodes but a region of its own, whose number has a mark.
 _BACKWARD = re.compile(
     r"^FSDP::(?:root_)?(?:pre|post)_backward|^FSDP::backward_prefetch|^FullyShardedDataParallel\._(?:pre|post)_backward"
     r"|^torch[.:]+distributed[.:]+(?:ddp\.)?reducer::(?:copy_|mul_out|copy_bucket_to_grad)"
+    r"|^Torch-Compiled Region: !"
 )
 #: What FSDP does before and after the forward of a module, without a number of its own.
 _SHARDED = re.compile(
@@ -36,6 +38,9 @@ _COMMUNICATION = re.compile(
     r"^_?c10d(?:_functional)?::|^_?dtensor::|^fsdp::|^symm_mem::|^(?:nccl|gloo|ucc|mpi|xccl|hccl|rccl):"
     r"|^record_param_comms$|^torch_ccl::|^deep_ep\b|^horovod"
 )
+#: Between the stages of a pipeline: what is sent is of the pass before, what is received of the one behind.
+_SENDS = re.compile(r"^(?:c10d::|nccl:|gloo:|_c10d_functional::)i?send")
+_RECEIVES = re.compile(r"^(?:c10d::|nccl:|gloo:|_c10d_functional::)i?recv")
 #: The annotations that a backend of communication leaves on threads of its own.
 _BACKEND = re.compile(r"^(?:nccl|gloo|ucc|mpi|xccl|hccl|rccl):")
 #: Annotations that frameworks leave inside and around operators: no part of a training loop is named by them.
@@ -61,6 +66,8 @@ class NameKinds:
     node: Bool
     same_node: Int64
     communication: Bool
+    sends: Bool
+    receives: Bool
     backend: Bool
     machinery: Bool
     sharded: Bool
@@ -86,6 +93,8 @@ def kinds_of(names: Sequence[str], rules: Sequence[PhaseRule] = ()) -> NameKinds
             dtype=np.int64,
         ),
         communication=_flags(_COMMUNICATION.match(name) for name in names),
+        sends=_flags(_SENDS.match(name) for name in names),
+        receives=_flags(_RECEIVES.match(name) for name in names),
         backend=_flags(_BACKEND.match(name) for name in names),
         machinery=_flags(_MACHINERY.match(name) for name in names),
         sharded=_flags(_SHARDED.match(name) for name in names),
@@ -102,6 +111,8 @@ def own_ranges(rows: HostRows, kinds: NameKinds) -> Bool:
     if not annotated.any():
         annotated = ~kinds.dispatched[rows.name] & ~kinds.node[rows.name] & (rows.sequence < 0)
     is_step = np.array([number is not None for number in kinds.step], dtype=bool)
+    # Compiled regions are written as operators in some years.
+    annotated |= kinds.machinery[rows.name] & (rows.sequence < 0)
     found: Bool = annotated & ~(is_step | kinds.captured)[rows.name]
     return found
 
