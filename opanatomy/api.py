@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from opanatomy.attribution import phase_rules_of
 from opanatomy.errors import CaptureError, OutputError, UsageError
 from opanatomy.fleet import analyze_traces
 from opanatomy.model import Anatomy, Workload
@@ -23,18 +24,22 @@ Name: TypeAlias = "str | os.PathLike[str]"
 Inputs: TypeAlias = "dict[str, Any] | tuple[Any, ...]"
 
 
-def analyze(trace: Name | Iterable[Name]) -> Anatomy:
+def analyze(trace: Name | Iterable[Name], *, phases: Mapping[str, str | Sequence[str]] | None = None) -> Anatomy:
     """The anatomy of a torch.profiler trace (`.json` or `.json.gz`), or of the ranks of one run together.
 
-    Ranks are several files, a folder or a zip. Raises `TraceError` where nothing can be read.
+    Ranks are several files, a folder or a zip. `phases` maps a phase ("forward", "backward", "recompute", "optimizer",
+    "other") to a regular expression, or several, that is searched for in the names of the trace's own ranges: what runs
+    in them is of that phase, whatever else speaks for another. Raises `TraceError` where nothing can be read and
+    `UsageError` for what is no phase or no regular expression.
     """
+    rules = phase_rules_of({} if phases is None else phases)
     names = [trace] if isinstance(trace, (str, bytes, os.PathLike)) else trace
     if not isinstance(names, Iterable):
         raise UsageError(f"analyze: a trace is a path, not {_kind(trace)} - give the name of a file or folder")
     paths = [_path("analyze", name) for name in names]
     if not paths:
         raise UsageError("analyze: no trace is given - give the name of a file or folder")
-    return analyze_traces(paths)
+    return analyze_traces(paths, phases=rules)
 
 
 def profile(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from opanatomy.anatomy.ranks import over_ranks
+from opanatomy.attribution import PhaseRule
 from opanatomy.device import Overrides
 from opanatomy.errors import TraceError, UsageError
 from opanatomy.model import Anatomy
@@ -24,22 +25,24 @@ def analyze_traces(
     annotated: Annotated | None = None,
     ceilings: Overrides | None = None,
     advance: Callable[[float], None] = lambda share: None,
+    phases: Sequence[PhaseRule] = (),
 ) -> Anatomy:
     """The anatomy of a trace, or of all ranks in several files, a folder or a zip.
 
     A rank that cannot be read is a warning while another one can; `TraceError` where none can. `advance` is told the
-    share that is done. `annotated` is for one trace. `ceilings` go before those known of the device.
+    share that is done. `annotated` is for one trace. `ceilings` go before those known of the device. `phases` say the
+    phases of the traces' own annotations.
     """
     sources = sources_of(paths)
     if len(sources) == 1:
-        return beside_ceilings(_analyzed(sources[0], annotated), ceilings)
+        return beside_ceilings(_analyzed(sources[0], annotated, phases), ceilings)
     if annotated is not None:
         raise UsageError(f"--trace: {len(sources)} traces are given, one can be written back - give one TRACE")
     found: list[Anatomy] = []
     lost: list[str] = []
     for place, source in enumerate(sources):
         try:
-            found.append(_analyzed(source, None))
+            found.append(_analyzed(source, None, phases))
         except TraceError as error:
             lost.append(_readable(f"{source.name} is left out: {error}"))
         advance((place + 1) / len(sources))
@@ -48,10 +51,10 @@ def analyze_traces(
     return beside_ceilings(over_ranks(found, name=_together(paths, len(found)), warnings=lost), ceilings)
 
 
-def _analyzed(source: Source, annotated: Annotated | None) -> Anatomy:
+def _analyzed(source: Source, annotated: Annotated | None, phases: Sequence[PhaseRule]) -> Anatomy:
     with source.opened() as path:
         try:
-            return analyze_trace(path, name=source.name, annotated=annotated)
+            return analyze_trace(path, name=source.name, annotated=annotated, phases=phases)
         except TraceError as error:
             if source.member is None:
                 raise

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +18,7 @@ from opanatomy.anatomy.collectives import collectives_of
 from opanatomy.anatomy.ranks import with_rank, world_of
 from opanatomy.anatomy.roofline import with_roofline
 from opanatomy.anatomy.timeline import Clock
-from opanatomy.attribution import Attribution, attribute
+from opanatomy.attribution import Attribution, PhaseRule, attribute
 from opanatomy.attribution.linking import OUTSIDE, enclosing_rows, last_of
 from opanatomy.calls import Calls
 from opanatomy.checks import check_counts, check_times
@@ -47,13 +48,20 @@ if TYPE_CHECKING:
     from opanatomy.trace.writer import Annotated
 
 
-def analyze_trace(path: Path, *, name: str | None = None, annotated: Annotated | None = None) -> Anatomy:
+def analyze_trace(
+    path: Path,
+    *,
+    name: str | None = None,
+    annotated: Annotated | None = None,
+    phases: Sequence[PhaseRule] = (),
+) -> Anatomy:
     """The anatomy of the trace in `path`; `name` is what the report calls the file.
 
-    With `annotated` the trace is also written back, with its classes, phases and rates in it.
+    With `annotated` the trace is also written back, with its classes, phases and rates in it. `phases` say the phases
+    of the trace's own annotations.
     """
     trace = read_trace(path)
-    attribution = attribute(trace.names, trace.host, trace.launches, trace.work)
+    attribution = attribute(trace.names, trace.host, trace.launches, trace.work, trace.flows, phases)
     calls = Calls(trace, attribution)
     provenance = Provenance(
         opanatomy=__version__,
@@ -94,11 +102,13 @@ def analyze_trace(path: Path, *, name: str | None = None, annotated: Annotated |
     anatomy = replace(
         anatomy,
         memory=with_trace(anatomy.memory, found),
+        checks=(*anatomy.checks, *((attribution.annotated,) if attribution.annotated else ())),
         warnings=(*anatomy.warnings, *(doubts_of(found) if found else ())),
     )
     if trace.capture:
         anatomy = replace(anatomy, memory=_beside_theory(anatomy))
-    anatomy = replace(anatomy, checks=_checks(calls, table, trace.capture, anatomy.step.count))
+    checks = _checks(calls, table, trace.capture, anatomy.step.count)
+    anatomy = replace(anatomy, checks=(*checks, *anatomy.checks))
     collectives = collectives_of(talks_of(calls, work), world_of(trace.metadata))
     return with_rank(replace(anatomy, collectives=collectives), trace.metadata)
 
@@ -180,10 +190,16 @@ def _doubts(trace: Trace, attribution: Attribution) -> tuple[str, ...]:
     launches = len(trace.launches.name)
     if launches and not len(trace.work.name):
         doubts.append(f"the trace has {launches:,} launches but no device work: its kernels were not recorded")
-    wrong, annotated = attribution.disagreement_ns
-    if wrong > 0.005 * annotated:
+    doubts.extend(
+        f"no annotation of the trace has a name in which {rule.pattern.pattern!r} is found: it gives nothing to the"
+        f" phase {rule.phase}"
+        for rule in attribution.unused_rules
+    )
+    for one in attribution.annotated.differences if attribution.annotated else ():
+        elsewhere = (one.other or 0) - (one.ours or 0)
         doubts.append(
-            f"{wrong / annotated:.1%} of the device time lies in another phase than the trace's own annotations say"
+            f"{elsewhere / max(one.other or 0, 1):.1%} of the time that the trace's own annotations call {one.phase}"
+            f" lies in another phase: {one.evidence}"
         )
     return tuple(doubts)
 

@@ -34,6 +34,20 @@ class HostEvents:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Flows:
+    """The profiler's arrows from an operator of the forward to the autograd node that differentiates it: the threads
+    and starts of both events."""
+
+    forward_thread: Int64
+    forward_ns: Int64
+    backward_thread: Int64
+    backward_ns: Int64
+
+
+NO_FLOWS = Flows(**{field.name: np.zeros(0, dtype=np.int64) for field in fields(Flows)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Launches:
     """Calls of the device's runtime or driver on the host."""
 

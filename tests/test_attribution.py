@@ -9,7 +9,7 @@ import pytest
 
 from opanatomy.attribution import Attribution, Candidates, attribute, own
 from opanatomy.attribution.linking import GRAPH, LINKED, NO_LAUNCH, OUTSIDE
-from opanatomy.model import Phase
+from opanatomy.model import Difference, Phase
 from opanatomy.tables import Int64
 from opanatomy.trace import Trace, read_trace
 from tests.handmade import HandMade, training_step
@@ -62,6 +62,7 @@ def test_graph_launches_share_one_correlation(tmp_path: Path) -> None:
     _, found = attributed(made, tmp_path)
     assert found.work.link.tolist() == [GRAPH] * 3
     assert found.work.host.tolist() == [-1] * 3
+    assert list(found.work.phase) == [Phase.FORWARD] * 3
 
 
 def test_work_without_launch_record(tmp_path: Path) -> None:
@@ -233,4 +234,11 @@ def test_annotations_of_the_trace_are_a_check(tmp_path: Path, end: int, wrong: i
         made.launch(115 + 40 * number, number)
         made.kernel("k", 300 + number * 10, 5, number)
     _, found = attributed(made, tmp_path)
-    assert found.disagreement_ns == (wrong, 10_000)
+    check = found.annotated
+    assert check is not None
+    assert (check.quantity, check.unit, check.compared) == ("annotated phases", "ns", 1 if end == 205 else 2)
+    evidence = "aten::mm as forward 5,000 ns"
+    annotated = Difference(
+        operator="annotated as backward", phase=Phase.BACKWARD, ours=0, other=5_000, evidence=evidence
+    )
+    assert check.differences == ((annotated,) if wrong else ())

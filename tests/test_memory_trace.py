@@ -593,7 +593,7 @@ def test_training_on_a_v100_peaks_in_backward_with_its_activations() -> None:
     assert memory is not None
     assert memory.peak_at == Phase.BACKWARD
     assert _components(memory) == {
-        "before_window": 4096614400, "forward_activations": 1329586688, "temporary_buffers": 1199112192,
+        "before_window": 4096614400, "forward_activations": 1329586176, "temporary_buffers": 1199112704,
         "other": 4194816,
     }  # fmt: skip
     assert all(block.operator for block in memory.blocks)
@@ -608,7 +608,8 @@ def test_resnet50_of_2021_has_bytes_only() -> None:
     assert (row.device, row.events, row.peak_bytes, row.matched_by) == ("cuda:0", 8220, 2791636480, "size")
     assert row.before_window_bytes is None
     assert (memory.peak_at, memory.blocks[0].operator) == (Phase.BACKWARD, "aten::cudnn_convolution")
-    assert _components(memory)["forward_activations"] == 2695757312
+    # Gradients that autograd's thread adds up between nodes are of its backward: no activation ends in a forward.
+    assert _components(memory) == {"forward_activations": 2721447424, "temporary_buffers": 70189056}
 
 
 # ---------------------------------------------------------------------------------------------------------- live runs

@@ -4,36 +4,100 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from opanatomy.attribution.phases import PHASES, HostRows, phases_at
-from opanatomy.model import Phase
+from opanatomy.attribution.phases import Placed, phases_at
+from opanatomy.attribution.rows import BACKWARD, FORWARD, OPTIMIZER, PHASES, PLACES, RECOMPUTE, HostRows, contains
+from opanatomy.model import Check, Difference, Phase
 from opanatomy.tables import Int64
 
-_SAYS = re.compile(r"^(?:## ?)?(forward|backward|optimizer)(?: ?##)?$")
-#: Recomputation happens inside what a user annotates as backward.
-_SAME = {Phase.RECOMPUTE: Phase.BACKWARD}
+_BEFORE = r"(?:model|module|net|loss|self|trainer|engine|accelerator|scaler|fabric|train(?:ing)?|step)"
+_BEHIND = r"(?:[ _.-]?(?:pass|step|steps|propagation|prop|update|call))?(?:\(\))?(?:[ _:#-]*\d{1,9})?"
+#: The spellings of phases, decoration and case apart; `forward_head` and `forward_backward` are none.
+_SPELLINGS = {
+    FORWARD: re.compile(rf"(?:{_BEFORE}[ _./:-]{{1,2}})?(?:forward|fwd){_BEHIND}"),
+    BACKWARD: re.compile(rf"(?:{_BEFORE}[ _./:-]{{1,2}})?(?:backward|backwards|bwd|backprop){_BEHIND}"),
+    OPTIMIZER: re.compile(rf"(?:{_BEFORE}[ _./:-]{{1,2}})?(?:optimizer|optimiser|optim|opt){_BEHIND}"),
+}
+_DECORATION = "#*=-_<>[]|~ \t"
+#: A phase agrees where no more of its annotated time than this lies elsewhere: a loss's `sum` in a range of backward.
+_TOLERATED = 0.005
+#: So many operators are named as evidence.
+_NAMED = 3
 
 
-def disagreement(
-    names: Sequence[str], rows: HostRows, host: Int64, duration_ns: Int64, phases: Sequence[Phase]
-) -> tuple[int, int]:
-    """(device time in another phase than the annotation around its launch says, device time so annotated) in ns.
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """What takes time: the host row of each (-1 none), its nanoseconds and its phase."""
 
-    `host`, `duration_ns` and `phases` are of the device work; rows of `host` below 0 have no launch to look at.
+    row: Int64
+    duration_ns: Int64
+    phase: Sequence[Phase]
+
+
+def phase_of_annotation(name: str) -> int:
+    """The phase, as a place in `PHASES`, that an annotation of this name says; -1 where it says none."""
+    text = name.strip(_DECORATION).lower()
+    return next((phase for phase, spelling in _SPELLINGS.items() if spelling.fullmatch(text)), -1)
+
+
+def annotated_phases(names: Sequence[str], rows: HostRows, placed: Placed, timed: Timed) -> Check | None:
+    """The time in each annotated phase beside the phase it was placed in; `None` where a trace annotates none.
+
+    `compared` counts phases. A difference has the annotated time of a phase (`other`) and what of it is in that phase
+    (`ours`). An annotation of the optimizer in which forward and backward run is left out: it runs a closure.
     """
-    said = {number: Phase(match[1]) for number, name in enumerate(names) if (match := _SAYS.match(name))}
-    marked = np.isin(rows.name, np.array(list(said), dtype=np.int64)) & (rows.annotation != 0)
-    spans = sorted(
-        (int(rows.start_ns[row]), int(rows.end_ns[row]), said[int(rows.name[row])])
-        for row in np.flatnonzero(marked).tolist()
-    )
-    if not spans:
-        return 0, 0
-    launched = np.flatnonzero(host >= 0)
-    expected = phases_at(spans, rows.start_ns[host[launched]])
-    known = expected >= 0
-    found = np.array([PHASES.index(_SAME.get(phases[index], phases[index])) for index in launched[known].tolist()])
-    spent = duration_ns[launched[known]]
-    return int(spent[found != expected[known]].sum()), int(spent.sum())
+    said = np.array([phase_of_annotation(name) for name in names], dtype=np.int64)[rows.name]
+    ranges = (said >= 0) & (rows.annotation != 0)
+    ranges &= ~((said == OPTIMIZER) & contains(rows, placed.nodes.is_node))
+    if not ranges.any():
+        return None
+    spans = [
+        (int(rows.start_ns[row]), int(rows.end_ns[row]), PHASES[said[row]]) for row in np.flatnonzero(ranges).tolist()
+    ]
+    here = np.isin(rows.thread, rows.thread[ranges]) | (placed.nodes.around >= 0)
+    known = np.flatnonzero((timed.row >= 0) & here[timed.row])
+    expected = phases_at(spans, rows.start_ns[timed.row[known]])
+    known, expected = known[expected >= 0], expected[expected >= 0]
+    # Recomputation happens inside what a user annotates as backward.
+    places = np.array([PLACES[timed.phase[index]] for index in known.tolist()], dtype=np.int64)
+    return _check(names, rows, timed, (known, expected, np.where(places == RECOMPUTE, BACKWARD, places)))
+
+
+def _check(names: Sequence[str], rows: HostRows, timed: Timed, compared: tuple[Int64, Int64, Int64]) -> Check:
+    index, expected, places = compared
+    duration = timed.duration_ns[index]
+    differences = []
+    phases = [phase for phase in (FORWARD, BACKWARD, OPTIMIZER) if duration[expected == phase].sum() > 0]
+    for phase in phases:
+        annotated = int(duration[expected == phase].sum())
+        wrong = (expected == phase) & (places != phase)
+        missing = int(duration[wrong].sum())
+        if missing > _TOLERATED * annotated:
+            evidence = _evidence(names, rows.name[timed.row[index[wrong]]], places[wrong], duration[wrong])
+            differences.append(
+                Difference(
+                    operator=f"annotated as {PHASES[phase]}",
+                    phase=PHASES[phase],
+                    ours=annotated - missing,
+                    other=annotated,
+                    evidence=evidence,
+                )
+            )
+    return Check(
+        quantity="annotated phases", source="the trace's own annotations", unit="ns", compared=len(phases),
+        equal=len(phases) - len(differences), differences=tuple(differences),
+        not_checked=None if phases else "no work was launched in the annotated ranges",
+    )  # fmt: skip
+
+
+def _evidence(names: Sequence[str], name: Int64, places: Int64, duration_ns: Int64) -> str:
+    """The operators with most time in another phase, and which."""
+    spent: dict[tuple[int, int], int] = {}
+    for key in zip(name.tolist(), places.tolist(), duration_ns.tolist(), strict=True):
+        spent[key[:2]] = spent.get(key[:2], 0) + key[2]
+    most = sorted(spent.items(), key=lambda item: (-item[1], item[0]))
+    listed = [f"{names[number]} as {PHASES[place]} {time:,} ns" for (number, place), time in most[:_NAMED]]
+    return ", ".join(listed) + (f", {len(most) - _NAMED} more" if len(most) > _NAMED else "")

@@ -7,12 +7,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from opanatomy.attribution.annotations import disagreement
+from opanatomy.attribution.annotations import Timed, annotated_phases
 from opanatomy.attribution.linking import OUTSIDE, Launch, Links, enclosing_rows, left_over, link_work
+from opanatomy.attribution.names import kinds_of, own_ranges
 from opanatomy.attribution.nesting import order_of, parents_of, self_times
-from opanatomy.attribution.phases import HostRows, Placed, Step, kinds_of, place, steps_of
-from opanatomy.model import Phase
-from opanatomy.tables import Bool, DeviceWork, HostEvents, Int64, Launches
+from opanatomy.attribution.phase_rules import PhaseRule
+from opanatomy.attribution.phases import Placed, Step, place, steps_of
+from opanatomy.attribution.rows import HostRows, last_inside
+from opanatomy.model import Check, Phase
+from opanatomy.tables import NO_FLOWS, Bool, DeviceWork, Flows, HostEvents, Int64, Launches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,21 +60,34 @@ class Attribution:
     steps: tuple[Step, ...]
     window: tuple[int, int]
     spans: tuple[tuple[int, int, Phase], ...]
-    #: Device time in another phase than the trace's own annotation says, and device time so annotated.
-    disagreement_ns: tuple[int, int]
+    #: The phases beside the trace's own annotations of them; `None` where it has none.
+    annotated: Check | None
+    #: Rules of the user that no annotation of the trace fits.
+    unused_rules: tuple[PhaseRule, ...]
 
 
-def attribute(names: Sequence[str], host: HostEvents, launches: Launches, work: DeviceWork) -> Attribution:
-    """Nest the host events, place them in phases, modules and steps, and trace the device work back to them."""
+def attribute(
+    names: Sequence[str],
+    host: HostEvents,
+    launches: Launches,
+    work: DeviceWork,
+    flows: Flows = NO_FLOWS,
+    rules: Sequence[PhaseRule] = (),
+) -> Attribution:
+    """Nest the host events, place them in phases, modules and steps, and trace the device work back to them.
+
+    `rules` give the phases of the trace's own annotations, before all that is inferred.
+    """
     order = order_of(host.thread, host.start_ns, host.duration_ns)
     thread, start, duration = host.thread[order], host.start_ns[order], host.duration_ns[order]
     parent = parents_of(thread, start, duration)
     rows = HostRows(
-        name=host.name[order], start_ns=start, end_ns=start + duration, sequence=host.sequence[order],
+        name=host.name[order], thread=thread, start_ns=start, end_ns=start + duration, sequence=host.sequence[order],
         forward_thread=host.forward_thread[order], parent=parent, annotation=host.annotation[order],
+        last=last_inside(thread, start, start + duration),
     )  # fmt: skip
-    kinds = kinds_of(names)
-    placed = place(rows, kinds)
+    kinds = kinds_of(names, rules)
+    placed = place(rows, kinds, flows)
     steps = steps_of(rows, kinds)
     links = _link(names, host.external_id[order], (thread, start, duration, parent), launches, work)
     window = _window(steps, start, duration, work)
@@ -88,8 +104,23 @@ def attribute(names: Sequence[str], host: HostEvents, launches: Launches, work: 
         steps=steps,
         window=window,
         spans=placed.spans,
-        disagreement_ns=disagreement(names, rows, links.host, work.duration_ns, work_table.phase),
+        annotated=annotated_phases(names, rows, placed, _timed(table, work_table)),
+        unused_rules=_unused(names, rows.name[own_ranges(rows, kinds)], rules),
     )
+
+
+def _timed(host: HostTable, work: WorkTable) -> Timed:
+    """What takes time: device work, on the CPU operators by themselves."""
+    if len(work.name):
+        return Timed(row=work.host, duration_ns=work.duration_ns, phase=work.phase)
+    rows = np.flatnonzero(host.annotation == 0)
+    return Timed(row=rows, duration_ns=host.self_ns[rows], phase=[host.phase[row] for row in rows.tolist()])
+
+
+def _unused(names: Sequence[str], ranges: Int64, rules: Sequence[PhaseRule]) -> tuple[PhaseRule, ...]:
+    """The rules whose pattern is found in no name of the ranges."""
+    present = [names[number] for number in np.unique(ranges).tolist()]
+    return tuple(rule for rule in rules if not any(rule.pattern.search(name) for name in present))
 
 
 def _link(
@@ -129,10 +160,9 @@ def _work_table(work: DeviceWork, links: Links, placed: Placed, window: tuple[in
     if stepped:
         outside = (links.launched_ns < window[0]) | (links.launched_ns > window[1])
         link = np.where(outside | left_over(link, work.device, work.stream, work.start_ns), OUTSIDE, link)
-    hosts = links.host.tolist()
     return WorkTable(
         name=work.name, device=work.device, stream=work.stream, start_ns=work.start_ns,
         duration_ns=work.duration_ns, host=links.host, link=link,
-        phase=[placed.phase[row] if row >= 0 else Phase.OTHER for row in hosts],
-        module=[placed.module[row] if row >= 0 else None for row in hosts],
+        phase=placed.of_launches(links.around, links.thread, links.launched_ns),
+        module=[placed.module[row] if row >= 0 else None for row in links.around.tolist()],
     )  # fmt: skip

@@ -29,11 +29,17 @@ class Launch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Links:
-    """For each piece of device work: the host row that launched it (-1 none), the link, the host time of the launch."""
+    """For each piece of device work: the host row that launched it (-1 none), the link, the host time of the launch.
+
+    The work of a graph is of no operator; `around` is the host row in which its graph was launched. `thread` is that of
+    the launch, -1 where it is not recorded.
+    """
 
     host: Int64
     link: Int64
     launched_ns: Int64
+    around: Int64
+    thread: Int64
 
 
 def enclosing_rows(thread: Int64, start_ns: Int64, end_ns: Int64, parents: Int64, at: tuple[Int64, Int64]) -> Int64:
@@ -99,7 +105,8 @@ def link_work(
     graph = found & _at(launch.is_graph.astype(np.int64), index).astype(bool)
     link = np.where(graph, GRAPH, np.where(found | (host >= 0), LINKED, NO_LAUNCH))
     launched = np.where(found, _at(launch.start_ns, index), start_ns)
-    return Links(host=np.where(graph, -1, host), link=link, launched_ns=launched)
+    thread = np.where(found, _at(launch.thread, index), -1)
+    return Links(host=np.where(graph, -1, host), link=link, launched_ns=launched, around=host, thread=thread)
 
 
 def left_over(link: Int64, device: Int64, stream: Int64, start_ns: Int64) -> Bool:

@@ -12,7 +12,9 @@ from opanatomy.tables import Bool, Int64
 
 #: A class in a column is its place here; -1 is an operator that does no work of its own.
 CLASSES = tuple(OperatorClass)
-_CONTRACTION, _MOVEMENT = (CLASSES.index(one) for one in (OperatorClass.TENSOR_CONTRACTION, OperatorClass.DATA_MOVEMENT))
+_CONTRACTION, _MOVEMENT = (
+    CLASSES.index(one) for one in (OperatorClass.TENSOR_CONTRACTION, OperatorClass.DATA_MOVEMENT)
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,7 @@ from opanatomy.errors import UsageError
 from opanatomy.model import Anatomy
 
 if TYPE_CHECKING:
+    from opanatomy.attribution import PhaseRule
     from opanatomy.device import Overrides
 
 #: What plain JSON takes of what it takes packed, at most.
@@ -57,10 +58,13 @@ def _run(arguments: argparse.Namespace) -> Anatomy:
     from opanatomy.device import parse_overrides
 
     ceilings = parse_overrides(arguments.peak, arguments.bandwidth)
+    from opanatomy.attribution import phase_rules
+
+    phases = phase_rules(arguments.phase)
     if arguments.annotated is None:
         if arguments.redact:
             raise UsageError("--redact: it is about the trace that --trace writes - add --trace FILE")
-        anatomy = _analyzed(paths, ceilings)
+        anatomy = _analyzed(paths, ceilings, phases)
         show(anatomy, arguments)
         return anatomy
     target = Path(arguments.annotated)
@@ -70,21 +74,21 @@ def _run(arguments: argparse.Namespace) -> Anatomy:
 
     with written_whole(target) as partial:
         annotated = Annotated(path=partial, redact=arguments.redact)
-        anatomy = analyze_traces(paths, annotated=annotated, ceilings=ceilings)
+        anatomy = analyze_traces(paths, annotated=annotated, ceilings=ceilings, phases=phases)
     show(anatomy, arguments)
     left_out = "environment, tokens, paths, stacks, hosts and users" if arguments.redact else "environment and tokens"
     note(f"trace: {target}, without {left_out} (open it in ui.perfetto.dev)")
     return anatomy
 
 
-def _analyzed(paths: list[Path], ceilings: Overrides) -> Anatomy:
+def _analyzed(paths: list[Path], ceilings: Overrides, phases: tuple[PhaseRule, ...]) -> Anatomy:
     from opanatomy.fleet import analyze_traces
 
     if len(paths) == 1 and not paths[0].is_dir():
-        return analyze_traces(paths, ceilings=ceilings)
+        return analyze_traces(paths, ceilings=ceilings, phases=phases)
     with Display() as display:
         display.stage("reading the ranks")
-        return analyze_traces(paths, ceilings=ceilings, advance=display.advance)
+        return analyze_traces(paths, ceilings=ceilings, advance=display.advance, phases=phases)
 
 
 def _check_target(target: Path, sources: list[Path], arguments: argparse.Namespace) -> None:

@@ -152,6 +152,11 @@ def _add_analyze(verbs: argparse._SubParsersAction[Parser]) -> None:
     parser.add_argument(
         "trace", metavar="TRACE", nargs="+", help="a trace; several, a folder or a zip: one for each rank"
     )
+    parser.add_argument(
+        "--phase", action="append", default=[], metavar="PHASE=REGEX",
+        help="what runs in the trace's own ranges whose name fits is of this phase (forward, backward, recompute,"
+        " optimizer, other), innermost first; repeatable",
+    )  # fmt: skip
     _add_output(parser.add_argument_group("the report"))
     _add_limits(parser.add_argument_group("the device's ceilings"))
     parser.add_argument("--check", action="store_true", help="exit 3 where a second source does not agree")

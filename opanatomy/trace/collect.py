@@ -11,7 +11,7 @@ from typing import TypeAlias, TypeVar
 
 import numpy as np
 
-from opanatomy.tables import DeviceWork, Float64, HostEvents, Int64, Launches, MemoryEvents, Message
+from opanatomy.tables import DeviceWork, Float64, Flows, HostEvents, Int64, Launches, MemoryEvents, Message
 from opanatomy.trace.messages import Messages
 from opanatomy.trace.schema import Args, Event
 from opanatomy.trace.signatures import RawArguments
@@ -30,6 +30,9 @@ CATEGORIES = {
     "cuda_profiler_range": IGNORED, "overhead": IGNORED, "trace": IGNORED, "cpu_instant_event": IGNORED,
     "external_correlation": IGNORED, "collective_comm": IGNORED, "gpu_pm_counter": IGNORED,
 }  # fmt: skip
+
+#: The categories, of today and of 2022, of the flows from an operator to its autograd node.
+DIFFERENTIATES = frozenset(("fwdbwd", "forward_backward"))
 
 #: The name, in all years, of the instants at which an allocator gave or took back memory.
 MEMORY = "[memory]"
@@ -82,6 +85,7 @@ class Collector:
         self._work: list[Block] = []
         self._memory: list[Block] = []
         self._pieces = 0
+        self._flow_ends: dict[bool, list[Event]] = {True: [], False: []}
 
     def add(self, events: list[Event]) -> None:
         """Take what some stage needs of a batch."""
@@ -95,6 +99,8 @@ class Collector:
             if event.ph != "X":
                 if event.name == MEMORY and event.ts is not None:
                     memory.append(event)
+                elif event.cat in DIFFERENTIATES and event.ts is not None and event.id is not None:
+                    self._flow_ends[event.ph == "s"].append(event)
                 continue
             kind = kinds[event.cat]
             if kind >= IGNORED:
@@ -134,6 +140,20 @@ class Collector:
         known = dict(self.threads)
         as_text = np.array([known.get((process, str(thread)), known[process, thread]) for process, thread in known])
         return replace(found, thread=as_text[found.thread]) if len(known) else found
+
+    def flows(self) -> Flows:
+        """From operators to the nodes that differentiate them, those of which both ends are known."""
+        known = self.threads
+        starts = {event.id: event for event in self._flow_ends[True] if (event.pid, event.tid) in known}
+        ends = [event for event in self._flow_ends[False] if (event.pid, event.tid) in known]
+        pairs = [(starts[event.id], event) for event in ends if event.id in starts]
+        forward, backward = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+        return Flows(
+            forward_thread=known.of([(event.pid, event.tid) for event in forward]),
+            forward_ns=nanoseconds([event.ts for event in forward]),
+            backward_thread=known.of([(event.pid, event.tid) for event in backward]),
+            backward_ns=nanoseconds([event.ts for event in backward]),
+        )
 
     def raw_signatures(self) -> list[RawArguments]:
         """The distinct arguments, as `HostEvents.signature` numbers them."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from opanatomy.model import Capture, Environment, Signature
-from opanatomy.tables import NO_MEMORY_EVENTS, DeviceWork, HostEvents, Launches, MemoryEvents, Message
+from opanatomy.tables import NO_FLOWS, NO_MEMORY_EVENTS, DeviceWork, Flows, HostEvents, Launches, MemoryEvents, Message
 
 
 @dataclass(slots=True, kw_only=True)
@@ -29,6 +29,7 @@ class Trace:
     work_messages: dict[int, Message] = field(default_factory=dict)
     host_messages: dict[tuple[int, int], Message] = field(default_factory=dict)
     memory: MemoryEvents = NO_MEMORY_EVENTS
+    flows: Flows = NO_FLOWS
 
     @property
     def on_device(self) -> bool:

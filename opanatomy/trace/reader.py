@@ -74,6 +74,7 @@ def _trace(found: Collector, stream: EventStream) -> Trace:
         text_bytes=stream.text_bytes,
         signatures=signatures,
         memory=found.memory(),
+        flows=found.flows(),
         work_messages=found.work_messages,
         host_messages=found.host_messages,
     )

@@ -66,6 +66,8 @@ class Event(msgspec.Struct, gc=False):
     ts: Time | None = None
     dur: Duration | None = None
     args: Args | None = None
+    #: What the two ends of a flow have in common.
+    id: Number | str | None = None
 
 
 class ExactEvent(Event, gc=False):

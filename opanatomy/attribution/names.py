@@ -1,0 +1,138 @@
+"""What the names of a trace mean for phases, each looked at once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from opanatomy.attribution.phase_rules import PhaseRule
+from opanatomy.attribution.rows import BACKWARD, OPTIMIZER, OTHER, PLACES, HostRows
+from opanatomy.model import MODULE_RANGE, PHASE_RANGE, Phase
+from opanatomy.tables import Bool, Int64
+
+_EVALUATION = "autograd::engine::evaluate_function: "
+#: Autograd's engine and its nodes; before 2021's end the engine left no events of its own, only `AddmmBackward`.
+_NODE = re.compile(r"^autograd::engine::evaluate_function: |^torch::autograd::|^\w+Backward\d*$")
+_OPTIMIZER = re.compile(
+    r"^Optimizer\.step#|^aten::_amp_|^## ?optimizer ?##$|optimizer_step|^OptimizerStep"
+    r"|^aten::_fused_(?:adam|adamw|sgd|adagrad)_$"
+)
+_OTHER = re.compile(r"^Optimizer\.zero_grad#|^enumerate\(DataLoader\)|^## ?zero_grad ?##$|optimizer_zero_grad")
+#: What DDP and FSDP do when a gradient is ready and at the end of backward, wherever it runs; compiled autograd runs
+#: no nodes but a region of its own, whose number has a mark.
+_BACKWARD = re.compile(
+    r"^FSDP::(?:root_)?(?:pre|post)_backward|^FSDP::backward_prefetch|^FullyShardedDataParallel\._(?:pre|post)_backward"
+    r"|^torch[.:]+distributed[.:]+(?:ddp\.)?reducer::(?:copy_|mul_out|copy_bucket_to_grad)"
+    r"|^Torch-Compiled Region: !"
+)
+#: What FSDP does before and after the forward of a module, without a number of its own.
+_SHARDED = re.compile(
+    r"^FSDP::(?:(?:root_)?(?:pre|post)_forward|forward_prefetch|cast_forward_|inputs_to_device)"
+    r"|^FullyShardedDataParallel\._(?:root_)?(?:pre|post)_forward|^FullyShardedDataParallel\.(?:forward|_to_kwargs)"
+)
+#: Collectives, and what they leave; in backward they have numbers of their own at times.
+_COMMUNICATION = re.compile(
+    r"^_?c10d(?:_functional)?::|^_?dtensor::|^fsdp::|^symm_mem::|^(?:nccl|gloo|ucc|mpi|xccl|hccl|rccl):"
+    r"|^record_param_comms$|^torch_ccl::|^deep_ep\b|^horovod"
+)
+#: Between the stages of a pipeline: what is sent is of the pass before, what is received of the one behind.
+_SENDS = re.compile(r"^(?:c10d::|nccl:|gloo:|_c10d_functional::)i?send")
+_RECEIVES = re.compile(r"^(?:c10d::|nccl:|gloo:|_c10d_functional::)i?recv")
+#: The annotations that a backend of communication leaves on threads of its own.
+_BACKEND = re.compile(r"^(?:nccl|gloo|ucc|mpi|xccl|hccl|rccl):")
+#: Annotations that frameworks leave inside and around operators: no part of a training loop is named by them.
+_MACHINERY = re.compile(
+    r"^Torch-Compiled Region|^## Call CompiledFxGraph|^CompiledFxGraph|^TorchDynamo|^AOTDispatcher|^Pregraph"
+    r"|^FSDP::|^FullyShardedDataParallel|^DistributedDataParallel\.|^DataParallel\.|^(?:nccl|gloo|ucc|mpi|xccl):"
+)
+_STEP = re.compile(r"^ProfilerStep#?(\d{1,18})$")
+
+
+@dataclass(frozen=True, slots=True)
+class NameKinds:
+    """What the names of a trace mean for phases; each has one entry a name.
+
+    `phase` is the phase of a capture's range, `mapped` that of an annotation that a rule maps, `known` that of a range
+    which frameworks leave: places in `PHASES` or -1. `same_node` is the name of the node that an evaluation runs.
+    """
+
+    phase: Int64
+    mapped: Int64
+    known: Int64
+    module: list[str | None]
+    node: Bool
+    same_node: Int64
+    communication: Bool
+    sends: Bool
+    receives: Bool
+    backend: Bool
+    machinery: Bool
+    sharded: Bool
+    #: Names of operators that the dispatcher calls; a Python function has a number whether gradients are on or not.
+    dispatched: Bool
+    ones: Bool
+    #: Ranges of a capture.
+    captured: Bool
+    step: list[int | None]
+
+
+def kinds_of(names: Sequence[str], rules: Sequence[PhaseRule] = ()) -> NameKinds:
+    """The meaning of each name."""
+    numbers = {name: number for number, name in enumerate(names)}
+    return NameKinds(
+        phase=np.array([_phase_place(name) for name in names], dtype=np.int64),
+        mapped=np.array([_mapped_place(name, rules) for name in names], dtype=np.int64),
+        known=np.array([_known_place(name) for name in names], dtype=np.int64),
+        module=[name.removeprefix(MODULE_RANGE) if name.startswith(MODULE_RANGE) else None for name in names],
+        node=_flags(_NODE.match(name) for name in names),
+        same_node=np.array(
+            [numbers.get(name.removeprefix(_EVALUATION), -1) if name.startswith(_EVALUATION) else -1 for name in names],
+            dtype=np.int64,
+        ),
+        communication=_flags(_COMMUNICATION.match(name) for name in names),
+        sends=_flags(_SENDS.match(name) for name in names),
+        receives=_flags(_RECEIVES.match(name) for name in names),
+        backend=_flags(_BACKEND.match(name) for name in names),
+        machinery=_flags(_MACHINERY.match(name) for name in names),
+        sharded=_flags(_SHARDED.match(name) for name in names),
+        dispatched=_flags("::" in name for name in names),
+        ones=_flags(name == "aten::ones_like" for name in names),
+        captured=_flags(name.startswith((PHASE_RANGE, MODULE_RANGE)) for name in names),
+        step=[int(match[1]) if (match := _STEP.match(name)) else None for name in names],
+    )
+
+
+def own_ranges(rows: HostRows, kinds: NameKinds) -> Bool:
+    """Which events are annotations that the traced program made; in 2021 they were written as operators are."""
+    annotated = rows.annotation != 0
+    if not annotated.any():
+        annotated = ~kinds.dispatched[rows.name] & ~kinds.node[rows.name] & (rows.sequence < 0)
+    is_step = np.array([number is not None for number in kinds.step], dtype=bool)
+    # Compiled regions are written as operators in some years.
+    annotated |= kinds.machinery[rows.name] & (rows.sequence < 0)
+    found: Bool = annotated & ~(is_step | kinds.captured)[rows.name]
+    return found
+
+
+def _flags(values: Iterable[object]) -> Bool:
+    return np.array([bool(value) for value in values], dtype=bool)
+
+
+def _phase_place(name: str) -> int:
+    phase = name.removeprefix(PHASE_RANGE)
+    return PLACES[Phase(phase)] if name.startswith(PHASE_RANGE) and phase in set(Phase) else -1
+
+
+def _mapped_place(name: str, rules: Sequence[PhaseRule]) -> int:
+    return next((PLACES[rule.phase] for rule in rules if rule.pattern.search(name)), -1)
+
+
+def _known_place(name: str) -> int:
+    if _OTHER.search(name):
+        return OTHER
+    if _OPTIMIZER.search(name):
+        return OPTIMIZER
+    return BACKWARD if _BACKWARD.match(name) else -1

@@ -1,0 +1,73 @@
+"""The host events as attribution sees them, in nesting order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from opanatomy.model import Phase
+from opanatomy.tables import Bool, Int64
+
+#: A phase in a column is its place here.
+PHASES = tuple(Phase)
+PLACES = {phase: place for place, phase in enumerate(PHASES)}
+FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, OTHER = (
+    PLACES[phase] for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE, Phase.OPTIMIZER, Phase.OTHER)
+)
+NEVER = -(2**63)
+
+
+@dataclass(frozen=True, slots=True)
+class HostRows:
+    """The host events in nesting order."""
+
+    name: Int64
+    thread: Int64
+    start_ns: Int64
+    end_ns: Int64
+    sequence: Int64
+    forward_thread: Int64
+    parent: Int64
+    annotation: Int64
+    #: The last row that starts on the row's thread before it ends: itself where none starts in it.
+    last: Int64
+
+
+def above(column: Int64, rows: Int64) -> Int64:
+    """The value of `column` at each of `rows`, -1 for row -1."""
+    return np.where(rows >= 0, column[rows], -1) if len(column) else np.full(len(rows), -1, dtype=np.int64)
+
+
+def latest(rows: HostRows, among: Int64) -> Int64:
+    """Of the rows `among` the last one to start with each sequence number, in the order of the numbers."""
+    order = among[np.lexsort((rows.start_ns[among], rows.sequence[among]))]
+    sequence = rows.sequence[order]
+    return order[np.append(sequence[1:] != sequence[:-1], True)] if len(order) else order
+
+
+def last_started(rows: HostRows, thread: Int64, time_ns: Int64) -> Int64:
+    """The last row on each thread that has started by each time; -1 where none has."""
+    found = np.full(len(time_ns), -1, dtype=np.int64)
+    for number in np.unique(thread) if len(rows.name) else ():
+        low, high = np.searchsorted(rows.thread, [number, number + 1])
+        here = np.flatnonzero(thread == number)
+        row = low + np.searchsorted(rows.start_ns[low:high], time_ns[here], side="right") - 1
+        found[here] = np.where(row >= low, row, -1)
+    return found
+
+
+def last_inside(thread: Int64, start_ns: Int64, end_ns: Int64) -> Int64:
+    """`HostRows.last` of events in nesting order."""
+    found = np.arange(len(thread))
+    bounds = np.flatnonzero(np.diff(thread)) + 1
+    for low, high in zip([0, *bounds.tolist()], [*bounds.tolist(), len(thread)], strict=True):
+        found[low:high] = low + np.searchsorted(start_ns[low:high], end_ns[low:high], side="left") - 1
+    return np.maximum(found, np.arange(len(thread)))
+
+
+def contains(rows: HostRows, marked: Bool) -> Bool:
+    """Whether a marked row starts on the thread of each row, after it in nesting order and before its end."""
+    before = np.append(0, np.cumsum(marked))
+    found: Bool = before[rows.last + 1] > before[1:]
+    return found
