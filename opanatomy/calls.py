@@ -12,6 +12,7 @@ import numpy as np
 from opanatomy.attribution import Attribution, own
 from opanatomy.attribution.linking import LINKS, OUTSIDE
 from opanatomy.attribution.nesting import nearest_above
+from opanatomy.attribution.subclasses import handed_to_python
 from opanatomy.classification import classify_kernel, classify_operator
 from opanatomy.cost import cost, has_formula
 from opanatomy.evidence import element_type, wants_element_type, with_element_type
@@ -58,6 +59,7 @@ class Calls:
         works = (self.pieces > 0).tolist() if trace.on_device else None
         computes = self.operators.computes[self.host.name]
         delegates = self.operators.delegates[self.host.name]
+        delegates = delegates | handed_to_python(trace.names, self.host.name, self.host.parent)
         self.owner = own(self.host.name, self.host.parent, computes.tolist(), delegates.tolist(), works)
         if trace.on_device:
             self.operators = self._by_kernels(self.operators)

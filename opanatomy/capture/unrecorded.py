@@ -1,4 +1,7 @@
-"""The arguments that Kineto does not record - indices of `aten::index`, strings - observed in a step of their own."""
+"""The arguments that Kineto does not record, observed in a step of their own.
+
+Indices of `aten::index`, strings, how much a sparse tensor stores, and the packed weights of quantized layers.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from opanatomy.capture.packed import is_sparse, packed_weights, stored_parts
 from opanatomy.model import ObservedCall
 
 if TYPE_CHECKING:
@@ -14,6 +18,8 @@ if TYPE_CHECKING:
 
 #: Argument types, as a schema prints them, of which a trace has nothing.
 _DROPPED = ("List[Optional[Tensor]]", "str", "Optional[str]")
+#: The types of packed weights begin like this.
+_PACKED = "__torch__.torch.classes.quantized."
 
 
 @contextmanager
@@ -29,7 +35,7 @@ def observed_calls() -> Iterator[list[ObservedCall]]:
             known = incomplete.get(function)
             if known is None:
                 known = incomplete[function] = _is_incomplete(function)
-            if known:
+            if known or _has_sparse(args):
                 arguments = json.dumps(_arguments(function, args, kwargs or {}), separators=(",", ":"))
                 calls.append(ObservedCall(operator=function._schema.name, arguments=arguments))
             return function(*args, **(kwargs or {}))
@@ -40,7 +46,15 @@ def observed_calls() -> Iterator[list[ObservedCall]]:
 
 
 def _is_incomplete(function: Any) -> bool:
-    return any(str(argument.type) in _DROPPED for argument in function._schema.arguments)
+    types = (str(argument.type) for argument in function._schema.arguments)
+    return any(one in _DROPPED or one.startswith(_PACKED) for one in types)
+
+
+def _has_sparse(args: tuple[Any, ...]) -> bool:
+    """Whether an argument is a sparse tensor, of which Kineto records the shape alone."""
+    import torch
+
+    return any(isinstance(value, torch.Tensor) and is_sparse(value) for value in args)
 
 
 def _arguments(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
@@ -60,14 +74,27 @@ def _plain(value: Any) -> Any:
     import torch
 
     if isinstance(value, torch.Tensor):
-        dtype = str(value.dtype).removeprefix("torch.")
-        return {"shape": list(value.shape), "dtype": dtype, "strides": _strides(value)}
+        return _tensor(value)
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
+    if isinstance(value, torch.ScriptObject):
+        return packed_weights(value)
     return value if isinstance(value, (bool, int, float, str)) else None
 
 
-def _strides(tensor: torch.Tensor) -> list[int] | None:
+def _tensor(value: torch.Tensor) -> dict[str, Any] | None:
+    """A tensor as its shape, type and strides; a sparse one with what it stores; a ragged one is not said."""
     import torch
 
-    return list(tensor.stride()) if tensor.layout is torch.strided else None
+    shape = list(value.shape)
+    if not all(type(size) is int for size in shape):
+        return None
+    text = {"shape": shape, "dtype": str(value.dtype).removeprefix("torch.")}
+    if value.layout is torch.strided:
+        return {**text, "strides": list(value.stride())}
+    stored = stored_parts(value)
+    if stored is None:
+        return {**text, "strides": None}
+    values, indices = stored
+    index_bytes = sum(part.numel() * part.element_size() for part in indices)
+    return {**text, "strides": None, "elements": values.numel(), "index_bytes": index_bytes}

@@ -72,10 +72,14 @@ def rotary_embedding(signature: Signature) -> Cost:
 
 @formula("_C_cache_ops::reshape_and_cache", "_C_cache_ops::reshape_and_cache_flash")
 def into_cache(signature: Signature) -> Cost:
-    """0; (key, value, key cache, value cache, slots, ...): reads keys and values, writes them in the cache's type."""
-    key, value, keys, values = (signature.tensor(place) for place in range(4))
-    written = key.numel * item(keys.dtype) + value.numel * item(values.dtype)
-    return moved(read(key, value, signature.tensor(4)), written)
+    """0; (key, value, key cache, value cache, slots, ...): reads keys and values, writes them in the cache's type.
+
+    There may be fewer slots than rows of keys: what is behind them is padding.
+    """
+    key, value, keys, values, slots = (signature.tensor(place) for place in range(5))
+    stored = [x.numel // x.shape[0] * min(slots.numel, x.shape[0]) for x in (key, value)]
+    given = stored[0] * item(key.dtype) + stored[1] * item(value.dtype)
+    return moved(given + read(slots), stored[0] * item(keys.dtype) + stored[1] * item(values.dtype))
 
 
 @formula("_moe_C::topk_softmax")
