@@ -335,3 +335,18 @@ def test_flash_attention_3_by_its_own_operators() -> None:
     )
     assert backward is not None
     assert (backward.flops, backward.causal_flops) == (10 * 2 * 4 * 16 * 16 * 8, 5 * 2 * 4 * 16 * 16 * 8)
+    # a later release has the places of the gradients before the scale
+    head, tail = (q, q, q, q, q, lse, *(None,) * 6), (0.1, True, -1, -1, 0.0, False, 0)
+    assert of("flash_attn_3::_flash_attn_backward", *head, q, q, q, *tail) == backward
+
+
+def test_a_norm_without_a_place_for_its_result_is_not_guessed() -> None:
+    x, weight = t(10, 64), t(64)
+    assert of("vllm::rms_norm", x, x, weight, 1e-6) is not None
+    assert of("vllm::rms_norm", x, weight, 1e-6) is None
+
+
+def test_a_cache_takes_as_many_rows_as_there_are_slots() -> None:
+    keys, cache, slots = t(12, 2, 16), t(9, 16, 2, 16), t(10, dtype="int64")
+    found = of("_C_cache_ops::reshape_and_cache_flash", keys, keys, cache, cache, slots)
+    assert moved(found) == (0, 2 * 4 * 320 + 80, 2 * 4 * 320)

@@ -127,10 +127,12 @@ def third_backward(signature: Signature) -> Cost:
 
 @formula("flash_attn_3::_flash_attn_backward")
 def third_interface_backward(signature: Signature) -> Cost:
-    """`10 * b * h * s * t * d`: the operator around `bwd`, without the places for results.
+    """`10 * b * h * s * t * d`: the operator around `bwd`, of which there are two forms.
 
-    (grad, q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, max_q, max_k, scale, is_causal, ...).
-    Source: hopper/flash_attn_interface.py, and traces of it.
+    (grad, q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, max_q, max_k, scale, is_causal, ...), 19
+    arguments; later with dq, dk, dv before the scale, 22. Source: hopper/flash_attn_interface.py, and traces of it.
     """
     head, rest = signature.arguments[:6], signature.arguments[6:]
+    if len(signature.arguments) >= 22:
+        rest = (*rest[:6], *rest[9:])
     return third_backward(Signature((*head, None, None, None, *rest)))

@@ -36,6 +36,8 @@ for _name, _flops in {**_GATED, **_ACTIVATIONS}.items():
 def rms_norm(signature: Signature) -> Cost:
     """4 per element: square, sum, * rstd, * scale; (out, x, weight, eps)."""
     out, x, weight = signature.tensor(0), signature.tensor(1), optional(signature, 2)
+    if out.shape != x.shape:
+        raise Unknown("a form without the place for the result")
     return moved(read(x, weight), read(out), flops=(3 + (weight is not None)) * x.numel)
 
 

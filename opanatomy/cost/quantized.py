@@ -190,9 +190,13 @@ def scaled_product(signature: Signature) -> Cost:
 # ------------------------------------------------------------------------------------------------------ FBGEMM: 8 bits
 
 
-@formula("fbgemm::f8f8bf16", "fbgemm::f8f8bf16_rowwise", "fbgemm::f8f8bf16_tensorwise", "fbgemm::i8i8bf16")
+@formula("fbgemm::f8f8bf16", "fbgemm::f8f8bf16_rowwise", "fbgemm::f8f8bf16_tensorwise",
+         "fbgemm::f8f8bf16_blockwise", "fbgemm::i8i8bf16")  # fmt: skip
 def fp8_product(signature: Signature) -> Cost:
-    """`2 * rows * n * k` for 8-bit (..., k) @ (n, k)^T -> bfloat16; reads every tensor given: values, scales, bias."""
+    """`2 * rows * n * k` for 8-bit (..., k) @ (n, k)^T -> bfloat16: (a, b, [scales, scales, bias,] ...).
+
+    A tensor behind these is a place for the result.
+    """
     a, b = signature.tensor(0), signature.tensor(1)
     elements, flops = _int8(a, b)
-    return moved(read(*signature.arguments), fresh((elements,), "bfloat16"), flops=flops)
+    return moved(read(*signature.arguments[:5]), fresh((elements,), "bfloat16"), flops=flops)
