@@ -79,6 +79,15 @@ CALLS: dict[str, tuple[Callable[[], Any], int]] = {
     "put": (lambda: torch.put(_f(m, n), _i(0, 1, 2), _f(3), True), 3),
     "index_reduce": (lambda: torch.index_reduce(_f(m, n), 0, _i(0, 2), _f(2, n), "amax"), 2 * n),
     "isin": (lambda: torch.isin(_i(1, 2, 3), _i(2, 5)), 0),
+    # 4 taps to halve a row of 8, at its ends 3: 3 + 4 + 4 + 3; rows first
+    "_upsample_bilinear2d_aa": (
+        lambda: F.interpolate(_f(b, d, 8, 8), size=(4, 4), mode="bilinear", antialias=True),
+        b * d * 2 * (8 * (3 + 4 + 4 + 3) + 4 * (3 + 4 + 4 + 3)),
+    ),
+    "_upsample_bicubic2d_aa": (
+        lambda: F.interpolate(_f(b, d, 5, 8), size=(5, 4), mode="bicubic", antialias=True),
+        b * d * 2 * 5 * (5 + 7 + 7 + 5),
+    ),
     # embedding bags: a table of 9 rows of k, bags of m indices
     "_embedding_bag_per_sample_weights_backward": (
         lambda: aten._embedding_bag_per_sample_weights_backward(
@@ -275,6 +284,13 @@ def test_packed_weights_are_known_where_a_capture_saw_them() -> None:
     geometry = ((1, 1), (0, 0), (0, 0), (1, 1), 2, False)
     convolved = of("quantized::conv2d_relu", image, (kernel, None, geometry), 0.1, 0)
     assert moved(convolved) == (2 * 2 * 6 * 49 * 2 * 9, 648 + 108, 2 * 6 * 49)
+
+
+def test_a_table_of_8_bits() -> None:
+    index = t(6, dtype="int64")
+    found = of("quantized::embedding_byte", (Tensor((10, 12), "quint8"), None), index, False)
+    assert moved(found) == (2 * 6 * 12, 6 * (12 + 8) + 48, 4 * 6 * 12)
+    assert of("quantized::embedding_byte", None, index, False) is None
 
 
 def test_quantized_recurrent_layers() -> None:

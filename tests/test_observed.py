@@ -154,3 +154,24 @@ def test_a_count_that_cannot_be_is_not_believed(tmp_path: Path, elements: object
     kept = {"shape": [8, 4], "dtype": "float32", "strides": None, "elements": elements, "index_bytes": 80}
     call = ObservedCall(operator="aten::index", arguments=json.dumps([kept, [{"shape": [5], "dtype": "int64"}]]))
     assert lengths(read_with((call,), 1, tmp_path)) == [None]
+
+
+def test_a_ragged_batch_costs_its_rows_forward_and_backward() -> None:
+    torch = pytest.importorskip("torch")
+
+    class Ragged(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(8, 4)
+
+        def forward(self, rows: torch.Tensor) -> torch.Tensor:
+            batch = torch.nested.nested_tensor_from_jagged(rows, torch.tensor([0, 2, 6]))
+            return self.layer(batch).values()
+
+    anatomy = opanatomy.profile(Ragged(), torch.rand(6, 8, requires_grad=True))
+    spent: dict[str, int] = {}
+    for row in anatomy.operators:
+        if row.operator_class == "tensor_contraction":
+            assert row.flops is not None, row
+            spent[str(row.phase)] = spent.get(str(row.phase), 0) + row.flops
+    assert spent == {"forward": 2 * 6 * 8 * 4, "backward": 2 * (2 * 6 * 8 * 4)}

@@ -37,9 +37,12 @@ def stored_parts(value: torch.Tensor) -> tuple[torch.Tensor, tuple[torch.Tensor,
 
 def packed_weights(value: torch.ScriptObject) -> list[Any] | None:
     """[weight, bias] of packed parameters, of a convolution with [stride, padding, ...] behind; `None` if not told."""
+    import torch
+
     packed: Any = value
     try:
-        weight, bias = packed.unpack()
+        unpacked = packed.unpack()
+        weight, bias = (unpacked, None) if isinstance(unpacked, torch.Tensor) else unpacked
         found: list[Any] = [_described(weight), _described(bias)]
         if hasattr(packed, "stride"):
             found.append([_plain(getattr(packed, name)()) for name in _GEOMETRY])

@@ -12,6 +12,7 @@ in silence, never a guess. A formula of your own is one decorated function:
 
 from opanatomy.cost import (
     activation,
+    antialias,
     attention,
     attention_packages,
     compiled,
@@ -45,7 +46,8 @@ from opanatomy.cost import (
 from opanatomy.cost.registry import cost, describe, formula, has_formula, operators, pattern
 
 __all__ = [
-    "activation", "attention", "attention_packages", "compiled", "contraction", "convolution", "cost", "creation",
+    "activation", "antialias", "attention", "attention_packages", "compiled", "contraction", "convolution", "cost",
+    "creation",
     "describe", "distance", "elementwise", "fixed_point", "formula", "fourier", "graph", "has_formula", "indexing",
     "jagged", "libraries", "linalg", "loss", "movement", "normalization", "operators", "optimizer", "pattern",
     "pooling", "quantized", "recommender", "recurrent", "reduction", "scan", "sparse", "special", "synchronized",

@@ -143,6 +143,15 @@ def product(signature: Signature) -> Cost:
     return moved(read(a, b), fresh(shape, a.dtype), flops=2 * prod(shape) * a.shape[-1])
 
 
+@formula("quantized::embedding_byte")
+def byte_embedding(signature: Signature) -> Cost:
+    """2 per element, out of 8 bits: (packed table, indices); a row an index with its float32 scale and shift."""
+    table, index = _packed(signature.get(0))[0], signature.tensor(1)
+    d = table.shape[1]
+    rows = min(index.numel, table.shape[0])
+    return moved(rows * (d + 8) + read(index), fresh((index.numel, d), "float32"), flops=DEQUANTIZE * index.numel * d)
+
+
 @formula("onednn::qlinear_pointwise")
 def pointwise_linear(signature: Signature) -> Cost:
     """`2 * rows * out * in`; (x, scale, zero point, weight, scales, zero points, ..., dtype).
