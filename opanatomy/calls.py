@@ -33,6 +33,8 @@ _MOST_COST = 2**62
 _TOO_COSTLY = (
     "some argument shapes cannot be: they cost more than any device does in an hour; they count as without costs"
 )
+#: The rule of a kernel whose name says nothing.
+_BY_OPERATOR = "its operator's class: the name says nothing"
 _NO_OPERATOR = (PHASE_RANGE, MODULE_RANGE, "autograd::engine::")
 
 
@@ -252,13 +254,20 @@ class Calls:
         index = np.flatnonzero(self.work.link != OUTSIDE)
         name, owner = self.work.name[index], self._host_names(self._of_work(self.owner)[index])
         by_call = np.where(owner >= 0, owner, len(self.trace.names) + name)
+        # a name that says nothing (`triton__0d1d2de`) takes the class of the operator that launched it
+        nameless = np.array([one is OperatorClass.UNKNOWN for one in self.kernels.kinds], dtype=bool)[name] & (
+            owner >= 0
+        )
         return PieceTable(
             kernel=text_of(self.trace.names, name),
             operator=text_of(self.trace.names, self._host_names(self._of_work(self.around)[index])),
             phase=_picked(self.work.phase, index),
             operator_class=text_of(self.operators.classes + self.kernels.classes, by_call),
-            kernel_class=text_of(self.kernels.classes, name),
-            kernel_rule=text_of(self.kernels.rules, name),
+            kernel_class=text_of(
+                self.kernels.classes + self.operators.classes,
+                np.where(nameless, len(self.kernels.classes) + owner, name),
+            ),
+            kernel_rule=text_of([*self.kernels.rules, _BY_OPERATOR], np.where(nameless, len(self.kernels.rules), name)),
             duration_ns=self.work.duration_ns[index],
         )
 

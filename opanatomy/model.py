@@ -63,20 +63,33 @@ ITEM_SIZE = {
     "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2,
     "float8_e4m3fn": 1, "float8_e5m2": 1, "float8_e4m3fnuz": 1, "float8_e5m2fnuz": 1, "float8_e8m0fnu": 1,
     "int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint64": 8, "uint32": 4, "uint16": 2, "uint8": 1, "bool": 1,
-    "complex64": 8, "complex128": 16, "complex32": 4,
+    "complex64": 8, "complex128": 16, "complex32": 4, "qint8": 1, "quint8": 1, "qint32": 4,
 }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What a tensor without strides keeps: its stored elements and the bytes of their indices; `None` if not said.
+
+    A trace shows the shape of a sparse tensor and no strides; how many elements it stores only a capture observes.
+    """
+
+    elements: int | None = None
+    index_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
     """A tensor argument: its shape, data type (torch's name without `torch.`) and strides in elements.
 
-    `dtype` is `None` where the trace does not record it (elements of a tensor list); `strides` likewise.
+    `dtype` is `None` where the trace does not record it (elements of a tensor list); `strides` likewise. `sparse` is
+    set where the trace says that there are no strides: for sparse tensors, and those in oneDNN's own layout.
     """
 
     shape: tuple[int, ...]
     dtype: str | None = None
     strides: tuple[int, ...] | None = None
+    sparse: Stored | None = None
 
     @property
     def numel(self) -> int:
@@ -97,12 +110,19 @@ class Tensor:
 
     @property
     def bytes(self) -> int | None:
-        """Bytes that reading each distinct element once moves."""
-        size = self.item_bytes
-        return None if size is None else self.stored * size
+        """Bytes that reading each distinct element once moves; those of a sparse tensor with its indices."""
+        size, sparse = self.item_bytes, self.sparse
+        if size is None or sparse is None:
+            return None if size is None else self.stored * size
+        if sparse.elements is None or sparse.index_bytes is None:
+            return None
+        return sparse.elements * size + sparse.index_bytes
 
     def __str__(self) -> str:
-        return f"{self.dtype or '?'}[{','.join(map(str, self.shape))}]"
+        text = f"{self.dtype or '?'}[{','.join(map(str, self.shape))}]"
+        if self.sparse is None:
+            return text
+        return f"{text} without strides" if self.sparse.elements is None else f"{text} sparse {self.sparse.elements}"
 
 
 Argument: TypeAlias = "Tensor | int | float | bool | str | tuple[Argument, ...] | None"

@@ -8,9 +8,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+import opanatomy
 from opanatomy.capture.observer import observing
 from opanatomy.cost import cost
-from opanatomy.model import METADATA_KEY, Capture, Environment, ObservedCall, Phase, Signature, Tensor, Workload
+from opanatomy.model import METADATA_KEY, Capture, Environment, ObservedCall, Phase, Signature, Stored, Tensor, Workload
 from opanatomy.trace import Trace, read_trace
 from tests.handmade import HandMade
 
@@ -96,3 +97,83 @@ def test_gelu_is_counted_in_the_form_that_ran() -> None:
     assert tanh is not None
     assert tanh.flops == 10 * 16
     assert exact.flops == 5 * 16
+
+
+# ------------------------------------------------------------------------------ sparse tensors, packed weights, others
+
+
+def test_the_observer_sees_what_a_sparse_tensor_stores() -> None:
+    torch = pytest.importorskip("torch")
+    x = torch.eye(4).to_sparse()
+    with observing(lambda: Phase.FORWARD) as observation:
+        x @ torch.ones(4, 2)
+    (call,) = [call for call in observation.incomplete if call.operator == "aten::mm"]
+    assert json.loads(call.arguments)[0] == {
+        "shape": [4, 4], "dtype": "float32", "strides": None, "elements": 4, "index_bytes": 2 * 4 * 8,
+    }  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*deprecated:UserWarning")
+def test_a_quantized_layer_is_costed_by_its_packed_weight() -> None:
+    torch = pytest.importorskip("torch")
+    plain = torch.nn.Sequential(torch.nn.Linear(16, 8))
+    layer = torch.ao.quantization.quantize_dynamic(plain, {torch.nn.Linear})
+    rows = opanatomy.profile(layer, torch.rand(3, 16), inference=True).operators
+    (row,) = [row for row in rows if row.operator == "quantized::linear_dynamic"]
+    assert row.signature.startswith("float32[3,16], [qint8[8,16], float32[8]]")
+    assert (row.flops, row.read_bytes, row.written_bytes) == (2 * 3 * 8 * 16, 4 * 48 + 128 + 4 * 8, 4 * 24)
+
+
+def test_a_ragged_tensor_breaks_no_observation() -> None:
+    torch = pytest.importorskip("torch")
+    ragged = torch.nested.nested_tensor([torch.rand(2, 8), torch.rand(3, 8)], layout=torch.jagged)
+    with observing(lambda: Phase.FORWARD) as observation:
+        torch.nn.functional.gelu(ragged)
+    calls = [call.operator for call in observation.incomplete]
+    assert calls == ["aten::gelu"] * len(calls)
+    assert calls
+
+
+def test_an_out_tensor_behind_the_arguments_is_the_same_call(tmp_path: Path) -> None:
+    made = HandMade()
+    kept = {"shape": [8, 4], "dtype": "float32", "strides": None, "elements": 5, "index_bytes": 80}
+    seen = ObservedCall(operator="aten::mm", arguments=json.dumps([kept, {"shape": [4, 2], "dtype": "float32"}]))
+    made.metadata[METADATA_KEY] = msgspec.to_builtins(
+        Capture(version="0", command="", created="", environment=Environment(), workload=Workload(), observed=(seen,))
+    )
+    made.host("aten::mm", 0, 50, shapes=[[8, 4], [4, 2], [0]], types=["float", "float", "float"])
+    made.events[-1]["args"]["Input Strides"] = [[], [2, 1], [1]]
+    (signature,) = told(read_trace(made.write(tmp_path / "t.json")))
+    assert signature is not None
+    assert signature.tensor(0).sparse == Stored(5, 80)
+    found = cost("aten::mm", signature)
+    assert found is not None
+    assert found.flops == 2 * 5 * 2
+
+
+@pytest.mark.parametrize("elements", [-1, "5", None, 1.5])
+def test_a_count_that_cannot_be_is_not_believed(tmp_path: Path, elements: object) -> None:
+    kept = {"shape": [8, 4], "dtype": "float32", "strides": None, "elements": elements, "index_bytes": 80}
+    call = ObservedCall(operator="aten::index", arguments=json.dumps([kept, [{"shape": [5], "dtype": "int64"}]]))
+    assert lengths(read_with((call,), 1, tmp_path)) == [None]
+
+
+def test_a_ragged_batch_costs_its_rows_forward_and_backward() -> None:
+    torch = pytest.importorskip("torch")
+
+    class Ragged(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(8, 4)
+
+        def forward(self, rows: torch.Tensor) -> torch.Tensor:
+            batch = torch.nested.nested_tensor_from_jagged(rows, torch.tensor([0, 2, 6]))
+            return self.layer(batch).values()
+
+    anatomy = opanatomy.profile(Ragged(), torch.rand(6, 8, requires_grad=True))
+    spent: dict[str, int] = {}
+    for row in anatomy.operators:
+        if row.operator_class == "tensor_contraction":
+            assert row.flops is not None, row
+            spent[str(row.phase)] = spent.get(str(row.phase), 0) + row.flops
+    assert spent == {"forward": 2 * 6 * 8 * 4, "backward": 2 * (2 * 6 * 8 * 4)}

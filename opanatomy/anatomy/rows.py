@@ -148,7 +148,7 @@ def module_rows(calls: CallTable, kinds: dict[str, str]) -> tuple[ModuleRow, ...
 
 
 def kernel_rows(work: PieceTable) -> tuple[KernelRow, ...]:
-    """One row a kernel name, the longest first, with its class by name alone."""
+    """One row a kernel name and class, the longest first; the name classes it, where that says nothing its operator."""
     groups = Groups(work.kernel, work.kernel_class, work.kernel_rule)
     members = groups.rows()
     found = [

@@ -5,23 +5,16 @@ It knows nothing of the trace, of its attribution or of the formulas in `opanato
 
 from __future__ import annotations
 
-import json
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from opanatomy.capture.second_count import SecondCount, flops_of, second_count_of
+from opanatomy.capture.unrecorded import arguments_text, has_sparse, is_incomplete
 from opanatomy.model import ObservedCall, ObservedCount, Phase
-
-if TYPE_CHECKING:
-    import torch
-
-#: Argument types, as a schema prints them, of which a trace has nothing.
-_DROPPED = ("List[Optional[Tensor]]", "str", "Optional[str]")
-
 
 _PHASES = tuple(Phase)
 _BACKWARD, _RECOMPUTE = _PHASES.index(Phase.BACKWARD), _PHASES.index(Phase.RECOMPUTE)
@@ -135,6 +128,8 @@ def _mode(observation: Observation, phase_of: Callable[[], Phase]) -> Any:
             return dynamo_may_run
 
         def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if types and any(_answers(one) for one in types):
+                return NotImplemented  # the subclass runs it on what it is made of, which is what is counted
             if kwargs is None:
                 kwargs = {}
             operator = operators.get(id(function))
@@ -147,8 +142,9 @@ def _mode(observation: Observation, phase_of: Callable[[], Phase]) -> Any:
                     result = function.decompose(*args, **kwargs)
                 if result is not NotImplemented:
                     return result
-            if operator.is_incomplete:
-                text = _arguments_text(function, args, kwargs)
+            text = None
+            if operator.is_incomplete or has_sparse(args):
+                text = arguments_text(function, args, kwargs)
             result = function(*args, **kwargs)
             kept = None if operator.second_count is None else operator.second_count.arguments(args, kwargs, result)
             place = places[id(phase_of())]
@@ -157,12 +153,19 @@ def _mode(observation: Observation, phase_of: Callable[[], Phase]) -> Any:
                 operator.add(place, kept)
             else:
                 observation.add_backward(operator, kept, node, with_gradients=is_grad_enabled())
-            if operator.is_incomplete:
+            if text is not None:
                 incomplete.append(ObservedCall(operator=operator.name, arguments=text))
             return result
 
     make: Any = Observer
     return make()
+
+
+def _answers(kind: type) -> bool:
+    """Whether tensors of a subclass answer calls in Python: DTensor, ragged and quantized ones."""
+    import torch
+
+    return kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__  # type: ignore[attr-defined]
 
 
 def _run_inside(mode: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -188,37 +191,7 @@ def _is_composite(function: Any) -> bool:
 def _looked_up(function: Any) -> _Operator:
     return _Operator(
         name=function._schema.name,
-        is_incomplete=any(str(argument.type) in _DROPPED for argument in function._schema.arguments),
+        is_incomplete=is_incomplete(function),
         is_composite=_is_composite(function),
         second_count=second_count_of(function),
     )
-
-
-def _arguments_text(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """The arguments in the order of the schema, defaults filled in, as JSON."""
-    found = []
-    for place, argument in enumerate(function._schema.arguments):
-        if place < len(args):
-            found.append(_plain(args[place]))
-        elif argument.name in kwargs:
-            found.append(_plain(kwargs[argument.name]))
-        else:
-            found.append(_plain(argument.default_value))
-    return json.dumps(found, separators=(",", ":"))
-
-
-def _plain(value: Any) -> Any:
-    import torch
-
-    if isinstance(value, torch.Tensor):
-        dtype = str(value.dtype).removeprefix("torch.")
-        return {"shape": list(value.shape), "dtype": dtype, "strides": _strides(value)}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    return value if isinstance(value, (bool, int, float, str)) else None
-
-
-def _strides(tensor: torch.Tensor) -> list[int] | None:
-    import torch
-
-    return list(tensor.stride()) if tensor.layout is torch.strided else None

@@ -40,8 +40,15 @@ _COMMUNICATION = RuleTable(
         Pattern(
             "collective libraries",
             COMMUNICATION,
-            r"^(nccl|rccl|msccl|nvshmem|nvls|oneccl|ccl_|deep_ep::|quickreduce|k?userbuffers_)|ncclDev|ncclKernel"
-            r"|ncclSym|rcclGeneric|mscclKernel|nvshmemi?x?_",
+            r"^(nccl|rccl|msccl|nvshmem|ishmem|nvls|oneccl|ccl_|ucc_|quickreduce|k?userbuffers_)|ncclDev|ncclKernel"
+            r"|ncclSym|rcclGeneric|mscclKernel|nvshmemi?x?_"
+            r"|^c10d::(symmetric_memory|nvshmem_extension|ishmem_extension|intra_node_comm)::",
+        ),
+        # DeepEP, by its name within DeepSeek too (not CUB's kernels, whose namespace repeats that), MORI, TensorRT-LLM.
+        Pattern(
+            "expert parallel libraries",
+            COMMUNICATION,
+            r"^(deep_ep|dpsk::ep)::(?!CUB_)|^(mori::\w+::)?Ep(Dispatch|Combine)\w*|(?i:moe_?a2a)",
         ),
         Pattern(
             "custom all-reduce",
@@ -171,7 +178,7 @@ _ATTENTION = RuleTable(
         Pattern(
             "Triton's attention tutorial, copied into many libraries",
             CONTRACTION,
-            r"^_?(fwd|bwd)_(grouped_)?kernel(_(stage\d|one_col_block|dk_?dv|d?[qkv]|d?kv|splitK|destindex_copy_kv))?$"
+            r"^_?(fwd|bwd)_(grouped_)?kernel(_(stage\d|aligned|one_col_block|dk_?dv|d?[qkv]|d?kv|splitK|destindex_copy_kv))?$"
             r"|^_bwd_(preprocess|d[kqv])",
             contains=_SOFTMAX,
         ),
@@ -219,6 +226,14 @@ _CONTRACTION = RuleTable(
             r"(?i)(?<!fb)gemm|gemv|matmul|(^|[^a-z])(b|s|grouped_?|scaled_?|int8_?|fp8_?)?mm(_|\d|$)"
             r"|(^|[_:])[a-z]?(syrk|herk|trmm)|einsum|wgmma|(csr|coo|bsr|sp)m[mv](_|$)|sddmm|mul_mat",
         ),
+        # Triton kernels of Muon's Newton-Schulz step, under these names in modded-nanogpt and its many descendants.
+        Pattern("products of Muon", CONTRACTION, r"^_?(XXT|XTX|ba_plus_cAA)_kernel"),
+        Pattern(
+            "linear layer with its activation",
+            CONTRACTION,
+            r"(?i)(^|[_:])linear_(relu|gelu|silu|swish|tanh|bias)",
+            contains=(ELEMENTWISE,),
+        ),
         Pattern("experts", CONTRACTION, r"(?i)fused_moe|fmoe|moe_kernel|moe_mma"),
         Pattern(
             "recurrent layer",
@@ -253,7 +268,7 @@ _OTHER = RuleTable(
         Pattern(
             "selection and counting",
             OTHER,
-            r"(?i)top_?k|k_?th_?value|gather_?median|radix_?find|compute_?mode|searchsorted|bucketize|nonzero|unique"
+            r"(?i)top_?k|(^|:)write_indices|k_?th_?value|gather_?median|radix_?find|compute_?mode|searchsorted|bucketize|nonzero|unique"
             r"|adjacent_?difference|histogram|bincount|Device(Select|Compact|Partition)|RunLength|by_?key|(^|[_:])nms",
         ),
         Pattern("expert routing", OTHER, r"(?i)routing|moe_?sort|moe_?align|align_block_size|bitmatrix"),
@@ -290,7 +305,7 @@ _NORMALIZATION = RuleTable(
         Pattern(
             "loss",
             NORMALIZATION,
-            r"(?i)cross_?entropy|nll_?loss|NLLCriterion|(^|[_:])ctc_|margin_?loss|Multi(Label)?Margin|_loss(_|$)"
+            r"(?i)cross_?entropy|softcapped_?entropy|nll_?loss|NLLCriterion|(^|[_:])ctc_|margin_?loss|Multi(Label)?Margin|_loss(_|$)"
             r"|(^|_)loss_|kl_?div|(^|_)jsd|log_?sum_?exp",
         ),
         Pattern(

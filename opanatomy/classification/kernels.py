@@ -10,8 +10,8 @@ from opanatomy.classification.kernel_tables import KERNEL_TABLES
 from opanatomy.classification.rules import LONGEST, UNKNOWN, first_match
 from opanatomy.model import Classification
 
-#: What C++ adds around a kernel's own name.
-_NOISE = re.compile(r"\(anonymous namespace\)::|<unnamed>::|^(?:static |__global__ )?void | ?\(?\.kd\)?$")
+#: What C++ adds around a kernel's own name, and what Triton of 2023 adds behind it: `_0d1d2de` for its arguments.
+_NOISE = re.compile(r"\(anonymous namespace\)::|<unnamed>::|^(?:static |__global__ )?void | ?\(?\.kd\)?$|_0d1[\ddec]*$")
 
 
 @lru_cache(maxsize=65536)

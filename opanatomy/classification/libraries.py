@@ -39,6 +39,11 @@ _COMMUNICATION = RuleTable(
             delegates=True,
         ),
         Pattern("FSDP", COMMUNICATION, r"^fsdp::"),
+        Pattern(
+            "expert parallel libraries and NVSHMEM",
+            COMMUNICATION,
+            r"^(deep_?ep\w*|dpsk::ep|mori|uccl|nvshmem\w*)::|::\w*(moe_)?a2a_(dispatch|combine)",
+        ),
         Pattern("fbgemm", COMMUNICATION, r"^fbgemm::(all_to_one_device|car_|nccl_|(one|two)_shot)"),
     ),
 )
@@ -236,7 +241,7 @@ WORDS = RuleTable(
         Pattern(
             "attention",
             CONTRACTION,
-            r"(?i)attention|attn|fmha|sdpa|(^|[_:])(flash_)?mla_|mha_(fwd|bwd|varlen)|paged_",
+            r"(?i)attention|attn|fmha|sdpa|[_:]flash(_(?!infer)|$)|(^|[_:])(flash_)?mla_|mha_(fwd|bwd|varlen)|paged_",
             delegates=True,
             contains=_SOFTMAX,
         ),

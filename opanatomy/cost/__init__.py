@@ -12,6 +12,7 @@ in silence, never a guess. A formula of your own is one decorated function:
 
 from opanatomy.cost import (
     activation,
+    antialias,
     attention,
     attention_packages,
     compiled,
@@ -20,9 +21,13 @@ from opanatomy.cost import (
     creation,
     distance,
     elementwise,
+    fixed_point,
     fourier,
+    graph,
     indexing,
+    jagged,
     libraries,
+    linalg,
     loss,
     movement,
     normalization,
@@ -33,13 +38,18 @@ from opanatomy.cost import (
     recurrent,
     reduction,
     scan,
+    sparse,
+    special,
     synchronized,
+    vision,
 )
 from opanatomy.cost.registry import cost, describe, formula, has_formula, operators, pattern
 
 __all__ = [
-    "activation", "attention", "attention_packages", "compiled", "contraction", "convolution", "cost", "creation",
-    "describe", "distance", "elementwise", "formula", "fourier", "has_formula", "indexing", "libraries", "loss",
-    "movement", "normalization", "operators", "optimizer", "pattern", "pooling", "quantized", "recommender",
-    "recurrent", "reduction", "scan", "synchronized",
+    "activation", "antialias", "attention", "attention_packages", "compiled", "contraction", "convolution", "cost",
+    "creation",
+    "describe", "distance", "elementwise", "fixed_point", "formula", "fourier", "graph", "has_formula", "indexing",
+    "jagged", "libraries", "linalg", "loss", "movement", "normalization", "operators", "optimizer", "pattern",
+    "pooling", "quantized", "recommender", "recurrent", "reduction", "scan", "sparse", "special", "synchronized",
+    "vision",
 ]  # fmt: skip

@@ -91,7 +91,7 @@ def _all_in_use(signature: Signature, places: tuple[int, ...]) -> None:
         raise Unknown("the lengths of the sequences")
 
 
-@formula("flash_attn_3::fwd", "_vllm_fa3_C::fwd")
+@formula("flash_attn_3::fwd", "flash_attn_3::_flash_attn_forward", "_vllm_fa3_C::fwd")
 def third_forward(signature: Signature) -> Cost:
     """`4 * b * h * s * t * d` for (b, s, h, d), or sequences of equal length behind each other; a cache is unknown.
 
@@ -123,3 +123,16 @@ def third_backward(signature: Signature) -> Cost:
     sizes = flexible(q, k, v, offsets, (signature.get(13), signature.get(14)))
     moved = read(grad, q, k, v, offsets, optional(signature, 10)) + output_bytes(sizes, q)
     return backward_cost(sizes, flag(signature.get(16, False)), moved, gradient_bytes(q, k, v))
+
+
+@formula("flash_attn_3::_flash_attn_backward")
+def third_interface_backward(signature: Signature) -> Cost:
+    """`10 * b * h * s * t * d`: the operator around `bwd`, of which there are two forms.
+
+    (grad, q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, max_q, max_k, scale, is_causal, ...), 19
+    arguments; later with dq, dk, dv before the scale, 22. Source: hopper/flash_attn_interface.py, and traces of it.
+    """
+    head, rest = signature.arguments[:6], signature.arguments[6:]
+    if len(signature.arguments) >= 22:
+        rest = (*rest[:6], *rest[9:])
+    return third_backward(Signature((*head, None, None, None, *rest)))

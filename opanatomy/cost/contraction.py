@@ -112,14 +112,32 @@ def addr(signature: Signature) -> Cost:
     return Cost(flops=2 * prod(shape), read_bytes=read(added, a, b), written_bytes=fresh(shape, added.dtype))
 
 
-@formula("aten::linear", "aten::mkldnn_linear", "aten::_mkl_linear", "mkldnn::_linear_pointwise")
+@formula("aten::linear", "aten::mkldnn_linear")
 def linear(signature: Signature) -> Cost:
     """`2 * rows * out * in` for (..., in) @ (out, in)^T + bias. Source: as addmm."""
-    x, weight, bias = signature.tensor(0), signature.tensor(1), optional(signature, 2)
+    return _linear(signature, 1, optional(signature, 2))
+
+
+@formula("mkl::_mkl_linear")
+def mkl_linear(signature: Signature) -> Cost:
+    """As linear: (x, packed weight, weight, bias, batch); the packed weight's own sizes say nothing."""
+    return _linear(signature, 2, optional(signature, 3))
+
+
+@formula("mkldnn::_linear_pointwise")
+def pointwise_linear(signature: Signature) -> Cost:
+    """As linear; the map in the epilogue is not counted. With another tensor: (x, other, weight, bias, map)."""
+    if len(signature.arguments) == 5:
+        return _linear(signature, 2, optional(signature, 3), optional(signature, 1))
+    return _linear(signature, 1, optional(signature, 2))
+
+
+def _linear(signature: Signature, place: int, bias: Tensor | None, other: Tensor | None = None) -> Cost:
+    x, weight = signature.tensor(0), signature.tensor(place)
     if len(weight.shape) == 2 and len(x.shape) >= 1 and x.shape[-1] == weight.shape[1]:
         shape = (*x.shape[:-1], weight.shape[0])
         flops = 2 * prod(shape) * weight.shape[1]
-        return Cost(flops=flops, read_bytes=read(x, weight, bias), written_bytes=fresh(shape, x.dtype))
+        return Cost(flops=flops, read_bytes=read(x, weight, bias, other), written_bytes=fresh(shape, x.dtype))
     raise Unknown(f"{x} and weight {weight}")
 
 
@@ -161,22 +179,6 @@ def scaled_grouped_mm_v2(signature: Signature) -> Cost:
     scales = (*tensors(signature.get(2)), *tensors(signature.get(5)))
     rest = (optional(signature, 8), optional(signature, 9), scalar_type(signature.get(10)))
     return grouped_mm(Signature((signature.tensor(0), signature.tensor(1), *scales, *rest)))
-
-
-@formula("aten::_weight_int8pack_mm")
-def int8_weight_mm(signature: Signature) -> Cost:
-    """`2 * m * n * k` for x (m, k), int8 weight (n, k) and a scale a row."""
-    x, weight = signature.tensor(0), signature.tensor(1)
-    shape, flops = product_shape(x.shape, weight.shape[::-1])
-    return Cost(flops=flops, read_bytes=read(x, weight, signature.tensor(2)), written_bytes=fresh(shape, x.dtype))
-
-
-@formula("aten::_weight_int4pack_mm", "aten::_weight_int4pack_mm_for_cpu")
-def int4_weight_mm(signature: Signature) -> Cost:
-    """`2 * m * n * k` for x (m, k), a packed 4-bit weight, and scales and zeros (k / group, n, 2)."""
-    x, weight, scales = signature.tensor(0), signature.tensor(1), signature.tensor(3)
-    (m, k), n = x.shape, scales.shape[1]
-    return Cost(flops=2 * m * n * k, read_bytes=read(x, weight, scales), written_bytes=fresh((m, n), x.dtype))
 
 
 @formula("aten::_trilinear")

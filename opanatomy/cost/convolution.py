@@ -200,3 +200,15 @@ def backend_weight_gradient(signature: Signature) -> Cost:
     return Cost(
         flops=convolution_flops(shape, grad.shape), read_bytes=read(grad, x), written_bytes=fresh(shape, grad.dtype)
     )
+
+
+@formula("aten::conv_tbc")
+def conv_tbc(signature: Signature) -> Cost:
+    """`2 * out * b * k * C_in * C_out`, out = t + 2 p - k + 1: (x (t, b, C_in), weight (k, C_in, C_out), bias, p)."""
+    x, weight, bias = (signature.tensor(place) for place in range(3))
+    (t, b, c), (k, c_w, out_c) = x.shape, weight.shape
+    if c != c_w:
+        raise Unknown(f"{x} and {weight}")
+    shape = (t + 2 * integer(signature.get(3, 0)) - k + 1, b, out_c)
+    flops = 2 * prod(shape) * k * c
+    return Cost(flops=flops, read_bytes=read(x, weight, bias), written_bytes=fresh(shape, x.dtype))

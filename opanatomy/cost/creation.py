@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import ceil
 
-from opanatomy.cost.operands import Unknown, fresh, integer, integers, moved, read, result, scalar_type
+from opanatomy.cost.operands import Unknown, fresh, integer, integers, moved, optional, read, result, scalar_type
 from opanatomy.cost.registry import formula
 from opanatomy.model import Argument, Cost, Signature, Tensor
 
@@ -132,6 +132,9 @@ def arange(signature: Signature) -> Cost:
 @formula("aten::linspace", "aten::logspace")
 def linspace(signature: Signature) -> Cost:
     """0; (start, end, steps, ...): writes `steps` elements."""
+    out = signature.get(3)
+    if isinstance(out, Tensor):
+        return moved(0, fresh((integer(signature.get(2)),), out.dtype))
     at = 4 if len(signature.arguments) == 8 else 3
     return moved(0, fresh((integer(signature.get(2)),), scalar_type(signature.get(at)) or "float32"))
 
@@ -157,3 +160,31 @@ def randint(signature: Signature) -> Cost:
 def randperm(signature: Signature) -> Cost:
     """0: a random draw; (n, ...) -> int64."""
     return moved(0, fresh((integer(signature.get(0)),), "int64"))
+
+
+@formula("aten::tril_indices", "aten::triu_indices")
+def triangle_indices(signature: Signature) -> Cost:
+    """0; (rows, columns, offset): writes two int64 places for each element, as many as 2 * rows * columns at most.
+
+    Only the whole triangle of a square is worked out: another has no cost.
+    """
+    rows, columns = integers(signature.get(0))[0], integer(signature.get(1))
+    if rows != columns or integer(signature.get(2, 0)) != 0:
+        raise Unknown("a part of a rectangle")
+    return moved(0, fresh((2, rows * (rows + 1) // 2), "int64"))
+
+
+@formula("aten::normal")
+def normal(signature: Signature) -> Cost:
+    """2 per element: * deviation, + mean, where one is a tensor; drawing is 0."""
+    given = [value for value in signature.arguments[:2] if isinstance(value, Tensor)]
+    if not given or any(value.shape != given[0].shape for value in given):
+        raise Unknown("the size drawn")
+    return moved(read(*given), fresh(given[0].shape, given[0].dtype), flops=2 * given[0].numel)
+
+
+@formula("aten::_standard_gamma", "aten::_sample_dirichlet", "aten::binomial")
+def drawn(signature: Signature) -> Cost:
+    """0: random numbers; reads their parameters."""
+    x = signature.tensor(0)
+    return moved(read(x, optional(signature, 1)), fresh(x.shape, x.dtype))

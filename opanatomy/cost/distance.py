@@ -49,3 +49,19 @@ def own_pairs(signature: Signature) -> Cost:
     n, m = x.shape
     pairs = n * (n - 1) // 2
     return moved(read(x), fresh((pairs,), x.dtype), flops=pairs * (_per_element(p) * m + _per_pair(p)))
+
+
+@formula("aten::dist")
+def dist(signature: Signature) -> Cost:
+    """2 per element: subtract, and the norm, a reduction."""
+    a, b = signature.tensor(0), signature.tensor(1)
+    if a.shape != b.shape:
+        raise Unknown(f"{a} and {b}")
+    return moved(read(a, b), fresh((), a.dtype), flops=2 * a.numel)
+
+
+@formula("aten::_pdist_backward")
+def own_pairs_backward(signature: Signature) -> Cost:
+    """4 for each element of each pair and both its rows, as _cdist_backward: (grad, x, p, distances)."""
+    grad, x, distances = signature.tensor(0), signature.tensor(1), signature.tensor(3)
+    return moved(read(grad, x, distances), fresh(x.shape, x.dtype), flops=4 * grad.numel * x.shape[-1])

@@ -66,6 +66,14 @@ UNARY_FLOATING = {
     "logit": 3,
     # sin(pi * x) / (pi * x)
     "sinc": 3, "special_entr": 3, "special_log_ndtr": 1,
+    # a special function is one transcendental, however it is computed
+    **dict.fromkeys(
+        ("special_airy_ai", "special_bessel_j0", "special_bessel_j1", "special_bessel_y0", "special_bessel_y1",
+         "special_erfcx", "special_i1", "special_i1e", "special_modified_bessel_i0", "special_modified_bessel_i1",
+         "special_modified_bessel_k0", "special_modified_bessel_k1", "special_scaled_modified_bessel_k0",
+         "special_scaled_modified_bessel_k1", "special_spherical_bessel_j0"),
+        1,
+    ),
 }  # fmt: skip
 
 #: Tests of one operand.
@@ -81,7 +89,14 @@ BINARY = {
 }  # fmt: skip
 
 BINARY_FLOATING = {"atan2": 1, "true_divide": 1, "logaddexp": 4, "logaddexp2": 4, "xlogy": 2, "special_xlog1py": 2,
-                   "hypot": 4, "copysign": 0, "nextafter": 0}  # fmt: skip
+                   "hypot": 4, "copysign": 0, "nextafter": 0, "igamma": 1, "igammac": 1, "special_zeta": 1,
+                   # x * 2 ^ y; a polynomial of a degree that is data
+                   "ldexp": 2,
+                   **{f"special_{kind}": 1 for kind in (
+                       *(f"{shifted}chebyshev_polynomial_{letter}" for shifted in ("", "shifted_")
+                         for letter in "tuvw"),
+                       "hermite_polynomial_h", "hermite_polynomial_he", "laguerre_polynomial_l",
+                       "legendre_polynomial_p")}}  # fmt: skip
 
 BINARY_BOOL = ("eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_xor",
                "greater", "greater_equal", "less", "less_equal", "not_equal")  # fmt: skip
@@ -101,6 +116,10 @@ OTHERS = {
     "lerp": Map(flops=3, operands=3),
     "polar": Map(flops=4, operands=2, result="complex"), "complex": Map(flops=0, operands=2, result="complex"),
     "_prelu_kernel": Map(flops=1, operands=2),
+    # two multiplies and a subtraction an element
+    "linalg_cross": Map(flops=3, operands=2),
+    # the derivative of a gamma sample, one special function
+    "_standard_gamma_grad": Map(flops=1, operands=2),
     # grad * (1 - y * y)
     "tanh_backward": Map(flops=3, operands=2),
     # grad * (1 - y) * y

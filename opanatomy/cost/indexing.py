@@ -221,3 +221,35 @@ def masked_scatter_backward(signature: Signature) -> Cost:
     """0; (grad, mask, sizes): reads both, writes the gradient of the source, 0 where it was not used."""
     grad, where_true, shape = signature.tensor(0), signature.tensor(1), sizes(signature.get(2))
     return moved(read(grad, where_true), fresh(shape, grad.dtype))
+
+
+@formula("aten::put_")
+def put_(signature: Signature) -> Cost:
+    """1 add per element if it accumulates; (x, indices, source, accumulate): writes (reads) what it touches."""
+    x, index, source = (signature.tensor(place) for place in range(3))
+    accumulate = signature.get(3, False) is True
+    touched = min(index.numel, x.stored) * item(x.dtype)
+    return moved(read(index, source) + accumulate * touched, touched, flops=accumulate * index.numel)
+
+
+@formula("aten::put")
+def put(signature: Signature) -> Cost:
+    """As put_, into a copy."""
+    x, index, source = (signature.tensor(place) for place in range(3))
+    accumulate = signature.get(3, False) is True
+    return moved(read(x, index, source), fresh(x.shape, x.dtype), flops=accumulate * index.numel)
+
+
+@formula("aten::index_reduce")
+def index_reduce(signature: Signature) -> Cost:
+    """1 per element of the source: (x, dim, indices, source, how); into a copy."""
+    x, index, source = signature.tensor(0), signature.tensor(2), signature.tensor(3)
+    return moved(read(x, index, source), fresh(x.shape, x.dtype), flops=source.numel)
+
+
+@formula("aten::index_reduce_")
+def index_reduce_(signature: Signature) -> Cost:
+    """1 per element of the source: (x, dim, indices, source, how); reads and writes what it touches."""
+    x, index, source = signature.tensor(0), signature.tensor(2), signature.tensor(3)
+    touched = min(source.numel, x.stored) * item(x.dtype)
+    return moved(read(index, source) + touched, touched, flops=source.numel)

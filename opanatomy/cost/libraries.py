@@ -36,6 +36,8 @@ for _name, _flops in {**_GATED, **_ACTIVATIONS}.items():
 def rms_norm(signature: Signature) -> Cost:
     """4 per element: square, sum, * rstd, * scale; (out, x, weight, eps)."""
     out, x, weight = signature.tensor(0), signature.tensor(1), optional(signature, 2)
+    if out.shape != x.shape:
+        raise Unknown("a form without the place for the result")
     return moved(read(x, weight), read(out), flops=(3 + (weight is not None)) * x.numel)
 
 
@@ -72,10 +74,14 @@ def rotary_embedding(signature: Signature) -> Cost:
 
 @formula("_C_cache_ops::reshape_and_cache", "_C_cache_ops::reshape_and_cache_flash")
 def into_cache(signature: Signature) -> Cost:
-    """0; (key, value, key cache, value cache, slots, ...): reads keys and values, writes them in the cache's type."""
-    key, value, keys, values = (signature.tensor(place) for place in range(4))
-    written = key.numel * item(keys.dtype) + value.numel * item(values.dtype)
-    return moved(read(key, value, signature.tensor(4)), written)
+    """0; (key, value, key cache, value cache, slots, ...): reads keys and values, writes them in the cache's type.
+
+    There may be fewer slots than rows of keys: what is behind them is padding.
+    """
+    key, value, keys, values, slots = (signature.tensor(place) for place in range(5))
+    stored = [x.numel // x.shape[0] * min(slots.numel, x.shape[0]) for x in (key, value)]
+    given = stored[0] * item(key.dtype) + stored[1] * item(value.dtype)
+    return moved(given + read(slots), stored[0] * item(keys.dtype) + stored[1] * item(values.dtype))
 
 
 @formula("_moe_C::topk_softmax")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from opanatomy.cost.operands import Unknown, fresh, integer, integers, item, optional, read
+from opanatomy.cost.operands import Unknown, fresh, integer, integers, item, moved, optional, read
 from opanatomy.cost.registry import formula
 from opanatomy.model import Argument, Cost, Signature, Tensor
 
@@ -134,3 +134,42 @@ def ctc_loss_backward(signature: Signature) -> Cost:
     moved = read(*signature.arguments[:7])
     flops = (CTC_STEP + 5) * lattice.numel + 6 * x.numel
     return Cost(flops=flops, read_bytes=moved, written_bytes=fresh(x.shape, x.dtype))
+
+
+@formula("aten::soft_margin_loss")
+def soft_margin(signature: Signature) -> Cost:
+    """4 per element, log1p(exp(-t * x)), and 1 for their sum or mean: (x, target, reduction)."""
+    x, target = signature.tensor(0), signature.tensor(1)
+    reduced = integer(signature.get(2, 1)) != 0
+    return moved(read(x, target), fresh(() if reduced else x.shape, x.dtype), flops=(4 + reduced) * x.numel)
+
+
+@formula("aten::soft_margin_loss_backward")
+def soft_margin_backward(signature: Signature) -> Cost:
+    """7 per element: z = exp(-t * x) 3, -t * z / (z + 1) * grad 4; (grad, x, target, reduction)."""
+    grad, x, target = (signature.tensor(place) for place in range(3))
+    return moved(read(grad, x, target), fresh(x.shape, x.dtype), flops=7 * x.numel)
+
+
+@formula("aten::multi_margin_loss")
+def multi_margin(signature: Signature) -> Cost:
+    """3 per element, margin - x[target] + x and their sum, 1 more for p = 2 and for weights.
+
+    (x, target, p, margin, weight, reduction).
+    """
+    x, target, weight = signature.tensor(0), signature.tensor(1), optional(signature, 4)
+    flops = 3 + (signature.get(2, 1) == 2) + (weight is not None)
+    results = () if integer(signature.get(5, 1)) else target.shape
+    return moved(read(x, target, weight), fresh(results, x.dtype), flops=flops * x.numel)
+
+
+@formula("aten::multi_margin_loss_backward")
+def multi_margin_backward(signature: Signature) -> Cost:
+    """4 per element: the margin again 2, * grad, the target's sum; 1 more for p = 2 and for weights.
+
+    (grad, x, target, p, margin, weight, reduction).
+    """
+    grad, x, target = (signature.tensor(place) for place in range(3))
+    weight = optional(signature, 5)
+    flops = 4 + (signature.get(3, 1) == 2) + (weight is not None)
+    return moved(read(grad, x, target, weight), fresh(x.shape, x.dtype), flops=flops * x.numel)

@@ -23,7 +23,7 @@ from opanatomy.cost.registry import formula
 from opanatomy.model import Cost, Signature
 
 #: Operators that return the same memory in another shape, or none at all, or none of it written.
-_NOTHING = (
+NOTHING = (
     # views
     "view", "_unsafe_view", "_reshape_alias", "expand", "expand_as", "t", "transpose", "permute", "slice", "select",
     "unsqueeze", "squeeze", "split", "split_with_sizes", "chunk", "unbind", "narrow", "as_strided", "alias", "detach",
@@ -41,7 +41,7 @@ _NOTHING = (
 )  # fmt: skip
 
 
-@formula(*(f"aten::{name}" for name in _NOTHING))
+@formula(*(f"aten::{name}" for name in NOTHING))
 def nothing(signature: Signature) -> Cost:
     """0: a view or an allocation moves nothing."""
     return moved(0, 0)
@@ -194,3 +194,23 @@ def repeat_interleave(signature: Signature) -> Cost:
     if dim is not None:
         axis(integer(dim), len(x.shape))
     return moved(read(x), fresh((x.numel, times), x.dtype))
+
+
+@formula("aten::diag_embed")
+def diag_embed(signature: Signature) -> Cost:
+    """0; (x, offset, ...): reads the diagonal, writes the matrices."""
+    x = signature.tensor(0)
+    side = x.shape[-1] + abs(integer(signature.get(1, 0)))
+    return moved(read(x), fresh((*x.shape[:-1], side, side), x.dtype))
+
+
+@formula("aten::block_diag")
+def block_diag(signature: Signature) -> Cost:
+    """0; reads all blocks, writes one matrix of all their rows and columns."""
+    parts = tensors(signature.get(0))
+    padded = [(1, 1, *x.shape)[-2:] for x in parts]
+    shape = (sum(rows for rows, _ in padded), sum(columns for _, columns in padded))
+    dtypes = {x.dtype for x in parts}
+    if len(dtypes) != 1:
+        raise Unknown("the type of the matrix")
+    return moved(read(parts), fresh(shape, dtypes.pop()))

@@ -16,7 +16,7 @@ def _pooled(size: int, kernel: int, stride: int, padding: int, dilation: int, ce
     return places - 1 if ceil_mode and (places - 1) * stride >= size + padding else places
 
 
-def _window(
+def window(
     x: Tensor, dims: int, kernel: Argument, stride: Argument, padding: Argument, dilation: Argument, ceil_mode: bool
 ) -> tuple[Shape, int]:
     """The shape that a window of `dims` dimensions gives, and its elements."""
@@ -28,7 +28,7 @@ def _window(
 
 def _max_pool(signature: Signature, dims: int) -> Cost:
     x, get = signature.tensor(0), signature.get
-    shape, _ = _window(x, dims, get(1), get(2), get(3), get(4), flag(get(5)))
+    shape, _ = window(x, dims, get(1), get(2), get(3), get(4), flag(get(5)))
     return moved(read(x), fresh(shape, x.dtype) + fresh(shape, "int64"))
 
 
@@ -53,8 +53,14 @@ def max_pool_backward(signature: Signature) -> Cost:
 
 def _average_pool(signature: Signature, dims: int) -> Cost:
     x, get = signature.tensor(0), signature.get
-    shape, taps = _window(x, dims, get(1), get(2), get(3), 1, flag(get(4)))
+    shape, taps = window(x, dims, get(1), get(2), get(3), 1, flag(get(4)))
     return moved(read(x), fresh(shape, x.dtype), flops=prod(shape) * taps)
+
+
+@formula("aten::avg_pool1d")
+def average_pool1d(signature: Signature) -> Cost:
+    """Elements of the window per output element: its adds and the division."""
+    return _average_pool(signature, 1)
 
 
 @formula("aten::avg_pool2d")
@@ -179,5 +185,28 @@ def adaptive_max_pool_backward(signature: Signature) -> Cost:
 def mkldnn_max_pool2d(signature: Signature) -> Cost:
     """0: comparisons; reads the image, writes the maxima."""
     x, get = signature.tensor(0), signature.get
-    shape, _ = _window(x, 2, get(1), get(2), get(3), get(4), flag(get(5)))
+    shape, _ = window(x, 2, get(1), get(2), get(3), get(4), flag(get(5)))
     return moved(read(x), fresh(shape, x.dtype))
+
+
+@formula("aten::max_unpool2d", "aten::max_unpool3d")
+def max_unpool(signature: Signature) -> Cost:
+    """0; (maxima, places, size): reads both, writes the whole image."""
+    x, places, size = signature.tensor(0), signature.tensor(1), sizes(signature.get(2), 2)
+    return moved(read(x, places), fresh((*x.shape[: -len(size)], *size), x.dtype))
+
+
+@formula("aten::fractional_max_pool2d", "aten::fractional_max_pool3d")
+def fractional_max_pool(signature: Signature) -> Cost:
+    """0: comparisons; (x, kernel, size, samples): writes the maxima and their int64 places."""
+    x, samples = signature.tensor(0), signature.tensor(3)
+    size = sizes(signature.get(2), 2)
+    shape = (*x.shape[: -len(size)], *size)
+    return moved(read(x, samples), fresh(shape, x.dtype) + fresh(shape, "int64"))
+
+
+@formula("aten::fractional_max_pool2d_backward", "aten::fractional_max_pool3d_backward")
+def fractional_max_pool_backward(signature: Signature) -> Cost:
+    """1 add per element of the gradient: (grad, x, kernel, size, places); does not read the image."""
+    grad, x, places = signature.tensor(0), signature.tensor(1), signature.tensor(4)
+    return moved(read(grad, places), fresh(x.shape, x.dtype), flops=grad.numel)

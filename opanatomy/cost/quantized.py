@@ -1,4 +1,6 @@
-"""Quantized weights and activations: bitsandbytes and fp8 of vLLM. A table look-up or a clamp is 0, a scale is 1.
+"""Quantized weights and activations: torch's packed weights, bitsandbytes, fp8 of vLLM and FBGEMM.
+
+A table look-up or a clamp is 0, a scale is 1.
 
 The optimizers in 8 bits are in `optimizer`.
 """
@@ -7,6 +9,7 @@ from __future__ import annotations
 
 from math import prod
 
+from opanatomy.cost.contraction import product_shape
 from opanatomy.cost.operands import Unknown, fresh, integer, moved, optional, read, scalar_type, sizes
 from opanatomy.cost.registry import formula
 from opanatomy.model import Argument, Cost, Signature, Tensor
@@ -15,6 +18,57 @@ from opanatomy.model import Argument, Cost, Signature, Tensor
 def _blocks(elements: int, size: Argument) -> int:
     """Blocks of `size` elements, the last one perhaps shorter: each has a scale."""
     return -(-elements // integer(size))
+
+
+# ------------------------------------------------------------------------------------------------ torch, packed weights
+
+
+@formula("aten::_weight_int8pack_mm")
+def int8_weight_mm(signature: Signature) -> Cost:
+    """`2 * m * n * k` for x (m, k), int8 weight (n, k) and a scale a row."""
+    x, weight = signature.tensor(0), signature.tensor(1)
+    shape, flops = product_shape(x.shape, weight.shape[::-1])
+    return Cost(flops=flops, read_bytes=read(x, weight, signature.tensor(2)), written_bytes=fresh(shape, x.dtype))
+
+
+@formula("aten::_weight_int4pack_mm", "aten::_weight_int4pack_mm_for_cpu")
+def int4_weight_mm(signature: Signature) -> Cost:
+    """`2 * m * n * k` for x (m, k), a packed 4-bit weight, and scales and zeros (k / group, n, 2)."""
+    x, weight, scales = signature.tensor(0), signature.tensor(1), signature.tensor(3)
+    (m, k), n = x.shape, scales.shape[1]
+    return Cost(flops=2 * m * n * k, read_bytes=read(x, weight, scales), written_bytes=fresh((m, n), x.dtype))
+
+
+@formula("aten::_weight_int4pack_mm_with_scales_and_zeros")
+def int4_weight_mm_two(signature: Signature) -> Cost:
+    """`2 * m * n * k`: (x (m, k), packed weight, group, scales (k / group, n), zeros)."""
+    x, weight, scales, zeros = (signature.tensor(place) for place in (0, 1, 3, 4))
+    (m, k), n = x.shape, scales.shape[1]
+    return moved(read(x, weight, scales, zeros), fresh((m, n), x.dtype), flops=2 * m * n * k)
+
+
+@formula("aten::_dyn_quant_matmul_4bit")
+def dynamic_4bit_mm(signature: Signature) -> Cost:
+    """`2 * rows * n * k`: (x (..., k), packed weight with its scales and bias, block, k, n)."""
+    x, weight, k, n = signature.tensor(0), signature.tensor(1), integer(signature.get(3)), integer(signature.get(4))
+    if x.shape[-1] != k:
+        raise Unknown(f"{x} and {k} features")
+    shape = (*x.shape[:-1], n)
+    return moved(read(x, weight), fresh(shape, x.dtype), flops=2 * prod(shape) * k)
+
+
+@formula("aten::_wrapped_quantized_linear_prepacked", "_quantized::_wrapped_quantized_linear_prepacked")
+def wrapped_linear(signature: Signature) -> Cost:
+    """`2 * rows * n * k`: (x, scale, zero point, packed weight, scale, zero point, n); float32 in and out.
+
+    A weight of 8 bits and its float32 bias are read; the tensor that stands for them is a pointer.
+    """
+    x, n = signature.tensor(0), integer(signature.get(6))
+    shape = (*x.shape[:-1], n)
+    return moved(read(x) + n * x.shape[-1] + 4 * n, fresh(shape, "float32"), flops=2 * prod(shape) * x.shape[-1])
+
+
+# -------------------------------------------------------------------------------------------------------- bitsandbytes
 
 
 @formula("bitsandbytes::dequantize_4bit")
@@ -131,3 +185,18 @@ def scaled_product(signature: Signature) -> Cost:
     if a.shape[-1] != b.shape[0] or out.numel != prod(a.shape[:-1]) * b.shape[1]:
         raise Unknown(f"{a} @ {b}")
     return moved(read(*signature.arguments[1:6]), read(out), flops=2 * a.numel * b.shape[1])
+
+
+# ------------------------------------------------------------------------------------------------------ FBGEMM: 8 bits
+
+
+@formula("fbgemm::f8f8bf16", "fbgemm::f8f8bf16_rowwise", "fbgemm::f8f8bf16_tensorwise",
+         "fbgemm::f8f8bf16_blockwise", "fbgemm::i8i8bf16")  # fmt: skip
+def fp8_product(signature: Signature) -> Cost:
+    """`2 * rows * n * k` for 8-bit (..., k) @ (n, k)^T -> bfloat16: (a, b, [scales, scales, bias,] ...).
+
+    A tensor behind these is a place for the result.
+    """
+    a, b = signature.tensor(0), signature.tensor(1)
+    elements, flops = _int8(a, b)
+    return moved(read(*signature.arguments[:5]), fresh((elements,), "bfloat16"), flops=flops)

@@ -40,6 +40,41 @@ def embedding_bag_backward(signature: Signature) -> Cost:
     return moved(moved_in, fresh((rows, d), grad.dtype), flops=flops)
 
 
+@formula("aten::_embedding_bag_backward")
+def bag_backward(signature: Signature) -> Cost:
+    """As _embedding_bag_dense_backward; a sparse gradient: 1 per element for the mean or weights, a row an index.
+
+    (grad, indices, offsets, bags, sizes, maxima, rows, by frequency, mode, sparse, weights, padding).
+    """
+    grad, index, mode = signature.tensor(0), signature.tensor(1), integer(signature.get(8))
+    if signature.get(9) is True:
+        weights = optional(signature, 10)
+        elements = index.numel * grad.shape[-1]
+        flops = elements * ((mode == 1) + (weights is not None))
+        parts = read(grad, index, signature.tensor(3), weights)
+        return moved(parts, fresh((elements,), grad.dtype), flops=flops)
+    dense = (0, 1, 3, 4, 5, 6, 7, 8, 10)
+    padded = (*signature.arguments, *(None,) * 12)
+    return embedding_bag_backward(Signature(tuple(padded[place] for place in dense)))
+
+
+@formula("aten::_embedding_bag_per_sample_weights_backward")
+def bag_weights_backward(signature: Signature) -> Cost:
+    """`2 * d` an index, the product of its row with its bag's gradient; (grad, table, indices, ..., bags, mode)."""
+    grad, table, index, bags = (signature.tensor(place) for place in (0, 1, 2, 4))
+    d = table.shape[-1]
+    rows = min(index.numel * d, table.stored) * item(table.dtype)
+    return moved(read(grad, index, bags) + rows, fresh((index.numel,), grad.dtype), flops=2 * index.numel * d)
+
+
+@formula("aten::embedding_sparse_backward")
+def sparse_embedding_backward(signature: Signature) -> Cost:
+    """0: the gradient becomes the values of a sparse one as it is; with a padding index what is left is data."""
+    if integer(signature.get(3)) != -1:
+        raise Unknown("how many rows are no padding")
+    return moved(0, 0)
+
+
 # -------------------------------------------------------------------------------------------------------------- FBGEMM
 
 

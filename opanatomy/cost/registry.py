@@ -35,23 +35,28 @@ _FORMULAS: dict[str, Formula] = {}
 _BY_DEVICE: dict[tuple[str, str], Formula] = {}
 _PATTERNS: list[tuple[re.Pattern[str], NamedFormula]] = []
 
+#: Formulas for calls with a sparse tensor among the arguments. A formula of ours that is not here counts dense ones.
+_SPARSE: dict[str, Formula] = {}
+
 #: What a formula raises where a signature lacks what it needs, or does not fit the operator.
 _ODD_ARGUMENTS = (LookupError, TypeError, ValueError, ArithmeticError)
 _FIGURES = ("flops", "read_bytes", "written_bytes", "causal_flops", "normalization_flops")
 _OPTIONAL = ("causal_flops",)
 
 
-def formula(*operators: str, device: str | None = None) -> Callable[[_F], _F]:
+def formula(*operators: str, device: str | None = None, sparse: bool = False) -> Callable[[_F], _F]:
     """A decorator that makes a function the formula of `operators`, named as Kineto writes them (`aten::mm`).
 
     The function gets the `Signature` of one call and returns its `Cost`; `LookupError`, `TypeError`, `ValueError` and
     `ArithmeticError`, or a figure that is `None`, mean "this signature does not say". The last formula of a name wins;
-    one with a `device` (`cpu`) holds there only.
+    one with a `device` (`cpu`) holds there only, a `sparse` one where a tensor is sparse.
     """
     _check_names("formula", operators, '@formula("mylib::my_operator")')
 
     def register(function: _F) -> _F:
-        if device is None:
+        if sparse:
+            _SPARSE.update(dict.fromkeys(operators, function))
+        elif device is None:
             _FORMULAS.update(dict.fromkeys(operators, function))
         else:
             _BY_DEVICE.update({(operator, device): function for operator in operators})
@@ -94,6 +99,8 @@ def cost(operator: str, signature: Signature, device: str | None = None) -> Cost
     function = _BY_DEVICE.get((operator, device)) if device is not None else None
     function = function or _FORMULAS.get(operator)
     named = None if function else _matching(operator)
+    if any(tensor.sparse for tensor in signature.tensors()) and _counts_dense(operator, function or named):
+        function, named = _SPARSE.get(operator), None
     try:
         found = function(signature) if function else named(operator, signature) if named else None
     except _ODD_ARGUMENTS:
@@ -104,6 +111,11 @@ def cost(operator: str, signature: Signature, device: str | None = None) -> Cost
         text = f"{type(error).__name__}: {error}".replace("\n", " ")
         raise UsageError(f"formula {_place(function or named)} failed on {operator}: {text} - mend it") from error
     return None if found is None else _checked(found, function or named)
+
+
+def _counts_dense(operator: str, function: Callable[..., Any] | None) -> bool:
+    """Whether a formula takes its tensors for dense: all of ours do but those of oneDNN, whose layout is its own."""
+    return (function is None or _is_ours(function)) and not re.search(r"mkldnn|onednn|mkl::", operator)
 
 
 def _checked(found: Cost, function: Callable[..., Any] | None) -> Cost | None:
@@ -138,12 +150,12 @@ def _place(thing: object) -> str:
 
 def function_of(operator: str) -> Callable[..., Any] | None:
     """The function that is an operator's formula; `None` without one."""
-    return _FORMULAS.get(operator) or _matching(operator)
+    return _FORMULAS.get(operator) or _SPARSE.get(operator) or _matching(operator)
 
 
 def has_formula(operator: str) -> bool:
     """Whether an operator has a formula, of its own or by a pattern."""
-    return operator in _FORMULAS or _matching(operator) is not None
+    return operator in _FORMULAS or operator in _SPARSE or _matching(operator) is not None
 
 
 def describe(operator: str) -> str | None:
@@ -154,7 +166,7 @@ def describe(operator: str) -> str | None:
 
 def operators() -> tuple[str, ...]:
     """Every operator with a formula, sorted; those known by a pattern apart."""
-    return tuple(sorted(_FORMULAS))
+    return tuple(sorted({*_FORMULAS, *_SPARSE}))
 
 
 def module_of(operator: str) -> str:

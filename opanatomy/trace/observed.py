@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from opanatomy.model import Argument, ObservedCall, Signature, Tensor
+from opanatomy.model import Argument, ObservedCall, Signature, Stored, Tensor
 from opanatomy.tables import HostEvents
 from opanatomy.trace.signatures import sizes_of, strides_of
 
@@ -31,14 +31,16 @@ def tell_observed(
     them than each traced step (routing that changed, say) and they differ, nothing is filled in.
     """
     told: dict[Key, list[Signature]] = {}
+    lengths: dict[str, int] = {}
     for call in observed:
         signature = _signature(call.arguments)
         if signature is None:
             continue
         for name in {call.operator, _WORKERS.get(call.operator, call.operator)}:
             told.setdefault((name, _tensors(signature)), []).append(signature)
+            lengths[name] = len(signature.arguments)
     numbers: dict[Signature, int] = {}
-    for key, rows in _rows_by_key(names, host, signatures, {name for name, _ in told}).items():
+    for key, rows in _rows_by_key(names, host, signatures, lengths).items():
         for row, signature in zip(rows, _in_order(told.get(key, []), len(rows)), strict=False):
             known = signatures[int(host.signature[row])]
             merged = _merged(known, signature) if known else signature
@@ -58,22 +60,24 @@ def _in_order(found: list[Signature], wanted: int) -> list[Signature]:
 
 
 def _rows_by_key(
-    names: Sequence[str], host: HostEvents, signatures: Sequence[Signature | None], wanted: set[str]
+    names: Sequence[str], host: HostEvents, signatures: Sequence[Signature | None], wanted: Mapping[str, int]
 ) -> dict[Key, list[int]]:
+    """The rows of each call by the tensors of the observed overload: an `out` tensor behind them is its result."""
     numbers = [number for number, name in enumerate(names) if name in wanted]
     rows = np.flatnonzero(np.isin(host.name, np.array(numbers, dtype=np.int64)) & (host.signature >= 0))
     found: dict[Key, list[int]] = {}
     for row in rows[np.argsort(host.start_ns[rows], kind="stable")].tolist():
         signature = signatures[int(host.signature[row])]
         if signature is not None:
-            found.setdefault((names[int(host.name[row])], _tensors(signature)), []).append(row)
+            name = names[int(host.name[row])]
+            found.setdefault((name, _tensors(signature, wanted[name])), []).append(row)
     return found
 
 
-def _tensors(signature: Signature) -> tuple[tuple[int, Tensor], ...]:
+def _tensors(signature: Signature, length: int | None = None) -> tuple[tuple[int, Tensor], ...]:
     return tuple(
         (place, Tensor(value.shape, value.dtype))
-        for place, value in enumerate(signature.arguments)
+        for place, value in enumerate(signature.arguments[:length])
         if isinstance(value, Tensor)
     )
 
@@ -82,8 +86,13 @@ def _merged(known: Signature, told: Signature) -> Signature:
     """The recorded arguments, those that were not recorded from what was observed."""
     extra = told.arguments[len(known.arguments) :]
     pairs = zip(known.arguments, told.arguments, strict=False)
-    merged = tuple(other if mine is None else mine for mine, other in pairs)
+    merged = tuple(other if mine is None or _is_fuller(other, mine) else mine for mine, other in pairs)
     return Signature((*merged, *known.arguments[len(merged) :], *extra))
+
+
+def _is_fuller(observed: Argument, recorded: Argument) -> bool:
+    """Whether what was observed of a sparse tensor says how much it stores."""
+    return isinstance(observed, Tensor) and isinstance(recorded, Tensor) and observed.sparse is not None
 
 
 def _signature(text: str) -> Signature | None:
@@ -99,7 +108,17 @@ def _argument(value: Any) -> Argument:
         shape, dtype = value.get("shape"), value.get("dtype")
         if not isinstance(shape, list) or not isinstance(dtype, str):
             raise ValueError(f"{value} is no tensor")
-        return Tensor(sizes_of(shape), dtype, strides_of(shape, value.get("strides")))
+        return Tensor(sizes_of(shape), dtype, strides_of(shape, value.get("strides")), _stored(value))
     if isinstance(value, list):
         return tuple(_argument(item) for item in value)
     return value  # type: ignore[no-any-return]  # a JSON scalar
+
+
+def _stored(value: dict[str, Any]) -> Stored | None:
+    """What a sparse tensor stores, where the capture said it."""
+    elements, index_bytes = value.get("elements"), value.get("index_bytes")
+    if elements is None and index_bytes is None:
+        return None
+    if type(elements) is not int or type(index_bytes) is not int or min(elements, index_bytes) < 0:
+        raise ValueError(f"{value} is no sparse tensor")
+    return Stored(elements, index_bytes)

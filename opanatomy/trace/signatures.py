@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from opanatomy.model import Argument, Signature, Tensor
+from opanatomy.model import Argument, Signature, Stored, Tensor
 from opanatomy.trace.decoding import NOT_DECODABLE
 
 #: Raw JSON of "Input Dims", "Input type", "Input Strides", "Concrete Inputs"; and each tensor list in turn as text
@@ -26,6 +26,7 @@ DTYPES = {
     "c10::Float8_e4m3fnuz": "float8_e4m3fnuz", "c10::Float8_e5m2fnuz": "float8_e5m2fnuz",
     "c10::Float8_e8m0fnu": "float8_e8m0fnu",
     "c10::complex<float>": "complex64", "c10::complex<double>": "complex128", "c10::complex<c10::Half>": "complex32",
+    "c10::quint8": "quint8", "c10::qint8": "qint8", "c10::qint32": "qint32",
 }  # fmt: skip
 
 #: A tensor of a list as a capture told it: `float32[2,3]`.
@@ -93,7 +94,9 @@ def _argument(shape: Any, kind: Any, stride: Any, text: Any, lists: Iterator[str
     if not isinstance(kind, str) or not isinstance(shape, list):
         return None
     if kind in DTYPES:
-        return Tensor(sizes_of(shape), DTYPES[kind], strides_of(shape, stride))
+        return Tensor(
+            sizes_of(shape), DTYPES[kind], strides_of(shape, stride), Stored() if shape and stride == [] else None
+        )
     if kind in ("TensorList", "GenericList"):
         return _tensor_list(shape, stride, next(lists, ""))
     return parse_constant(text) if isinstance(text, str) else None

@@ -1,0 +1,218 @@
+"""Factorizations and solves of dense matrices, by the operation counts of LAPACK (Working Note 41), real ones.
+
+What iterates until it converges - eigenvalues, singular values, the matrix exponential, least squares - has no cost:
+how often is data. Complex matrices have none either. The class is *other*: a factorization is no plain sum of products.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from opanatomy.cost.operands import Shape, Unknown, broadcast, category, flag, fresh, moved, read
+from opanatomy.cost.registry import formula
+from opanatomy.model import Cost, Signature, Tensor
+
+
+def _matrices(x: Tensor, square: bool = True) -> tuple[Shape, int, int]:
+    """Leading dimensions, rows and columns of real matrices."""
+    if len(x.shape) < 2 or x.dtype is None or category(x.dtype) != 2:
+        raise Unknown(f"real matrices, not {x}")
+    *batch, m, n = x.shape
+    if square and m != n:
+        raise Unknown(f"{x} is not square")
+    return tuple(batch), m, n
+
+
+def _lu(m: int, n: int) -> int:
+    """getrf: step k divides m - k elements and takes a product from (m - k) (n - k) others."""
+    return sum((m - k) * (1 + 2 * (n - k)) for k in range(1, min(m, n) + 1))
+
+
+def _cholesky(n: int) -> int:
+    """potrf: n^3 / 3 + n^2 / 2 + n / 6."""
+    return n * (n + 1) * (2 * n + 1) // 6
+
+
+def _qr(m: int, n: int) -> int:
+    """geqrf: 2 m n^2 - 2/3 n^3 and lower terms."""
+    if m >= n:
+        return (6 * m * n * n - 2 * n**3 + 3 * m * n + 3 * n * n + 14 * n) // 3
+    return (6 * n * m * m - 2 * m**3 + 9 * n * m - 3 * m * m + 14 * m) // 3
+
+
+def _reflectors(m: int, n: int, k: int) -> int:
+    """orgqr: the first n columns of the product of k reflectors, 4 m n k - 2 (m + n) k^2 + 4/3 k^3 and lower terms."""
+    whole = 12 * m * n * k - 6 * (m + n) * k * k + 4 * k**3 + 9 * n * k - 3 * m * k - 3 * k * k - 4 * k
+    return whole // 3
+
+
+def _solved(batch: Shape, n: int, b: Tensor, vector: bool) -> tuple[Shape, int]:
+    """The shape of the solution and its columns."""
+    rest = b.shape[len(b.shape) - 1 :] if vector else b.shape[-2:]
+    lead = broadcast(batch, b.shape[: len(b.shape) - len(rest)])
+    if n not in rest:
+        raise Unknown(f"{b} has no {n} rows")
+    return (*lead, *rest), prod(lead) * prod(rest) // n
+
+
+# ------------------------------------------------------------------------------------------------------ factorizations
+
+
+@formula("aten::linalg_cholesky_ex")
+def cholesky(signature: Signature) -> Cost:
+    """`n (n + 1) (2 n + 1) / 6` a matrix, n^3 / 3; writes the factor and an int32 status."""
+    x = signature.tensor(0)
+    batch, n, _ = _matrices(x)
+    return moved(read(x), fresh(x.shape, x.dtype) + fresh(batch, "int32"), flops=prod(batch) * _cholesky(n))
+
+
+@formula("aten::cholesky_inverse")
+def cholesky_inverse(signature: Signature) -> Cost:
+    """`2/3 n^3 + n^2 / 2 + 5/6 n` a matrix: potri."""
+    x = signature.tensor(0)
+    batch, n, _ = _matrices(x)
+    return moved(read(x), fresh(x.shape, x.dtype), flops=prod(batch) * (n * (4 * n * n + 3 * n + 5) // 6))
+
+
+@formula("aten::linalg_lu_factor_ex")
+def lu_factor(signature: Signature) -> Cost:
+    """`2/3 n^3` a matrix, step by step: m - k divisions and 2 (m - k) (n - k); writes factors, pivots and a status."""
+    x = signature.tensor(0)
+    batch, m, n = _matrices(x, square=False)
+    written = fresh(x.shape, x.dtype) + fresh((*batch, min(m, n)), "int32") + fresh(batch, "int32")
+    return moved(read(x), written, flops=prod(batch) * _lu(m, n))
+
+
+@formula("aten::linalg_lu")
+def lu(signature: Signature) -> Cost:
+    """As lu_factor; writes the permutation (m, m), L (m, k) and U (k, n)."""
+    x = signature.tensor(0)
+    batch, m, n = _matrices(x, square=False)
+    parts = prod(batch) * (m * m + m * min(m, n) + min(m, n) * n)
+    return moved(read(x), fresh((parts,), x.dtype), flops=prod(batch) * _lu(m, n))
+
+
+@formula("aten::lu_unpack")
+def lu_unpack(signature: Signature) -> Cost:
+    """0; (factors, pivots, data, pivots): writes the permutation (m, m), L (m, k) and U (k, n) that are asked for."""
+    x, pivots = signature.tensor(0), signature.tensor(1)
+    batch, m, n = _matrices(x, square=False)
+    data, order = flag(signature.get(2, True)), flag(signature.get(3, True))
+    parts = data * (m * min(m, n) + min(m, n) * n) + order * m * m
+    return moved(data * read(x) + order * read(pivots), fresh((prod(batch) * parts,), x.dtype))
+
+
+@formula("aten::_linalg_det", "aten::_linalg_slogdet")
+def determinant(signature: Signature) -> Cost:
+    """`2/3 n^3` a matrix as lu_factor, and n for the product of the diagonal; writes the factors and pivots too."""
+    x = signature.tensor(0)
+    batch, n, _ = _matrices(x)
+    return moved(
+        read(x), fresh(x.shape, x.dtype) + fresh((*batch, n), "int32") + fresh(batch, x.dtype),
+        flops=prod(batch) * (_lu(n, n) + n),
+    )  # fmt: skip
+
+
+@formula("aten::linalg_inv_ex")
+def inverse(signature: Signature) -> Cost:
+    """`2 n^3` a matrix: its factors 2/3 n^3 and getri, 4/3 n^3 - n^2 + 5/3 n; writes the inverse and a status."""
+    x = signature.tensor(0)
+    batch, n, _ = _matrices(x)
+    each = _lu(n, n) + (4 * n**3 - 3 * n * n + 5 * n) // 3
+    return moved(read(x), fresh(x.shape, x.dtype) + fresh(batch, "int32"), flops=prod(batch) * each)
+
+
+@formula("aten::geqrf")
+def householder_qr(signature: Signature) -> Cost:
+    """`2 m n^2 - 2/3 n^3` and lower terms a matrix, m >= n; writes reflectors and their factors."""
+    x = signature.tensor(0)
+    batch, m, n = _matrices(x, square=False)
+    written = fresh(x.shape, x.dtype) + fresh((*batch, min(m, n)), x.dtype)
+    return moved(read(x), written, flops=prod(batch) * _qr(m, n))
+
+
+@formula("aten::linalg_qr")
+def qr(signature: Signature) -> Cost:
+    """geqrf, and orgqr for the columns of Q: as many as the smaller side, or with `complete` all m; `r` has no Q.
+
+    The mode is a string that a trace drops and a capture observes: without it no cost.
+    """
+    x = signature.tensor(0)
+    batch, m, n = _matrices(x, square=False)
+    k, mode = min(m, n), signature.get(1)
+    columns = {"reduced": k, "complete": m, "r": 0}.get(mode if isinstance(mode, str) else "")
+    if columns is None:
+        raise Unknown("the mode")
+    flops = _qr(m, n) + (_reflectors(m, columns, k) if columns else 0)
+    written = fresh((prod(batch) * (m * columns + (columns or k) * n),), x.dtype)
+    return moved(read(x), written, flops=prod(batch) * flops)
+
+
+@formula("aten::linalg_householder_product")
+def householder_product(signature: Signature) -> Cost:
+    """orgqr: `4 m n k - 2 (m + n) k^2 + 4/3 k^3` and lower terms a matrix; (reflectors (m, n), factors (k))."""
+    x, factors = signature.tensor(0), signature.tensor(1)
+    batch, m, n = _matrices(x, square=False)
+    flops = prod(batch) * _reflectors(m, n, factors.shape[-1])
+    return moved(read(x, factors), fresh(x.shape, x.dtype), flops=flops)
+
+
+@formula("aten::ormqr")
+def apply_reflectors(signature: Signature) -> Cost:
+    """`4 m n k - 2 n k^2 + 3 n k`: k reflectors of length m applied to (m, n), from the right with sides changed."""
+    x, factors, c = (signature.tensor(place) for place in range(3))
+    batch, m, n = _matrices(c, square=False)
+    if not flag(signature.get(3, True)):
+        m, n = n, m
+    k = factors.shape[-1]
+    flops = prod(batch) * (4 * m * n * k - 2 * n * k * k + 3 * n * k)
+    return moved(read(x, factors, c), fresh(c.shape, c.dtype), flops=flops)
+
+
+# --------------------------------------------------------------------------------------------------------------- solves
+
+
+@formula("aten::_linalg_solve_ex")
+def solve(signature: Signature) -> Cost:
+    """`2/3 n^3` for the factors and `2 n^2` a column: (A, B, left, ...); writes solution, factors, pivots, status."""
+    a, b = signature.tensor(0), signature.tensor(1)
+    batch, n, _ = _matrices(a)
+    vector = len(b.shape) == 1 or (len(b.shape) == len(a.shape) - 1 and b.shape == a.shape[:-1])
+    shape, columns = _solved(batch, n, b, vector)
+    written = fresh(shape, b.dtype) + fresh(a.shape, a.dtype) + fresh((*batch, n), "int32") + fresh(batch, "int32")
+    return moved(read(a, b), written, flops=prod(batch) * _lu(n, n) + 2 * n * n * columns)
+
+
+@formula("aten::linalg_lu_solve")
+def lu_solve(signature: Signature) -> Cost:
+    """`2 n^2` a column, two triangular solves: (factors, pivots, B, left, adjoint)."""
+    a, pivots, b = (signature.tensor(place) for place in range(3))
+    batch, n, _ = _matrices(a)
+    shape, columns = _solved(batch, n, b, vector=False)
+    return moved(read(a, pivots, b), fresh(shape, b.dtype), flops=2 * n * n * columns)
+
+
+@formula("aten::cholesky_solve", "aten::_cholesky_solve_helper")
+def cholesky_solve(signature: Signature) -> Cost:
+    """`2 n^2` a column, two triangular solves: (B, factor, upper)."""
+    b, a = signature.tensor(0), signature.tensor(1)
+    batch, n, _ = _matrices(a)
+    shape, columns = _solved(batch, n, b, vector=False)
+    return moved(read(a, b), fresh(shape, b.dtype), flops=2 * n * n * columns)
+
+
+@formula("aten::triangular_solve")
+def triangular_solve(signature: Signature) -> Cost:
+    """`n^2` a column, with ones on the diagonal `n (n - 1)`: (B, A, upper, transpose, unitriangular); copies A too."""
+    b, a = signature.tensor(0), signature.tensor(1)
+    batch, n, _ = _matrices(a)
+    shape, columns = _solved(batch, n, b, vector=False)
+    each = n * (n - 1) if flag(signature.get(4, False)) else n * n
+    lead = shape[:-2]
+    return moved(read(a, b), fresh(shape, b.dtype) + fresh((*lead, n, n), a.dtype), flops=each * columns)
+
+
+@formula("aten::_linalg_check_errors")
+def check_errors(signature: Signature) -> Cost:
+    """0; reads the status of each matrix (and makes the host wait)."""
+    return moved(read(signature.tensor(0)), 0)

@@ -1,0 +1,182 @@
+"""Sparse matrices by their stored elements: COO, CSR, CSC, BSR and BSC, and two of four.
+
+A product of a sparse (m, k) with a dense (k, n) is `2 * stored * n`: each stored element meets n others. How much is
+stored a capture observes; a trace has the dense shape alone, and the call then has no cost. A sparse tensor is read
+with its indices. torch.utils.flop_counter counts the dense shape here.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from opanatomy.cost.elementwise import MAPS
+from opanatomy.cost.movement import NOTHING
+from opanatomy.cost.operands import Shape, Unknown, fresh, mask, moved, optional, read, scalar_type
+from opanatomy.cost.registry import formula
+from opanatomy.model import Cost, Signature, Tensor
+
+
+def stored(x: Tensor) -> int:
+    """Stored elements of a sparse tensor; `Unknown` where nobody observed them."""
+    if x.sparse is None or x.sparse.elements is None:
+        raise Unknown(f"stored elements of {x}")
+    return x.sparse.elements
+
+
+def _product(a: Tensor, b: Tensor) -> tuple[Shape, int]:
+    """The shape of `a @ b`, one of them sparse, and its FLOPs."""
+    if a.sparse and b.sparse:
+        raise Unknown("which elements of two sparse matrices meet")
+    column = len(b.shape) == 1
+    *batch, k = b.shape if column else (*b.shape[:-2], b.shape[-2])
+    if len(a.shape) < 2 or a.shape[-1] != k or (list(a.shape[:-2]) != batch):
+        raise Unknown(f"{a} @ {b}")
+    shape = a.shape[:-1] if column else (*a.shape[:-1], b.shape[-1])
+    if a.sparse:
+        return shape, 2 * stored(a) * (1 if column else b.shape[-1])
+    return shape, 2 * a.shape[-2] * stored(b)
+
+
+@formula("aten::mm", "aten::bmm", "aten::mv", "aten::matmul", "aten::_sparse_mm", sparse=True)
+def product(signature: Signature) -> Cost:
+    """`2 * stored * n` for a sparse (m, k) @ a dense (k, n), as many for dense @ sparse; writes a dense matrix."""
+    a, b = signature.tensor(0), signature.tensor(1)
+    shape, flops = _product(a, b)
+    return moved(read(a, b), fresh(shape, a.dtype), flops=flops)
+
+
+@formula("aten::addmm", "aten::addmm_", "aten::_sparse_addmm", "aten::baddbmm", "aten::addmv", "aten::addmv_",
+         sparse=True)  # fmt: skip
+def added_product(signature: Signature) -> Cost:
+    """`2 * stored * n` for c + a sparse (m, k) @ a dense (k, n); c is read only if beta is not 0."""
+    added, a, b = (signature.tensor(place) for place in range(3))
+    shape, flops = _product(a, b)
+    beta = signature.get(3, 1)
+    ignored = isinstance(beta, int | float) and not isinstance(beta, bool) and beta == 0
+    return moved(read(a, b) + (0 if ignored else read(added)), fresh(shape, a.dtype), flops=flops)
+
+
+@formula("aten::_sparse_mm_reduce_impl", sparse=True)
+def reduced_product(signature: Signature) -> Cost:
+    """`2 * stored * n`: (sparse, dense, how); a multiply and the sum, mean or comparison of a reduction, which is 1."""
+    return product(signature)
+
+
+@formula("aten::_sparse_mm_reduce_impl_backward", sparse=True)
+def reduced_product_backward(signature: Signature) -> Cost:
+    """`2 * stored * n` for each gradient asked for, of a sum or mean: (sparse, grad, dense, how, places, mask).
+
+    Those of the largest and smallest go to the places that were chosen: other work, no cost.
+    """
+    x, grad, dense = (signature.tensor(place) for place in range(3))
+    if signature.get(3) not in ("sum", "mean"):
+        raise Unknown("which reduction it was")
+    for_sparse, for_dense = mask(signature.get(5), 2)
+    written = (read(x) if for_sparse else 0) + (fresh(dense.shape, dense.dtype) if for_dense else 0)
+    flops = 2 * stored(x) * grad.shape[-1] * (for_sparse + for_dense)
+    return moved(read(x, grad) + (read(dense) if for_sparse else 0), written, flops=flops)
+
+
+@formula("aten::sparse_sampled_addmm", sparse=True)
+def sampled_product(signature: Signature) -> Cost:
+    """`2 * stored * k` for the places of c that it stores: c + (m, k) @ (k, n) there; writes such a sparse matrix."""
+    c, a, b = (signature.tensor(place) for place in range(3))
+    if a.shape[-1] != b.shape[-2]:
+        raise Unknown(f"{a} @ {b}")
+    return moved(read(c, a, b), read(c), flops=2 * stored(c) * a.shape[-1])
+
+
+@formula("aten::_sparse_softmax", "aten::_sparse_log_softmax", sparse=True)
+def sparse_softmax(signature: Signature) -> Cost:
+    """4 per stored element, as softmax; writes as many with their indices."""
+    x = signature.tensor(0)
+    return moved(read(x), read(x), flops=4 * stored(x))
+
+
+@formula("aten::_sparse_softmax_backward_data", "aten::_sparse_log_softmax_backward_data", sparse=True)
+def sparse_softmax_backward(signature: Signature) -> Cost:
+    """4 per stored element: (grad, result, dim, x)."""
+    grad, result = signature.tensor(0), signature.tensor(1)
+    return moved(read(grad, result), read(result), flops=4 * stored(result))
+
+
+@formula("aten::_to_dense", sparse=True)
+def to_dense(signature: Signature) -> Cost:
+    """0; reads the stored elements with their indices, writes the dense tensor."""
+    x = signature.tensor(0)
+    return moved(read(x), fresh(x.shape, scalar_type(signature.get(1)) or x.dtype))
+
+
+@formula("aten::sparse_mask", sparse=True)
+def sparse_mask(signature: Signature) -> Cost:
+    """0; (dense, sparse): reads the indices and as many elements of the dense tensor, writes them with the indices."""
+    x, pattern = signature.tensor(0), signature.tensor(1)
+    if x.sparse:
+        raise Unknown("which elements both store")
+    return moved(read(pattern), read(pattern))
+
+
+@formula("aten::clone", "aten::copy_", "aten::_coalesced_", sparse=True)
+def copy(signature: Signature) -> Cost:
+    """0; reads the source and writes as much, values and indices."""
+    x = signature.tensor(1) if isinstance(signature.get(1), Tensor) else signature.tensor(0)
+    return moved(read(x), read(x))
+
+
+def _register(name: str, flops: int) -> None:
+    def function(signature: Signature) -> Cost:
+        x = signature.tensor(0)
+        return moved(read(x), read(x), flops=flops * stored(x))
+
+    function.__doc__ = f"{flops} per stored element; reads and writes them with their indices."
+    formula(f"aten::{name}", f"aten::{name}_", sparse=True)(function)
+
+
+#: Maps that leave 0 at 0, with a result of their operand's type: what is not stored stays so.
+for _name in ("relu", "neg", "abs", "sign", "ceil", "floor", "round", "trunc", "sqrt", "expm1", "log1p", "sin", "sinh",
+              "asin", "asinh", "tan", "tanh", "atan", "atanh", "erf"):  # fmt: skip
+    _register(_name, MAPS[_name].flops)
+
+
+@formula(*(f"aten::{name}" for name in NOTHING), sparse=True)
+def nothing(signature: Signature) -> Cost:
+    """0: a view or an allocation moves nothing."""
+    return moved(0, 0)
+
+
+# ------------------------------------------------------------------------------------------------------- two of four
+
+
+@formula("aten::_sparse_semi_structured_linear")
+def half_linear(signature: Signature) -> Cost:
+    """`rows * out * in`: half of the elements of (..., in) @ (out, in)^T are stored; (x, weight, meta, bias, ...)."""
+    x, weight = signature.tensor(0), signature.tensor(1)
+    if x.shape[-1] != 2 * weight.shape[1]:
+        raise Unknown(f"{x} and {weight}")
+    dtype = scalar_type(signature.get(5)) or x.dtype
+    shape = (*x.shape[:-1], weight.shape[0])
+    parts = read(x, weight, signature.tensor(2), optional(signature, 3))
+    return moved(parts, fresh(shape, dtype), flops=2 * prod(x.shape[:-1]) * prod(weight.shape))
+
+
+def _half_product(a: Tensor, b: Tensor) -> tuple[Shape, int]:
+    if 2 * a.shape[-1] != b.shape[-2]:
+        raise Unknown(f"{a} @ {b}")
+    shape = (a.shape[0], b.shape[1])
+    return shape, 2 * a.numel * b.shape[1]
+
+
+@formula("aten::_sparse_semi_structured_mm")
+def half_product(signature: Signature) -> Cost:
+    """`m * n * k`, half of a dense product: (stored (m, k / 2), meta, b (k, n), dtype)."""
+    a, meta, b = (signature.tensor(place) for place in range(3))
+    shape, flops = _half_product(a, b)
+    return moved(read(a, meta, b), fresh(shape, scalar_type(signature.get(3)) or a.dtype), flops=flops)
+
+
+@formula("aten::_sparse_semi_structured_addmm")
+def half_added_product(signature: Signature) -> Cost:
+    """`m * n * k`, half of a dense product: (added, stored (m, k / 2), meta, b (k, n), alpha, beta, dtype)."""
+    added, a, meta, b = (signature.tensor(place) for place in range(4))
+    shape, flops = _half_product(a, b)
+    return moved(read(added, a, meta, b), fresh(shape, scalar_type(signature.get(6)) or a.dtype), flops=flops)
