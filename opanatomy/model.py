@@ -28,6 +28,9 @@ else:
 
 SCHEMA = 1
 
+#: A share of a peak or a ceiling says something only where what it is of covers this part of the time.
+COVERED_LEAST = 0.5
+
 #: What ends the rule of a copy that crosses the link between host and device: no bandwidth of the device bounds it.
 ACROSS = ", between host and device"
 #: Ranges that a capture puts into the trace: `<prefix><phase>` and `<prefix><module path>`.
@@ -576,7 +579,9 @@ class ClassRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ratio:
-    """Backward (recompute included) over forward of one class; `None` where the forward is 0 or a part is unknown.
+    """Backward (recompute included) over forward of one class.
+
+    `None` where a part of either is unknown, or the forward is next to nothing: less than 1 % of the backward.
 
     `theory_*` is what the kinds of operators of the class lead to expect, `None` where theory gives no single number.
     """
@@ -591,7 +596,10 @@ class Ratio:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorRow:
-    """One operator with one signature in one phase, over all profiled steps."""
+    """One operator with one signature in one phase, over all profiled steps.
+
+    `uncosted_ns` is the time of those calls whose cost is not known: FLOPs, bytes and the bound are of the others.
+    """
 
     operator: str
     signature: str
@@ -610,6 +618,12 @@ class OperatorRow:
     #: The least time of these calls at the device's ceilings, and which of them ("compute", "memory") sets it.
     bound_ns: int | None = None
     bound_by: str | None = None
+    uncosted_ns: int = 0
+
+    @property
+    def bounded_ns(self) -> int:
+        """The time of the calls that `bound_ns` is the bound of."""
+        return 0 if self.bound_ns is None else self.time_ns - self.uncosted_ns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -731,7 +745,9 @@ class DeviceFigures:
 
     `peak_flops_per_second` is of matrix products by data type, `vector_flops_per_second` of all other arithmetic.
     `mfu` is the share of the peak of `mfu_dtype`, the data type of most contractions, that the step's contractions
-    reach without recompute, `hfu` with it. `no_ceilings` says why there are none, and how to get them.
+    reach without recompute, `hfu` with it; `mfu_covered` is the part of the time of contractions (and of what no rule
+    knows) whose FLOPs are known: below 1 both are lower bounds, below `COVERED_LEAST` they are `None`.
+    `no_ceilings` says why there are no ceilings, and how to get them.
     `utilization` is the union of the kernels over the total time of the steps. `sm_efficiency` is the sum over kernels
     of min(blocks per multiprocessor, 1) x duration over the same time, `occupancy` the mean of the kernels' estimated
     occupancy weighted by duration, both as fractions and estimated by Kineto from launch dimensions, which the trace
@@ -747,6 +763,7 @@ class DeviceFigures:
     mfu: float | None = None
     hfu: float | None = None
     mfu_dtype: str | None = None
+    mfu_covered: float | None = None
     utilization: float | None = None
     sm_efficiency: float | None = None
     occupancy: float | None = None

@@ -53,6 +53,7 @@ def operators(phase: Phase, *specs: Spec, signature: str = "") -> tuple[Operator
             flops=None if flops is None else flops * calls,
             read_bytes=None if read is None else read * calls,
             written_bytes=None if written is None else written * calls,
+            uncosted_ns=time_us * 1000 if flops is None else 0,
         )
         for name, operator_class, calls, time_us, flops, read, written in specs
     )

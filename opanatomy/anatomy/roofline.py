@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from opanatomy.anatomy.tensor_cores import uses_tensor_cores
 from opanatomy.model import (
     ACROSS,
+    COVERED_LEAST,
     Anatomy,
     Ceilings,
     ClassRow,
@@ -119,7 +120,7 @@ def _class_row(row: ClassRow, operators: Sequence[OperatorRow]) -> ClassRow:
     return replace(
         row,
         bound_ns=sum(one.bound_ns or 0 for one in mine),
-        bounded_ns=sum(one.time_ns for one in mine),
+        bounded_ns=sum(one.bounded_ns for one in mine),
         headroom_ns=headroom_ns(mine),
         memory_bound_ns=sum(one.bound_ns or 0 for one in mine if one.bound_by == MEMORY),
     )
@@ -133,7 +134,7 @@ def headroom_ns(rows: Iterable[OperatorRow]) -> int:
     spare: Counter[str] = Counter()
     for row in rows:
         if row.bound_ns is not None:
-            spare[row.part_of or row.operator] += row.time_ns - row.bound_ns
+            spare[row.part_of or row.operator] += row.bounded_ns - row.bound_ns
     return sum(max(ns, 0) for ns in spare.values())
 
 
@@ -148,12 +149,13 @@ def _figures(anatomy: Anatomy, ceilings: Ceilings, on_tensor_cores: frozenset[st
         mfu=None,
         hfu=None,
         mfu_dtype=None,
+        mfu_covered=_covered(anatomy.classes),
     )
     rows = [row for row in anatomy.operators if _is_costed_contraction(row)]
     wall = anatomy.step.unprofiled_wall_ns or anatomy.step.wall_ns
     dtype = _most_used(rows, on_tensor_cores)
     peak = ceilings.matrix_flops_per_second.get(dtype or "")
-    if not peak or not wall or any(_is_uncosted_contraction(row) for row in anatomy.operators):
+    if not peak or not wall or named.mfu_covered is None or named.mfu_covered < COVERED_LEAST:
         return named
     devices = max(sum(1 for one in anatomy.timeline.devices if one.kernel_time_ns), 1)
     most = peak * devices * anatomy.step.count * wall / _NS
@@ -166,8 +168,17 @@ def _is_costed_contraction(row: OperatorRow) -> bool:
     return row.operator_class is OperatorClass.TENSOR_CONTRACTION and row.flops is not None
 
 
-def _is_uncosted_contraction(row: OperatorRow) -> bool:
-    return row.operator_class is OperatorClass.TENSOR_CONTRACTION and row.flops is None
+def _covered(classes: Iterable[ClassRow]) -> float | None:
+    """The part of the time of contractions whose FLOPs are known; what no rule knows may be one and is counted so.
+
+    Over the classes, not the operators: a kernel that a graph launched has no operator.
+    """
+    rows = tuple(classes)
+    contractions = [row for row in rows if row.operator_class is OperatorClass.TENSOR_CONTRACTION]
+    time = sum(row.time_ns for row in contractions)
+    costed = sum(row.time_ns - row.uncosted_ns for row in contractions if row.flops is not None)
+    unknown = sum(row.time_ns for row in rows if row.operator_class is OperatorClass.UNKNOWN)
+    return costed / (time + unknown) if time else None
 
 
 def _most_used(rows: Iterable[OperatorRow], on_tensor_cores: frozenset[str]) -> str | None:

@@ -10,7 +10,7 @@ from typing import Final
 from rich.console import Console
 from rich.text import Text
 
-from opanatomy.model import Anatomy, DeviceFigures, KernelRow, OperatorClass, OperatorRow, Timeline
+from opanatomy.model import COVERED_LEAST, Anatomy, DeviceFigures, KernelRow, OperatorClass, OperatorRow, Timeline
 from opanatomy.report import tables, units
 from opanatomy.report.memory import memory_tables
 from opanatomy.report.ranks import collective_table, rank_table
@@ -154,10 +154,16 @@ def _step(anatomy: Anatomy) -> list[Fact]:
 
 
 def _reached(device: DeviceFigures) -> str:
-    """The shares of the peak that contractions reach over the step, and of which peak."""
+    """The shares of the peak that contractions reach over the step, of which peak, and how much of them it covers."""
+    covered = device.mfu_covered
+    if device.mfu is None:
+        known = covered is not None and covered < COVERED_LEAST and bool(device.peak_flops_per_second)
+        return f"no MFU: FLOPs are known of {units.share(covered, 1)} of the contractions' time" if known else ""
+    least = "" if covered in (None, 1) else "≥ "
     reached = (("MFU", device.mfu), ("HFU", device.hfu))
-    shares = _list(f"{name} {units.share(part, 1)}" for name, part in reached if part is not None)
-    return f"{shares} of the {device.mfu_dtype} peak" if shares and device.mfu_dtype else shares
+    shares = _list(f"{name} {least}{units.share(part, 1)}" for name, part in reached if part is not None)
+    peak = f" of the {device.mfu_dtype} peak" if device.mfu_dtype else ""
+    return f"{shares}{peak}" + (f", over {units.share(covered, 1)} of the contractions' time" if least else "")
 
 
 def _ceilings(anatomy: Anatomy) -> str:
