@@ -523,15 +523,23 @@ class StepRow:
     memcpy_ns: int | None = None
     memset_ns: int | None = None
     work: int | None = None
+    forward_ns: int | None = None
+    backward_ns: int | None = None
+    optimizer_ns: int | None = None
+    framework_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """Figures of one step (the median where there are several).
+    """Figures of one step: where there are several those of the step in the middle by wall time, of an even number the
+    means of the two, so that all are of the same steps and parts sum to at most their whole.
 
-    `wall_ns` is the profiled step, `unprofiled_wall_ns` the same step without the profiler. `forward_ns` and the other
-    phases are wall time of the phase on the CPU and busy time of its device work on an accelerator. `busy_ns` is the
-    union of device work, `kernel_time_ns` its sum, `framework_ns` the wall time without device work on the CPU.
+    `wall_ns` is the profiled step, `unprofiled_wall_ns` the median of the `unprofiled_count` steps without the
+    profiler. `forward_ns` and the other phases are wall time of the phase on the CPU and busy time of its device work
+    on an accelerator. `busy_ns` is the union of device work, `kernel_time_ns` its sum. `profiler_ns` is an estimate of
+    what the profiler adds to a step, profiled less plain; `None` where that cannot be told from the differences among
+    the steps. On the CPU it is the part of that outside operators, by the number of events in and outside them, and
+    wall = busy + framework + profiler, exactly; where it is `None`, `framework_ns` includes it.
     `steps` has each step that the trace annotates; a trace without annotations is one step.
     """
 
@@ -542,12 +550,14 @@ class Step:
     unprofiled_wall_ns: int | None = None
     unprofiled_wall_min_ns: int | None = None
     unprofiled_wall_max_ns: int | None = None
+    unprofiled_count: int | None = None
     forward_ns: int | None = None
     backward_ns: int | None = None
     optimizer_ns: int | None = None
     busy_ns: int | None = None
     kernel_time_ns: int | None = None
     framework_ns: int | None = None
+    profiler_ns: int | None = None
     samples_per_second: float | None = None
     steps: tuple[StepRow, ...] = ()
 

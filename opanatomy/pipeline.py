@@ -76,6 +76,7 @@ def analyze_trace(path: Path, *, name: str | None = None, annotated: Annotated |
                 steps=tuple((step.start_ns, step.end_ns) for step in attribution.steps),
                 numbers=tuple(step.number for step in attribution.steps),
                 spans=attribution.spans,
+                recording_outside=calls.recording_outside(),
             ),
             links=calls.links(),
             warnings=(

@@ -126,6 +126,7 @@ class CallTable:
     rule: Text
     #: The operator that computes where this one is called by it.
     part_of: Text
+    start_ns: Int64
     time_ns: Int64
     kernels: Int64
     inner: Bool

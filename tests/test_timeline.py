@@ -200,7 +200,9 @@ def test_on_the_cpu_a_step_is_its_annotation(tmp_path: Path) -> None:
         made.host("aten::mm", 1000 * number + 10, 50, shapes=[[8, 4], [4, 2]], types=["float", "float"])
     anatomy = analyze_trace(made.write(tmp_path / "trace.json"))
     assert [step.wall_ns for step in anatomy.step.steps] == [100 * US, 300 * US, 200 * US]
-    assert anatomy.step.steps[0] == StepRow(number=0, wall_ns=100 * US)
+    assert anatomy.step.steps[0] == StepRow(
+        number=0, wall_ns=100 * US, busy_ns=50 * US, kernel_time_ns=50 * US, framework_ns=50 * US
+    )
     assert (anatomy.step.wall_ns, anatomy.step.wall_min_ns, anatomy.step.wall_max_ns) == (200 * US, 100 * US, 300 * US)
     assert anatomy.timeline.launching is None
     assert anatomy.device.utilization is None

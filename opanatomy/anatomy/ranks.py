@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar
 from opanatomy.anatomy.build import check_conservation
 from opanatomy.anatomy.collectives import World, merged_collectives
 from opanatomy.anatomy.ratios import ratios_of
+from opanatomy.anatomy.steps import mean, middle
 from opanatomy.model import (
     Anatomy,
     ClassRow,
@@ -93,7 +94,7 @@ def over_ranks(anatomies: Sequence[Anatomy], *, name: str, warnings: Iterable[st
     """One anatomy over those of several ranks; `name` is what the report calls them together.
 
     Classes, operators, kernels, modules and the ledger are sums over the ranks and balance as those of one rank do;
-    the step is the median rank's, figure by figure; the timeline is the mean over the ranks.
+    the step is that of the middle rank by its wall time; the timeline is the mean over the ranks.
     """
     rows = [(_named_row(anatomy), anatomy) for anatomy in anatomies]
     rows.sort(key=lambda row: (row[0].rank is None, row[0].rank or 0, row[0].trace or ""))
@@ -197,10 +198,16 @@ def _ledger(records: list[Ledger]) -> Ledger:
 
 
 def _step(records: list[Step]) -> Step:
-    medians = dict.fromkeys((*_WHOLE, *_FRACTION), _median)
-    found: Step = _merged([replace(record, steps=()) for record in records], medians)
+    """The step of the middle rank by wall time, of an even number the means of the two: parts of one step add up."""
+    chosen = middle(records, lambda record: record.wall_ns or 0)
+    means: dict[str, Callable[[list[Any]], Any]] = dict.fromkeys(_WHOLE, mean)
+    means |= dict.fromkeys(_FRACTION, _median)
+    found: Step = _merged([replace(record, steps=()) for record in chosen], means)
+    framework = found.framework_ns
+    if None not in (framework, found.wall_ns, found.busy_ns):
+        framework = (found.wall_ns or 0) - (found.busy_ns or 0) - (found.profiler_ns or 0)
     return replace(
-        found, count=sum(record.count for record in records),
+        found, count=sum(record.count for record in records), framework_ns=framework,
         wall_min_ns=_known(min, [record.wall_min_ns for record in records]),
         wall_max_ns=_known(max, [record.wall_max_ns for record in records]),
         unprofiled_wall_min_ns=_known(min, [record.unprofiled_wall_min_ns for record in records]),
