@@ -492,13 +492,19 @@ class Capture:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provenance:
-    """Where the figures come from."""
+    """Where the figures come from.
+
+    The first event of the trace begins at `begin_unix_ns`, the last ends at `end_unix_ns` on the clock of its host; a
+    trace whose times are no dates has them as they are.
+    """
 
     opanatomy: str
     command: str | None = None
     created: str | None = None
     trace: str | None = None
     trace_sha256: str | None = None
+    begin_unix_ns: int | None = None
+    end_unix_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -758,8 +764,9 @@ class DeviceFigures:
     reach without recompute, `hfu` with it; `mfu_covered` is the part of the time of contractions (and of what no rule
     knows) whose FLOPs are known: below 1 both are lower bounds, below `COVERED_LEAST` they are `None`.
     `no_ceilings` says why there are no ceilings, and how to get them.
-    `utilization` is the union of the kernels over the total time of the steps. `sm_efficiency` is the sum over kernels
-    of min(blocks per multiprocessor, 1) x duration over the same time, `occupancy` the mean of the kernels' estimated
+    `utilization` is the union of the kernels over the total time of the steps. `sm_efficiency` is the
+    mean over the same time of min(sum over the kernels that run then of min(blocks per multiprocessor, 1), 1),
+    `occupancy` the mean of the kernels' estimated
     occupancy weighted by duration, both as fractions and estimated by Kineto from launch dimensions, which the trace
     has for `dimensioned_ns` of the kernel time. `tensor_core_ns` is the time of kernels that by their names use tensor
     (matrix) cores. `None` where the trace lacks what is needed.
