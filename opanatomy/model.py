@@ -975,6 +975,8 @@ class Ceilings:
     vector_flops_per_second: dict[str, float] = field(default_factory=dict)
     bandwidth_bytes_per_second: float | None = None
     memory_bytes: int | None = None
+    #: The size of the last cache before the memory that `bandwidth_bytes_per_second` is of: L2, on MI300 the L3.
+    cache_bytes: int | None = None
 
     def matrix_peak(self, dtype: str | None, *, tf32: bool = False) -> float | None:
         """Operations a second of matrix products of `dtype` (torch's name), float32 ones in tf32 if `tf32`."""

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from opanatomy.anatomy.faster import QUANTITY, check_ceilings
 from opanatomy.anatomy.tensor_cores import uses_tensor_cores
 from opanatomy.model import (
     ACROSS,
@@ -47,9 +48,16 @@ def with_roofline(anatomy: Anatomy, ceilings: Ceilings) -> Anatomy:
     """
     on_tensor_cores = _operators_on_tensor_cores(anatomy.kernels)
     operators = _with_parts(_bounded(row, ceilings, row.operator in on_tensor_cores) for row in anatomy.operators)
+
+    def bounding(row: OperatorRow, flops: int, moved_bytes: int) -> int | None:
+        bound = _bound(row, flops, moved_bytes, ceilings, tf32=row.operator in on_tensor_cores)
+        return bound.ns if bound else None
+
+    others = tuple(check for check in anatomy.checks if check.quantity != QUANTITY)
     return replace(
         anatomy,
         operators=operators,
+        checks=(*others, check_ceilings(operators, ceilings, bounding)),
         classes=tuple(_class_row(row, operators) for row in anatomy.classes),
         device=_figures(anatomy, ceilings, on_tensor_cores),
     )
@@ -93,8 +101,12 @@ def _bounded(row: OperatorRow, ceilings: Ceilings, tf32: bool) -> OperatorRow:
     if row.rule.endswith(ACROSS) or row.flops is None or row.read_bytes is None or row.written_bytes is None:
         return replace(row, bound_ns=None, bound_by=None)
     moved = row.read_bytes + row.written_bytes
-    bound = bound_of(row.flops, moved, row.operator_class, compute_dtype(row.signature), ceilings, tf32=tf32)
+    bound = _bound(row, row.flops, moved, ceilings, tf32=tf32)
     return replace(row, bound_ns=bound.ns if bound else None, bound_by=bound.by if bound else None)
+
+
+def _bound(row: OperatorRow, flops: int, moved_bytes: int, ceilings: Ceilings, *, tf32: bool) -> Bound | None:
+    return bound_of(flops, moved_bytes, row.operator_class, compute_dtype(row.signature), ceilings, tf32=tf32)
 
 
 def _with_parts(rows: Iterable[OperatorRow]) -> tuple[OperatorRow, ...]:
