@@ -108,6 +108,21 @@ class Calls:
         mine = (self.owner >= 0) & self.operators.computes[self.host.name]
         return np.flatnonzero(mine & self.host.in_window if within else mine)
 
+    def recording_outside(self) -> float:
+        """The part of the profiler's own time on the CPU that lies outside operators, as the events of the window say.
+
+        Recording takes time at both ends of an event, about half of it within what is recorded and half around it, in
+        the event above: an operator's own half, and that of what it calls, are in the operator's time.
+        """
+        inside = np.flatnonzero(self.host.in_window)
+        if self.trace.on_device or not len(inside):
+            return 1.0
+        operators = np.zeros(len(self.host.name) + 1, dtype=bool)
+        operators[self._cpu_rows(within=True)] = True
+        # A row without a parent has the last place, which is no operator.
+        in_operators = operators[inside].sum() + operators[self.host.parent[inside]].sum()
+        return float(1 - in_operators / (2 * len(inside)))
+
     def table(self) -> CallTable:
         """One row a call."""
         if not self.trace.on_device:
@@ -135,6 +150,7 @@ class Calls:
             rule=self._rules(owner),
             part_of=text_of(self.trace.names, np.where(inner, owner_name, -1)),
             host_row=rows,
+            start_ns=self.host.start_ns[rows],
             time_ns=self.time_ns[rows],
             kernels=self.pieces[rows],
             inner=inner,
@@ -213,6 +229,7 @@ class Calls:
             rule=text_of(self.kernels.rules, name),
             part_of=text_of((), none),
             host_row=none,
+            start_ns=self.work.start_ns[index],
             time_ns=self.work.duration_ns[index],
             kernels=np.ones(len(index), dtype=np.int64),
             inner=np.zeros(len(index), dtype=bool),

@@ -29,9 +29,9 @@ def analyze_traces(
 ) -> Anatomy:
     """The anatomy of a trace, or of all ranks in several files, a folder or a zip.
 
-    A rank that cannot be read is a warning while another one can; `TraceError` where none can. `advance` is told the
-    share that is done. `annotated` is for one trace. `ceilings` go before those known of the device. `phases` say the
-    phases of the traces' own annotations.
+    A rank that cannot be read is a warning while another one can; `TraceError` where none can, `UsageError` where two
+    cannot be ranks of one run. `advance` is told the share that is done. `annotated` is for one trace. `ceilings` go
+    before those known of the device. `phases` say the phases of the traces' own annotations.
     """
     sources = sources_of(paths)
     if len(sources) == 1:

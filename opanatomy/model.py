@@ -28,6 +28,9 @@ else:
 
 SCHEMA = 1
 
+#: A share of a peak or a ceiling says something only where what it is of covers this part of the time.
+COVERED_LEAST = 0.5
+
 #: What ends the rule of a copy that crosses the link between host and device: no bandwidth of the device bounds it.
 ACROSS = ", between host and device"
 #: Ranges that a capture puts into the trace: `<prefix><phase>` and `<prefix><module path>`.
@@ -529,13 +532,19 @@ class Capture:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provenance:
-    """Where the figures come from."""
+    """Where the figures come from.
+
+    The first event of the trace begins at `begin_unix_ns`, the last ends at `end_unix_ns` on the clock of its host; a
+    trace whose times are no dates has them as they are.
+    """
 
     opanatomy: str
     command: str | None = None
     created: str | None = None
     trace: str | None = None
     trace_sha256: str | None = None
+    begin_unix_ns: int | None = None
+    end_unix_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -560,15 +569,23 @@ class StepRow:
     memcpy_ns: int | None = None
     memset_ns: int | None = None
     work: int | None = None
+    forward_ns: int | None = None
+    backward_ns: int | None = None
+    optimizer_ns: int | None = None
+    framework_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """Figures of one step (the median where there are several).
+    """Figures of one step: where there are several those of the step in the middle by wall time, of an even number the
+    means of the two, so that all are of the same steps and parts sum to at most their whole.
 
-    `wall_ns` is the profiled step, `unprofiled_wall_ns` the same step without the profiler. `forward_ns` and the other
-    phases are wall time of the phase on the CPU and busy time of its device work on an accelerator. `busy_ns` is the
-    union of device work, `kernel_time_ns` its sum, `framework_ns` the wall time without device work on the CPU.
+    `wall_ns` is the profiled step, `unprofiled_wall_ns` the median of the `unprofiled_count` steps without the
+    profiler. `forward_ns` and the other phases are wall time of the phase on the CPU and busy time of its device work
+    on an accelerator. `busy_ns` is the union of device work, `kernel_time_ns` its sum. `profiler_ns` is an estimate of
+    what the profiler adds to a step, profiled less plain; `None` where that cannot be told from the differences among
+    the steps. On the CPU it is the part of that outside operators, by the number of events in and outside them, and
+    wall = busy + framework + profiler, exactly; where it is `None`, `framework_ns` includes it.
     `steps` has each step that the trace annotates; a trace without annotations is one step.
     """
 
@@ -579,12 +596,14 @@ class Step:
     unprofiled_wall_ns: int | None = None
     unprofiled_wall_min_ns: int | None = None
     unprofiled_wall_max_ns: int | None = None
+    unprofiled_count: int | None = None
     forward_ns: int | None = None
     backward_ns: int | None = None
     optimizer_ns: int | None = None
     busy_ns: int | None = None
     kernel_time_ns: int | None = None
     framework_ns: int | None = None
+    profiler_ns: int | None = None
     samples_per_second: float | None = None
     steps: tuple[StepRow, ...] = ()
 
@@ -616,7 +635,9 @@ class ClassRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ratio:
-    """Backward (recompute included) over forward of one class; `None` where the forward is 0 or a part is unknown.
+    """Backward (recompute included) over forward of one class.
+
+    `None` where a part of either is unknown, or the forward is next to nothing: less than 1 % of the backward.
 
     `theory_*` is what the kinds of operators of the class lead to expect, `None` where theory gives no single number.
     """
@@ -631,7 +652,10 @@ class Ratio:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorRow:
-    """One operator with one signature in one phase, over all profiled steps."""
+    """One operator with one signature in one phase, over all profiled steps.
+
+    `uncosted_ns` is the time of those calls whose cost is not known: FLOPs, bytes and the bound are of the others.
+    """
 
     operator: str
     signature: str
@@ -650,6 +674,12 @@ class OperatorRow:
     #: The least time of these calls at the device's ceilings, and which of them ("compute", "memory") sets it.
     bound_ns: int | None = None
     bound_by: str | None = None
+    uncosted_ns: int = 0
+
+    @property
+    def bounded_ns(self) -> int:
+        """The time of the calls that `bound_ns` is the bound of."""
+        return 0 if self.bound_ns is None else self.time_ns - self.uncosted_ns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -771,9 +801,12 @@ class DeviceFigures:
 
     `peak_flops_per_second` is of matrix products by data type, `vector_flops_per_second` of all other arithmetic.
     `mfu` is the share of the peak of `mfu_dtype`, the data type of most contractions, that the step's contractions
-    reach without recompute, `hfu` with it. `no_ceilings` says why there are none, and how to get them.
-    `utilization` is the union of the kernels over the total time of the steps. `sm_efficiency` is the sum over kernels
-    of min(blocks per multiprocessor, 1) x duration over the same time, `occupancy` the mean of the kernels' estimated
+    reach without recompute, `hfu` with it; `mfu_covered` is the part of the time of contractions (and of what no rule
+    knows) whose FLOPs are known: below 1 both are lower bounds, below `COVERED_LEAST` they are `None`.
+    `no_ceilings` says why there are no ceilings, and how to get them.
+    `utilization` is the union of the kernels over the total time of the steps. `sm_efficiency` is the
+    mean over the same time of min(sum over the kernels that run then of min(blocks per multiprocessor, 1), 1),
+    `occupancy` the mean of the kernels' estimated
     occupancy weighted by duration, both as fractions and estimated by Kineto from launch dimensions, which the trace
     has for `dimensioned_ns` of the kernel time. `tensor_core_ns` is the time of kernels that by their names use tensor
     (matrix) cores. `None` where the trace lacks what is needed.
@@ -787,6 +820,7 @@ class DeviceFigures:
     mfu: float | None = None
     hfu: float | None = None
     mfu_dtype: str | None = None
+    mfu_covered: float | None = None
     utilization: float | None = None
     sm_efficiency: float | None = None
     occupancy: float | None = None
@@ -970,6 +1004,8 @@ class Ceilings:
     vector_flops_per_second: dict[str, float] = field(default_factory=dict)
     bandwidth_bytes_per_second: float | None = None
     memory_bytes: int | None = None
+    #: The size of the last cache before the memory that `bandwidth_bytes_per_second` is of: L2, on MI300 the L3.
+    cache_bytes: int | None = None
 
     def matrix_peak(self, dtype: str | None, *, tf32: bool = False) -> float | None:
         """Operations a second of matrix products of `dtype` (torch's name), float32 ones in tf32 if `tf32`."""

@@ -63,12 +63,15 @@ def analyze_trace(
     trace = read_trace(path)
     attribution = attribute(trace.names, trace.host, trace.launches, trace.work, trace.flows, phases)
     calls = Calls(trace, attribution)
+    begin_unix_ns, end_unix_ns = _extent(trace)
     provenance = Provenance(
         opanatomy=__version__,
         command=trace.capture.command if trace.capture else None,
         created=trace.capture.created if trace.capture else None,
         trace=os.fsencode(name or path.name).decode(errors="replace"),
         trace_sha256=_sha256(path),
+        begin_unix_ns=begin_unix_ns,
+        end_unix_ns=end_unix_ns,
     )
     work = calls.pieces_table() if trace.on_device else None
     if annotated is not None:
@@ -89,6 +92,7 @@ def analyze_trace(
                 steps=tuple((step.start_ns, step.end_ns) for step in attribution.steps),
                 numbers=tuple(step.number for step in attribution.steps),
                 spans=attribution.spans,
+                recording_outside=calls.recording_outside(),
             ),
             links=calls.links(),
             warnings=(
@@ -175,6 +179,17 @@ def _memory(trace: Trace, attribution: Attribution) -> Memory | None:
         events, around, host, trace.names,
         window=attribution.window, spans=attribution.spans, on_device=trace.on_device,
     )  # fmt: skip
+
+
+def _extent(trace: Trace) -> tuple[int | None, int | None]:
+    """When the first event began and the last ended. Today's traces count from a base that they name, in ns."""
+    base = trace.metadata.get("baseTimeNanoseconds")
+    base = base if type(base) is int and 0 <= base < 1 << 62 else 0
+    columns = [one for one in (trace.host, trace.launches, trace.work) if len(one.start_ns)]
+    if not columns:
+        return None, None
+    begin = min(int(one.start_ns.min()) for one in columns)
+    return base + begin, base + max(int((one.start_ns + one.duration_ns).max()) for one in columns)
 
 
 def _environment(trace: Trace) -> Environment:

@@ -142,6 +142,7 @@ class CallTable:
     part_of: Text
     #: The row of the host table, -1 for device work without an operator.
     host_row: Int64
+    start_ns: Int64
     time_ns: Int64
     kernels: Int64
     inner: Bool

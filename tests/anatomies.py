@@ -55,6 +55,7 @@ def operators(phase: Phase, *specs: Spec, signature: str = "") -> tuple[Operator
             flops=None if flops is None else flops * calls,
             read_bytes=None if read is None else read * calls,
             written_bytes=None if written is None else written * calls,
+            uncosted_ns=time_us * 1000 if flops is None else 0,
         )
         for name, operator_class, calls, time_us, flops, read, written in specs
     )
@@ -259,12 +260,16 @@ def bert_on_cpu() -> Anatomy:
         step=Step(
             wall_ns=wall_ns,
             unprofiled_wall_ns=wall_ns - 1_240_000_000,
+            unprofiled_wall_min_ns=wall_ns - 1_270_000_000,
+            unprofiled_wall_max_ns=wall_ns - 1_190_000_000,
+            unprofiled_count=3,
             forward_ns=17_031_000_000,
             backward_ns=33_988_000_000,
             optimizer_ns=921_000_000,
             busy_ns=work_ns,
             kernel_time_ns=work_ns,
-            framework_ns=framework_ns,
+            framework_ns=framework_ns - 118_400_000,
+            profiler_ns=118_400_000,
             samples_per_second=4 * 1e9 / (wall_ns - 1_240_000_000),
         ),
         classes=classes,

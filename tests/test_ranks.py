@@ -136,7 +136,9 @@ def test_json_has_the_ranks_and_reads_back(four: Anatomy) -> None:
 
 @pytest.mark.parametrize("pattern", ["rank{}.json", "trainer_rank-{}.123.pt.trace.json", "worker{}.pt.trace.json.gz"])
 def test_the_name_of_the_file_says_the_rank_where_the_trace_does_not(tmp_path: Path, pattern: str) -> None:
-    together = analyze_traces([folder_of(tmp_path, *(rank_trace(None) for _ in range(11)), pattern=pattern)])
+    together = analyze_traces(
+        [folder_of(tmp_path, *(rank_trace(None, waits=50 + place) for place in range(11)), pattern=pattern)]
+    )
     assert [rank.rank for rank in together.ranks] == list(range(11))
 
 
@@ -163,12 +165,19 @@ def test_many_ranks_are_shown_by_the_slowest(tmp_path: Path) -> None:
     assert max(map(len, text.splitlines())) <= 80
 
 
-def test_a_rank_twice_and_uneven_steps_are_told(tmp_path: Path) -> None:
-    longer = rank_trace(0)
+def test_uneven_steps_are_told(tmp_path: Path) -> None:
+    longer = rank_trace(1)
     longer.annotation("ProfilerStep#4", 1000, 500)
     together = analyze_traces([folder_of(tmp_path, rank_trace(0), longer)])
-    assert any("rank 0 is in 2 files" in text for text in together.warnings)
     assert any("1 to 2 steps" in text for text in together.warnings)
+
+
+def test_the_gpus_of_two_nodes_may_have_one_number(tmp_path: Path) -> None:
+    for node in (0, 1):
+        (tmp_path / f"node{node}").mkdir()
+        rank_trace(None, waits=50 + node).write(tmp_path / f"node{node}" / "gpu0.json")
+    together = analyze_traces([tmp_path])
+    assert any("rank 0 is in 2 files" in text for text in together.warnings)
 
 
 def test_warnings_say_whose_they_are(tmp_path: Path) -> None:
@@ -185,7 +194,7 @@ def test_warnings_say_whose_they_are(tmp_path: Path) -> None:
 def test_a_folder_of_folders(tmp_path: Path) -> None:
     for place in range(2):
         (tmp_path / f"rank{place}").mkdir()
-        rank_trace(None).write(tmp_path / f"rank{place}" / "trace.json")
+        rank_trace(None, waits=50 + place).write(tmp_path / f"rank{place}" / "trace.json")
     assert [source.name for source in sources_of([tmp_path])] == ["rank0/trace.json", "rank1/trace.json"]
     assert [rank.rank for rank in analyze_traces([tmp_path]).ranks] == [0, 1]
 

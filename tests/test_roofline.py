@@ -37,6 +37,7 @@ def anatomy_of(*rows: OperatorRow, wall_ns: int | None = None, kernels: tuple[Ke
         ClassRow(
             operator_class=item, phase=phase, calls=1, kernels=1, time_ns=sum(row.time_ns for row in members),
             flops=1, read_bytes=1, written_bytes=1,
+            uncosted_ns=sum(row.time_ns for row in members if row.flops is None),
         )
         for item, phase in dict.fromkeys((row.operator_class, row.phase) for row in rows)
         for members in [[row for row in rows if (row.operator_class, row.phase) == (item, phase)]]
@@ -106,8 +107,59 @@ def test_utilization_leaves_recompute_to_hfu() -> None:
     device = with_roofline(anatomy_of(*rows, wall_ns=100), CEILINGS).device
     assert (device.mfu, device.hfu, device.mfu_dtype) == (0.10, 0.15, "bfloat16")
     assert with_roofline(anatomy_of(*rows), CEILINGS).device.mfu is None
-    lost = operator("aten::bmm", MM, 3, None, None)
-    assert with_roofline(anatomy_of(*rows, lost, wall_ns=100), CEILINGS).device.mfu is None
+
+
+@pytest.mark.parametrize(
+    ("lost_ns", "mfu", "covered", "line"),
+    [
+        (0, 0.1, 1.0, "reached    MFU 10.0 %, HFU 10.0 % of the bfloat16 peak"),
+        (10, 0.1, 0.75, "reached    MFU ≥ 10.0 %, HFU ≥ 10.0 % of the bfloat16 peak, over 75.0 % of the"),
+        (30, 0.1, 0.5, "reached    MFU ≥ 10.0 %, HFU ≥ 10.0 % of the bfloat16 peak, over 50.0 % of the"),
+        (31, None, 30 / 61, "reached    no MFU: FLOPs are known of 49.2 % of the contractions' time"),
+        (1470, None, 0.02, "reached    no MFU: FLOPs are known of 2.0 % of the contractions' time"),
+    ],
+)
+def test_mfu_stands_beside_what_it_covers_and_not_below_half(
+    lost_ns: int, mfu: float | None, covered: float, line: str
+) -> None:
+    """One contraction without a cost hid the MFU of all; kernels without an operator hid nothing (0.1 % of 3.1 %)."""
+    lost = operator("aten::bmm", MM, lost_ns, None, None)
+    anatomy = anatomy_of(operator("aten::mm", MM, 30, 1000, 10), lost, wall_ns=100)
+    for told in (anatomy, replace(anatomy, operators=anatomy.operators[:1])):
+        found = with_roofline(told, CEILINGS)
+        assert (found.device.mfu, found.device.hfu, found.device.mfu_covered) == (mfu, mfu, covered)
+        assert line in terminal_report(found, width=80)
+
+
+def test_what_no_rule_knows_may_be_a_contraction() -> None:
+    unknown = operator("mine::op", OperatorClass.UNKNOWN, 30, None, None)
+    device = with_roofline(anatomy_of(operator("aten::mm", MM, 20, 1000, 10), unknown, wall_ns=100), CEILINGS).device
+    assert (device.mfu, device.mfu_covered) == (None, 0.4)
+
+
+@pytest.mark.parametrize(
+    ("lost_ns", "cell"), [(0, "66.7 %"), (10, "66.7 % (60 %)"), (15, "66.7 % (50 %)"), (16, "- (48 %)")]
+)
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_a_share_of_the_ceiling_stands_beside_what_it_covers(lost_ns: int, cell: str, width: int) -> None:
+    """It was that of the calls with a bound, however few: 79.9 % of what 3 % of the time reached."""
+    anatomy = anatomy_of(operator("aten::mm", MM, 15, 1000, 10), operator("aten::bmm", MM, lost_ns, None, None))
+    lines = terminal_report(with_roofline(anatomy, CEILINGS), width=width).splitlines()
+    assert all(len(line) <= width for line in lines)
+    rows = lines[next(at for at, line in enumerate(lines) if line.startswith("roofline")) :]
+    assert f" {cell} " in next(line for line in rows if "contraction" in line)
+    assert f" {cell} " in next(line for line in rows if line.startswith("total"))
+    assert any("(n %): the part" in " ".join(lines[at : at + 2]) for at in range(len(lines))) is bool(lost_ns)
+    ((share, _),) = [(row.bound_ns, row.bounded_ns) for row in with_roofline(anatomy, CEILINGS).classes]
+    assert share == 10
+
+
+def test_calls_without_a_cost_are_not_held_against_the_bound_of_the_others() -> None:
+    """One row is all calls of a signature: 30 ns, of which 10 have no cost, were held against the bound of 20."""
+    row = replace(operator("aten::mm", MM, 30, 2000, 10), uncosted_ns=10)
+    found = with_roofline(anatomy_of(row), CEILINGS)
+    assert (found.operators[0].bound_ns, found.operators[0].bounded_ns) == (20, 20)
+    assert (found.classes[0].bounded_ns, found.classes[0].headroom_ns) == (20, 0)
 
 
 def test_float32_products_on_tensor_cores_are_tf32() -> None:

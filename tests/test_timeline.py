@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from opanatomy.anatomy.intervals import covered, exposed, length, time_before, union, within
+from opanatomy.anatomy.occupancy import _filled_ns
 from opanatomy.anatomy.tensor_cores import uses_tensor_cores
 from opanatomy.model import Anatomy, DeviceRow, OperatorClass, StepRow
 from opanatomy.pipeline import analyze_trace
@@ -200,7 +201,9 @@ def test_on_the_cpu_a_step_is_its_annotation(tmp_path: Path) -> None:
         made.host("aten::mm", 1000 * number + 10, 50, shapes=[[8, 4], [4, 2]], types=["float", "float"])
     anatomy = analyze_trace(made.write(tmp_path / "trace.json"))
     assert [step.wall_ns for step in anatomy.step.steps] == [100 * US, 300 * US, 200 * US]
-    assert anatomy.step.steps[0] == StepRow(number=0, wall_ns=100 * US)
+    assert anatomy.step.steps[0] == StepRow(
+        number=0, wall_ns=100 * US, busy_ns=50 * US, kernel_time_ns=50 * US, framework_ns=50 * US
+    )
     assert (anatomy.step.wall_ns, anatomy.step.wall_min_ns, anatomy.step.wall_max_ns) == (200 * US, 100 * US, 300 * US)
     assert anatomy.timeline.launching is None
     assert anatomy.device.utilization is None
@@ -266,6 +269,39 @@ def test_occupancy_is_weighted_by_time(trace: Steps, tmp_path: Path) -> None:
     assert device.sm_efficiency == pytest.approx((30 + 0.5 * 10) / 100)
     assert device.occupancy == pytest.approx((0.5 * 30 + 0.25 * 10) / 40)
     assert (device.dimensioned_ns, device.tensor_core_ns) == (40 * US, 30 * US)
+
+
+def test_kernels_at_once_fill_no_more_than_the_device(trace: Steps, tmp_path: Path) -> None:
+    """Summed kernel by kernel three streams made 157.5 % of the time and 1.6 x what was busy."""
+    trace.annotation("ProfilerStep#1", 100, 100)
+    full, half, tenth = ({"blocks per SM": blocks} for blocks in (2.0, 0.5, 0.1))
+    trace.run(MAP, 100, 100, 90, stream=7, arguments=full)
+    trace.run(MAP, 101, 105, 60, stream=13, arguments=full)
+    trace.run(GEMM, 102, 150, 45, stream=20, arguments=half)  # from 190 on alone
+    trace.run(GEMM, 103, 192, 5, stream=21, arguments=tenth)  # 192 to 195 beside it, then alone
+    device = trace.analyze(tmp_path).device
+    assert device.sm_efficiency == pytest.approx((90 + 0.5 * 2 + 0.6 * 3 + 0.1 * 2) / 100)
+    assert device.utilization == pytest.approx(0.97)
+    assert device.dimensioned_ns == 200 * US
+
+
+def test_kernels_of_two_devices_fill_one_each(trace: Steps, tmp_path: Path) -> None:
+    trace.annotation("ProfilerStep#1", 100, 100)
+    for device, long in ((0, 80), (1, 40)):
+        trace.run(MAP, 100, 110, long, device=device, arguments={"blocks per SM": 1.0})
+    device_figures = trace.analyze(tmp_path).device
+    assert device_figures.sm_efficiency == pytest.approx(0.6)
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 12), st.sampled_from((0.0, 0.25, 0.5, 1.0))), max_size=12))
+def test_what_is_filled_is_that_of_every_nanosecond(pieces: list[tuple[int, int, float]]) -> None:
+    start, duration = columns([(start, duration) for start, duration, _ in pieces])
+    share = np.array([one for _, _, one in pieces], dtype=np.float64)
+    expected = sum(
+        min(sum(one for start, long, one in pieces if start <= moment < start + long), 1) for moment in range(60)
+    )
+    assert _filled_ns(start, duration, share) == pytest.approx(expected)
 
 
 def test_what_the_trace_does_not_record_is_none(trace: Steps, tmp_path: Path) -> None:

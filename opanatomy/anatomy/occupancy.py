@@ -10,7 +10,7 @@ from opanatomy.anatomy.intervals import covered
 from opanatomy.anatomy.queue import Queue
 from opanatomy.anatomy.tensor_cores import uses_tensor_cores
 from opanatomy.model import DeviceFigures
-from opanatomy.tables import Bool
+from opanatomy.tables import Bool, Float64, Int64
 
 
 def device_figures_of(ceilings: DeviceFigures, queue: Queue, steps_ns: int) -> DeviceFigures:
@@ -41,8 +41,31 @@ def _sm_efficiency_ns(queue: Queue, kernels: Bool) -> tuple[float | None, int]:
     known = kernels & ~np.isnan(blocks)
     if not known.any():
         return None, 0
-    duration = queue.work.duration_ns[known]
-    return float((np.clip(blocks[known], 0, 1) * duration).sum()), int(duration.sum())
+    work, share = queue.work, np.clip(np.nan_to_num(blocks), 0, 1)
+    filled = 0.0
+    for device in queue.computing_devices():
+        mine = known & (work.device == device)
+        filled += _filled_ns(work.start_ns[mine], work.duration_ns[mine], share[mine])
+    return filled, int(work.duration_ns[known].sum())
+
+
+def _filled_ns(start_ns: Int64, duration_ns: Int64, share: Float64) -> float:
+    """The shares of the kernels that run at a moment, at most 1 together, over the time.
+
+    Kernels that run at once share the multiprocessors: each alone may fill all of them, together they cannot fill more.
+    """
+    if not _overlap(start_ns, duration_ns):
+        return float((share * duration_ns).sum())
+    moments = np.concatenate((start_ns, start_ns + duration_ns))
+    order = np.argsort(moments, kind="stable")
+    running = np.cumsum(np.concatenate((share, -share))[order])[:-1]
+    return float((np.clip(running, 0, 1) * np.diff(moments[order])).sum())
+
+
+def _overlap(start_ns: Int64, duration_ns: Int64) -> bool:
+    order = np.argsort(start_ns, kind="stable")
+    ends = np.maximum.accumulate((start_ns + duration_ns)[order])
+    return bool((start_ns[order][1:] < ends[:-1]).any())
 
 
 def _occupancy(queue: Queue, kernels: Bool) -> float | None:

@@ -11,6 +11,9 @@ from typing import Any, Final, TypeVar
 from opanatomy.anatomy.build import check_conservation
 from opanatomy.anatomy.collectives import World, merged_collectives
 from opanatomy.anatomy.ratios import ratios_of
+from opanatomy.anatomy.steps import mean, middle
+from opanatomy.anatomy.unlike import Candidate, unlike_warnings, why_no_ranks
+from opanatomy.errors import UsageError
 from opanatomy.model import (
     Anatomy,
     ClassRow,
@@ -28,6 +31,7 @@ from opanatomy.model import (
     Spread,
     Step,
     Timeline,
+    Workload,
 )
 
 _NUMBERED: Final = re.compile(r"(?:rank|worker|gpu)[-_. ]?(\d+)", re.IGNORECASE)
@@ -78,12 +82,12 @@ def _row(anatomy: Anatomy, rank: int | None, world: int | None) -> Rank:
     )  # fmt: skip
 
 
-def _named_row(anatomy: Anatomy) -> Rank:
-    """The row of a trace among others: where it does not say its rank, its file's name may."""
+def _candidate(anatomy: Anatomy) -> Candidate:
+    """A trace among others: where it does not say its rank, its file's name may."""
     if anatomy.ranks:
-        return anatomy.ranks[0]
+        return Candidate(anatomy.ranks[0], anatomy, stated=True)
     found = _NUMBERED.findall(anatomy.provenance.trace or "")
-    return _row(anatomy, int(found[-1]) if found else None, None)
+    return Candidate(_row(anatomy, int(found[-1]) if found else None, None), anatomy, stated=False)
 
 
 # -------------------------------------------------------------------------------------------------------- together
@@ -93,13 +97,16 @@ def over_ranks(anatomies: Sequence[Anatomy], *, name: str, warnings: Iterable[st
     """One anatomy over those of several ranks; `name` is what the report calls them together.
 
     Classes, operators, kernels, modules and the ledger are sums over the ranks and balance as those of one rank do;
-    the step is the median rank's, figure by figure; the timeline is the mean over the ranks.
+    the step is that of the middle rank by its wall time; the timeline is the mean over the ranks. `UsageError` where
+    two of them cannot be ranks of one run.
     """
-    rows = [(_named_row(anatomy), anatomy) for anatomy in anatomies]
-    rows.sort(key=lambda row: (row[0].rank is None, row[0].rank or 0, row[0].trace or ""))
-    ranks, each = tuple(row for row, _ in rows), [anatomy for _, anatomy in rows]
+    rows = [_candidate(anatomy) for anatomy in anatomies]
+    if (refusal := why_no_ranks(rows)) is not None:
+        raise UsageError(refusal)
+    rows.sort(key=lambda row: (row.rank.rank is None, row.rank.rank or 0, row.rank.trace or ""))
+    ranks, each = tuple(row.rank for row in rows), [row.anatomy for row in rows]
     first = each[0]
-    workload = first.workload
+    workload = _workload([anatomy.workload for anatomy in each])
     classes = _classes(each)
     found = Anatomy(
         provenance=Provenance(opanatomy=first.provenance.opanatomy, command=first.provenance.command, trace=name),
@@ -119,7 +126,7 @@ def over_ranks(anatomies: Sequence[Anatomy], *, name: str, warnings: Iterable[st
         collectives=merged_collectives(row for anatomy in each for row in anatomy.collectives),
         ranks=ranks,
         spread=spread_of(ranks),
-        warnings=(*warnings, *_doubts(ranks), *_warnings(ranks, each)),
+        warnings=(*warnings, *unlike_warnings(rows), *_doubts(ranks), *_warnings(ranks, each)),
     )
     check_conservation(found)
     return found
@@ -191,16 +198,31 @@ def _alike(records: list[Environment]) -> Environment:
     return found
 
 
+def _workload(records: list[Workload]) -> Workload:
+    """What all ranks ran; where they did not run the same, only what they have in common."""
+    if all(record == records[0] for record in records):
+        return records[0]
+    lists = {"tuple[str, ...]": lambda values: values[0] if all(value == values[0] for value in values) else ()}
+    found: Workload = _merged(records, lists)
+    return found
+
+
 def _ledger(records: list[Ledger]) -> Ledger:
     found: Ledger = _merged(records, {"int": _sum})
     return found
 
 
 def _step(records: list[Step]) -> Step:
-    medians = dict.fromkeys((*_WHOLE, *_FRACTION), _median)
-    found: Step = _merged([replace(record, steps=()) for record in records], medians)
+    """The step of the middle rank by wall time, of an even number the means of the two: parts of one step add up."""
+    chosen = middle(records, lambda record: record.wall_ns or 0)
+    means: dict[str, Callable[[list[Any]], Any]] = dict.fromkeys(_WHOLE, mean)
+    means |= dict.fromkeys(_FRACTION, _median)
+    found: Step = _merged([replace(record, steps=()) for record in chosen], means)
+    framework = found.framework_ns
+    if None not in (framework, found.wall_ns, found.busy_ns):
+        framework = (found.wall_ns or 0) - (found.busy_ns or 0) - (found.profiler_ns or 0)
     return replace(
-        found, count=sum(record.count for record in records),
+        found, count=sum(record.count for record in records), framework_ns=framework,
         wall_min_ns=_known(min, [record.wall_min_ns for record in records]),
         wall_max_ns=_known(max, [record.wall_max_ns for record in records]),
         unprofiled_wall_min_ns=_known(min, [record.unprofiled_wall_min_ns for record in records]),

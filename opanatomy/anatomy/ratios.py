@@ -1,10 +1,17 @@
-"""Backward over forward, per class, beside what theory says."""
+"""Backward over forward, per class, beside what theory says.
+
+A ratio is of all the work of a class or not known: one call without a formula makes that of FLOPs and bytes `None`.
+Nor is there one where the forward is next to nothing beside the backward: it would say that the work is in the
+backward only, not how the two compare.
+"""
 
 from __future__ import annotations
 
 from opanatomy.model import ClassRow, OperatorClass, Phase, Ratio, Workload
 
 _BACKWARD = (Phase.BACKWARD, Phase.RECOMPUTE)
+#: A forward of less than this part of its backward is next to nothing: no ratio is above its inverse.
+_NEXT_TO_NOTHING = 0.01
 
 #: A contraction Y = X W has two in its backward (dX = dY W', dW = X' dY), each with the FLOPs of the forward and over
 #: the same three matrices. A map reads 1 and writes 1, its backward reads the gradient and a saved tensor and writes 1;
@@ -29,7 +36,7 @@ def ratios_of(classes: tuple[ClassRow, ...], workload: Workload) -> tuple[Ratio,
             Ratio(
                 operator_class=name,
                 time=_over(_total(backward, "time_ns"), _total(forward, "time_ns")),
-                flops=_over(_total(backward, "flops"), _total(forward, "flops")),
+                flops=_over(_costed(backward, "flops"), _costed(forward, "flops")),
                 bytes=_over(_moved(backward), _moved(forward)),
                 theory_flops=_theory(_FLOPS.get(name), workload),
                 theory_bytes=_theory(_BYTES.get(name), workload),
@@ -50,10 +57,17 @@ def _total(rows: list[ClassRow], name: str) -> int | None:
     return None if any(value is None for value in values) else sum(values)
 
 
+def _costed(rows: list[ClassRow], name: str) -> int | None:
+    """The sum of what costs say; `None` where a part of the time has no cost."""
+    return None if any(row.uncosted_ns for row in rows) else _total(rows, name)
+
+
 def _moved(rows: list[ClassRow]) -> int | None:
-    read, written = _total(rows, "read_bytes"), _total(rows, "written_bytes")
+    read, written = _costed(rows, "read_bytes"), _costed(rows, "written_bytes")
     return None if read is None or written is None else read + written
 
 
 def _over(backward: int | None, forward: int | None) -> float | None:
-    return backward / forward if backward is not None and forward else None
+    if backward is None or not forward or forward < _NEXT_TO_NOTHING * backward:
+        return None
+    return backward / forward

@@ -12,9 +12,11 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from opanatomy.anatomy.faster import QUANTITY, check_ceilings
 from opanatomy.anatomy.tensor_cores import uses_tensor_cores
 from opanatomy.model import (
     ACROSS,
+    COVERED_LEAST,
     Anatomy,
     Ceilings,
     ClassRow,
@@ -46,9 +48,16 @@ def with_roofline(anatomy: Anatomy, ceilings: Ceilings) -> Anatomy:
     """
     on_tensor_cores = _operators_on_tensor_cores(anatomy.kernels)
     operators = _with_parts(_bounded(row, ceilings, row.operator in on_tensor_cores) for row in anatomy.operators)
+
+    def bounding(row: OperatorRow, flops: int, moved_bytes: int) -> int | None:
+        bound = _bound(row, flops, moved_bytes, ceilings, tf32=row.operator in on_tensor_cores)
+        return bound.ns if bound else None
+
+    others = tuple(check for check in anatomy.checks if check.quantity != QUANTITY)
     return replace(
         anatomy,
         operators=operators,
+        checks=(*others, check_ceilings(operators, ceilings, bounding)),
         classes=tuple(_class_row(row, operators) for row in anatomy.classes),
         device=_figures(anatomy, ceilings, on_tensor_cores),
     )
@@ -92,8 +101,12 @@ def _bounded(row: OperatorRow, ceilings: Ceilings, tf32: bool) -> OperatorRow:
     if row.rule.endswith(ACROSS) or row.flops is None or row.read_bytes is None or row.written_bytes is None:
         return replace(row, bound_ns=None, bound_by=None)
     moved = row.read_bytes + row.written_bytes
-    bound = bound_of(row.flops, moved, row.operator_class, compute_dtype(row.signature), ceilings, tf32=tf32)
+    bound = _bound(row, row.flops, moved, ceilings, tf32=tf32)
     return replace(row, bound_ns=bound.ns if bound else None, bound_by=bound.by if bound else None)
+
+
+def _bound(row: OperatorRow, flops: int, moved_bytes: int, ceilings: Ceilings, *, tf32: bool) -> Bound | None:
+    return bound_of(flops, moved_bytes, row.operator_class, compute_dtype(row.signature), ceilings, tf32=tf32)
 
 
 def _with_parts(rows: Iterable[OperatorRow]) -> tuple[OperatorRow, ...]:
@@ -119,7 +132,7 @@ def _class_row(row: ClassRow, operators: Sequence[OperatorRow]) -> ClassRow:
     return replace(
         row,
         bound_ns=sum(one.bound_ns or 0 for one in mine),
-        bounded_ns=sum(one.time_ns for one in mine),
+        bounded_ns=sum(one.bounded_ns for one in mine),
         headroom_ns=headroom_ns(mine),
         memory_bound_ns=sum(one.bound_ns or 0 for one in mine if one.bound_by == MEMORY),
     )
@@ -133,7 +146,7 @@ def headroom_ns(rows: Iterable[OperatorRow]) -> int:
     spare: Counter[str] = Counter()
     for row in rows:
         if row.bound_ns is not None:
-            spare[row.part_of or row.operator] += row.time_ns - row.bound_ns
+            spare[row.part_of or row.operator] += row.bounded_ns - row.bound_ns
     return sum(max(ns, 0) for ns in spare.values())
 
 
@@ -148,12 +161,13 @@ def _figures(anatomy: Anatomy, ceilings: Ceilings, on_tensor_cores: frozenset[st
         mfu=None,
         hfu=None,
         mfu_dtype=None,
+        mfu_covered=_covered(anatomy.classes),
     )
     rows = [row for row in anatomy.operators if _is_costed_contraction(row)]
     wall = anatomy.step.unprofiled_wall_ns or anatomy.step.wall_ns
     dtype = _most_used(rows, on_tensor_cores)
     peak = ceilings.matrix_flops_per_second.get(dtype or "")
-    if not peak or not wall or any(_is_uncosted_contraction(row) for row in anatomy.operators):
+    if not peak or not wall or named.mfu_covered is None or named.mfu_covered < COVERED_LEAST:
         return named
     devices = max(sum(1 for one in anatomy.timeline.devices if one.kernel_time_ns), 1)
     most = peak * devices * anatomy.step.count * wall / _NS
@@ -166,8 +180,17 @@ def _is_costed_contraction(row: OperatorRow) -> bool:
     return row.operator_class is OperatorClass.TENSOR_CONTRACTION and row.flops is not None
 
 
-def _is_uncosted_contraction(row: OperatorRow) -> bool:
-    return row.operator_class is OperatorClass.TENSOR_CONTRACTION and row.flops is None
+def _covered(classes: Iterable[ClassRow]) -> float | None:
+    """The part of the time of contractions whose FLOPs are known; what no rule knows may be one and is counted so.
+
+    Over the classes, not the operators: a kernel that a graph launched has no operator.
+    """
+    rows = tuple(classes)
+    contractions = [row for row in rows if row.operator_class is OperatorClass.TENSOR_CONTRACTION]
+    time = sum(row.time_ns for row in contractions)
+    costed = sum(row.time_ns - row.uncosted_ns for row in contractions if row.flops is not None)
+    unknown = sum(row.time_ns for row in rows if row.operator_class is OperatorClass.UNKNOWN)
+    return costed / (time + unknown) if time else None
 
 
 def _most_used(rows: Iterable[OperatorRow], on_tensor_cores: frozenset[str]) -> str | None:

@@ -111,6 +111,7 @@ def operator_rows(calls: CallTable) -> tuple[OperatorRow, ...]:
             operator_class=OperatorClass(str(name)), rule=rule or "", calls=sums.rows, time_ns=sums.time_ns,
             flops=sums.flops, read_bytes=sums.read_bytes, written_bytes=sums.written_bytes,
             causal_flops=sums.causal_flops, normalization_flops=sums.normalization_flops, part_of=part_of,
+            uncosted_ns=sums.uncosted_ns,
         )
         for (operator, signature, phase, name, rule, part_of), sums in zip(groups, _sums(calls, groups), strict=True)
         if operator is not None

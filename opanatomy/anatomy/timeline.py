@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from statistics import median
 
 import numpy as np
 
@@ -12,6 +11,7 @@ from opanatomy.anatomy.idle import Idle, idle_of
 from opanatomy.anatomy.intervals import Intervals, covered, exposed, union, within
 from opanatomy.anatomy.launches import launching_of
 from opanatomy.anatomy.queue import MEMCPY, Queue
+from opanatomy.anatomy.steps import host_steps, step_of_rows
 from opanatomy.model import Capture, DeviceRow, OperatorClass, Phase, Step, StepRow, StreamRow, Timeline
 from opanatomy.tables import Bool, CallTable, Int64, PieceTable, Text
 
@@ -28,6 +28,8 @@ class Clock:
     spans: tuple[tuple[int, int, Phase], ...]
     #: What the trace calls each step.
     numbers: tuple[int, ...] = ()
+    #: The part of what the profiler adds to a step on the CPU that lies outside operators.
+    recording_outside: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,34 +105,11 @@ def _codes(column: Text, names: list[str]) -> Int64:
 
 
 def step_of(clock: Clock, calls: CallTable, time: DeviceTime | None, capture: Capture | None) -> Step:
-    """Figures of one step: medians over the steps; the spread of their wall times beside."""
-    rows = _host_steps(clock) if time is None else _device_steps(clock, time)
-    walls = [row.wall_ns for row in rows]
-    wall = _median(walls)
-    plain = list(capture.unprofiled_step_ns) if capture else []
-    if time is None:
-        kernel_time = int(calls.time_ns.sum()) // len(rows)
-        busy = min(kernel_time, wall or kernel_time)
-    else:
-        kernel_time = _median([row.kernel_time_ns or 0 for row in rows]) or 0
-        busy = _median([row.busy_ns or 0 for row in rows]) or 0
-    measured = (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
-    forward, backward, optimizer = (_phase_time(clock, time, phase, len(rows)) for phase in measured)
-    return Step(
-        count=len(rows), wall_ns=wall, wall_min_ns=min(walls), wall_max_ns=max(walls),
-        unprofiled_wall_ns=_median(plain), unprofiled_wall_min_ns=min(plain, default=None),
-        unprofiled_wall_max_ns=max(plain, default=None),
-        forward_ns=forward, backward_ns=backward, optimizer_ns=optimizer,
-        busy_ns=busy, kernel_time_ns=kernel_time,
-        framework_ns=max((wall or 0) - kernel_time, 0) if time is None else None,
-        samples_per_second=_rate(capture, _median(plain) or wall),
-        steps=rows,
-    )  # fmt: skip
-
-
-def _host_steps(clock: Clock) -> tuple[StepRow, ...]:
-    steps = clock.steps or (clock.window,)
-    return tuple(StepRow(number=_number(clock, index), wall_ns=end - start) for index, (start, end) in enumerate(steps))
+    """Figures of one step: those of the middle step; the spread of the wall times beside."""
+    if time is not None:
+        return step_of_rows(_device_steps(clock, time), capture)
+    rows = host_steps(clock.steps or (clock.window,), clock.numbers, clock.spans, calls)
+    return step_of_rows(rows, capture, recording_outside=clock.recording_outside)
 
 
 def _device_steps(clock: Clock, time: DeviceTime) -> tuple[StepRow, ...]:
@@ -139,16 +118,19 @@ def _device_steps(clock: Clock, time: DeviceTime) -> tuple[StepRow, ...]:
     spent = np.zeros((count, 3), dtype=np.int64)
     np.add.at(spent, (time.step, time.kind), time.duration)
     walls = time.step_end - time.step_start
+    measured = (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
+    phases = [_device_phase_times(time, time.phase == _PHASES.index(phase)) for phase in measured]
     rows = []
     for index, parts in enumerate(time.parts(time.step_start, time.step_end)):
         busy, outside, host, stream, other = parts
         kernels, copies, fills = spent[index].tolist()
+        forward, backward, optimizer = (phase[index] if phase else None for phase in phases)
         rows.append(
             StepRow(
                 number=_number(clock, index), wall_ns=int(walls[index]), busy_ns=busy, outside_ns=outside,
                 host_idle_ns=host, stream_idle_ns=stream, other_idle_ns=other,
                 kernel_time_ns=kernels + copies + fills, kernel_ns=kernels, memcpy_ns=copies, memset_ns=fills,
-                work=int(work[index]),
+                work=int(work[index]), forward_ns=forward, backward_ns=backward, optimizer_ns=optimizer,
             )
         )  # fmt: skip
     return tuple(rows)
@@ -226,32 +208,13 @@ def _streams(time: DeviceTime) -> tuple[StreamRow, ...]:
     return tuple(sorted(rows, key=lambda row: (row.device, -row.busy_ns, row.stream)))
 
 
-def _phase_time(clock: Clock, time: DeviceTime | None, phase: Phase, steps: int) -> int | None:
-    """Wall time of a phase on the CPU, busy time of its device work on an accelerator; `None` where it has none."""
-    if time is not None:
-        return _device_phase_time(time, time.phase == _PHASES.index(phase))
-    spans = [end - start for start, end, found in clock.spans if found is phase]
-    return sum(spans) // steps if spans else None
-
-
-def _device_phase_time(time: DeviceTime, mine: Bool) -> int | None:
-    """The median over the steps of the union of the phase's work."""
+def _device_phase_times(time: DeviceTime, mine: Bool) -> list[int] | None:
+    """The union of the phase's work in each step; `None` where there is none in any."""
     if not mine.any():
         return None
-    spent = []
     rows = np.flatnonzero(mine)
     rows = rows[np.argsort(time.step[rows], kind="stable")]
     bounds = np.searchsorted(time.step[rows], np.arange(1, len(time.step_start)))
-    for now in np.split(rows, bounds):
-        spent.append(time.mean(_covered(time, now[device.mine[now]]) for device in time.devices))
-    return _median(spent)
-
-
-def _median(values: Sequence[int]) -> int | None:
-    return int(median(values)) if values else None
-
-
-def _rate(capture: Capture | None, wall_ns: int | None) -> float | None:
-    if capture is None or not capture.workload.batch or not wall_ns:
-        return None
-    return capture.workload.batch * 1e9 / wall_ns
+    return [
+        time.mean(_covered(time, now[device.mine[now]]) for device in time.devices) for now in np.split(rows, bounds)
+    ]

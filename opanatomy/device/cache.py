@@ -57,6 +57,8 @@ class Measured:
     bandwidths: dict[str, Rate] = field(default_factory=dict)
     #: The data types that were tried, those that cannot be multiplied there included.
     tried: tuple[str, ...] = ()
+    #: The size of the last cache, as the system or the driver says it.
+    cache_bytes: int | None = None
     schema: int = _SCHEMA
 
     @property
@@ -78,6 +80,7 @@ class Measured:
             peaks={**older.peaks, **self.peaks},
             bandwidths={**older.bandwidths, **self.bandwidths},
             tried=tuple(dict.fromkeys((*older.tried, *self.tried))),
+            cache_bytes=older.cache_bytes if self.cache_bytes is None else self.cache_bytes,
         )
 
     def ceilings(self, sheet: Ceilings | None = None) -> Ceilings:
@@ -104,6 +107,7 @@ class Measured:
             vector_flops_per_second=vector,
             bandwidth_bytes_per_second=best.per_second if best else None,
             memory_bytes=machine.memory_bytes,
+            cache_bytes=(sheet.cache_bytes if sheet else None) or self.cache_bytes,
         )
 
 

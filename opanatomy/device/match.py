@@ -65,6 +65,7 @@ def ceilings_of(sheet: Sheet, *, by: str = "name") -> Ceilings:
         vector_flops_per_second={name: _base(peak) for name, peak in sheet.vector.items()},
         bandwidth_bytes_per_second=_base(sheet.bandwidth / 1e3),
         memory_bytes=sheet.memory_gib * GIB,
+        cache_bytes=None if sheet.cache_mib is None else sheet.cache_mib << 20,
     )
 
 

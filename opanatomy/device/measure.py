@@ -82,7 +82,9 @@ def default_effort(device: str) -> Effort:
 
     if device == "cpu":
         free = _free_host_bytes()
-        array = min(max(_TIMES_CACHE * _last_cache_bytes(), _LEAST_ARRAY), _MOST_ARRAY, max(free // 8, 1 << 20))
+        array = min(
+            max(_TIMES_CACHE * (last_cache_bytes() or 32 << 20), _LEAST_ARRAY), _MOST_ARRAY, max(free // 8, 1 << 20)
+        )
         piece = min(max(_PIECE_OF_A_THREAD * torch.get_num_threads(), _LEAST_PIECE), array)
         return Effort(shapes=_CPU_SHAPES, array_bytes=array, piece_bytes=piece)
     array = min(_GPU_ARRAY, torch.cuda.mem_get_info(device)[0] // 8)
@@ -118,7 +120,9 @@ def measure(
         rate = _best(_moves(name, device, effort), device, effort)
         if rate is not None:
             bandwidths[name] = rate
-    return Measured(machine=machine, peaks=peaks, bandwidths=bandwidths, tried=tuple(dtypes))
+    return Measured(
+        machine=machine, peaks=peaks, bandwidths=bandwidths, tried=tuple(dtypes), cache_bytes=_cache_bytes(device)
+    )
 
 
 # ------------------------------------------------------------------------------------------------------------ timing
@@ -311,14 +315,23 @@ def _float32_products(device: str, *, tf32: bool) -> Iterator[None]:
         setattr(settings, name, before)
 
 
-def _last_cache_bytes() -> int:
-    """The size of the last cache of the first processor; 32 MiB where the system does not say."""
+def last_cache_bytes() -> int | None:
+    """The size of the last cache of the first processor; `None` where the system does not say."""
     sizes = []
     for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
         text = path.read_text().strip()
         if text[:-1].isdigit() and text[-1] in "KM":
             sizes.append(int(text[:-1]) << (10 if text[-1] == "K" else 20))
-    return max(sizes, default=32 << 20)
+    return max(sizes, default=None)
+
+
+def _cache_bytes(device: str) -> int | None:
+    import torch
+
+    if device == "cpu":
+        return last_cache_bytes()
+    size = getattr(torch.cuda.get_device_properties(device), "L2_cache_size", None)
+    return size if isinstance(size, int) and size > 0 else None
 
 
 def _free_host_bytes() -> int:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from rich.text import Text
@@ -20,6 +21,9 @@ _NOTE: Final = (
     " whose factors (needless traffic, reached bandwidth) only hardware counters tell apart; headroom: time - bound"
 )
 
+#: What a share of a ceiling with another one behind it means.
+PARTLY: Final = "(n %): the part of the time whose bound is known, nothing where that is less than half"
+
 Group = tuple[OperatorClass, str, Phase]
 
 
@@ -27,57 +31,85 @@ def roofline_table(anatomy: Anatomy, width: int, swatches: bool, top: int) -> li
     """Each class, then the operators with most to win: rates reached, what bounds them, how near they are to it."""
     if all(row.bound_ns is None for row in anatomy.classes):
         return None
-    classes = [(item, [row for row in anatomy.classes if row.operator_class is item]) for item in OperatorClass]
+    lines = _lines(anatomy, width, top)
+    reached = reached_shares(line.part for line in lines)
     rows = [
-        Row(cells=_class_cells(item, members, width), mark=COLOUR[item])
+        Row(cells=_cells(line, share), mark=line.mark, strong=line.mark is None)
+        for line, share in zip(lines, reached, strict=True)
+    ]
+    columns = [
+        Column(header="roofline", name=True, least=16),
+        Column(header="FLOP/B", drop=3),
+        Column(header="FLOP/s", drop=4),
+        Column(header="B/s", drop=5),
+        Column(header="bound by", drop=2),
+        Column(header="of"),
+        Column(header="headroom", drop=1),
+    ]
+    note = f"{_NOTE}; {PARTLY}" if any("(" in share for share in reached) else _NOTE
+    return [*table(columns, rows, width, swatches=swatches), *prose(note, width, style="dim")]
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """One line of the table; `bound` names what bounds it, `mark` is `None` for the total."""
+
+    name: str
+    part: Total
+    headroom: int
+    bound: str
+    mark: str | None = None
+
+
+def _lines(anatomy: Anatomy, width: int, top: int) -> list[_Line]:
+    names = LABEL if width >= _ROOMY else SHORT_LABEL
+    classes = [(item, [row for row in anatomy.classes if row.operator_class is item]) for item in OperatorClass]
+    lines = [
+        _Line(names[item], total(members), _headroom(members), _bound(members), COLOUR[item])
         for item, members in classes
         if any(row.bound_ns is not None for row in members)
     ]
-    every = _cells("total", total(anatomy.classes), _headroom(anatomy.classes), _bound(anatomy.classes))
-    rows.append(Row(cells=every, strong=True))
+    lines.append(_Line("total", total(anatomy.classes), _headroom(anatomy.classes), _bound(anatomy.classes)))
     for (item, name, phase), members in _most_to_win(anatomy.operators)[:top]:
         label = f"{name if width >= _ROOMY else name.removeprefix('aten::')} {phase.value}"
-        cells = _cells(label, total(members), spare(members), _operator_bound(members))
-        rows.append(Row(cells=cells, mark=COLOUR[item]))
-    columns = [
-        Column(header="roofline", name=True, least=16),
-        Column(header="FLOP/B", drop=2),
-        Column(header="FLOP/s", drop=3),
-        Column(header="B/s", drop=4),
-        Column(header="bound by", drop=1),
-        Column(header="of"),
-        Column(header="headroom"),
-    ]
-    return [*table(columns, rows, width, swatches=swatches), *prose(_NOTE, width, style="dim")]
+        lines.append(_Line(label, total(members), spare(members), _operator_bound(members), COLOUR[item]))
+    return lines
+
+
+def reached_shares(parts: Iterable[Total]) -> list[str]:
+    """How near to its bound each part is, and of how much of its time that is known where not of all: `61.2 % (95 %)`.
+
+    All have one width, so that the shares stand below each other.
+    """
+    parts = tuple(parts)
+    coverage = ["" if part.covered in (None, 1) else f" ({units.share(part.covered, 1, decimals=0)})" for part in parts]
+    widest = max(map(len, coverage), default=0)
+    return [units.share(part.reached, 1) + covered.ljust(widest) for part, covered in zip(parts, coverage, strict=True)]
 
 
 def spare(rows: Sequence[OperatorRow]) -> int:
     """Time above the bounds of some operator rows; never below 0."""
-    return max(sum(row.time_ns - row.bound_ns for row in rows if row.bound_ns is not None), 0)
+    return max(sum(row.bounded_ns - row.bound_ns for row in rows if row.bound_ns is not None), 0)
 
 
 def _most_to_win(rows: Sequence[OperatorRow]) -> list[tuple[Group, list[OperatorRow]]]:
     groups: dict[Group, list[OperatorRow]] = {}
     for row in rows:
-        if row.bound_ns is not None:
-            groups.setdefault((row.operator_class, row.part_of or row.operator, row.phase), []).append(row)
-    return sorted(groups.items(), key=lambda group: -spare(group[1]))
+        groups.setdefault((row.operator_class, row.part_of or row.operator, row.phase), []).append(row)
+    bounded = [group for group in groups.items() if any(row.bound_ns is not None for row in group[1])]
+    return sorted(bounded, key=lambda group: -spare(group[1]))
 
 
-def _class_cells(item: OperatorClass, rows: list[ClassRow], width: int) -> tuple[str, ...]:
-    name = (LABEL if width >= _ROOMY else SHORT_LABEL)[item]
-    return _cells(name, total(rows), _headroom(rows), _bound(rows))
-
-
-def _cells(name: str, part: Total, headroom: int, bound: str) -> tuple[str, ...]:
+def _cells(line: _Line, reached: str) -> tuple[str, ...]:
+    part = line.part
     return (
-        name,
+        line.name,
         units.ratio(part.intensity),
         units.prefixed(units.per_second(part.flops, part.costed_ns)),
         units.prefixed(units.per_second(part.bytes, part.costed_ns)),
-        bound,
-        units.share(part.bound_ns, part.bounded_ns),
-        units.duration(headroom),
+        line.bound,
+        reached,
+        units.duration(line.headroom),
     )
 
 

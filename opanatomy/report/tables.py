@@ -10,6 +10,7 @@ from rich.text import Text
 from opanatomy.model import Anatomy, ClassRow, OperatorClass, OperatorRow, Phase
 from opanatomy.report import units
 from opanatomy.report.classes import COLOUR, LABEL, SHORT_LABEL
+from opanatomy.report.roofline import PARTLY, reached_shares
 from opanatomy.report.table import Column, Row, prose, table
 from opanatomy.report.totals import Total, total
 
@@ -21,6 +22,7 @@ _PAPER: Final = {
     OperatorClass.STATISTICAL_NORMALIZATION: ("0.17 %", "25.5 %"),
     OperatorClass.ELEMENTWISE: ("0.03 %", "13.5 %"),
 }
+_NO_RATIO: Final = "-: a part without formula, or a forward of less than 1 % of the backward"
 _PAPER_IS: Final = "paper: arXiv 2007.00072, BERT-large encoder layer, V100"
 
 
@@ -29,15 +31,17 @@ def class_table(anatomy: Anatomy, width: int, swatches: bool) -> list[Text] | No
     if not anatomy.classes:
         return None
     whole = total(anatomy.classes)
+    parts = [(item, total(members)) for item, members in _by_class(anatomy)]
+    ceilings = reached_shares([*(part for _, part in parts), whole])
     rows = [
         Row(
-            cells=_class_cells(_name(item, width), total(members), whole),
+            cells=_class_cells(_name(item, width), part, whole, ceiling),
             mark=COLOUR[item],
-            bar=total(members).time_ns / whole.time_ns if whole.time_ns else 0.0,
+            bar=part.time_ns / whole.time_ns if whole.time_ns else 0.0,
         )
-        for item, members in _by_class(anatomy)
+        for (item, part), ceiling in zip(parts, ceilings[:-1], strict=True)
     ]
-    rows.append(Row(cells=_class_cells("total", whole, whole), strong=True))
+    rows.append(Row(cells=_class_cells("total", whole, whole, ceilings[-1]), strong=True))
     columns = [
         Column(header="class", name=True, least=13),
         Column(header="calls", drop=7),
@@ -49,16 +53,21 @@ def class_table(anatomy: Anatomy, width: int, swatches: bool) -> list[Text] | No
         Column(header="FLOP/B", drop=3),
     ]
     if whole.bound_ns is not None:
+        # The table of the roofline has the intensity again; a share of the ceiling stands with what it covers.
+        columns[-1] = Column(header="FLOP/B", drop=6)
         columns.append(Column(header="ceiling", drop=5))
     else:
         rows = [Row(cells=row.cells[:-1], mark=row.mark, bar=row.bar, strong=row.strong) for row in rows]
     notes = [f"all {units.count(anatomy.step.count)} steps together" if anatomy.step.count > 1 else ""]
     notes.append("≥ some of the time has no formula" if any(row.cells[4].startswith("≥") for row in rows) else "")
-    note = ", ".join(filter(None, notes))
-    return [*table(columns, rows, width, swatches=swatches), *(prose(note, width, style="dim") if note else ())]
+    lines = table(columns, rows, width, swatches=swatches)
+    shown = "ceiling" in lines[0].plain
+    notes.append(PARTLY if shown and any("(" in ceiling for ceiling in ceilings) else "")
+    note = "; ".join(filter(None, notes))
+    return [*lines, *(prose(note, width, style="dim") if note else ())]
 
 
-def _class_cells(name: str, part: Total, whole: Total) -> tuple[str, ...]:
+def _class_cells(name: str, part: Total, whole: Total, ceiling: str) -> tuple[str, ...]:
     partly = "" if part.flops is None or part.flops_are_all else "≥"
     return (
         name,
@@ -66,10 +75,10 @@ def _class_cells(name: str, part: Total, whole: Total) -> tuple[str, ...]:
         units.duration(part.time_ns),
         units.share(part.time_ns, whole.time_ns),
         partly + units.prefixed(part.flops),
-        units.share(part.flops, whole.flops),
+        units.share(part.flops, whole.flops if whole.flops_cover else None),
         partly + units.size(part.bytes),
         units.ratio(part.intensity),
-        units.share(part.bound_ns, part.bounded_ns),
+        ceiling,
     )
 
 
@@ -116,15 +125,20 @@ def ratio_table(anatomy: Anatomy, width: int, swatches: bool) -> list[Text] | No
         )
         for row in known
     ]
-    return table(columns, rows, width, swatches=swatches)
+    left_out = any(None in (row.time, row.bytes, row.flops if row.operator_class in _PAPER else 0) for row in known)
+    note = prose(_NO_RATIO, width, style="dim") if left_out else ()
+    return [*table(columns, rows, width, swatches=swatches), *note]
 
 
 def paper_table(anatomy: Anatomy, width: int, swatches: bool) -> list[Text] | None:
-    """The three classes of the paper among themselves, without the optimizer, beside what the paper found."""
+    """The three classes of the paper among themselves, without the optimizer, beside what the paper found.
+
+    `None` where the FLOPs of one of them are those of less than half of its time: they have no shares then.
+    """
     rows = [row for row in anatomy.classes if row.operator_class in _PAPER and row.phase is not Phase.OPTIMIZER]
     parts = {item: total(row for row in rows if row.operator_class is item) for item in _PAPER}
     whole = total(rows)
-    if not all(part.time_ns and part.flops for part in parts.values()):
+    if not all(part.time_ns and part.flops and part.flops_cover for part in parts.values()):
         return None
     columns = [
         Column(header="the paper's classes", name=True, least=13),

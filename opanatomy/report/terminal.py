@@ -10,7 +10,7 @@ from typing import Final
 from rich.console import Console
 from rich.text import Text
 
-from opanatomy.model import Anatomy, DeviceFigures, KernelRow, OperatorClass, OperatorRow, Timeline
+from opanatomy.model import COVERED_LEAST, Anatomy, DeviceFigures, KernelRow, OperatorClass, OperatorRow, Step, Timeline
 from opanatomy.report import tables, units
 from opanatomy.report.checks import check_facts, disagreement_table
 from opanatomy.report.memory import memory_tables
@@ -138,14 +138,14 @@ def _device(anatomy: Anatomy) -> str:
 def _step(anatomy: Anatomy) -> list[Fact]:
     step, timeline, device = anatomy.step, anatomy.timeline, anatomy.device
     phases = (("forward", step.forward_ns), ("backward", step.backward_ns), ("optimizer", step.optimizer_ns))
-    framework = "" if step.framework_ns is None else _part(step.framework_ns, step.wall_ns)
     hidden = (("communication", timeline.communication_ns), ("of it exposed", timeline.exposed_communication_ns),
               ("exposed memcpy", timeline.exposed_memcpy_ns))  # fmt: skip
     return [
         ("step", _list((_wall(anatomy), _rate(anatomy)))),
         ("steps", _spread(anatomy)),
         ("phases", _list(f"{name} {_part(ns, step.wall_ns)}" for name, ns in phases if ns is not None)),
-        ("framework", f"{framework}: dispatch, autograd, Python" if framework else ""),
+        ("framework", _framework(step)),
+        ("profiler", _profiler(step)),
         ("device", _busy(anatomy)),
         ("overlap", _list(f"{name} {_part(ns, timeline.window_ns)}" for name, ns in hidden if ns)),
         ("idle", _idle(timeline)),
@@ -157,10 +157,16 @@ def _step(anatomy: Anatomy) -> list[Fact]:
 
 
 def _reached(device: DeviceFigures) -> str:
-    """The shares of the peak that contractions reach over the step, and of which peak."""
+    """The shares of the peak that contractions reach over the step, of which peak, and how much of them it covers."""
+    covered = device.mfu_covered
+    if device.mfu is None:
+        known = covered is not None and covered < COVERED_LEAST and bool(device.peak_flops_per_second)
+        return f"no MFU: FLOPs are known of {units.share(covered, 1)} of the contractions' time" if known else ""
+    least = "" if covered in (None, 1) else "≥ "
     reached = (("MFU", device.mfu), ("HFU", device.hfu))
-    shares = _list(f"{name} {units.share(part, 1)}" for name, part in reached if part is not None)
-    return f"{shares} of the {device.mfu_dtype} peak" if shares and device.mfu_dtype else shares
+    shares = _list(f"{name} {least}{units.share(part, 1)}" for name, part in reached if part is not None)
+    peak = f" of the {device.mfu_dtype} peak" if device.mfu_dtype else ""
+    return f"{shares}{peak}" + (f", over {units.share(covered, 1)} of the contractions' time" if least else "")
 
 
 def _ceilings(anatomy: Anatomy) -> str:
@@ -231,13 +237,35 @@ def _estimates(anatomy: Anatomy) -> str:
 
 
 def _wall(anatomy: Anatomy) -> str | None:
+    """The step with and without the profiler, and the difference where it is one of the profiler."""
     step = anatomy.step
     if step.wall_ns is None or step.unprofiled_wall_ns is None:
         known = step.wall_ns if step.unprofiled_wall_ns is None else step.unprofiled_wall_ns
         name = "profiled" if step.unprofiled_wall_ns is None else "plain"
         return None if known is None else f"{units.duration(known)} {name}"
-    overhead = units.change(step.wall_ns, step.unprofiled_wall_ns)
-    return f"{units.duration(step.unprofiled_wall_ns)} plain, {units.duration(step.wall_ns)} profiled ({overhead})"
+    both = f"{units.duration(step.unprofiled_wall_ns)} plain, {units.duration(step.wall_ns)} profiled"
+    if step.profiler_ns is None:
+        one = step.unprofiled_count == 1
+        why = "one plain step cannot tell the difference" if one else "no difference that can be told from noise"
+        return f"{both} ({why})"
+    return f"{both} ({units.change(step.wall_ns, step.unprofiled_wall_ns)})"
+
+
+def _framework(step: Step) -> str:
+    """On the CPU what is left of the step beside operators and, where that could be told, the profiler."""
+    if step.framework_ns is None:
+        return ""
+    what = "dispatch, autograd, Python"
+    if step.profiler_ns is None:
+        what += " and what the profiler itself costs"
+    return f"{_part(step.framework_ns, step.wall_ns)}: {what}"
+
+
+def _profiler(step: Step) -> str:
+    """What is taken for the profiler's own time on the CPU."""
+    if step.framework_ns is None or step.profiler_ns is None:
+        return ""
+    return f"{_part(step.profiler_ns, step.wall_ns)}: an estimate of its own time outside operators, not in framework"
 
 
 def _rate(anatomy: Anatomy) -> str | None:
@@ -247,16 +275,18 @@ def _rate(anatomy: Anatomy) -> str | None:
 
 def _spread(anatomy: Anatomy) -> str:
     step = anatomy.step
-    if step.count < 2:
+    if step.count < 2 and (step.unprofiled_count or 0) < 2:
         return ""
     spans = (("plain", step.unprofiled_wall_min_ns, step.unprofiled_wall_max_ns),
              ("profiled", step.wall_min_ns, step.wall_max_ns))  # fmt: skip
     ranges = (
         f"{name} {units.duration(low)} to {units.duration(high)}"
         for name, low, high in spans
-        if None not in (low, high)
+        if None not in (low, high) and low != high
     )
-    return _list((f"{units.count(step.count)}, figures of one step are medians", *ranges))
+    many = f"{units.count(step.count)} profiled, figures are of the middle one" if step.count > 1 else "1 profiled"
+    plain = f"{units.count(step.unprofiled_count)} plain" if (step.unprofiled_count or 0) > 1 else None
+    return _list((plain, many, *ranges))
 
 
 def _busy(anatomy: Anatomy) -> str:

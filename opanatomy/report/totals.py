@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from opanatomy.model import ClassRow, OperatorRow
+from opanatomy.model import COVERED_LEAST, ClassRow, OperatorRow
 
 Row = TypeVar("Row", ClassRow, OperatorRow)
 
@@ -32,6 +32,24 @@ class Total:
         return self.costed_ns == self.time_ns
 
     @property
+    def flops_cover(self) -> bool:
+        """Whether the FLOPs are those of so much of the time that a share of them says something."""
+        return self.flops is not None and self.costed_ns >= COVERED_LEAST * self.time_ns
+
+    @property
+    def covered(self) -> float | None:
+        """The part of the time whose bound is known; `None` where none is."""
+        return None if self.bound_ns is None or not self.time_ns else self.bounded_ns / self.time_ns
+
+    @property
+    def reached(self) -> float | None:
+        """bound / time where the bound is known; `None` where that is too little of the time to say anything."""
+        covered = self.covered
+        if covered is None or covered < COVERED_LEAST or not self.bounded_ns:
+            return None
+        return (self.bound_ns or 0) / self.bounded_ns
+
+    @property
     def intensity(self) -> float | None:
         """FLOPs a byte; `None` where one is not known or nothing moved."""
         return None if self.flops is None or not self.bytes else self.flops / self.bytes
@@ -48,7 +66,7 @@ def total(rows: Iterable[Row]) -> Total:
         bytes=_known(moved(row) for row in rows),
         costed_ns=sum(_costed_ns(row) for row in rows),
         bound_ns=_known(row.bound_ns for row in rows),
-        bounded_ns=sum(row.bounded_ns if isinstance(row, ClassRow) else row.time_ns for row in bounded),
+        bounded_ns=sum(row.bounded_ns for row in bounded),
     )
 
 
@@ -62,7 +80,7 @@ def moved(row: ClassRow | OperatorRow) -> int | None:
 def _costed_ns(row: ClassRow | OperatorRow) -> int:
     if row.flops is None:
         return 0
-    return row.time_ns - row.uncosted_ns if isinstance(row, ClassRow) else row.time_ns
+    return row.time_ns - row.uncosted_ns
 
 
 def _known(values: Iterable[int | None]) -> int | None:

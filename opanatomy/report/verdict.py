@@ -72,10 +72,12 @@ def _contracting(anatomy: Anatomy) -> str | None:
     if contraction.time_ns < CONTRACTING * everything.time_ns:
         return None
     sentence = f"Tensor contraction takes {share(contraction.time_ns, everything.time_ns)} of the time"
-    if contraction.flops:
+    if contraction.flops and everything.flops_cover:
         sentence += f" for {share(contraction.flops, everything.flops)} of the {_arithmetic_of(everything)}"
-    if contraction.bound_ns:
-        sentence += f", at {share(contraction.bound_ns, contraction.bounded_ns)} of what the device could do"
+    if contraction.reached:
+        sentence += f", at {share(contraction.reached, 1)} of what the device could do"
+        if contraction.covered != 1:
+            sentence += f" in {share(contraction.covered, 1)} of it"
     return f"{sentence}."
 
 
@@ -83,6 +85,8 @@ def _arithmetic(anatomy: Anatomy) -> str | None:
     """All that is no contraction, as the paper puts it."""
     contraction, everything = _contraction(anatomy), total(anatomy.classes)
     if not contraction.flops or not everything.flops or everything.flops == contraction.flops:
+        return None
+    if not everything.flops_cover:
         return None
     rest_ns = everything.time_ns - contraction.time_ns
     flops = share(everything.flops - contraction.flops, everything.flops)

@@ -6,9 +6,10 @@ import re
 import shutil
 import struct
 import zipfile
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import BinaryIO, Final
@@ -55,7 +56,18 @@ def sources_of(paths: Sequence[Path]) -> list[Source]:
             found += _in_zip(path)
         else:
             found.append(Source(path, path.name))
-    return found
+    return _told_apart(found)
+
+
+def _told_apart(sources: list[Source]) -> list[Source]:
+    """The sources, those of one name (`run1/rank0.json`, `run2/rank0.json`) by their whole path."""
+    names = Counter(source.name for source in sources)
+    return [
+        source
+        if names[source.name] == 1
+        else replace(source, name=(source.path / source.member if source.member else source.path).as_posix())
+        for source in sources
+    ]
 
 
 def _in_folder(folder: Path) -> list[Source]:

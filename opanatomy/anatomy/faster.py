@@ -1,0 +1,155 @@
+"""What ran faster than its bound: each class and operator above its ceiling, with the number that explains it, or none.
+
+A bound counts every operand as moved to or from memory once, and all of the products. It is too high where
+- a causal mask leaves a part of the products (`causal_flops`),
+- a fused kernel touches a part of its tensors only: a loop of N places reads at least N elements of each, not all,
+- a look-up reads each distinct row once, and which rows repeat is in its data,
+- the last cache holds what was written before: of the bytes of a call as many as it has need not come from memory.
+What is still above is an error: a peak, a cost or a time is wrong.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Final
+
+from opanatomy.model import ITEM_SIZE, Ceilings, Check, Difference, OperatorClass, OperatorRow, Phase
+
+QUANTITY: Final = "ceiling"
+#: So much more than the bound allows is said to be above it: clocks pass the data sheet's by a few percent.
+MARGIN: Final = 0.05
+_SOURCE: Final = "the ceilings of the device"
+_LOOK_UP: Final = re.compile(r"(?:^aten::|_)(?:embedding|index|gather|index_select|take)(?:_\d+$|_|$)")
+_FUSED: Final = re.compile(r"triton_(?:poi|red|per|unk)_")
+_TENSOR: Final = re.compile(r"(\w+)\[([\d,]*)\]")
+_SIZES: Final = re.compile(r"(?:^|, )(\d+)(?=,|$)")
+_MIB: Final = 1 << 20
+
+#: The bound in ns of (row, FLOPs, bytes), `None` where it has none.
+Bounding = Callable[[OperatorRow, int, int], int | None]
+Group = tuple[OperatorClass, Phase, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Without:
+    """What a bound is worked out without; `cache` in bytes."""
+
+    causal: bool = False
+    fused: bool = False
+    looked_up: bool = False
+    cache: int = 0
+
+
+def check_ceilings(operators: Iterable[OperatorRow], ceilings: Ceilings, bounding: Bounding) -> Check:
+    """Operators (in a phase, their parts with them) and classes against the bounds they must not undercut."""
+    groups: dict[Group, list[OperatorRow]] = {}
+    classes: dict[Group, list[OperatorRow]] = {}
+    for row in operators:
+        if row.bound_ns is not None:
+            groups.setdefault((row.operator_class, row.phase, row.part_of or row.operator), []).append(row)
+            classes.setdefault((row.operator_class, row.phase, f"class {row.operator_class}"), []).append(row)
+    every = [*classes.items(), *groups.items()]
+    found = [_difference(key, rows, ceilings, bounding) for key, rows in every]
+    differences = tuple(one for one in found if one is not None)
+    return Check(
+        quantity=QUANTITY, source=_SOURCE, unit="ns", compared=len(every), equal=len(every) - len(differences),
+        differences=differences, not_checked=None if every else "no bound is known",
+    )  # fmt: skip
+
+
+def _difference(key: Group, rows: Sequence[OperatorRow], ceilings: Ceilings, bounding: Bounding) -> Difference | None:
+    time, bound = sum(row.bounded_ns for row in rows), sum(row.bound_ns or 0 for row in rows)
+    if not _above(bound, time):
+        return None
+    cause = _cause(rows, time, ceilings.cache_bytes or 0, bounding)
+    cache = "of unknown size" if ceilings.cache_bytes is None else f"of {ceilings.cache_bytes / _MIB:g} MiB"
+    evidence = f"{_times(bound, time)} what {ceilings.device} can do; {_moved(rows)} a call, last cache {cache}"
+    return Difference(operator=key[2], phase=key[1], ours=time, other=bound, cause=cause, evidence=evidence)
+
+
+def _above(bound_ns: int, time_ns: int) -> bool:
+    """Whether a bound says that less time was not possible, rounding of it to whole nanoseconds left aside."""
+    return bound_ns - 1 > (1 + MARGIN) * time_ns
+
+
+def _cause(rows: Sequence[OperatorRow], time_ns: int, cache: int, bounding: Bounding) -> str | None:
+    """The first of these that is enough, or all together, with its numbers."""
+    every = (
+        _Without(causal=True),
+        _Without(fused=True),
+        _Without(looked_up=True),
+        _Without(cache=cache),
+        _Without(causal=True, fused=True, looked_up=True, cache=cache),
+    )
+    for without in every:
+        least, cause = _least(rows, without, bounding)
+        if not _above(least, time_ns):
+            return cause
+    return None
+
+
+def _least(rows: Sequence[OperatorRow], without: _Without, bounding: Bounding) -> tuple[int, str]:
+    """The bound of the rows without that, and the words that say what it was."""
+    least = masked = sure = counted = cached = 0
+    for row in rows:
+        if row.bound_ns is None or row.part_of is not None:
+            continue
+        flops, moved = row.flops or 0, (row.read_bytes or 0) + (row.written_bytes or 0)
+        if without.causal and row.causal_flops is not None:
+            masked += flops - row.causal_flops
+            flops = row.causal_flops
+        touched = _touched(row, without)
+        if touched is not None and touched < moved:
+            counted, sure = counted + moved, sure + touched
+            moved = touched
+        held = min(without.cache * row.calls, moved)
+        cached += held
+        least += bounding(row, flops, moved - held) or 0
+    named = [name for name, said in (("fused kernels", without.fused), ("look-ups", without.looked_up)) if said]
+    said = [f"a causal mask leaves {masked:,} FLOPs out"] if masked else []
+    said += [f"{' and '.join(named)} need {sure:,} of {counted:,} bytes at least"] if sure < counted else []
+    said += [f"a cache of {without.cache:,} bytes can serve {cached:,} of the bytes"] if cached else []
+    return least, f"{', '.join(said)}: {least:,} ns at least"
+
+
+def _touched(row: OperatorRow, without: _Without) -> int | None:
+    """Bytes that all calls need at least; `None` where that is all of them."""
+    looks_up = without.looked_up and _LOOK_UP.search(row.operator) is not None
+    if not _FUSED.match(row.operator):
+        return row.written_bytes if looks_up else None
+    return _touched_by_loop(row, looks_up) if without.fused or looks_up else None
+
+
+def _touched_by_loop(row: OperatorRow, looks_up: bool) -> int | None:
+    """Of each tensor as many elements as the loop has places; of those that it looks something up in, none is sure.
+
+    The launch ends with the sizes of the loop; the product of the last one, two or three is the size of a tensor.
+    """
+    tensors = [
+        (prod(int(size) for size in shape.split(",") if size), ITEM_SIZE.get(dtype))
+        for dtype, shape in _TENSOR.findall(row.signature)
+    ]
+    sizes = [int(size) for size in _SIZES.findall(_TENSOR.sub("-", row.signature))]
+    counts = {count for count, _ in tensors}
+    places = [prod(sizes[-length:]) for length in range(1, min(3, len(sizes)) + 1)]
+    fitting = [count for count in places if count in counts]
+    if not fitting:
+        return None
+    loop = max(fitting)
+    return row.calls * sum(
+        (0 if looks_up and count > loop else min(count, loop)) * (size or 0) for count, size in tensors
+    )
+
+
+def _times(bound_ns: int, time_ns: int) -> str:
+    return f"{bound_ns / time_ns:.2f} x" if time_ns else f"{bound_ns:,} ns of work in no time,"
+
+
+def _moved(rows: Sequence[OperatorRow]) -> str:
+    """Bytes of one call, the mean where calls differ."""
+    mine = [row for row in rows if row.part_of is None]
+    calls = sum(row.calls for row in mine)
+    return f"{sum((row.read_bytes or 0) + (row.written_bytes or 0) for row in mine) // max(calls, 1):,} bytes"

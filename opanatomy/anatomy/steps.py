@@ -1,0 +1,136 @@
+"""The figures of one step: all of them from the same steps, the one in the middle by wall time (or the two).
+
+Medians taken figure by figure do not add up: of three steps of 100, 100 and 300 ns the median is 100 ns and the mean of
+their forward and backward may be 167. The middle step's parts sum to that step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from statistics import median
+from typing import TypeVar
+
+import numpy as np
+
+from opanatomy.anatomy.intervals import Intervals, union, within
+from opanatomy.model import Capture, Phase, Step, StepRow
+from opanatomy.tables import CallTable, Int64
+
+#: With fewer plain steps nobody knows how much they differ among themselves.
+_PLAIN_LEAST = 2
+
+Item = TypeVar("Item")
+
+
+def middle(items: Sequence[Item], wall_ns: Callable[[Item], int]) -> list[Item]:
+    """The item in the middle by wall time; the two in the middle of an even number."""
+    ordered = sorted(items, key=wall_ns)
+    return ordered[(len(ordered) - 1) // 2 : len(ordered) // 2 + 1]
+
+
+def mean(values: Sequence[int | None]) -> int | None:
+    """The mean, rounded down so that parts never sum to more than their whole; `None` where one is not known."""
+    known = [value for value in values if value is not None]
+    return sum(known) // len(known) if known and len(known) == len(values) else None
+
+
+def step_of_rows(rows: tuple[StepRow, ...], capture: Capture | None, *, recording_outside: float = 1.0) -> Step:
+    """Figures of one step, those of the middle step, and how far the wall times of all of them lie apart.
+
+    On the CPU `recording_outside` of what the profiler adds is taken out of the framework's time, never more than that.
+    """
+    walls = [row.wall_ns for row in rows]
+    chosen = middle(rows, lambda row: row.wall_ns)
+    plain = list(capture.unprofiled_step_ns) if capture else []
+    wall, plain_wall = mean([row.wall_ns for row in chosen]), _median(plain)
+    busy, profiler = mean([row.busy_ns for row in chosen]), _profiler_ns(walls, plain)
+    framework = None
+    if wall is not None and busy is not None and rows[0].framework_ns is not None:
+        profiler = None if profiler is None else min(round(recording_outside * profiler), wall - busy)
+        framework = wall - busy - (profiler or 0)
+    return Step(
+        count=len(rows), wall_ns=wall, wall_min_ns=min(walls), wall_max_ns=max(walls),
+        unprofiled_wall_ns=plain_wall, unprofiled_wall_min_ns=min(plain, default=None),
+        unprofiled_wall_max_ns=max(plain, default=None), unprofiled_count=len(plain) or None,
+        forward_ns=mean([row.forward_ns for row in chosen]), backward_ns=mean([row.backward_ns for row in chosen]),
+        optimizer_ns=mean([row.optimizer_ns for row in chosen]),
+        busy_ns=busy, kernel_time_ns=mean([row.kernel_time_ns for row in chosen]),
+        framework_ns=framework, profiler_ns=profiler,
+        samples_per_second=_rate(capture, plain_wall or wall),
+        steps=rows,
+    )  # fmt: skip
+
+
+def host_steps(
+    steps: Sequence[tuple[int, int]],
+    numbers: Sequence[int],
+    spans: Sequence[tuple[int, int, Phase]],
+    calls: CallTable,
+) -> tuple[StepRow, ...]:
+    """One row a step on the CPU: its wall time is that of its operators and the framework around them, exactly."""
+    begins, ends = (np.array([step[edge] for step in steps], dtype=np.int64) for edge in (0, 1))
+    spent = _operator_time(begins, ends, calls)
+    phases = _phase_times(begins, ends, spans)
+    rows = []
+    for index, wall in enumerate((ends - begins).tolist()):
+        # Operators of several threads at once sum to more than the time they take together.
+        busy = min(spent[index], wall)
+        forward, backward, optimizer = (phase[index] if phase else None for phase in phases)
+        rows.append(
+            StepRow(
+                number=numbers[index] if index < len(numbers) else None, wall_ns=wall, busy_ns=busy,
+                kernel_time_ns=spent[index], framework_ns=wall - busy,
+                forward_ns=forward, backward_ns=backward, optimizer_ns=optimizer,
+            )
+        )  # fmt: skip
+    return tuple(rows)
+
+
+def _operator_time(begins: Int64, ends: Int64, calls: CallTable) -> list[int]:
+    """The time of the calls that began in each step; what ran between two steps is of none."""
+    step = np.searchsorted(begins, calls.start_ns, side="right") - 1
+    inside = (step >= 0) & (calls.start_ns <= ends[np.maximum(step, 0)])
+    spent = np.zeros(len(begins), dtype=np.int64)
+    np.add.at(spent, step[inside], calls.time_ns[inside])
+    found: list[int] = spent.tolist()
+    return found
+
+
+def _phase_times(begins: Int64, ends: Int64, spans: Sequence[tuple[int, int, Phase]]) -> list[list[int] | None]:
+    """Wall time of forward, backward and optimizer in each step; `None` for a phase without a range.
+
+    A range inside another one of another phase is its own: a closure's forward and backward inside the optimizer.
+    """
+    found: list[list[int] | None] = []
+    seen: list[tuple[int, int]] = []
+    before = np.zeros(len(begins), dtype=np.int64)
+    for phase in (Phase.BACKWARD, Phase.FORWARD, Phase.OPTIMIZER):
+        mine = [(start, end) for start, end, of in spans if of is phase]
+        seen += mine
+        covered = within(_union(seen), begins, ends)
+        found.append((covered - before).tolist() if mine else None)
+        before = covered
+    backward, forward, optimizer = found
+    return [forward, backward, optimizer]
+
+
+def _union(spans: Sequence[tuple[int, int]]) -> Intervals:
+    edges = np.array(spans, dtype=np.int64).reshape(-1, 2)
+    return union(edges[:, 0], edges[:, 1] - edges[:, 0])
+
+
+def _profiler_ns(profiled: Sequence[int], plain: Sequence[int]) -> int | None:
+    """What the profiler adds to a step; `None` where the steps' own differences hide it, or nobody knows these."""
+    if len(plain) < _PLAIN_LEAST or min(profiled) <= max(plain):
+        return None
+    return int(median(profiled)) - int(median(plain))
+
+
+def _median(values: Sequence[int]) -> int | None:
+    return int(median(values)) if values else None
+
+
+def _rate(capture: Capture | None, wall_ns: int | None) -> float | None:
+    if capture is None or not capture.workload.batch or not wall_ns:
+        return None
+    return capture.workload.batch * 1e9 / wall_ns

@@ -1,0 +1,173 @@
+"""Whether several traces can be the ranks of one run: what each says of itself, and when it was taken.
+
+Ranks have one world, numbers of their own, and were profiled at the same time. The clocks of two hosts differ: traces
+that name their place in one world are taken for ranks while they lie less than a minute apart, others while the gap
+between them is no longer than the longest of them (or a second). Windows that overlap, however little, are never
+refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Final
+
+from opanatomy.model import Anatomy, OperatorClass, Provenance, Rank
+
+#: What the clocks of two hosts may differ by, and the least gap that says anything.
+_SKEW_NS: Final = 60 * 10**9
+_LEAST_GAP_NS: Final = 10**9
+_RANK: Final = re.compile(r"rank", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A trace that may be a rank; `stated` where the trace itself says which, not the name of its file."""
+
+    rank: Rank
+    anatomy: Anatomy
+    stated: bool
+
+    @property
+    def name(self) -> str:
+        """What the report calls the trace."""
+        return self.rank.trace or "a trace without a name"
+
+
+def why_no_ranks(candidates: Sequence[Candidate]) -> str | None:
+    """One line that names two traces that cannot be ranks of one run, and why; `None` where all can."""
+    for find in (_same_trace, _same_rank, _other_world, _other_time):
+        found = find(candidates)
+        if found is not None:
+            first, second, why = found
+            return (
+                f"{first.name} and {second.name} are not ranks of one run - {why} - to compare them write a report of "
+                "each (opanatomy analyze TRACE -o REPORT) and set the two side by side"
+            )
+    return None
+
+
+Finding = tuple[Candidate, Candidate, str]
+
+
+def _same_trace(candidates: Sequence[Candidate]) -> Finding | None:
+    """The same file, or one that was packed or named in another way: nothing in the two reports differs."""
+    seen: dict[Hashable, list[Candidate]] = {}
+    for one in candidates:
+        seen.setdefault(one.anatomy.provenance.trace_sha256, []).append(one)
+    for sha256, group in seen.items():
+        if sha256 is not None and len(group) > 1:
+            return group[0], group[1], f"they are the same file, sha256 {str(sha256)[:16]}"
+    begun: dict[Hashable, list[Candidate]] = {}
+    for one in candidates:
+        begun.setdefault((one.anatomy.provenance.begin_unix_ns, one.anatomy.provenance.end_unix_ns), []).append(one)
+    for group in begun.values():
+        for first, second in combinations(group, 2):
+            if _content(first) == _content(second):
+                return first, second, "they are the same trace: every event of one is in the other"
+    return None
+
+
+def _content(one: Candidate) -> Anatomy:
+    nothing = Provenance(opanatomy="")
+    return replace(one.anatomy, provenance=nothing, ranks=tuple(replace(rank, trace=None, trace_sha256=None)
+                                                                for rank in one.anatomy.ranks))  # fmt: skip
+
+
+def _same_rank(candidates: Sequence[Candidate]) -> Finding | None:
+    """Two of one rank. A number behind `gpu` or `worker` in a file's name may be one of each node: that is no proof."""
+    seen: dict[int, Candidate] = {}
+    for one in candidates:
+        if one.rank.rank is None or not (one.stated or _RANK.search(one.name)):
+            continue
+        first = seen.setdefault(one.rank.rank, one)
+        if first is not one:
+            world = one.rank.world_size or first.rank.world_size
+            by_name = "" if one.stated and first.stated else ", by the names of their files"
+            return first, one, f"both are rank {one.rank.rank}{f' of {world}' if world else ''}{by_name}"
+    return None
+
+
+def _other_world(candidates: Sequence[Candidate]) -> Finding | None:
+    told = [one for one in candidates if one.rank.world_size is not None]
+    for one in told[1:]:
+        if one.rank.world_size != told[0].rank.world_size:
+            return (
+                told[0],
+                one,
+                f"the first is of a world of {told[0].rank.world_size}, the second of {one.rank.world_size}",
+            )
+    return None
+
+
+def _other_time(candidates: Sequence[Candidate]) -> Finding | None:
+    """The two that lie furthest apart, where that is further than clocks differ."""
+    spans = [(one.anatomy.provenance.begin_unix_ns, one.anatomy.provenance.end_unix_ns, one) for one in candidates]
+    timed = [(begin, end, one) for begin, end, one in spans if begin is not None and end is not None]
+    if len(timed) < 2:
+        return None
+    _, end, first = min(timed, key=lambda span: span[1])
+    begin, _, second = max(timed, key=lambda span: span[0])
+    longest = max(end - begin for begin, end, _ in timed)
+    placed = all(one.stated and one.rank.world_size is not None for one in (first, second))
+    allowed = max(longest, _SKEW_NS if placed else _LEAST_GAP_NS)
+    gap = begin - end
+    if gap <= allowed:
+        return None
+    return (
+        first,
+        second,
+        f"the second begins {gap / 1e9:,.1f} s after the first ended, none lasts {_rounded(longest)} s",
+    )
+
+
+def _rounded(ns: int) -> str:
+    """Seconds that are a little more than `ns`."""
+    return f"{ns / 1e9 + 0.001:,.3f}"
+
+
+def unlike_warnings(candidates: Sequence[Candidate]) -> list[str]:
+    """What of the traces is of another device or another model."""
+    found = []
+    for what, value in _COMPARED:
+        named = [(one, value(one.anatomy)) for one in candidates]
+        first: dict[str, Candidate] = {}
+        for one, text in named:
+            if text is not None:
+                first.setdefault(text, one)
+        if len(first) > 1:
+            listed = ", ".join(f"{text} ({one.name})" for text, one in list(first.items())[:4])
+            found.append(f"the traces are of unlike {what}, sums mix them: {listed}")
+    products = [(one, _products(one.anatomy)) for one in candidates]
+    known = [(one, shapes) for one, shapes in products if shapes]
+    for one, shapes in known[1:]:
+        if not shapes & known[0][1]:
+            found.append(
+                f"{known[0][0].name} and {one.name} have no product of the same shapes: other models or inputs?"
+            )
+            break
+    return found
+
+
+def _model(anatomy: Anatomy) -> str | None:
+    workload = anatomy.workload
+    name = workload.model or workload.architecture
+    if name is None or workload.parameters is None:
+        return name
+    return f"{name} with {workload.parameters:,} parameters"
+
+
+def _products(anatomy: Anatomy) -> frozenset[tuple[str, str]]:
+    return frozenset(
+        (row.operator, row.signature)
+        for row in anatomy.operators
+        if row.operator_class is OperatorClass.TENSOR_CONTRACTION and row.signature
+    )
+
+
+_COMPARED: Final[tuple[tuple[str, Callable[[Anatomy], str | None]], ...]] = (
+    ("devices", lambda anatomy: anatomy.environment.device),
+    ("models", _model),
+)

@@ -1,0 +1,179 @@
+"""What is above its ceiling is explained by a number, or is a difference without a cause."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from opanatomy.anatomy.roofline import with_roofline
+from opanatomy.device.sheets import SHEETS
+from opanatomy.fleet import analyze_traces
+from opanatomy.model import Check, Difference, OperatorClass, OperatorRow, Phase
+from tests.test_roofline import ADD, CEILINGS, MM, anatomy_of, operator
+
+SHARED = Path(__file__).parent.parent.parent / "shared"
+MOVE = OperatorClass.DATA_MOVEMENT
+#: 2 bytes a ns as in `CEILINGS`, and a last cache of 600 bytes.
+CACHED = replace(CEILINGS, cache_bytes=600)
+
+
+def checked(*rows: OperatorRow, cached: bool = True) -> Check:
+    (check,) = with_roofline(anatomy_of(*rows), CACHED if cached else CEILINGS).checks
+    assert (check.quantity, check.unit) == ("ceiling", "ns")
+    assert check.compared == check.equal + len(check.differences)
+    return check
+
+
+def of(check: Check, name: str) -> Difference | None:
+    found = [one for one in check.differences if one.operator == name]
+    assert len(found) < 2
+    return found[0] if found else None
+
+
+def cause(check: Check, name: str) -> str | None:
+    found = of(check, name)
+    assert found is not None
+    return found.cause
+
+
+def test_what_is_below_its_ceiling_is_equal() -> None:
+    check = checked(operator("aten::add", ADD, 500, 10, 1000), operator("aten::mul", ADD, 477, 10, 1000))
+    # 500 ns each by memory: 100.0 %, 104.8 %, and the class
+    assert (check.compared, check.equal, check.differences) == (3, 3, ())
+
+
+def test_a_call_that_the_cache_holds() -> None:
+    check = checked(operator("aten::add", ADD, 100, 10, 500))
+    found = of(check, "aten::add")
+    assert found is not None
+    assert (found.phase, found.ours, found.other) == (Phase.FORWARD, 100, 250)
+    assert found.cause == "a cache of 600 bytes can serve 500 of the bytes: 2 ns at least"
+    assert found.evidence == "2.50 x what made up can do; 500 bytes a call, last cache of 0.000572205 MiB"
+    assert cause(check, "class elementwise") == found.cause
+
+
+@pytest.mark.parametrize(
+    ("time_ns", "explained"),
+    [(199, True), (191, True), (189, False), (100, False)],  # 400 of 1,000 bytes at least are 200 ns
+)
+def test_a_cache_serves_no_more_than_it_holds(time_ns: int, explained: bool) -> None:
+    check = checked(operator("aten::add", ADD, time_ns, 10, 1000))
+    assert (cause(check, "aten::add") is not None) is explained
+    assert len(check.unexplained) == (0 if explained else 2)
+
+
+def test_calls_have_the_cache_each() -> None:
+    ten = replace(operator("aten::add", ADD, 2500, 10, 10_000), calls=10)
+    assert cause(checked(ten), "aten::add") == "a cache of 600 bytes can serve 6,000 of the bytes: 2,000 ns at least"
+
+
+def test_a_cache_of_unknown_size_explains_nothing() -> None:
+    found = of(checked(operator("aten::add", ADD, 100, 10, 500), cached=False), "aten::add")
+    assert found is not None
+    assert found.cause is None
+    assert found.evidence is not None
+    assert found.evidence.endswith("last cache of unknown size")
+
+
+def test_no_cache_makes_products_faster() -> None:
+    """1,000 FLOPs at 100 a ns in 4 ns: the peak, the FLOPs or the time is wrong."""
+    check = checked(operator("aten::mm", MM, 4, 1000, 10))
+    assert [one.operator for one in check.unexplained] == ["class tensor_contraction", "aten::mm"]
+
+
+def test_a_causal_mask() -> None:
+    row = replace(operator("aten::_flash", MM, 60, 10_000, 10), causal_flops=5000)
+    assert cause(checked(row), "aten::_flash") == "a causal mask leaves 5,000 FLOPs out: 50 ns at least"
+    assert cause(checked(replace(row, time_ns=46)), "aten::_flash") is None
+
+
+def fused(name: str, signature: str, time_ns: int, moved: int) -> OperatorRow:
+    return replace(operator(name, ADD, time_ns, 0, moved), signature=signature)
+
+
+def test_a_fused_kernel_that_touches_a_slice() -> None:
+    """It reads one of three slices; `251,658,496 bytes a call` were counted of which 150,995,200 are sure."""
+    name = "triton_poi_fused__unsafe_view_add_mul_select_slice_split_view_27"
+    row = fused(name, "float32[64], bfloat16[32768,2304], bfloat16[32768,768], bfloat16[1,32768,6,128], 25165824",
+                80_000_000, 251_658_496)  # fmt: skip
+    assert cause(checked(row), name) == (
+        "fused kernels need 150,995,200 of 251,658,496 bytes at least: 75,497,600 ns at least"
+    )
+    assert cause(checked(replace(row, time_ns=70_000_000)), name) is None
+
+
+def test_the_loop_of_a_reduction_has_two_sizes() -> None:
+    name = "triton_red_fused__log_softmax_nll_loss_forward_32"
+    row = fused(name, "int64[32], bfloat16[1,32,50304], float32[4], 4, 8", 400, 3_219_728)
+    assert cause(checked(row, cached=False), name) == (
+        "fused kernels need 336 of 3,219,728 bytes at least: 168 ns at least"
+    )
+
+
+def test_a_loop_that_is_not_told_explains_nothing() -> None:
+    name = "triton_poi_fused_add_0"
+    assert cause(checked(fused(name, "float32[100], 7", 10, 800), cached=False), name) is None
+
+
+@pytest.mark.parametrize("name", ["aten::embedding", "aten::index_select", "aten::gather", "aten::index"])
+def test_a_look_up_of_rows_that_repeat(name: str) -> None:
+    row = replace(operator(name, MOVE, 60, 0, 200), written_bytes=100)
+    assert cause(checked(row, cached=False), name) == "look-ups need 100 of 300 bytes at least: 50 ns at least"
+
+
+def test_a_fused_look_up() -> None:
+    name = "triton_poi_fused_embedding_0"
+    row = fused(name, "int32[8], bfloat16[1000,16], bfloat16[8,16], 128", 150, 32 + 256 + 256)
+    assert cause(checked(row, cached=False), name) == "look-ups need 288 of 544 bytes at least: 144 ns at least"
+
+
+def test_a_part_counts_with_its_call() -> None:
+    check = checked(operator("aten::addmm", MM, 0, 1000, 10), operator("aten::mm", MM, 12, 0, 0, part_of="aten::addmm"))
+    assert (check.compared, check.equal) == (2, 2)
+
+
+def test_each_phase_for_itself() -> None:
+    check = checked(operator("aten::mm", MM, 4, 1000, 10), operator("aten::mm", MM, 30, 1000, 10, phase=Phase.BACKWARD))
+    assert [(one.operator, one.phase) for one in check.unexplained] == [
+        ("class tensor_contraction", Phase.FORWARD), ("aten::mm", Phase.FORWARD),
+    ]  # fmt: skip
+
+
+def test_other_ceilings_check_again() -> None:
+    before = with_roofline(anatomy_of(operator("aten::mm", MM, 4, 1000, 10)), CACHED)
+    slower = replace(CACHED, matrix_flops_per_second={"bfloat16": 1e12})
+    (check,) = with_roofline(before, slower).checks
+    assert (check.equal, check.differences) == (2, ())
+
+
+def test_where_nothing_has_a_bound_that_is_said() -> None:
+    check = checked(operator("aten::mm", MM, 4, None, None))
+    assert (check.compared, check.not_checked) == (0, "no bound is known")
+
+
+def test_last_caches_of_data_sheets() -> None:
+    """Of the generations; a device without a document at hand has none, and that is said."""
+    caches = {sheet.device: sheet.cache_mib for sheet in SHEETS}
+    for start, mib in (("V100", 6), ("A100", 40), ("H100 SXM", 50), ("H100 PCIe", 50), ("Instinct MI3", 256)):
+        assert {mib} == {cache for device, cache in caches.items() if device.startswith(start)}
+    assert caches["H200 SXM"] is None
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the folder of shared traces is not beside the checkout")
+@pytest.mark.parametrize(
+    ("name", "above"),
+    [
+        ("more_traces/compare/train_h100_compile_gpt_rank0of8_before.json.gz", 24),
+        ("more_traces/compare/train_h100_compile_gpt_rank0of8_after.json.gz", 24),
+        ("more_traces/infer_a100_compile_sam.json.gz", 0),
+        ("traces/train_a100_rank3of8_shapes_nccl.json.gz", 0),
+        ("traces/infer_h100_qwen1.5_0.5b.json.gz", 0),
+    ],
+)
+def test_nothing_real_is_above_its_ceiling_without_its_number(name: str, above: int) -> None:
+    (check,) = [one for one in analyze_traces([SHARED / name]).checks if one.quantity == "ceiling"]
+    assert len(check.differences) == above
+    assert check.unexplained == ()
+    assert all(one.cause and any(character.isdigit() for character in one.cause) for one in check.differences)
