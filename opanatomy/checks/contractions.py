@@ -7,7 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
-from opanatomy.attribution.attribute import HostTable
+from opanatomy.attribution.attribute import HostTable, WorkTable
 from opanatomy.checks.graph import LATE, PAIRED, Graph, base
 from opanatomy.checks.pairs import Contraction, Pair
 from opanatomy.model import Classification, Cost, OperatorClass, Signature
@@ -20,6 +20,9 @@ class Attributed(Protocol):
 
     trace: Trace
     host: HostTable
+    work: WorkTable
+    #: Pieces of device work that each row launched.
+    pieces: Int64
     #: The row of the call that each host row is part of, -1 where there is none.
     owner: Int64
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from opanatomy.checks.findings import Finding, Verdict
 from opanatomy.checks.pairs import Contraction, Pair
+from opanatomy.cost.convolution import output_shape
+from opanatomy.cost.operands import flag, integer
 from opanatomy.model import Phase, Tensor
 
 NO_CONSTANTS = "convolutions without recorded constants (stride, mask); their shapes agree"
@@ -15,6 +17,8 @@ _OPERANDS: dict[str, tuple[int | None, int | None]] = {
     "cudnn_convolution_backward_input": (None, 2), "cudnn_convolution_backward_weight": (2, None),
     "miopen_convolution_backward_input": (None, 2), "miopen_convolution_backward_weight": (2, None),
 }  # fmt: skip
+#: Convolutions whose third argument is the bias.
+_WITH_BIAS = {"convolution", "_convolution", "mkldnn_convolution", "miopen_convolution"}
 
 
 def judge_convolution(pair: Pair) -> Verdict:
@@ -22,7 +26,7 @@ def judge_convolution(pair: Pair) -> Verdict:
     found = _absent(pair)
     if found is not None:
         return found
-    odd = _other_operands(pair) or _called_twice(pair)
+    odd = _other_operands(pair) or _called_twice(pair) or _misfit(pair)
     whole = _sum(pair.forward)
     spent = _sum(pair.backward)
     if odd is None and whole is not None and spent is not None:
@@ -39,31 +43,36 @@ def judge_convolution(pair: Pair) -> Verdict:
 
 def judge_attention(pair: Pair) -> Verdict:
     """One backward of five products for a forward of two, on the same query, key and value."""
-    return _exact(pair, _attention_ratio(pair))
+    return _absent(pair) or _exact(pair, _attention_ratio(pair.forward[0], pair.backward[0]))
 
 
-def _attention_ratio(pair: Pair) -> tuple[int, int] | None:
+def _attention_ratio(forward: Contraction, backward: Contraction) -> tuple[int, int] | None:
     """(3 d + 2 dv) / (d + dv) for heads of size d, of the value dv; `None` where the tensors are not the same."""
-    q, k, v = (_shape(pair.forward[0], place) for place in range(3))
-    again = tuple(_shape(pair.backward[0], place) for place in range(1, 4))
-    if not q or not v or (q, k, v) != again:
+    q, k, v = (_shape(forward, place) for place in range(3))
+    grad, *again = (_shape(backward, place) for place in range(4))
+    if not q or not v or [q, k, v] != again or grad != (*q[:-1], v[-1]):
         return None
     return 3 * q[-1] + 2 * v[-1], q[-1] + v[-1]
 
 
 def judge_recurrent(pair: Pair) -> Verdict:
     """Twice the forward, or once where no gradient of the weights was asked for."""
-    weights = pair.backward[0].signature.get(21) if pair.backward and pair.backward[0].signature else None
+    found = _absent(pair)
+    if found is not None:
+        return found
+    forward, backward = pair.forward[0], pair.backward[0]
+    if forward.base == "mkldnn_rnn_layer" and any(_shape(forward, at) != _shape(backward, at) for at in range(7)):
+        return _exact(pair, None)
+    weights = backward.signature.get(21) if backward.signature else None
     asked = weights[3] if isinstance(weights, tuple) and len(weights) == 4 else True
     return _exact(pair, (2 if asked else 1, 1))
 
 
 def _exact(pair: Pair, ratio: tuple[int, int] | None) -> Verdict:
     """One call below the node whose FLOPs are those of the forward in this ratio."""
-    found = _absent(pair)
-    if found is not None:
-        return found
     whole, spent = _sum(pair.forward), _sum(pair.backward)
+    if not all("backward" in one.base for one in pair.backward):
+        return _wrong(pair, spent, whole, "not only a backward")
     if spent is None or whole is None:
         if any(_refused(one) for one in (*pair.forward, *pair.backward)) and (spent is None) != (whole is None):
             return _wrong(pair, spent, None, "the shapes do not fit")
@@ -121,7 +130,37 @@ def _other_operands(pair: Pair) -> str | None:
     return None
 
 
+def _misfit(pair: Pair) -> str | None:
+    """Whether the gradient has not the shape of the forward's output, or the bias not its channels."""
+    forward = pair.forward[0] if len(pair.forward) == 1 else None
+    bias, weight = (_shape(forward, 2), _shape(forward, 1)) if forward else (None, None)
+    for one in pair.backward:
+        if one.base != "convolution_backward" or not one.complete or one.signature is None:
+            continue
+        grad, output = _shape(one, 0), _output(one)
+        if grad is not None and output is not None and grad != output:
+            return "the gradient has not the shape of the output"
+        channels = output[-len(weight) + 1] if output and weight else None
+        if forward and forward.base in _WITH_BIAS and bias and channels and bias != (channels,):
+            return "the bias has not the channels of the output"
+    return None
+
+
+def _output(one: Contraction) -> tuple[int, ...] | None:
+    """The shape of the output of the convolution that a call is the backward of."""
+    x, weight = _shape(one, 1), _shape(one, 2)
+    get = one.signature.get if one.signature else None
+    if x is None or weight is None or get is None:
+        return None
+    try:
+        return output_shape(x, weight, get(4), get(5), get(6), flag(get(7)), get(8), integer(get(9)))
+    except (LookupError, TypeError, ValueError, ArithmeticError):
+        return None
+
+
 def _called_twice(pair: Pair) -> str | None:
+    if not all("backward" in one.base for one in pair.backward):
+        return "not only gradients"
     names = [one.base for one in pair.backward if one.base in _OPERANDS]
     if len(pair.forward) == 1 and len(set(names)) < len(names):
         return "called twice"

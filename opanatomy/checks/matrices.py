@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from opanatomy.checks.findings import Finding, Verdict
 from opanatomy.checks.pairs import MATRICES, Contraction, Pair
-from opanatomy.model import Phase
+from opanatomy.model import Phase, Tensor
 
 AGAIN = "dispatched again by a tensor subclass or a transform, which shares the product out in its own way"
 NO_SHAPES = "products without recorded shapes"
@@ -20,7 +20,7 @@ def judge_product(pair: Pair) -> Verdict:
     compared = equal = 0
     findings: list[Finding] = []
     reasons: list[str] = []
-    if forward.flops is None and (forward.complete or any(one.flops is not None for one in pair.backward)):
+    if (forward.flops is None or not _bias_fits(forward)) and (forward.complete or any(one.flops is not None for one in pair.backward)):
         cost = next((one.flops for one in pair.backward if one.flops is not None), None)
         findings.append(
             Finding(operator=forward.operator, phase=Phase.FORWARD, other=cost, cause=_cause(pair),
@@ -51,6 +51,14 @@ def judge_product(pair: Pair) -> Verdict:
 
 def _cause(pair: Pair) -> str | None:
     return AGAIN if any(one.again for one in (*pair.forward, *pair.backward)) else None
+
+
+def _bias_fits(forward: Contraction) -> bool:
+    """Whether what is added has the columns of the product, or one for all."""
+    added, dims = forward.signature.get(0) if forward.signature else None, forward.dims()
+    if MATRICES[forward.base] == 0 or dims is None or not isinstance(added, Tensor) or not added.shape:
+        return True
+    return added.shape[-1] in (1, dims[3])
 
 
 def _same_sizes(one: Contraction, forward: Contraction) -> bool:

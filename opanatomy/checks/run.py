@@ -12,7 +12,7 @@ from opanatomy.checks.findings import Finding, Tally, Verdict
 from opanatomy.checks.fused import judge_attention, judge_convolution, judge_recurrent
 from opanatomy.checks.graph import AMBIGUOUS, BEFORE, LATE, LOST, PAIRED, UNNUMBERED, Graph, graph_of
 from opanatomy.checks.matrices import judge_product
-from opanatomy.checks.nodes import judge_forwards, judge_twice, lost_operators
+from opanatomy.checks.nodes import judge_forwards, judge_twice, judge_work, lost_operators
 from opanatomy.checks.pairs import MATRICES, Pair
 from opanatomy.checks.phases import judge_phases
 from opanatomy.checks.regions import is_region, judge_regions
@@ -37,12 +37,12 @@ def self_checks(calls: Attributed) -> tuple[Check, ...]:
         return ()
     graph = graph_of(calls.trace.names, calls.host)
     contractions = Contractions(calls, graph)
-    if not len(contractions.rows):
-        return ()
     checks = [
         judge_composites(contractions).check("contraction FLOPs", "the operators that call them", "FLOPs"),
         judge_twice(contractions).check("operator events", "Kineto's own numbers of them", "calls"),
     ]
+    if calls.trace.on_device:
+        checks.append(judge_work(contractions).check("device work of contractions", "their operators' events", "calls"))
     if graph.is_node.any():
         checks += [
             _backward(contractions).check("backward contractions", "the forward of the same autograd node", "FLOPs"),
@@ -67,12 +67,24 @@ def _backward(contractions: Contractions) -> Tally:
         tally.add(known[pair], where)
     judge_regions(regions, tally)
     for row in contractions.of_hooks.tolist():
-        one = contractions.at(row)
-        finding = Finding(operator=one.operator, phase=Phase.BACKWARD, ours=one.flops, cause=HOOK, evidence=one.shapes)
-        tally.add(Verdict(compared=1, findings=(finding,)), contractions.where(row))
+        tally.add(_of_a_hook(contractions, row), contractions.where(row))
     for node, graph_row in _lost(contractions.graph, contractions):
         tally.add(lost_operators(node), contractions.where(graph_row))
     return tally
+
+
+def _of_a_hook(contractions: Contractions, row: int) -> Verdict:
+    """The verdict on a contraction beside a node: no hook does what the node itself does."""
+    one, node = contractions.at(row), int(contractions.graph.node[row])
+    own = [contractions.at(other) for other in contractions.gradients.get(node, ())]
+    forward = contractions.forwards.get(int(contractions.graph.forward[node]), ())
+    keys = {other.key() for other in (*own, *map(contractions.at, forward))} - {None}
+    like = one in own or one.key() in keys
+    finding = Finding(
+        operator=one.operator, phase=Phase.BACKWARD, ours=one.flops, cause=None if like else HOOK,
+        evidence=f"{one.shapes} beside {contractions.names[int(contractions.host.name[node])]}",
+    )  # fmt: skip
+    return Verdict(compared=1, findings=(finding,))
 
 
 def _lost(graph: Graph, contractions: Contractions) -> Iterator[tuple[str, int]]:
