@@ -9,7 +9,7 @@ import numpy as np
 
 from opanatomy.attribution.attribute import HostTable, WorkTable
 from opanatomy.checks.graph import LATE, PAIRED, Graph, base
-from opanatomy.checks.pairs import Contraction, Pair
+from opanatomy.checks.pairs import Contraction, Pair, contraction
 from opanatomy.model import Classification, Cost, OperatorClass, Signature
 from opanatomy.tables import Int64
 from opanatomy.trace import Trace
@@ -45,10 +45,9 @@ class Contractions:
         self.graph = graph
         self._known: dict[tuple[int, int, bool], Contraction] = {}
         owners = np.flatnonzero(calls.owner == np.arange(len(self.host.name)))
-        numbers = np.unique(self.host.name[owners])
-        first = {int(self.host.name[row]): int(row) for row in owners[::-1].tolist()}
-        kinds = [calls.call_class(first[number]).operator_class for number in numbers.tolist()]
-        wanted = numbers[[kind is OperatorClass.TENSOR_CONTRACTION for kind in kinds]]
+        numbers, first = np.unique(self.host.name[owners], return_index=True)
+        kinds = [calls.call_class(row).operator_class for row in owners[first].tolist()]
+        wanted = numbers[np.array([kind is OperatorClass.TENSOR_CONTRACTION for kind in kinds], dtype=bool)]
         #: Rows of the calls that contract.
         self.rows = owners[np.isin(self.host.name[owners], wanted)]
         self._sort()
@@ -59,6 +58,8 @@ class Contractions:
         node, number = graph.node[rows], graph.numbered[rows]
         own_number = (number >= 0) & (number > node)
         self.is_gradient = (node >= 0) & graph.in_body[rows] & (~own_number | graph.differentiated[node])
+        #: Below a node, but dispatched as in forward: run again by checkpointing.
+        self.recomputed = rows[(node >= 0) & own_number & ~graph.differentiated[node]]
         #: Below a node, but run by a hook beside what it computes.
         self.of_hooks = rows[(node >= 0) & ~graph.in_body[rows] & ~own_number]
         self.gradients = _grouped(node[self.is_gradient], rows[self.is_gradient])
@@ -71,10 +72,8 @@ class Contractions:
         key = (int(self.host.name[row]), int(self.host.signature[row]), again)
         if key not in self._known:
             cost = self.calls.cost_of(row)
-            self._known[key] = Contraction(
-                operator=self.names[key[0]], signature=self.signature(row), flops=cost.flops if cost else None,
-                again=again,
-            )  # fmt: skip
+            flops = cost.flops if cost else None
+            self._known[key] = contraction(self.names[key[0]], self.signature(row), flops, again)
         return self._known[key]
 
     def signature(self, row: int) -> Signature | None:

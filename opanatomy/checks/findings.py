@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from opanatomy.model import Check, Difference, Phase
@@ -92,9 +93,9 @@ def _rest(ranked: list[tuple[Finding, int]]) -> list[Difference]:
     return rows
 
 
-def _sum(figures: object) -> int | None:
+def _sum(figures: Iterable[tuple[int | None, int]]) -> int | None:
     total = 0
-    for figure, calls in figures:  # type: ignore[attr-defined]
+    for figure, calls in figures:
         if figure is None:
             return None
         total += figure * calls

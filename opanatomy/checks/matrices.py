@@ -55,14 +55,14 @@ def _cause(pair: Pair) -> str | None:
 
 def _bias_fits(forward: Contraction) -> bool:
     """Whether what is added has the columns of the product, or one for all."""
-    added, dims = forward.signature.get(0) if forward.signature else None, forward.dims()
+    added, dims = forward.signature.get(0) if forward.signature else None, forward.dims
     if MATRICES[forward.base] == 0 or dims is None or not isinstance(added, Tensor) or not added.shape:
         return True
     return added.shape[-1] in (1, dims[3])
 
 
 def _same_sizes(one: Contraction, forward: Contraction) -> bool:
-    return one.key() is None or forward.key() is None or one.key() == forward.key()
+    return one.key is None or forward.key is None or one.key == forward.key
 
 
 def _missing(pair: Pair, forward: Contraction) -> Iterator[Finding]:
@@ -104,7 +104,7 @@ def _turns(pair: Pair, forward: Contraction) -> tuple[int, int]:
 
 def _forms(one: Contraction, forward: Contraction) -> list[tuple[str, int]]:
     """(the operand whose gradient it is, operands turned) of every way in which the product may have come about."""
-    ours, dims = one.dims(), forward.dims()
+    ours, dims = one.dims, forward.dims
     if ours is None or dims is None:
         return []
     # (m, k) @ (k, n)

@@ -61,7 +61,8 @@ def _inside_itself(contractions: Contractions) -> Int64:
     same = (parent >= 0) & (host.duration_ns[rows] > 0)
     for column in (host.name, host.signature, host.start_ns, host.duration_ns):
         same &= column[rows] == column[parent]
-    return rows[same]
+    found: Int64 = rows[same]
+    return found
 
 
 def _twins(contractions: Contractions) -> Int64:

@@ -12,32 +12,31 @@ MATRICES = {"mm": 0, "bmm": 0, "addmm": 1, "baddbmm": 1, "_addmm_activation": 1,
             "_int_mm": 0}  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Contraction:
-    """One call that contracts: its operator, arguments (`None`: not recorded) and FLOPs (`None`: not known)."""
+    """Calls of one operator with the same arguments that contract; there is one such record in a trace.
+
+    `signature` is `None` where it was not recorded, `flops` where they are not known.
+    """
 
     operator: str
     signature: Signature | None
     flops: int | None
     #: Whether an operator of the same name called it: a tensor subclass or a transform dispatched it again.
-    again: bool = False
-
-    @property
-    def base(self) -> str:
-        """The operator's own name."""
-        return base(self.operator)
+    again: bool
+    #: The operator's own name.
+    base: str
+    #: (batch, rows, inner, columns) of a product of matrices; `None` for any other, or without its shapes.
+    dims: tuple[int, int, int, int] | None
+    #: What a product has in common with its two gradients: its sizes in any order.
+    key: tuple[object, ...] | None
 
     @property
     def shapes(self) -> str:
         """The shapes of its tensors."""
         if self.signature is None:
-            return "no shapes recorded"
-        return f"{self.operator.rpartition('::')[2]}({', '.join(map(str, self.signature.tensors()))})"
-
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        """Its tensor arguments."""
-        return self.signature.tensors() if self.signature else ()
+            return f"{self.base}, no shapes recorded"
+        return f"{self.base}({', '.join(map(str, self.signature.tensors()))})"
 
     @property
     def complete(self) -> bool:
@@ -48,22 +47,25 @@ class Contraction:
             value is not None and not isinstance(value, Tensor) for value in self.signature.arguments
         )
 
-    def dims(self) -> tuple[int, int, int, int] | None:
-        """(batch, rows, inner, columns) of a product of matrices; `None` for any other, or without its shapes."""
-        place = MATRICES.get(self.base)
-        if place is None or self.signature is None:
-            return None
-        a, b = self.signature.get(place), self.signature.get(place + 1)
-        if not isinstance(a, Tensor) or not isinstance(b, Tensor) or not len(a.shape) == len(b.shape) in (2, 3):
-            return None
-        if a.shape[-1] != b.shape[-2] or a.shape[:-2] != b.shape[:-2]:
-            return None
-        return (a.shape[0] if len(a.shape) == 3 else 1), a.shape[-2], a.shape[-1], b.shape[-1]
 
-    def key(self) -> tuple[object, ...] | None:
-        """What a product has in common with its two gradients: its sizes in any order."""
-        dims = self.dims()
-        return None if dims is None else (dims[0], *sorted(dims[1:]))
+def contraction(operator: str, signature: Signature | None, flops: int | None, again: bool) -> Contraction:
+    """The record of calls of an operator with these arguments."""
+    name = base(operator)
+    dims = _dims(name, signature)
+    key = None if dims is None else (dims[0], *sorted(dims[1:]))
+    return Contraction(operator, signature, flops, again, name, dims, key)
+
+
+def _dims(name: str, signature: Signature | None) -> tuple[int, int, int, int] | None:
+    place = MATRICES.get(name)
+    if place is None or signature is None:
+        return None
+    a, b = signature.get(place), signature.get(place + 1)
+    if not isinstance(a, Tensor) or not isinstance(b, Tensor) or not len(a.shape) == len(b.shape) in (2, 3):
+        return None
+    if a.shape[-1] != b.shape[-2] or a.shape[:-2] != b.shape[:-2]:
+        return None
+    return (a.shape[0] if len(a.shape) == 3 else 1), a.shape[-2], a.shape[-1], b.shape[-1]
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,10 @@ def judge_phases(contractions: Contractions) -> Tally:
     tally = Tally()
     host, graph = contractions.host, contractions.graph
     for row in contractions.rows[contractions.is_gradient].tolist():
-        node = int(graph.node[row])
-        cause = None
+        if host.phase[row] is Phase.BACKWARD:
+            tally.compared, tally.equal = tally.compared + 1, tally.equal + 1
+            continue
+        node, cause = int(graph.node[row]), None
         if graph.differentiated[node] and host.phase[row] is Phase.RECOMPUTE:
             cause = DIFFERENTIATED
         elif host.phase[row] is Phase.FORWARD and host.phase[node] is Phase.FORWARD:

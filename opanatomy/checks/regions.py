@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from opanatomy.checks.findings import Finding, Tally, Verdict
-from opanatomy.checks.matrices import is_product
+from opanatomy.checks.matrices import NO_SHAPES, is_product
 from opanatomy.checks.pairs import Contraction, Pair
 from opanatomy.model import Phase
 
@@ -45,22 +45,22 @@ def _counted(pair: Pair) -> Counter[tuple[object, ...]]:
 
 def _key(one: Contraction) -> tuple[object, ...]:
     """What tells a contraction of a region from others: the sizes of a product, else its name and shapes."""
-    return one.key() or (one.base, one.shapes)
+    return one.key or (one.base, one.shapes)
 
 
 def _judge(pair: Pair, usual: Counter[tuple[object, ...]]) -> Verdict:
     products = [one for one in pair.forward if is_product(one)]
-    allowed = Counter(one.key() for one in products)
-    costs = {one.key(): one.flops for one in products}
+    allowed = Counter(one.key for one in products)
+    costs = {one.key: one.flops for one in products}
     counted = _counted(pair)
     compared = equal = 0
     findings: list[Finding] = []
     reasons: list[str] = []
     given: Counter[object] = Counter()
     for one in pair.backward:
-        key = one.key()
+        key = one.key
         if key is None or one.flops is None:
-            reasons.append(NO_FORMULA)
+            reasons.append(NO_FORMULA if one.signature else NO_SHAPES)
             continue
         compared += 1
         given[key] += 1
@@ -72,7 +72,7 @@ def _judge(pair: Pair, usual: Counter[tuple[object, ...]]) -> Verdict:
         for _ in range(usual[key] - counted[key]):
             compared += 1
             findings.append(_unlike(pair, key))
-    if counted == usual and products and equal == compared and equal < 2 * len(products):
+    if counted == usual and products and not reasons and equal == compared and equal < 2 * len(products):
         findings.append(_asked_for_less(pair, equal, 2 * len(products)))
         compared += 1
     return Verdict(compared=compared, equal=equal, findings=tuple(findings), not_checked=tuple(reasons))
@@ -81,7 +81,7 @@ def _judge(pair: Pair, usual: Counter[tuple[object, ...]]) -> Verdict:
 def _odd(pair: Pair, one: Contraction, allowed: Counter[tuple[object, ...] | None]) -> Finding:
     """A product of the backward that is none of the forward's, or is there too often."""
     compiled = "Compiled" in pair.node
-    key = one.key()
+    key = one.key
     cause = None if key in allowed else OWN if not compiled else PADDED if _padded(key, allowed) else None
     return Finding(
         operator=one.operator, phase=Phase.BACKWARD, ours=one.flops, cause=cause,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
@@ -13,7 +14,7 @@ from opanatomy.checks.fused import judge_attention, judge_convolution, judge_rec
 from opanatomy.checks.graph import AMBIGUOUS, BEFORE, LATE, LOST, PAIRED, UNNUMBERED, Graph, graph_of
 from opanatomy.checks.matrices import judge_product
 from opanatomy.checks.nodes import judge_forwards, judge_twice, judge_work, lost_operators
-from opanatomy.checks.pairs import MATRICES, Pair
+from opanatomy.checks.pairs import MATRICES, Contraction, Pair
 from opanatomy.checks.phases import judge_phases
 from opanatomy.checks.regions import is_region, judge_regions
 from opanatomy.model import Check, Phase
@@ -57,6 +58,8 @@ def _backward(contractions: Contractions) -> Tally:
     tally = Tally()
     known: dict[Pair, Verdict] = {}
     regions: list[tuple[Pair, str | None]] = []
+    outside = contractions.rows[contractions.graph.node[contractions.rows] < 0]
+    forwards = Counter(map(contractions.at, outside.tolist())) if len(contractions.recomputed) else Counter()
     for node, pair in contractions.pairs():
         where = contractions.where(node)
         if pair.state == PAIRED and pair.forward and is_region(pair):
@@ -68,8 +71,10 @@ def _backward(contractions: Contractions) -> Tally:
     judge_regions(regions, tally)
     for row in contractions.of_hooks.tolist():
         tally.add(_of_a_hook(contractions, row), contractions.where(row))
-    for node, graph_row in _lost(contractions.graph, contractions):
-        tally.add(lost_operators(node), contractions.where(graph_row))
+    for row in contractions.recomputed.tolist():
+        tally.add(_recomputed(contractions, row, forwards), contractions.where(row))
+    for name, row in _lost(contractions.graph, contractions):
+        tally.add(lost_operators(name), contractions.where(row))
     return tally
 
 
@@ -78,11 +83,25 @@ def _of_a_hook(contractions: Contractions, row: int) -> Verdict:
     one, node = contractions.at(row), int(contractions.graph.node[row])
     own = [contractions.at(other) for other in contractions.gradients.get(node, ())]
     forward = contractions.forwards.get(int(contractions.graph.forward[node]), ())
-    keys = {other.key() for other in (*own, *map(contractions.at, forward))} - {None}
-    like = one in own or one.key() in keys
+    keys = {other.key for other in (*own, *map(contractions.at, forward))} - {None}
+    like = one in own or one.key in keys
     finding = Finding(
         operator=one.operator, phase=Phase.BACKWARD, ours=one.flops, cause=None if like else HOOK,
         evidence=f"{one.shapes} beside {contractions.names[int(contractions.host.name[node])]}",
+    )  # fmt: skip
+    return Verdict(compared=1, findings=(finding,))
+
+
+def _recomputed(contractions: Contractions, row: int, forwards: Counter[Contraction]) -> Verdict:
+    """The verdict on a contraction that is run again: the forward has one of the same arguments for each."""
+    one = contractions.at(row)
+    forwards[one] -= 1
+    if forwards[one] >= 0:
+        return Verdict(compared=1, equal=1)
+    cut = bool((contractions.graph.state == BEFORE).any())
+    finding = Finding(
+        operator=one.operator, phase=Phase.RECOMPUTE, ours=one.flops, cause=BEFORE_TRACE if cut else None,
+        evidence=f"{one.shapes} is run again, but not in the forward",
     )  # fmt: skip
     return Verdict(compared=1, findings=(finding,))
 
