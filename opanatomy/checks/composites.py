@@ -27,7 +27,10 @@ SCRIPTED = "operators of TorchScript, whose events have more arguments than they
 
 
 def judge_composites(contractions: Contractions) -> Tally:
-    """The FLOPs of the calls below each composite beside those of its own arguments."""
+    """The FLOPs of the calls below each composite beside those of its own arguments.
+
+    A composite inside another call (`aten::linalg_matrix_exp`) is part of that and not looked at.
+    """
     tally = Tally()
     host = contractions.host
     wanted = {f"aten::{name}" for name in (*COSTED, *AROUND)}
@@ -38,7 +41,8 @@ def judge_composites(contractions: Contractions) -> Tally:
     owners = set(contractions.rows.tolist())
     has_work = nearest_above(named, host.parent)[contractions.rows]
     busy = _upward(has_work[has_work >= 0], above)
-    for row in np.flatnonzero(named).tolist():
+    owner = contractions.calls.owner
+    for row in np.flatnonzero(named & ((owner < 0) | (owner >= np.arange(len(owner))))).tolist():
         calls = [contractions.at(one) for one in below.get(row, ())]
         verdict = _judge(contractions, row, calls, bool(inner.get(row)), row in owners, bool(busy[row]))
         tally.add(verdict, contractions.where(row))

@@ -64,6 +64,16 @@ class Contractions:
         self.of_hooks = rows[(node >= 0) & ~graph.in_body[rows] & ~own_number]
         self.gradients = _grouped(node[self.is_gradient], rows[self.is_gradient])
         self.forwards = _grouped(number[own_number], rows[own_number])
+        self._add_dispatched_again()
+
+    def _add_dispatched_again(self) -> None:
+        """What an operator of the same name called is its work too: transforms dispatch level by level."""
+        name, parent = self.host.name, self.host.parent
+        for row in self.rows[(parent[self.rows] >= 0) & (name[parent[self.rows]] == name[self.rows])].tolist():
+            above = int(parent[row])
+            while above >= 0 and name[above] == name[row]:
+                self.forwards.setdefault(above, [row])
+                above = int(parent[above])
 
     def at(self, row: int) -> Contraction:
         """The contraction at a row."""

@@ -125,23 +125,29 @@ def _other_operands(pair: Pair) -> str | None:
     for one in pair.backward if len(pair.forward) == 1 else ():
         places = _OPERANDS.get(one.base, (None, None))
         for place, shape in zip(places, (x, weight), strict=True):
-            if place is not None and shape is not None and _shape(one, place) not in (None, shape):
+            other = None if place is None else _shape(one, place)
+            if other is not None and shape is not None and _squeezed(other) != _squeezed(shape):
                 return "the tensors are not those of the forward"
     return None
 
 
+def _squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape without ones: a convolution in one dimension is run as one in two."""
+    return tuple(size for size in shape if size != 1)
+
+
 def _misfit(pair: Pair) -> str | None:
     """Whether the gradient has not the shape of the forward's output, or the bias not its channels."""
-    forward = pair.forward[0] if len(pair.forward) == 1 else None
-    bias, weight = (_shape(forward, 2), _shape(forward, 1)) if forward else (None, None)
+    forward = pair.forward[0] if len(pair.forward) == 1 and pair.forward[0].base in _WITH_BIAS else None
+    bias = _shape(forward, 2) if forward else None
     for one in pair.backward:
         if one.base != "convolution_backward" or not one.complete or one.signature is None:
             continue
         grad, output = _shape(one, 0), _output(one)
         if grad is not None and output is not None and grad != output:
             return "the gradient has not the shape of the output"
-        channels = output[-len(weight) + 1] if output and weight else None
-        if forward and forward.base in _WITH_BIAS and bias and channels and bias != (channels,):
+        weight = _shape(one, 2)
+        if bias and output and weight and bias != (output[len(output) - len(weight) + 1],):
             return "the bias has not the channels of the output"
     return None
 

@@ -36,7 +36,8 @@ class Graph:
     state: Int64
     #: The innermost row at or above each that autograd gave a number and that is no node.
     numbered: Int64
-    #: Whether the node's own operators were differentiated too (`create_graph`).
+    #: Whether the node's own operators were differentiated too (`create_graph`). One with nodes below it runs a forward
+    #: and its backward (reentrant checkpointing) instead.
     differentiated: Bool
 
 
@@ -56,7 +57,8 @@ def graph_of(names: Sequence[str], host: HostTable) -> Graph:
     return Graph(
         is_node=is_node, node=node, in_body=in_body, forward=forward, state=state,
         numbered=nearest_above(numbered, host.parent),
-        differentiated=_differentiated(host, in_body & ~marked & (above == host.parent), numbered, node),
+        differentiated=_differentiated(host, in_body & ~marked & (above == host.parent), numbered, node)
+        & ~np.isin(row, node[is_node & (node >= 0)]),
     )  # fmt: skip
 
 

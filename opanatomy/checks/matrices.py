@@ -9,6 +9,7 @@ from opanatomy.checks.pairs import MATRICES, Contraction, Pair
 from opanatomy.model import Phase, Tensor
 
 AGAIN = "dispatched again by a tensor subclass or a transform, which shares the product out in its own way"
+NO_COST = "products without known FLOPs"
 NO_SHAPES = "products without recorded shapes"
 #: Which of a node's views turn an operand of its gradients: `mm` writes `t`, `bmm` writes `transpose(1, 2)`.
 _TURNS = {"mm": 0, "addmm": 0, "bmm": 1, "baddbmm": 1}
@@ -28,8 +29,8 @@ def judge_product(pair: Pair) -> Verdict:
         )  # fmt: skip
         return Verdict(compared=1, findings=tuple(findings))
     for one in pair.backward:
-        if forward.flops is None or (one.flops is None and not one.complete):
-            reasons.append(NO_SHAPES)
+        if forward.flops is None or (one.flops is None and not (one.complete and is_product(one))):
+            reasons.append(NO_COST if one.signature else NO_SHAPES)
             continue
         compared += 1
         if one.flops == forward.flops and _same_sizes(one, forward):
@@ -47,6 +48,21 @@ def judge_product(pair: Pair) -> Verdict:
         compared=compared + more, equal=equal - (1 if excess and equal else 0),
         findings=(*findings, *missing), not_checked=tuple(reasons),
     )  # fmt: skip
+
+
+def judge_alike(pair: Pair) -> Verdict:
+    """Each product below the node against its forward's FLOPs, two at most: what has no views that tell more."""
+    cost = sum(one.flops or 0 for one in pair.forward)
+    known = [one for one in pair.backward if one.flops is not None]
+    if not cost or any(one.flops is None for one in pair.forward):
+        return Verdict(not_checked=(NO_COST,) * len(pair.backward))
+    odd = tuple(
+        Finding(operator=one.operator, phase=Phase.BACKWARD, ours=one.flops, other=cost, cause=_cause(pair),
+                evidence=f"{one.shapes} below {pair.node}, forward {'; '.join(o.shapes for o in pair.forward)}")
+        for place, one in enumerate(known) if one.flops != cost or place > 1
+    )  # fmt: skip
+    rest = (NO_COST,) * (len(pair.backward) - len(known))
+    return Verdict(compared=len(known), equal=len(known) - len(odd), findings=odd, not_checked=rest)
 
 
 def _cause(pair: Pair) -> str | None:

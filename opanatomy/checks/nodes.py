@@ -120,6 +120,7 @@ def judge_forwards(contractions: Contractions) -> Tally:
     ran = np.unique(graph.forward[graph.forward >= 0])
     if not len(ran):
         return tally
+    ran = np.union1d(ran, [row for one in ran.tolist() for row in contractions.forwards.get(one, ())]).astype(np.int64)
     last_node = int(host.start_ns[np.flatnonzero(graph.is_node & (graph.forward >= 0))].max())
     outer = np.flatnonzero(_made_a_node(contractions))
     waiting = outer[np.isin(outer, list(contractions.forwards))]

@@ -49,6 +49,8 @@ def _key(one: Contraction) -> tuple[object, ...]:
 
 
 def _judge(pair: Pair, usual: Counter[tuple[object, ...]]) -> Verdict:
+    if not pair.backward and not usual:
+        return Verdict()
     products = [one for one in pair.forward if is_product(one)]
     allowed = Counter(one.key for one in products)
     costs = {one.key: one.flops for one in products}

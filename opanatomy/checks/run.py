@@ -12,7 +12,7 @@ from opanatomy.checks.contractions import Attributed, Contractions
 from opanatomy.checks.findings import Finding, Tally, Verdict
 from opanatomy.checks.fused import judge_attention, judge_convolution, judge_recurrent
 from opanatomy.checks.graph import AMBIGUOUS, BEFORE, LATE, LOST, PAIRED, UNNUMBERED, Graph, graph_of
-from opanatomy.checks.matrices import judge_product
+from opanatomy.checks.matrices import judge_alike, judge_product
 from opanatomy.checks.nodes import judge_forwards, judge_twice, judge_work, lost_operators
 from opanatomy.checks.pairs import MATRICES, Contraction, Pair
 from opanatomy.checks.phases import judge_phases
@@ -20,12 +20,15 @@ from opanatomy.checks.regions import is_region, judge_regions
 from opanatomy.model import Check, Phase
 
 BEFORE_TRACE = "its forward ran before the trace began"
+SCRIPTED = "one node for a graph of TorchScript, whose forward operators have no number of their own"
 HOOK = "a hook of autograd computes beside the node"
 #: Operators without products of their own whose gradients have some, as torch's formulas for them are written.
 _WITH_PRODUCTS = (
     "linalg", "cholesky", "inverse", "triangular", "lu", "svd", "eig", "qr", "ormqr", "householder", "cdist", "pdist",
     "affinegrid", "trilinear", "prod", "renorm", "pinverse", "logdet", "slogdet", "det", "solve",
 )  # fmt: skip
+#: Products whose gradients are products of as many FLOPs, or maps.
+_VECTORS = {"mv", "dot", "vdot", "addmv", "addbmm", "_grouped_mm", "linear", "mkldnn_linear"}
 _UNPAIRED = {
     UNNUMBERED: "backward products whose node has no sequence number",
     AMBIGUOUS: "backward products whose sequence number several threads used",
@@ -119,6 +122,8 @@ def _judge(pair: Pair) -> Verdict:
     if not pair.forward:
         return _without_forward(pair)
     bases = {one.base for one in pair.forward}
+    if "BackwardBackward" in pair.node or "DoubleBackward" in pair.node:
+        return Verdict(not_checked=("second derivatives of fused operators",))
     if len(pair.forward) == 1 and bases <= MATRICES.keys():
         return judge_product(pair)
     if all("conv" in name for name in bases):
@@ -127,6 +132,8 @@ def _judge(pair: Pair) -> Verdict:
         return judge_attention(pair)
     if all("rnn" in name for name in bases):
         return judge_recurrent(pair)
+    if len(pair.forward) == 1 and bases <= _VECTORS:
+        return judge_alike(pair)
     count = max(len(pair.backward), 1)
     return Verdict(not_checked=(f"contractions below {pair.node}: no rule says what its backward costs",) * count)
 
@@ -136,7 +143,7 @@ def _unpaired(pair: Pair) -> Verdict:
     if pair.state in _UNPAIRED:
         return Verdict(not_checked=(_UNPAIRED[pair.state],) * len(pair.backward))
     calls = pair.backward or pair.forward
-    cause = BEFORE_TRACE if pair.state == BEFORE else None
+    cause = BEFORE_TRACE if pair.state == BEFORE else SCRIPTED if pair.node.startswith("torch::jit") else None
     why = "its forward runs after it" if pair.state == LATE else "no forward operator has its number"
     findings = tuple(
         Finding(operator=one.operator, phase=Phase.BACKWARD, ours=one.flops, cause=cause,
