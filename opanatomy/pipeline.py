@@ -20,6 +20,7 @@ from opanatomy.anatomy.timeline import Clock
 from opanatomy.attribution import Attribution, attribute
 from opanatomy.attribution.linking import OUTSIDE, enclosing_rows, last_of
 from opanatomy.calls import Calls
+from opanatomy.checks import self_checks
 from opanatomy.device import Overrides, ceilings_for
 from opanatomy.memory import doubts_of, memory_of_trace, with_trace
 from opanatomy.memory.published import published_run
@@ -94,7 +95,8 @@ def analyze_trace(path: Path, *, name: str | None = None, annotated: Annotated |
     if trace.capture:
         anatomy = replace(anatomy, memory=_beside_theory(anatomy))
     collectives = collectives_of(talks_of(calls, work), world_of(trace.metadata))
-    return with_rank(replace(anatomy, collectives=collectives), trace.metadata)
+    checks = (*anatomy.checks, *self_checks(calls))
+    return with_rank(replace(anatomy, collectives=collectives, checks=checks), trace.metadata)
 
 
 def beside_ceilings(anatomy: Anatomy, overrides: Overrides | None = None) -> Anatomy:

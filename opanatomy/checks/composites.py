@@ -74,7 +74,8 @@ def _judge(
     """The calls directly below a composite against its own cost; none may be missing."""
     whole, phase = contractions.at(row), contractions.host.phase[row]
     if whole.base in AROUND:
-        return Verdict(findings=tuple(_too_many(whole, calls, has_inner, phase)))
+        extra = tuple(_too_many(whole, calls, has_inner, phase))
+        return Verdict(compared=len(extra), findings=extra)
     if whole.flops is None:
         return Verdict()
     if whole.signature is None or len(whole.signature.arguments) > COSTED[whole.base]:

@@ -30,7 +30,7 @@ def judge_convolution(pair: Pair) -> Verdict:
     whole = _sum(pair.forward)
     spent = _sum(pair.backward)
     if odd is None and whole is not None and spent is not None:
-        if whole and spent in (0, whole, 2 * whole) or whole == spent == 0:
+        if spent in (0, whole, 2 * whole):
             return Verdict(compared=1, equal=1)
         odd = "0, 1 or 2 times the forward"
     if odd is None and any(_refused(one) for one in (*pair.forward, *pair.backward)):

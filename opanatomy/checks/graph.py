@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
@@ -34,6 +34,8 @@ class Graph:
     forward: Int64
     #: Of a node one of the states above.
     state: Int64
+    #: Of a node the sequence number of its forward operator; the engine's event may lack what the node's own has.
+    sequence: Int64
     #: The innermost row at or above each that autograd gave a number and that is no node.
     numbered: Int64
     #: Whether the node's own operators were differentiated too (`create_graph`). One with nodes below it runs a forward
@@ -53,9 +55,11 @@ def graph_of(names: Sequence[str], host: HostTable) -> Graph:
     in_body = (above >= 0) & (~engine[above] | bare[above])
     numbered = (host.sequence >= 0) & ~marked
     is_node = is_node & ~is_inner
-    forward, state = _pair(names, host, np.flatnonzero(is_node & (host.sequence >= 0)), np.flatnonzero(numbered))
+    number = _of_nodes(host.sequence, host, is_inner)
+    paired = replace(host, sequence=number, forward_thread=_of_nodes(host.forward_thread, host, is_inner))
+    forward, state = _pair(names, paired, np.flatnonzero(is_node & (number >= 0)), np.flatnonzero(numbered))
     return Graph(
-        is_node=is_node, node=node, in_body=in_body, forward=forward, state=state,
+        is_node=is_node, node=node, in_body=in_body, forward=forward, state=state, sequence=number,
         numbered=nearest_above(numbered, host.parent),
         differentiated=_differentiated(host, in_body & ~marked & (above == host.parent), numbered, node)
         & ~np.isin(row, node[is_node & (node >= 0)]),
@@ -70,6 +74,15 @@ def _nodes(names: Sequence[str], host: HostTable) -> tuple[Bool, Bool, Bool]:
     above = np.where(host.parent >= 0, host.name[host.parent], -1)
     is_inner = (above >= 0) & (inner[above] == host.name)
     return engine[host.name], is_inner, kinds_of(names).node[host.name]
+
+
+def _of_nodes(column: Int64, host: HostTable, is_inner: Bool) -> Int64:
+    """The column, the engine's events with what the nodes' own inside them have."""
+    inner = np.flatnonzero(is_inner & (column >= 0))
+    inner = inner[column[host.parent[inner]] < 0]
+    found = column.copy()
+    found[host.parent[inner]] = column[inner]
+    return found
 
 
 def _differentiated(host: HostTable, is_direct: Bool, numbered: Bool, node: Int64) -> Bool:
@@ -97,18 +110,26 @@ def _pair(names: Sequence[str], host: HostTable, nodes: Int64, operators: Int64)
         mine = host.forward_thread[nodes] == number
         thread = _thread_of({thread: int(votes[thread][mine].sum()) for thread in threads})
         if thread is None:
-            known = np.zeros(len(nodes), dtype=bool)
-            for rows in candidates.values():
-                known |= rows >= 0
+            known = np.isin(host.sequence[nodes], host.sequence[operators])
             state[nodes[mine & known]] = AMBIGUOUS
+            state[_cut_off(host, nodes[mine & ~known], operators)] = BEFORE
             continue
         rows, matches = candidates[thread], votes[thread] & mine
-        first = host.sequence[operators[host.thread[operators] == thread]].min()
         forward[nodes[matches]] = rows[matches]
-        state[nodes[mine & (rows < 0) & (host.sequence[nodes] < first)]] = BEFORE
+        state[_cut_off(host, nodes[mine & (rows < 0)], operators[host.thread[operators] == thread])] = BEFORE
         late = host.start_ns[np.maximum(rows, 0)] > host.start_ns[nodes]
         state[nodes[matches]] = np.where(late[matches], LATE, PAIRED)
     return forward, state
+
+
+def _cut_off(host: HostTable, nodes: Int64, operators: Int64) -> Int64:
+    """The nodes whose operators ran before the trace began: their numbers are below all that are in it.
+
+    The beginning of a trace cuts off more than one; one alone was lost.
+    """
+    first = host.sequence[operators].min(initial=np.iinfo(np.int64).max)
+    before: Int64 = nodes[host.sequence[nodes] < first]
+    return before if len(np.unique(host.sequence[before])) > 1 else before[:0]
 
 
 def _by_number(host: HostTable, order: Int64, thread: int, nodes: Int64) -> Int64:

@@ -21,8 +21,8 @@ def judge_product(pair: Pair) -> Verdict:
     compared = equal = 0
     findings: list[Finding] = []
     reasons: list[str] = []
-    if (forward.flops is None or not _bias_fits(forward)) and (forward.complete or any(one.flops is not None for one in pair.backward)):
-        cost = next((one.flops for one in pair.backward if one.flops is not None), None)
+    cost = next((one.flops for one in pair.backward if one.flops is not None), None)
+    if (forward.flops is None or not _bias_fits(forward)) and (forward.complete or cost is not None):
         findings.append(
             Finding(operator=forward.operator, phase=Phase.FORWARD, other=cost, cause=_cause(pair),
                     evidence=f"the shapes do not fit: {forward.shapes}")
@@ -42,10 +42,9 @@ def judge_product(pair: Pair) -> Verdict:
                     cause=_cause(pair), evidence=text)
         )  # fmt: skip
     missing = list(_missing(pair, forward))
-    more = len(missing) if missing and missing[0].ours == 0 else 0
-    excess = bool(missing) and not more
+    excess = bool(missing) and missing[0].ours != 0 and equal > 0
     return Verdict(
-        compared=compared + more, equal=equal - (1 if excess and equal else 0),
+        compared=compared + (0 if excess else len(missing)), equal=equal - excess,
         findings=(*findings, *missing), not_checked=tuple(reasons),
     )  # fmt: skip
 

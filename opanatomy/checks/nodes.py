@@ -127,12 +127,13 @@ def judge_forwards(contractions: Contractions) -> Tally:
     done = np.isin(waiting, ran)
     tally.compared, tally.equal = len(waiting), int(done.sum())
     order, places = _operators(contractions)
-    numbers = set(host.sequence[graph.is_node & (graph.forward >= 0)].tolist())
+    numbers = set(graph.sequence[graph.is_node & (graph.forward >= 0)].tolist())
     for row in waiting[~done].tolist():
         one = contractions.at(contractions.forwards[row][0])
+        after = bool(host.start_ns[row] > last_node)
         finding = Finding(
             operator=one.operator, phase=Phase.FORWARD, ours=1, other=0,
-            cause=AFTER_TRACE if host.start_ns[row] > last_node else _unused(contractions, row, (order, places), numbers),
+            cause=AFTER_TRACE if after else _unused(contractions, row, (order, places), numbers),
             evidence=f"no backward node of {one.shapes} ran",
         )  # fmt: skip
         tally.add(Verdict(findings=(finding,)), contractions.where(row))

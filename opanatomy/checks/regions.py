@@ -1,8 +1,8 @@
-"""Regions with many contractions in one node: compiled functions, functions of the model's own, TorchScript graphs.
+"""Regions with many contractions in one node: compiled functions and functions of the model's own.
 
-Their products can not be told apart by structure, but by their sizes: a gradient has the sizes of its forward in another
-order, and each forward product has two at most. Which of them were asked for, a region does not say; it is asked for the
-same ones each time it runs.
+Their products cannot be told apart by structure, but by their sizes: a gradient has the sizes of its forward in another
+order, and each forward product has two at most. Which of them were asked for, a region does not say; but it is asked
+for the same ones each time it runs.
 """
 
 from __future__ import annotations
