@@ -73,14 +73,14 @@ def test_damages_of_a_model_are_found(path: Path, tmp_path: Path) -> None:
 @pytest.mark.skipif(not TRACES, reason="the folder of shared traces is not beside the checkout")
 @pytest.mark.parametrize("name", ["traces/train_mi300_resnet18", "more_traces/dlrm_v100/rank-0"])
 def test_damages_of_a_trace_from_elsewhere_are_found(name: str, tmp_path: Path) -> None:
-    _damage(SHARED / f"{name}.json.gz", tmp_path, Random(9), calls=3)
+    _damage(SHARED / f"{name}.json.gz", tmp_path, Random(9), calls=2)
 
 
 def _damage(path: Path, tmp_path: Path, random: Random, calls: int) -> None:
-    """A few contractions, each damaged in every way."""
+    """A few contractions, each damaged in a few ways."""
     document, missed = read(path), []
     for number, gradient in random.sample(contractions(path), calls):
-        for kind, events in plants(document, number, gradient):
+        for kind, events in random.sample(list(plants(document, number, gradient)), 4):
             damaged = tmp_path / "damaged.json"
             damaged.write_text(json.dumps({**document, "traceEvents": events}))
             missed += [] if unexplained(damaged) else [(number, gradient, kind)]

@@ -66,13 +66,13 @@ def _inside_itself(contractions: Contractions) -> Int64:
 
 
 def _twins(contractions: Contractions) -> Int64:
-    """Contractions that have the number, name and arguments of a differentiated one, but not its place.
+    """Contractions that have the number, name and arguments of a differentiated or recomputed one, but not its place.
 
     Autograd counts on with each node it makes, so that only what is not differentiated shares a number; and that is
     called as the differentiated one is, by an operator of its own.
     """
     host, rows = contractions.host, contractions.rows[host_numbered(contractions)]
-    done = np.unique(contractions.graph.forward[contractions.graph.forward >= 0])
+    done = np.union1d(contractions.graph.forward[contractions.graph.forward >= 0], contractions.recomputed)
     order = rows[np.lexsort((rows, host.signature[rows], host.name[rows], host.sequence[rows], host.thread[rows]))]
     first, second = order[:-1], order[1:]
     same = np.isin(first, done) | np.isin(second, done)
