@@ -21,7 +21,7 @@ from opanatomy.anatomy.timeline import Clock
 from opanatomy.attribution import Attribution, PhaseRule, attribute
 from opanatomy.attribution.linking import OUTSIDE, enclosing_rows, last_of
 from opanatomy.calls import Calls
-from opanatomy.checks import check_counts, check_times
+from opanatomy.checks import check_counts, check_times, self_checks
 from opanatomy.device import Overrides, ceilings_for
 from opanatomy.memory import doubts_of, memory_of_trace, with_trace
 from opanatomy.memory.published import published_run
@@ -120,7 +120,7 @@ def analyze_trace(
 def _checks(calls: Calls, table: CallTable, capture: Capture | None, steps: int) -> tuple[Check, ...]:
     """The figures of the trace against second sources."""
     times = check_times(calls, table, capture)
-    return (*check_counts(calls, table, capture, steps), *((times,) if times else ()))
+    return (*check_counts(calls, table, capture, steps), *((times,) if times else ()), *self_checks(calls))
 
 
 def beside_ceilings(anatomy: Anatomy, overrides: Overrides | None = None) -> Anatomy:

@@ -13,7 +13,7 @@ from opanatomy.capture.recorder import Options, Subject, record_step
 from opanatomy.model import Anatomy, Workload
 from opanatomy.pipeline import analyze_trace
 from opanatomy.report import terminal_report
-from tests.plants import Event, doubled, dropped, moved, off_by_one, planted
+from tests.damage import Event, doubled, dropped, moved, off_by_one, planted
 
 Damage = Callable[[list[Event]], None]
 

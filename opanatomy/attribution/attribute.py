@@ -29,7 +29,11 @@ class HostTable:
     self_ns: Int64
     signature: Int64
     annotation: Int64
+    #: Kineto's own number of the event, the sequence number it was dispatched with (of an autograd node: that of its
+    #: forward operator), and of a node the thread that ran the forward, as the profiler numbers it; below 1 none.
+    external_id: Int64
     sequence: Int64
+    forward_thread: Int64
     parent: Int64
     phase: Sequence[Phase]
     module: Sequence[str | None]
@@ -94,7 +98,8 @@ def attribute(
     table = HostTable(
         name=host.name[order], thread=thread, start_ns=start, duration_ns=duration,
         self_ns=self_times(parent, start, duration), signature=host.signature[order],
-        annotation=rows.annotation, sequence=rows.sequence, parent=parent,
+        annotation=rows.annotation, external_id=host.external_id[order],
+        sequence=rows.sequence, forward_thread=rows.forward_thread, parent=parent,
         phase=placed.phase, module=placed.module, in_window=(start >= window[0]) & (start <= window[1]),
     )  # fmt: skip
     work_table = _work_table(work, links, placed, window, bool(steps))

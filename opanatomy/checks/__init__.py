@@ -1,7 +1,13 @@
-"""What the report says, held against second sources: what ran as a dispatch mode saw it, torch's own sums."""
+"""What the report says, held against second sources.
+
+A capture was watched by a dispatch mode and summed up by the profiler. Any trace says some things twice: autograd has
+a product three times, forward and once for each gradient; composite operators record it with their own arguments and
+with those of the operator that computes.
+"""
 
 from opanatomy.checks.gate import require_agreement
+from opanatomy.checks.run import self_checks
 from opanatomy.checks.second_count import check_counts
 from opanatomy.checks.times import check_times
 
-__all__ = ["check_counts", "check_times", "require_agreement"]
+__all__ = ["check_counts", "check_times", "require_agreement", "self_checks"]

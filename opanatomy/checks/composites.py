@@ -1,0 +1,135 @@
+"""Operators that call the one that computes: both record their arguments, and both formulas must agree."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from opanatomy.attribution.nesting import nearest_above
+from opanatomy.checks.contractions import Contractions
+from opanatomy.checks.findings import Finding, Tally, Verdict
+from opanatomy.checks.graph import base
+from opanatomy.checks.matrices import AGAIN
+from opanatomy.checks.pairs import Contraction
+from opanatomy.model import Phase
+from opanatomy.tables import Bool, Int64
+
+#: Composite operators of one contraction, whose own arguments say its FLOPs, and the most arguments that they take.
+COSTED = {
+    "linear": 3, "matmul": 3, "convolution": 9, "_convolution": 13, "convolution_backward": 11,
+    "cudnn_convolution_backward": 11, "miopen_convolution_backward": 11, "mkldnn_convolution_backward": 11,
+}  # fmt: skip
+#: Those that call one of the former, or one fused operator.
+AROUND = {"conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",
+          "scaled_dot_product_attention"}  # fmt: skip
+SCRIPTED = "operators of TorchScript, whose events have more arguments than they take"
+
+
+def judge_composites(contractions: Contractions) -> Tally:
+    """The FLOPs of the calls below each composite beside those of its own arguments.
+
+    A composite inside another call (`aten::linalg_matrix_exp`) is part of that and not looked at.
+    """
+    tally = Tally()
+    host = contractions.host
+    wanted = {f"aten::{name}" for name in (*COSTED, *AROUND)}
+    named = np.array([name in wanted for name in contractions.names], dtype=bool)[host.name]
+    above = np.where(host.parent >= 0, nearest_above(named, host.parent)[host.parent], -1)
+    below = _grouped(above[contractions.rows], contractions.rows)
+    inner = _grouped(above[named], np.flatnonzero(named))
+    owners = set(contractions.rows.tolist())
+    has_work = nearest_above(named, host.parent)[contractions.rows]
+    busy = _upward(has_work[has_work >= 0], above)
+    owner = contractions.calls.owner
+    for row in np.flatnonzero(named & ((owner < 0) | (owner >= np.arange(len(owner))))).tolist():
+        calls = [contractions.at(one) for one in below.get(row, ())]
+        verdict = _judge(contractions, row, calls, bool(inner.get(row)), row in owners, bool(busy[row]))
+        tally.add(verdict, contractions.where(row))
+    return tally
+
+
+def _grouped(keys: Int64, rows: Int64) -> dict[int, list[int]]:
+    groups: dict[int, list[int]] = {}
+    for key, row in zip(keys.tolist(), rows.tolist(), strict=True):
+        groups.setdefault(key, []).append(row)
+    return groups
+
+
+def _upward(rows: Int64, above: Int64) -> Bool:
+    """Whether each row is one of `rows` or above one, going up by `above`."""
+    found = np.zeros(len(above), dtype=bool)
+    while len(rows):
+        rows = np.unique(rows)
+        rows = rows[~found[rows]]
+        found[rows] = True
+        rows = above[rows]
+        rows = rows[rows >= 0]
+    return found
+
+
+def _judge(
+    contractions: Contractions, row: int, calls: list[Contraction], has_inner: bool, is_owner: bool, busy: bool
+) -> Verdict:
+    """The calls directly below a composite against its own cost; none may be missing."""
+    whole, phase = contractions.at(row), contractions.host.phase[row]
+    if whole.base in AROUND:
+        extra = tuple(_too_many(whole, calls, has_inner, phase))
+        return Verdict(compared=len(extra), findings=extra)
+    if whole.flops is None:
+        return Verdict()
+    if whole.signature is None or len(whole.signature.arguments) > COSTED[whole.base]:
+        return Verdict(not_checked=(SCRIPTED,) if calls else ())
+    if is_owner:
+        lost = _left_alone(whole)
+        return Verdict(compared=1, equal=int(not lost), findings=(_finding(whole, phase, None, lost),) if lost else ())
+    if not busy:
+        text = "no contraction ran below it"
+        return Verdict(compared=1, findings=(_finding(whole, phase, 0, text),)) if whole.flops else Verdict()
+    if not calls or (has_inner and not calls):
+        return Verdict()
+    return _compared(whole, calls, phase)
+
+
+def _compared(whole: Contraction, calls: list[Contraction], phase: Phase) -> Verdict:
+    spent: int | None = 0
+    for one in calls:
+        spent = None if spent is None or one.flops is None else spent + one.flops
+    if spent is None and not all(one.complete for one in calls):
+        return Verdict()
+    if spent == whole.flops:
+        return Verdict(compared=len(calls), equal=len(calls))
+    finding = Finding(
+        operator=calls[0].operator, phase=phase, ours=spent, other=whole.flops,
+        cause=AGAIN if whole.again or any(one.again for one in calls) else None,
+        evidence=f"{'; '.join(one.shapes for one in calls)} in {whole.shapes}",
+    )  # fmt: skip
+    return Verdict(compared=len(calls), equal=len(calls) - 1, findings=(finding,))
+
+
+def _finding(whole: Contraction, phase: Phase, ours: int | None, text: str) -> Finding:
+    cause = AGAIN if whole.again else None
+    evidence = f"{text}: {whole.shapes}"
+    return Finding(operator=whole.operator, phase=phase, ours=ours, other=whole.flops, cause=cause, evidence=evidence)
+
+
+def _left_alone(whole: Contraction) -> str:
+    """What is wrong with a composite that computes itself: torch's convolutions call a backend that has an event.
+
+    Transposed ones of oneDNN have none, and other devices may compute a `linear` or `matmul` whole.
+    """
+    transposed = whole.signature is not None and whole.signature.get(6) in (True, "True", 1)
+    plain = whole.base == "convolution" or (whole.base == "_convolution" and not transposed)
+    return "the operator that computes has no event" if plain and whole.flops else ""
+
+
+def _too_many(whole: Contraction, calls: list[Contraction], has_inner: bool, phase: Phase) -> Iterator[Finding]:
+    """Calls beside the one that such a composite makes."""
+    attention = base(whole.operator) == "scaled_dot_product_attention"
+    extra = len([one for one in calls if "attention" in one.base]) - 1 if attention else len(calls) - (not has_inner)
+    if extra > 0:
+        one = calls[-1]
+        yield Finding(
+            operator=one.operator, phase=phase, ours=None if one.flops is None else one.flops * (extra + 1),
+            other=one.flops, evidence=f"{extra + 1} calls in one {whole.operator}: {one.shapes}",
+        )  # fmt: skip

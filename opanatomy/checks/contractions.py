@@ -1,0 +1,149 @@
+"""The contractions of a trace, sorted by autograd node and forward operator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+import numpy as np
+
+from opanatomy.attribution.attribute import HostTable, WorkTable
+from opanatomy.checks.graph import LATE, PAIRED, Graph, base
+from opanatomy.checks.pairs import Contraction, Pair, contraction
+from opanatomy.model import Classification, Cost, OperatorClass, Signature
+from opanatomy.tables import Int64
+from opanatomy.trace import Trace
+
+
+class Attributed(Protocol):
+    """What the pipeline knows of a trace once its calls are found; rows are those of `host`."""
+
+    trace: Trace
+    host: HostTable
+    work: WorkTable
+    #: Pieces of device work that each row launched.
+    pieces: Int64
+    #: The row of the call that each host row is part of, -1 where there is none.
+    owner: Int64
+
+    def call_class(self, row: int) -> Classification:
+        """How the call of a host row is classed."""
+        ...
+
+    def cost_of(self, row: int) -> Cost | None:
+        """The cost of the call at a host row, where it is known."""
+        ...
+
+
+class Contractions:
+    """Every call that contracts, by the node it runs below or the operator it is the work of."""
+
+    def __init__(self, calls: Attributed, graph: Graph) -> None:
+        self.calls = calls
+        self.host = calls.host
+        self.names = calls.trace.names
+        self.graph = graph
+        self._known: dict[tuple[int, int, bool], Contraction] = {}
+        owners = np.flatnonzero(calls.owner == np.arange(len(self.host.name)))
+        numbers, first = np.unique(self.host.name[owners], return_index=True)
+        kinds = [calls.call_class(row).operator_class for row in owners[first].tolist()]
+        wanted = numbers[np.array([kind is OperatorClass.TENSOR_CONTRACTION for kind in kinds], dtype=bool)]
+        #: Rows of the calls that contract.
+        self.rows = owners[np.isin(self.host.name[owners], wanted)]
+        self._sort()
+
+    def _sort(self) -> None:
+        """Tell the gradients of a node from operators of their own: those have a number and are differentiated."""
+        graph, rows = self.graph, self.rows
+        node, number = graph.node[rows], graph.numbered[rows]
+        own_number = (number >= 0) & (number > node)
+        self.is_gradient = (node >= 0) & graph.in_body[rows] & (~own_number | graph.differentiated[node])
+        #: Below a node, but dispatched as in forward: run again by checkpointing.
+        self.recomputed = rows[(node >= 0) & own_number & ~graph.differentiated[node]]
+        #: Below a node, but run by a hook beside what it computes.
+        self.of_hooks = rows[(node >= 0) & ~graph.in_body[rows] & ~own_number]
+        self.gradients = _grouped(node[self.is_gradient], rows[self.is_gradient])
+        self.forwards = _grouped(number[own_number], rows[own_number])
+        self._add_dispatched_again()
+
+    def _add_dispatched_again(self) -> None:
+        """What an operator of the same name called is its work too: transforms dispatch level by level."""
+        name, parent = self.host.name, self.host.parent
+        for row in self.rows[(parent[self.rows] >= 0) & (name[parent[self.rows]] == name[self.rows])].tolist():
+            above = int(parent[row])
+            while above >= 0 and name[above] == name[row]:
+                self.forwards.setdefault(above, [row])
+                above = int(parent[above])
+
+    def at(self, row: int) -> Contraction:
+        """The contraction at a row."""
+        parent = int(self.host.parent[row])
+        again = parent >= 0 and bool(self.host.name[parent] == self.host.name[row])
+        key = (int(self.host.name[row]), int(self.host.signature[row]), again)
+        if key not in self._known:
+            cost = self.calls.cost_of(row)
+            flops = cost.flops if cost else None
+            self._known[key] = contraction(self.names[key[0]], self.signature(row), flops, again)
+        return self._known[key]
+
+    def signature(self, row: int) -> Signature | None:
+        """What the trace recorded of the arguments of a row."""
+        number = int(self.host.signature[row])
+        return self.calls.trace.signatures[number] if number >= 0 else None
+
+    def where(self, row: int) -> str | None:
+        """The module that a row runs in."""
+        return self.host.module[row] or None
+
+    def pairs(self) -> Iterator[tuple[int, Pair]]:
+        """(the row of the node, the node with its operator) of each node with a contraction on either side."""
+        graph = self.graph
+        turned = self._turned()
+        nodes = np.flatnonzero(graph.is_node)
+        forward = graph.forward[nodes]
+        forward = np.where(forward >= 0, self._around(forward), -1)
+        busy = np.isin(nodes, list(self.gradients)) | np.isin(forward, list(self.forwards))
+        for node, operator in zip(nodes[busy].tolist(), forward[busy].tolist(), strict=True):
+            state = int(graph.state[node])
+            paired = state in (PAIRED, LATE)
+            yield node, Pair(
+                node=self.names[int(self.host.name[node])].rpartition(": ")[2],
+                operator=self.names[int(self.host.name[operator])] if paired else None,
+                state=state,
+                forward=tuple(map(self.at, self.forwards.get(operator, ()))) if paired else (),
+                backward=tuple(map(self.at, self.gradients.get(node, ()))),
+                transposed=(int(turned[0][node]), int(turned[1][node])),
+            )  # fmt: skip
+
+    def _around(self, operators: Int64) -> Int64:
+        """The operators, or the calls with the same number that they are part of."""
+        owner = self.calls.owner[operators]
+        return np.where((owner >= 0) & (self.host.sequence[owner] == self.host.sequence[operators])
+                        & (owner < operators), owner, operators)  # fmt: skip
+
+    def _turned(self) -> tuple[Int64, Int64]:
+        """For each row the operands that the body of the node there turned, by `aten::t` and `aten::transpose`."""
+        host, graph = self.host, self.graph
+        count = len(host.name)
+        is_marked = np.zeros(count, dtype=bool)
+        inside = np.flatnonzero((graph.node >= 0) & graph.in_body & (host.parent >= 0))
+        # directly in the body: the parent is the node or the node's own event, neither of which is an operator
+        parent = host.parent[inside]
+        is_marked[inside] = (parent == graph.node[inside]) | (
+            (graph.node[parent] == graph.node[inside]) & ~graph.in_body[parent]
+        )
+        found = []
+        for name in ("t", "transpose"):
+            named = np.array([base(one) == name for one in self.names], dtype=bool)
+            own = (graph.numbered < np.arange(count)) | graph.differentiated[np.maximum(graph.node, 0)]
+            rows = np.flatnonzero(is_marked & named[host.name] & own)
+            found.append(np.bincount(graph.node[rows], minlength=count).astype(np.int64))
+        return found[0], found[1]
+
+
+def _grouped(keys: Int64, rows: Int64) -> dict[int, list[int]]:
+    """The rows of each key, in their order."""
+    groups: dict[int, list[int]] = {}
+    for key, row in zip(keys.tolist(), rows.tolist(), strict=True):
+        groups.setdefault(key, []).append(row)
+    return groups

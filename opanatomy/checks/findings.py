@@ -1,0 +1,102 @@
+"""What does not agree, collapsed: like differences are one row with the number of calls."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from opanatomy.model import Check, Difference, Phase
+
+#: Rows of a check at most; the others are one row.
+MOST_ROWS = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One call that a second source does not confirm; `cause` as in `Difference`."""
+
+    operator: str
+    phase: Phase
+    ours: int | None = None
+    other: int | None = None
+    cause: str | None = None
+    evidence: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What looking at one pair says: figures compared, those equal, those not, and why others could not be."""
+
+    compared: int = 0
+    equal: int = 0
+    findings: tuple[Finding, ...] = ()
+    not_checked: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Tally:
+    """Verdicts summed."""
+
+    compared: int = 0
+    equal: int = 0
+    findings: Counter[Finding] = field(default_factory=Counter)
+    where: dict[Finding, str] = field(default_factory=dict)
+    not_checked: Counter[str] = field(default_factory=Counter)
+
+    def add(self, verdict: Verdict, where: str | None = None, times: int = 1) -> None:
+        """Count a verdict that holds `times` times; `where` is the module it was first met in."""
+        self.compared += verdict.compared * times
+        self.equal += verdict.equal * times
+        for finding in verdict.findings:
+            self.findings[finding] += times
+            if where:
+                self.where.setdefault(finding, where)
+        for reason in verdict.not_checked:
+            self.not_checked[reason] += times
+
+    def check(self, quantity: str, source: str, unit: str) -> Check:
+        """The check, the unexplained and most frequent differences first."""
+        ranked = sorted(self.findings.items(), key=lambda item: (item[0].cause is not None, -item[1]))
+        rows = [self._row(finding, calls) for finding, calls in ranked[:MOST_ROWS]]
+        rows += _rest(ranked[MOST_ROWS:])
+        why = "; ".join(f"{calls:,} {reason}" for reason, calls in self.not_checked.most_common())
+        return Check(
+            quantity=quantity, source=source, unit=unit, compared=self.compared, equal=self.equal,
+            differences=tuple(rows), not_checked=why or None,
+        )  # fmt: skip
+
+    def _row(self, finding: Finding, calls: int) -> Difference:
+        module = self.where.get(finding)
+        parts = [f"{calls:,} call{'s' if calls > 1 else ''}", finding.evidence, f"first in {module}" if module else ""]
+        return Difference(
+            operator=finding.operator, phase=finding.phase, ours=finding.ours, other=finding.other,
+            cause=finding.cause, evidence=": ".join(part for part in parts if part),
+        )  # fmt: skip
+
+
+def _rest(ranked: list[tuple[Finding, int]]) -> list[Difference]:
+    """What is beyond the rows: one row of the unexplained, one of the explained."""
+    rows = []
+    for explained in (False, True):
+        some = [(finding, calls) for finding, calls in ranked if (finding.cause is not None) is explained]
+        if some:
+            rows.append(
+                Difference(
+                    operator="others",
+                    ours=_sum((finding.ours, calls) for finding, calls in some),
+                    other=_sum((finding.other, calls) for finding, calls in some),
+                    cause="causes named above" if explained else None,
+                    evidence=f"{sum(calls for _, calls in some):,} calls of {len(some):,} kinds",
+                )
+            )
+    return rows
+
+
+def _sum(figures: Iterable[tuple[int | None, int]]) -> int | None:
+    total = 0
+    for figure, calls in figures:
+        if figure is None:
+            return None
+        total += figure * calls
+    return total

@@ -1,0 +1,175 @@
+"""Operators and nodes that miss each other: a forward without its backward, a node without either, events twice."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from opanatomy.checks.contractions import Contractions
+from opanatomy.checks.findings import Finding, Tally, Verdict
+from opanatomy.checks.graph import ENGINE
+from opanatomy.model import Phase
+from opanatomy.tables import Bool, Int64
+
+AFTER_TRACE = "the trace ends before its backward"
+NO_LOSS = "no node around it ran either: its result may not have reached the loss"
+CUT_OFF = "the trace ends before its device work"
+CAPTURED = "the trace launches graphs, and what is captured into one does not run"
+#: Nodes of contractions, by the beginning of their names.
+_CONTRACTING = (
+    "Addmm", "Mm", "Bmm", "Baddbmm", "Convolution", "CudnnConvolution", "MiopenConvolution", "MkldnnConvolution",
+    "ScaledDotProduct", "CudnnRnn", "MiopenRnn", "MkldnnRnnLayer", "Linear",
+)  # fmt: skip
+
+
+def lost_operators(name: str) -> Verdict:
+    """The verdict on a node that computes nothing and has no forward operator: a contraction's has lost both."""
+    own = name.removeprefix(ENGINE)
+    if not own.startswith(_CONTRACTING):
+        return Verdict()
+    finding = Finding(operator=own, phase=Phase.BACKWARD, ours=0, evidence="neither its forward nor its products")
+    return Verdict(compared=1, findings=(finding,))
+
+
+def judge_twice(contractions: Contractions) -> Tally:
+    """Events that are in the trace twice: by Kineto's number of them, or by what the others of their number do."""
+    host = contractions.host
+    numbered = np.flatnonzero((host.external_id > 0) & (host.annotation == 0))
+    _, first, counts = np.unique(host.external_id[numbered], return_index=True, return_counts=True)
+    tally = Tally(compared=len(counts), equal=int((counts == 1).sum()))
+    for place in np.flatnonzero(counts > 1).tolist():
+        row = int(numbered[first[place]])
+        tally.add(Verdict(findings=(_twice(contractions, row, int(counts[place])),)), contractions.where(row))
+    for row in np.union1d(_inside_itself(contractions), _twins(contractions)).tolist():
+        if counts[np.searchsorted(host.external_id[numbered][first], host.external_id[row])] == 1:
+            tally.equal -= 1
+            tally.add(Verdict(findings=(_twice(contractions, row, 2),)), contractions.where(row))
+    return tally
+
+
+def _twice(contractions: Contractions, row: int, times: int) -> Finding:
+    one = contractions.at(row)
+    return Finding(
+        operator=one.operator, phase=contractions.host.phase[row], ours=times, other=1,
+        evidence=f"{times} times in the trace: {one.shapes}",
+    )  # fmt: skip
+
+
+def _inside_itself(contractions: Contractions) -> Int64:
+    """Contractions in an event that is theirs to the nanosecond."""
+    host, rows = contractions.host, contractions.rows
+    parent = host.parent[rows]
+    same = (parent >= 0) & (host.duration_ns[rows] > 0)
+    for column in (host.name, host.signature, host.start_ns, host.duration_ns):
+        same &= column[rows] == column[parent]
+    found: Int64 = rows[same]
+    return found
+
+
+def _twins(contractions: Contractions) -> Int64:
+    """Contractions that have the number, name and arguments of a differentiated or recomputed one, but not its place.
+
+    Autograd counts on with each node it makes, so that only what is not differentiated shares a number; and that is
+    called as the differentiated one is, by an operator of its own.
+    """
+    host, rows = contractions.host, contractions.rows[host_numbered(contractions)]
+    done = np.union1d(contractions.graph.forward[contractions.graph.forward >= 0], contractions.recomputed)
+    order = rows[np.lexsort((rows, host.signature[rows], host.name[rows], host.sequence[rows], host.thread[rows]))]
+    first, second = order[:-1], order[1:]
+    same = np.isin(first, done) | np.isin(second, done)
+    for column in (host.thread, host.sequence, host.name, host.signature):
+        same &= column[first] == column[second]
+    first, second = first[same], second[same]
+    callers = np.where(host.parent >= 0, host.name[host.parent], -1)
+    library = np.array([name.startswith("aten::") for name in contractions.names], dtype=bool)
+    beside = (host.parent[first] == host.parent[second]) & library[np.maximum(callers[first], 0)]
+    return second[(beside | (callers[first] != callers[second])) & (host.parent[second] != first)]
+
+
+def host_numbered(contractions: Contractions) -> Bool:
+    """Which contractions have a sequence number of their own."""
+    found: Bool = contractions.host.sequence[contractions.rows] >= 0
+    return found
+
+
+def judge_work(contractions: Contractions) -> Tally:
+    """On an accelerator every contraction launches work; one without counts nowhere."""
+    tally, calls, host = Tally(), contractions.calls, contractions.host
+    if not len(calls.work.name):
+        return tally
+    working = np.flatnonzero((calls.pieces > 0) & (calls.owner >= 0))
+    busy = np.isin(contractions.rows, calls.owner[working])
+    tally.compared, tally.equal = len(busy), int(busy.sum())
+    last = int(host.start_ns[working].max()) if len(working) else 0
+    graphs = any("GraphLaunch" in name for name in contractions.names)
+    for row in contractions.rows[~busy].tolist():
+        one = contractions.at(row)
+        if one.flops == 0:
+            tally.equal += 1
+            continue
+        cause = CUT_OFF if host.start_ns[row] > last else CAPTURED if graphs else None
+        finding = Finding(operator=one.operator, phase=host.phase[row], ours=0, other=1, cause=cause,
+                          evidence=f"no device work of {one.shapes}")  # fmt: skip
+        tally.add(Verdict(findings=(finding,)), contractions.where(row))
+    return tally
+
+
+def judge_forwards(contractions: Contractions) -> Tally:
+    """Differentiated contractions beside the nodes that ran: each should have one."""
+    graph, host = contractions.graph, contractions.host
+    tally = Tally()
+    ran = np.unique(graph.forward[graph.forward >= 0])
+    if not len(ran):
+        return tally
+    ran = np.union1d(ran, [row for one in ran.tolist() for row in contractions.forwards.get(one, ())]).astype(np.int64)
+    last_node = int(host.start_ns[np.flatnonzero(graph.is_node & (graph.forward >= 0))].max())
+    outer = np.flatnonzero(_made_a_node(contractions))
+    waiting = outer[np.isin(outer, list(contractions.forwards))]
+    done = np.isin(waiting, ran)
+    tally.compared, tally.equal = len(waiting), int(done.sum())
+    order, places = _operators(contractions)
+    numbers = set(graph.sequence[graph.is_node & (graph.forward >= 0)].tolist())
+    for row in waiting[~done].tolist():
+        one = contractions.at(contractions.forwards[row][0])
+        after = bool(host.start_ns[row] > last_node)
+        finding = Finding(
+            operator=one.operator, phase=Phase.FORWARD, ours=1, other=0,
+            cause=AFTER_TRACE if after else _unused(contractions, row, (order, places), numbers),
+            evidence=f"no backward node of {one.shapes} ran",
+        )  # fmt: skip
+        tally.add(Verdict(findings=(finding,)), contractions.where(row))
+    return tally
+
+
+def _operators(contractions: Contractions) -> tuple[Int64, Int64]:
+    """The operators with numbers that are no nodes, by thread, number and time; and their places by row."""
+    host = contractions.host
+    rows = np.flatnonzero(contractions.graph.numbered == np.arange(len(host.name)))
+    order = rows[np.lexsort((host.start_ns[rows], host.sequence[rows], host.thread[rows]))]
+    place = np.full(len(host.name), -1, dtype=np.int64)
+    place[order] = np.arange(len(order))
+    return order, place
+
+
+def _made_a_node(contractions: Contractions) -> Bool:
+    """Whether autograd made a node for the operator at a row: the next operator of its thread has a higher number."""
+    host = contractions.host
+    order, _ = _operators(contractions)
+    found = np.zeros(len(host.name), dtype=bool)
+    if len(order) > 1:
+        same = host.thread[order[1:]] == host.thread[order[:-1]]
+        counted = host.sequence[order[1:]] > host.sequence[order[:-1]]
+        found[order[:-1][same & counted]] = True
+    below = contractions.graph.node
+    return found & ((below < 0) | contractions.graph.differentiated[np.maximum(below, 0)])
+
+
+def _unused(contractions: Contractions, row: int, operators: tuple[Int64, Int64], ran: set[int]) -> str | None:
+    """Why no backward came: unless the nodes before and after it ran, its result may not have been used."""
+    host, (order, place) = contractions.host, operators
+    for step in (-1, 1):
+        other = int(place[row])
+        while 0 <= other < len(order) and host.sequence[order[other]] == host.sequence[row]:
+            other += step
+        if not 0 <= other < len(order) or int(host.sequence[order[other]]) not in ran:
+            return NO_LOSS
+    return None

@@ -1,0 +1,169 @@
+"""The checks that a trace makes possible of itself, in order."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import numpy as np
+
+from opanatomy.checks.composites import judge_composites
+from opanatomy.checks.contractions import Attributed, Contractions
+from opanatomy.checks.findings import Finding, Tally, Verdict
+from opanatomy.checks.fused import judge_attention, judge_convolution, judge_recurrent
+from opanatomy.checks.graph import AMBIGUOUS, BEFORE, LATE, LOST, PAIRED, UNNUMBERED, Graph, graph_of
+from opanatomy.checks.matrices import judge_alike, judge_product
+from opanatomy.checks.nodes import judge_forwards, judge_twice, judge_work, lost_operators
+from opanatomy.checks.pairs import MATRICES, Contraction, Pair
+from opanatomy.checks.phases import judge_phases
+from opanatomy.checks.regions import is_region, judge_regions
+from opanatomy.model import Check, Phase
+
+BEFORE_TRACE = "its forward ran before the trace began"
+SCRIPTED = "one node for a graph of TorchScript, whose forward operators have no number of their own"
+HOOK = "a hook of autograd computes beside the node"
+#: Operators without products of their own whose gradients have some, as torch's formulas for them are written.
+_WITH_PRODUCTS = (
+    "linalg", "cholesky", "inverse", "triangular", "lu", "svd", "eig", "qr", "ormqr", "householder", "cdist", "pdist",
+    "affinegrid", "trilinear", "prod", "renorm", "pinverse", "logdet", "slogdet", "det", "solve",
+)  # fmt: skip
+#: Products whose gradients are products of as many FLOPs, or maps.
+_VECTORS = {"mv", "dot", "vdot", "addmv", "addbmm", "_grouped_mm", "linear", "mkldnn_linear"}
+_UNPAIRED = {
+    UNNUMBERED: "backward products whose node has no sequence number",
+    AMBIGUOUS: "backward products whose sequence number several threads used",
+}
+
+
+def self_checks(calls: Attributed) -> tuple[Check, ...]:
+    """What the trace says twice, compared; nothing for a trace without contractions."""
+    if not len(calls.host.name):
+        return ()
+    graph = graph_of(calls.trace.names, calls.host)
+    contractions = Contractions(calls, graph)
+    checks = [
+        judge_composites(contractions).check("contraction FLOPs", "the operators that call them", "FLOPs"),
+        judge_twice(contractions).check("operator events", "Kineto's own numbers of them", "calls"),
+    ]
+    if calls.trace.on_device:
+        checks.append(judge_work(contractions).check("device work of contractions", "their operators' events", "calls"))
+    if graph.is_node.any():
+        checks += [
+            _backward(contractions).check("backward contractions", "the forward of the same autograd node", "FLOPs"),
+            judge_forwards(contractions).check("forward contractions", "the backward nodes that ran", "calls"),
+            judge_phases(contractions).check("phases of contractions", "the structure of autograd", "calls"),
+        ]
+    return tuple(one for one in checks if one.compared or one.not_checked)
+
+
+def _backward(contractions: Contractions) -> Tally:
+    """Every contraction below a node beside its forward."""
+    tally = Tally()
+    known: dict[Pair, Verdict] = {}
+    regions: list[tuple[Pair, str | None]] = []
+    outside = contractions.rows[contractions.graph.node[contractions.rows] < 0]
+    forwards = Counter(map(contractions.at, outside.tolist())) if len(contractions.recomputed) else Counter()
+    for node, pair in contractions.pairs():
+        where = contractions.where(node)
+        if pair.state == PAIRED and pair.forward and is_region(pair):
+            regions.append((pair, where))
+            continue
+        if pair not in known:
+            known[pair] = _judge(pair)
+        tally.add(known[pair], where)
+    judge_regions(regions, tally)
+    for row in contractions.of_hooks.tolist():
+        tally.add(_of_a_hook(contractions, row), contractions.where(row))
+    for row in contractions.recomputed.tolist():
+        tally.add(_recomputed(contractions, row, forwards), contractions.where(row))
+    for name, row in _lost(contractions.graph, contractions):
+        tally.add(lost_operators(name), contractions.where(row))
+    return tally
+
+
+def _of_a_hook(contractions: Contractions, row: int) -> Verdict:
+    """The verdict on a contraction beside a node: no hook does what the node itself does."""
+    one, node = contractions.at(row), int(contractions.graph.node[row])
+    own = [contractions.at(other) for other in contractions.gradients.get(node, ())]
+    forward = contractions.forwards.get(int(contractions.graph.forward[node]), ())
+    keys = {other.key for other in (*own, *map(contractions.at, forward))} - {None}
+    like = one in own or one.key in keys
+    finding = Finding(
+        operator=one.operator, phase=Phase.BACKWARD, ours=one.flops, cause=None if like else HOOK,
+        evidence=f"{one.shapes} beside {contractions.names[int(contractions.host.name[node])]}",
+    )  # fmt: skip
+    return Verdict(compared=1, findings=(finding,))
+
+
+def _recomputed(contractions: Contractions, row: int, forwards: Counter[Contraction]) -> Verdict:
+    """The verdict on a contraction that is run again: the forward has one of the same arguments for each."""
+    one = contractions.at(row)
+    forwards[one] -= 1
+    if forwards[one] >= 0:
+        return Verdict(compared=1, equal=1)
+    cut = bool((contractions.graph.state == BEFORE).any())
+    finding = Finding(
+        operator=one.operator, phase=Phase.RECOMPUTE, ours=one.flops, cause=BEFORE_TRACE if cut else None,
+        evidence=f"{one.shapes} is run again, but not in the forward",
+    )  # fmt: skip
+    return Verdict(compared=1, findings=(finding,))
+
+
+def _lost(graph: Graph, contractions: Contractions) -> Iterator[tuple[str, int]]:
+    """Nodes of contractions that compute nothing and whose forward operator is not there either."""
+    nodes = np.flatnonzero(graph.is_node & (graph.state == LOST))
+    for row in nodes[~np.isin(nodes, list(contractions.gradients))].tolist():
+        yield contractions.names[int(contractions.host.name[row])], row
+
+
+def _judge(pair: Pair) -> Verdict:
+    if pair.state != PAIRED:
+        return _unpaired(pair)
+    if not pair.forward:
+        return _without_forward(pair)
+    bases = {one.base for one in pair.forward}
+    if "BackwardBackward" in pair.node or "DoubleBackward" in pair.node:
+        return Verdict(not_checked=("second derivatives of fused operators",))
+    if len(pair.forward) == 1 and bases <= MATRICES.keys():
+        return judge_product(pair)
+    if all("conv" in name for name in bases):
+        return judge_convolution(pair)
+    if len(pair.forward) == 1 and all("attention" in name for name in bases):
+        return judge_attention(pair)
+    if all("rnn" in name for name in bases):
+        return judge_recurrent(pair)
+    if len(pair.forward) == 1 and bases <= _VECTORS:
+        return judge_alike(pair)
+    count = max(len(pair.backward), 1)
+    return Verdict(not_checked=(f"contractions below {pair.node}: no rule says what its backward costs",) * count)
+
+
+def _unpaired(pair: Pair) -> Verdict:
+    """The verdict where the forward operator of a node with contractions is not known, or ran after it."""
+    if pair.state in _UNPAIRED:
+        return Verdict(not_checked=(_UNPAIRED[pair.state],) * len(pair.backward))
+    calls = pair.backward or pair.forward
+    cause = BEFORE_TRACE if pair.state == BEFORE else SCRIPTED if pair.node.startswith("torch::jit") else None
+    why = "its forward runs after it" if pair.state == LATE else "no forward operator has its number"
+    findings = tuple(
+        Finding(operator=one.operator, phase=Phase.BACKWARD, ours=one.flops, cause=cause,
+                evidence=f"{one.shapes} below {pair.node}: {cause or why}")
+        for one in calls
+    )  # fmt: skip
+    return Verdict(compared=len(findings), findings=findings)
+
+
+def _without_forward(pair: Pair) -> Verdict:
+    """The verdict on contractions below the node of an operator that has none."""
+    own = pair.node.lower().replace("_", "")
+    cause = None
+    if own.startswith(_WITH_PRODUCTS):
+        cause = "the gradient of this operator is made of products, as torch writes it"
+    elif is_region(pair) or own.startswith("torch::"):
+        cause = "a function of the model's own, whose forward contracts nothing that is known"
+    findings = tuple(
+        Finding(operator=one.operator, phase=Phase.BACKWARD, ours=one.flops, other=0, cause=cause,
+                evidence=f"{one.shapes} below {pair.node}, whose operator {pair.operator} contracts nothing")
+        for one in pair.backward
+    )  # fmt: skip
+    return Verdict(compared=len(findings), findings=findings)
