@@ -95,7 +95,7 @@ def test_counts_of_a_step(tmp_path: Path) -> None:
     checks = checks_of(captured(families()["mm"], tmp_path / "step.json"))
     assert figures(checks["backward contractions"]) == (3, 3)
     assert figures(checks["forward contractions"]) == (2, 2)
-    assert figures(checks["contraction FLOPs"]) == (2, 2)
+    assert figures(checks["composite FLOPs"]) == (2, 2)
     assert figures(checks["phases of contractions"]) == (5, 5)
 
 
@@ -139,7 +139,7 @@ def test_products_without_a_forward_are_found() -> None:
 def test_the_checks_are_in_the_anatomy() -> None:
     anatomy = analyze_trace(OWN[-1])
     assert [check.quantity for check in anatomy.checks] == [
-        "contraction FLOPs", "operator events", "backward contractions", "forward contractions",
+        "composite FLOPs", "operator events", "backward contractions", "forward contractions",
         "phases of contractions",
     ]  # fmt: skip
     assert all(check.compared == check.equal > 0 for check in anatomy.checks)

@@ -23,6 +23,7 @@ COSTED = {
 #: Those that call one of the former, or one fused operator.
 AROUND = {"conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",
           "scaled_dot_product_attention"}  # fmt: skip
+STOPPED = "recomputation stops before the kernel: nothing in backward needs its result"
 SCRIPTED = "operators of TorchScript, whose events have more arguments than they take"
 
 
@@ -42,9 +43,12 @@ def judge_composites(contractions: Contractions) -> Tally:
     has_work = nearest_above(named, host.parent)[contractions.rows]
     busy = _upward(has_work[has_work >= 0], above)
     owner = contractions.calls.owner
+    stopped = _upward(above[contractions.unrun], above)
     for row in np.flatnonzero(named & ((owner < 0) | (owner >= np.arange(len(owner))))).tolist():
         calls = [contractions.at(one) for one in below.get(row, ())]
         verdict = _judge(contractions, row, calls, bool(inner.get(row)), row in owners, bool(busy[row]))
+        if not busy[row] and stopped[row]:
+            verdict = verdict.explained(STOPPED)
         tally.add(verdict, contractions.where(row))
     return tally
 

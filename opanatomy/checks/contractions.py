@@ -10,7 +10,7 @@ import numpy as np
 from opanatomy.attribution.attribute import HostTable, WorkTable
 from opanatomy.checks.graph import LATE, PAIRED, Graph, base
 from opanatomy.checks.pairs import Contraction, Pair, contraction
-from opanatomy.model import Classification, Cost, OperatorClass, Signature
+from opanatomy.model import Classification, Cost, OperatorClass, Phase, Signature
 from opanatomy.tables import Int64
 from opanatomy.trace import Trace
 
@@ -50,6 +50,9 @@ class Contractions:
         wanted = numbers[np.array([kind is OperatorClass.TENSOR_CONTRACTION for kind in kinds], dtype=bool)]
         #: Rows of the calls that contract.
         self.rows = owners[np.isin(self.host.name[owners], wanted)]
+        again = np.array([phase is Phase.RECOMPUTE for phase in self.host.phase], dtype=bool)
+        #: Of the same operators those in recomputation that are no call: their kernel never ran.
+        self.unrun = np.flatnonzero((calls.owner < 0) & np.isin(self.host.name, wanted) & again)
         self._sort()
 
     def _sort(self) -> None:
@@ -57,14 +60,23 @@ class Contractions:
         graph, rows = self.graph, self.rows
         node, number = graph.node[rows], graph.numbered[rows]
         own_number = (number >= 0) & (number > node)
+        own_number |= (node >= 0) & (rows < self._last_numbered()[node])
         self.is_gradient = (node >= 0) & graph.in_body[rows] & (~own_number | graph.differentiated[node])
         #: Below a node, but dispatched as in forward: run again by checkpointing.
         self.recomputed = rows[(node >= 0) & own_number & ~graph.differentiated[node]]
         #: Below a node, but run by a hook beside what it computes.
         self.of_hooks = rows[(node >= 0) & ~graph.in_body[rows] & ~own_number]
         self.gradients = _grouped(node[self.is_gradient], rows[self.is_gradient])
-        self.forwards = _grouped(number[own_number], rows[own_number])
+        self.forwards = _grouped(number[number > node], rows[number > node])
         self._add_dispatched_again()
+
+    def _last_numbered(self) -> Int64:
+        """For each node the last operator below it that has a number: what ran before, as without gradients, is as it."""
+        graph = self.graph
+        numbered = np.flatnonzero((graph.numbered == np.arange(len(graph.node))) & (graph.numbered > graph.node))
+        found = np.full(len(graph.node), -1, dtype=np.int64)
+        np.maximum.at(found, graph.node[numbered], numbered)
+        return found
 
     def _add_dispatched_again(self) -> None:
         """What an operator of the same name called is its work too: transforms dispatch level by level."""

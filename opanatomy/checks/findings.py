@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from opanatomy.model import Check, Difference, Phase
 
@@ -32,6 +32,10 @@ class Verdict:
     equal: int = 0
     findings: tuple[Finding, ...] = ()
     not_checked: tuple[str, ...] = ()
+
+    def explained(self, cause: str) -> Verdict:
+        """The same, its findings having this cause."""
+        return replace(self, findings=tuple(replace(finding, cause=cause) for finding in self.findings))
 
 
 @dataclass(slots=True)

@@ -24,7 +24,7 @@ SCRIPTED = "one node for a graph of TorchScript, whose forward operators have no
 HOOK = "a hook of autograd computes beside the node"
 #: Operators without products of their own whose gradients have some, as torch's formulas for them are written.
 _WITH_PRODUCTS = (
-    "linalg", "cholesky", "inverse", "triangular", "lu", "svd", "eig", "qr", "ormqr", "householder", "cdist", "pdist",
+    "linalg", "cholesky", "inverse", "triangular", "lu", "svd", "euclideandist", "eig", "qr", "ormqr", "householder", "cdist", "pdist",
     "affinegrid", "trilinear", "prod", "renorm", "pinverse", "logdet", "slogdet", "det", "solve",
 )  # fmt: skip
 #: Products whose gradients are products of as many FLOPs, or maps.
@@ -42,7 +42,7 @@ def self_checks(calls: Attributed) -> tuple[Check, ...]:
     graph = graph_of(calls.trace.names, calls.host)
     contractions = Contractions(calls, graph)
     checks = [
-        judge_composites(contractions).check("contraction FLOPs", "the operators that call them", "FLOPs"),
+        judge_composites(contractions).check("composite FLOPs", "the operators that call them", "FLOPs"),
         judge_twice(contractions).check("operator events", "Kineto's own numbers of them", "calls"),
     ]
     if calls.trace.on_device:
@@ -122,6 +122,8 @@ def _judge(pair: Pair) -> Verdict:
     if not pair.forward:
         return _without_forward(pair)
     bases = {one.base for one in pair.forward}
+    if pair.node.lower().replace("_", "").startswith(_WITH_PRODUCTS):
+        return _not_ruled(pair)
     if "BackwardBackward" in pair.node or "DoubleBackward" in pair.node:
         return Verdict(not_checked=("second derivatives of fused operators",))
     if len(pair.forward) == 1 and bases <= MATRICES.keys():
@@ -134,6 +136,10 @@ def _judge(pair: Pair) -> Verdict:
         return judge_recurrent(pair)
     if len(pair.forward) == 1 and bases <= _VECTORS:
         return judge_alike(pair)
+    return _not_ruled(pair)
+
+
+def _not_ruled(pair: Pair) -> Verdict:
     count = max(len(pair.backward), 1)
     return Verdict(not_checked=(f"contractions below {pair.node}: no rule says what its backward costs",) * count)
 
