@@ -137,6 +137,19 @@ def test_graphs_are_of_the_phase_around_their_launch(tmp_path: Path) -> None:
     expect_as_named(made, tmp_path)
 
 
+@pytest.mark.parametrize(("kernel", "said"), [("sm80_xmma_wgrad_implicit_gemm", True), ("ampere_sgemm_128x64_nn", False)])
+def test_a_graph_of_whole_steps_is_doubted(kernel: str, said: bool, tmp_path: Path) -> None:
+    """Nothing in the trace tells where its forward ends: neither nodes nor an optimizer ran."""
+    made = Loop()
+    made.annotation("ProfilerStep#1", 0, 1000)
+    made.operator(10, "aten::copy_")
+    made.launch(50, 99, name="cudaGraphLaunch")
+    made.kernel("ampere_sgemm_128x64_nn", 10_100, 10, 99)
+    made.kernel(kernel, 10_200, 5, 99)
+    warnings = analyze_trace(made.write(tmp_path / "t.json")).warnings
+    assert any("graphs ran 0.005 ms of kernels" in warning for warning in warnings) == said
+
+
 def test_work_launched_right_in_a_step_is_of_the_phase_at_that_time(tmp_path: Path) -> None:
     """A hand-written Triton kernel has no operator: only the step is around its launch."""
     made = Loop()
@@ -309,6 +322,19 @@ def test_a_recomputed_forward_may_communicate(tmp_path: Path) -> None:
     made.operator(140, "recompute", name="c10d::allreduce_", thread=2, sequence=1)
     made.operator(170, "recompute", name="aten::add", thread=2, sequence=1)
     made.operator(200, "backward", thread=2)
+    expect_as_named(made, tmp_path)
+
+
+def test_weights_gathered_for_backward_are_not_recomputation(tmp_path: Path) -> None:
+    made = Loop()
+    made.operator(10, "forward", sequence=5)
+    made.node(100, 5, length=250)
+    made.annotation("FSDP::pre_backward (layers.1)", 110, 40, thread=2)
+    made.operator(115, "backward", name="fsdp::split_with_sizes_copy", thread=2)
+    made.annotation("FSDP::pre_forward (layers.1)", 160, 40, thread=2)
+    made.operator(165, "recompute", name="fsdp::split_with_sizes_copy", thread=2)
+    made.operator(210, "recompute", thread=2, sequence=0)
+    made.operator(250, "backward", thread=2)
     expect_as_named(made, tmp_path)
 
 
