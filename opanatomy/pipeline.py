@@ -208,7 +208,7 @@ def _backward_in_graphs(trace: Trace, attribution: Attribution) -> int:
     """Nanoseconds of the kernels of graphs launched in forward whose names say another phase."""
     work = attribution.work
     names = np.array([_NO_FORWARD.search(name) is not None for name in trace.names], dtype=bool)
-    rows = np.flatnonzero((work.link == GRAPH) & names[work.name]) if len(work.name) else ()
+    rows = np.flatnonzero((work.link == GRAPH) & names[work.name]).tolist() if len(work.name) else []
     return sum(int(work.duration_ns[row]) for row in rows if work.phase[row] is Phase.FORWARD)
 
 
