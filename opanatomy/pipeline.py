@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from opanatomy.anatomy import CONVENTIONS, Findings, Queue, build_anatomy
 from opanatomy.anatomy.collectives import collectives_of
@@ -19,7 +22,7 @@ from opanatomy.anatomy.ranks import with_rank, world_of
 from opanatomy.anatomy.roofline import with_roofline
 from opanatomy.anatomy.timeline import Clock
 from opanatomy.attribution import Attribution, PhaseRule, attribute
-from opanatomy.attribution.linking import OUTSIDE, enclosing_rows, last_of
+from opanatomy.attribution.linking import GRAPH, OUTSIDE, enclosing_rows, last_of
 from opanatomy.calls import Calls
 from opanatomy.checks import check_counts, check_times, self_checks
 from opanatomy.device import Overrides, ceilings_for
@@ -34,6 +37,7 @@ from opanatomy.model import (
     Environment,
     Ledger,
     Memory,
+    Phase,
     Provenance,
     Step,
     Timeline,
@@ -46,6 +50,9 @@ from opanatomy.version import __version__
 
 if TYPE_CHECKING:
     from opanatomy.trace.writer import Annotated
+
+#: Kernels that no forward runs.
+_NO_FORWARD = re.compile(r"backward|_bwd|bwd_|wgrad|multi_tensor_apply|fused_?adam", re.IGNORECASE)
 
 
 def analyze_trace(
@@ -216,7 +223,21 @@ def _doubts(trace: Trace, attribution: Attribution) -> tuple[str, ...]:
             f"{elsewhere / max(one.other or 0, 1):.1%} of the time that the trace's own annotations call {one.phase}"
             f" lies in another phase: {one.evidence}"
         )
+    whole = _backward_in_graphs(trace, attribution)
+    if whole:
+        doubts.append(
+            f"graphs ran {whole / 1e6:,.3f} ms of kernels that by their names are of a backward or an optimizer, but"
+            " were launched in forward: a graph of whole steps does not tell its phases"
+        )
     return tuple(doubts)
+
+
+def _backward_in_graphs(trace: Trace, attribution: Attribution) -> int:
+    """Nanoseconds of the kernels of graphs launched in forward whose names say another phase."""
+    work = attribution.work
+    names = np.array([_NO_FORWARD.search(name) is not None for name in trace.names], dtype=bool)
+    rows = np.flatnonzero((work.link == GRAPH) & names[work.name]).tolist() if len(work.name) else []
+    return sum(int(work.duration_ns[row]) for row in rows if work.phase[row] is Phase.FORWARD)
 
 
 def _sha256(path: Path) -> str:

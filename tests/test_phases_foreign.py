@@ -137,6 +137,21 @@ def test_graphs_are_of_the_phase_around_their_launch(tmp_path: Path) -> None:
     expect_as_named(made, tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("kernel", "said"), [("sm80_xmma_wgrad_implicit_gemm", True), ("ampere_sgemm_128x64_nn", False)]
+)
+def test_a_graph_of_whole_steps_is_doubted(kernel: str, said: bool, tmp_path: Path) -> None:
+    """Nothing in the trace tells where its forward ends: neither nodes nor an optimizer ran."""
+    made = Loop()
+    made.annotation("ProfilerStep#1", 0, 1000)
+    made.operator(10, "aten::copy_")
+    made.launch(50, 99, name="cudaGraphLaunch")
+    made.kernel("ampere_sgemm_128x64_nn", 10_100, 10, 99)
+    made.kernel(kernel, 10_200, 5, 99)
+    warnings = analyze_trace(made.write(tmp_path / "t.json")).warnings
+    assert any("graphs ran 0.005 ms of kernels" in warning for warning in warnings) == said
+
+
 def test_work_launched_right_in_a_step_is_of_the_phase_at_that_time(tmp_path: Path) -> None:
     """A hand-written Triton kernel has no operator: only the step is around its launch."""
     made = Loop()
@@ -312,6 +327,19 @@ def test_a_recomputed_forward_may_communicate(tmp_path: Path) -> None:
     expect_as_named(made, tmp_path)
 
 
+def test_weights_gathered_for_backward_are_not_recomputation(tmp_path: Path) -> None:
+    made = Loop()
+    made.operator(10, "forward", sequence=5)
+    made.node(100, 5, length=250)
+    made.annotation("FSDP::pre_backward (layers.1)", 110, 40, thread=2)
+    made.operator(115, "backward", name="fsdp::split_with_sizes_copy", thread=2)
+    made.annotation("FSDP::pre_forward (layers.1)", 160, 40, thread=2)
+    made.operator(165, "recompute", name="fsdp::split_with_sizes_copy", thread=2)
+    made.operator(210, "recompute", thread=2, sequence=0)
+    made.operator(250, "backward", thread=2)
+    expect_as_named(made, tmp_path)
+
+
 def test_the_end_of_backward_on_autograds_thread_is_backward(tmp_path: Path) -> None:
     """DDP copies its buckets into the gradients behind the last node; in 2021 gradients were summed between nodes."""
     made = Loop()
@@ -325,6 +353,36 @@ def test_the_end_of_backward_on_autograds_thread_is_backward(tmp_path: Path) -> 
     made.operator(255, "backward", name="aten::copy_")
     made.annotation("Optimizer.step#SGD.step", 300, 50)
     made.operator(310, "optimizer", name="aten::_foreach_add_")
+    expect_as_named(made, tmp_path)
+
+
+def test_gloo_works_on_threads_of_its_own(tmp_path: Path) -> None:
+    """Its annotations are of the phase in which their collective was started, however late they begin."""
+    made = Loop()
+    made.operator(10, "forward", sequence=5)
+    made.node(100, 5, length=60)
+    made.host("c10d::allreduce_", 110, 20, thread=2)
+    made.backward(170, 4)
+    for start, name in ((115, "gloo:all_reduce"), (250, "gloo:broadcast")):
+        made.annotation(name, start, 60, thread=3)
+        made.runs(start + 5, "backward", thread=3)
+    made.annotation("Optimizer.step#SGD.step", 400, 50)
+    made.operator(410, "optimizer", name="aten::_foreach_add_")
+    expect_as_named(made, tmp_path)
+
+
+def test_views_between_the_copies_of_a_reducer_are_backward(tmp_path: Path) -> None:
+    """On the CPU the end of backward runs on the thread of the loop."""
+    made = Loop()
+    made.operator(10, "forward", sequence=5)
+    made.backward(100, 5, thread=1)
+    for start in (200, 250):
+        made.operator(start, "backward", name="aten::as_strided")
+        made.annotation("torch.distributed.ddp.reducer::copy_bucket_to_grad", start + 21, 29)
+        made.operator(start + 25, "backward", name="aten::copy_")
+    made.operator(300, "optimizer", name="aten::linalg_vector_norm")
+    made.annotation("Optimizer.step#SGD.step", 400, 50)
+    made.operator(410, "optimizer", name="aten::_foreach_add_")
     expect_as_named(made, tmp_path)
 
 

@@ -53,6 +53,8 @@ def infer(rows: HostRows, kinds: NameKinds, nodes: Nodes) -> Inference:
         found = np.where(found >= 0, found, FORWARD)
     phase[places] = np.where(found >= 0, found, phase[places])
     phase[_seeds(rows, kinds, moments) & (nodes.around < 0)] = BACKWARD
+    helpers, launched = _helpers(rows, kinds, np.flatnonzero(marker < 0))
+    phase[helpers] = phase[launched]
     wraps = (marker < 0) & contains(rows, code >= 0)
     return Inference(phase, wraps, moments, bool(differentiated.any()))
 
@@ -112,7 +114,7 @@ def _unmarked(
     last_mark, next_mark = _marks_beside(moments, start)
     sends, receives = (_within(rows, kind[rows.name])[places] for kind in (kinds.sends, kinds.receives))
     passes = np.array([FORWARD, BACKWARD])
-    helping = kinds.backend[rows.name[places]] & ~np.isin(thread, np.array(list(moments.forward), dtype=np.int64))
+    within_backward = (last_mark == BACKWARD) & (next_mark == BACKWARD) & np.isin(thread, moments.backward)
     updated = ~before & _after_backward(moments, start)
     return np.select(
         [
@@ -122,10 +124,10 @@ def _unmarked(
             aside,
             found == FORWARD,
             numbered & (before | (after & same_step)),
-            helping,
+            within_backward & ~inside,
             inside & updated,
         ],
-        [last_mark, next_mark, found, OTHER, FORWARD, FORWARD, last_mark, -1],
+        [last_mark, next_mark, found, OTHER, FORWARD, FORWARD, BACKWARD, -1],
         OTHER,
     )
 
@@ -153,6 +155,15 @@ def _marks_beside(moments: Moments, time_ns: Int64) -> tuple[Int64, Int64]:
     place = np.searchsorted(starts, time_ns, side="right")
     padded = np.concatenate(([OTHER], phases, [OTHER]))
     return padded[place], padded[place + 1]
+
+
+def _helpers(rows: HostRows, kinds: NameKinds, unmarked: Int64) -> tuple[Int64, Int64]:
+    """The annotations of a backend on threads of its own, and the collective started last before each."""
+    helpers = unmarked[kinds.backend[rows.name[unmarked]] & (rows.parent[unmarked] < 0)]
+    launches = np.flatnonzero(kinds.communication[rows.name] & ~kinds.backend[rows.name])
+    launches = launches[np.argsort(rows.start_ns[launches], kind="stable")]
+    place = np.searchsorted(rows.start_ns[launches], rows.start_ns[helpers], side="right") - 1
+    return helpers[place >= 0], launches[place[place >= 0]]
 
 
 def _within(rows: HostRows, marked: Bool) -> Bool:

@@ -45,15 +45,17 @@ class Moments:
     autograd: Int64
     #: What the last of them to begin was, whatever its thread: starts and phases.
     marks: tuple[Int64, Int64]
+    #: Threads on which a backward runs; on the CPU that of the loop.
+    backward: Int64
 
 
 def moments_of(rows: HostRows, kinds: NameKinds, nodes: Nodes, known: Int64, differentiated: Bool) -> Moments:
     """The moments; `known` is the phase of a framework's range, `differentiated` marks operators of a forward."""
-    optimizer = known == OPTIMIZER
+    optimizer, backward = known == OPTIMIZER, nodes.is_node | (known == BACKWARD)
     is_step = np.array([number is not None for number in kinds.step], dtype=bool)[rows.name]
-    marks = np.flatnonzero(nodes.is_node | optimizer | differentiated)
+    marks = np.flatnonzero(backward | optimizer | differentiated)
     marks = marks[np.argsort(rows.start_ns[marks], kind="stable")]
-    phase = np.select([nodes.is_node[marks], optimizer[marks]], [BACKWARD, OPTIMIZER], FORWARD)
+    phase = np.select([backward[marks], optimizer[marks]], [BACKWARD, OPTIMIZER], FORWARD)
     forward = {}
     for thread in np.unique(rows.thread[differentiated]).tolist():
         mine = np.flatnonzero(differentiated & (rows.thread == thread))
@@ -63,11 +65,12 @@ def moments_of(rows: HostRows, kinds: NameKinds, nodes: Nodes, known: Int64, dif
         nodes=np.sort(rows.start_ns[nodes.is_node]),
         breaks=np.sort(rows.start_ns[nodes.is_node | optimizer]),
         steps=np.sort(rows.start_ns[is_step]),
-        updates=_updates(rows, kinds, nodes, optimizer, differentiated, steps_of_optimizer),
+        updates=_updates(rows, kinds, backward, optimizer, differentiated, steps_of_optimizer),
         closures=_closures(rows, nodes, differentiated, steps_of_optimizer),
         forward=forward,
         autograd=_autograd_threads(rows, kinds, nodes, known, differentiated | is_step),
         marks=(rows.start_ns[marks], phase),
+        backward=np.unique(rows.thread[backward]),
     )
 
 
@@ -82,14 +85,14 @@ def _outermost(rows: HostRows, marked: Bool) -> Spans:
 
 
 def _updates(
-    rows: HostRows, kinds: NameKinds, nodes: Nodes, optimizer: Bool, differentiated: Bool, steps: Spans
+    rows: HostRows, kinds: NameKinds, backward: Bool, optimizer: Bool, differentiated: Bool, steps: Spans
 ) -> Spans:
     """From the last node or forward operator to the optimizer: clipping and unscaling are part of the update. None
     where that node ran inside an optimizer's step: what follows is of the next step."""
     order = np.flatnonzero(optimizer)
     order = order[np.argsort(rows.start_ns[order], kind="stable")]
     start = rows.start_ns[order]
-    node_ends, forward_ends = np.sort(rows.end_ns[nodes.is_node]), np.sort(rows.end_ns[differentiated])
+    node_ends, forward_ends = np.sort(rows.end_ns[backward]), np.sort(rows.end_ns[differentiated])
     begin = _last_before(node_ends, start)
     usable = (begin >= 0) & (steps.at(begin - 1) < 0) if len(begin) else np.zeros(0, dtype=bool)
     begin = np.maximum(begin, _last_before(forward_ends, start))

@@ -9,7 +9,7 @@ import numpy as np
 from opanatomy.attribution.names import NameKinds
 from opanatomy.attribution.nesting import nearest_above
 from opanatomy.attribution.pairing import forward_of
-from opanatomy.attribution.rows import NEVER, HostRows, above, contains
+from opanatomy.attribution.rows import BACKWARD, NEVER, HostRows, above, contains
 from opanatomy.tables import Bool, Flows, Int64
 
 #: What takes part in no forward: operators carry this number where nodes have the thread that made them.
@@ -55,7 +55,9 @@ def recomputed(rows: HostRows, kinds: NameKinds, nodes: Nodes) -> Bool:
     last_forward = np.full(len(node), NEVER, dtype=np.int64)
     np.maximum.at(last_forward, node[forward], rows.end_ns[forward])
     found: Bool = forward | (below & (rows.end_ns <= last_forward[node]))
-    return found
+    # Sharded weights are gathered for the backward where a node begins, before its forward is run again.
+    gathers = kinds.known[rows.name] == BACKWARD
+    return found & (nearest_above(gathers, rows.parent) <= node) if gathers.any() else found
 
 
 def _own_numbers(rows: HostRows, kinds: NameKinds, nodes: Nodes) -> Bool:

@@ -10,6 +10,8 @@ from opanatomy.tables import Bool, Flows, Int64
 
 #: An operator and the parts of it that begin in the same nanosecond.
 _NESTED = 16
+#: No program runs forwards on more threads than this; a trace that says so is damaged.
+_MOST_THREADS = 1000
 
 
 def forward_of(rows: HostRows, is_node: Bool, same_node: Int64, flows: Flows) -> Int64:
@@ -69,7 +71,7 @@ def _threads(rows: HostRows, nodes: Int64, operators: Int64, found: Int64) -> di
     its nodes' numbers are; those with most nodes choose first. `None` where a trace does not number threads."""
     made_on, counts = np.unique(rows.forward_thread[nodes], return_counts=True)
     chosen: dict[int, int | None] = {}
-    for number in made_on[np.argsort(-counts, kind="stable")].tolist():
+    for number in made_on[np.argsort(-counts, kind="stable")][:_MOST_THREADS].tolist():
         if number <= 0:
             chosen[number] = None
             continue
