@@ -482,6 +482,9 @@ class Capture:
     list_arguments: dict[str, tuple[int, ...]] = field(default_factory=dict)
     #: The calls of one step, in order, of operators with arguments that Kineto drops (indices, strings).
     observed: tuple[ObservedCall, ...] = ()
+    #: Module path -> what of its products needs a gradient, as a step showed it: "weight", "input", "both", "none". A
+    #: module without weights of its own has products of activations: "both" or "none".
+    gradients: dict[str, str] = field(default_factory=dict)
     #: FLOPs of one step by operator, as `torch.utils.flop_counter` counts them; empty where nobody asked.
     counted_flops: dict[str, int] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
