@@ -524,6 +524,9 @@ class Capture:
     #: Time of each operator by its name as the profiler itself sums it up (`key_averages`): that of the device work it
     #: launched, on the CPU its self time, over all profiled steps.
     profiler_times_ns: dict[str, int] = field(default_factory=dict)
+    #: Module path -> what of its products needs a gradient, as a step showed it: "weight", "input", "both", "none". A
+    #: module without weights of its own has products of activations: "both" or "none".
+    gradients: dict[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 
 

@@ -90,7 +90,11 @@ def test_what_was_run_is_told_and_the_trace_kept(tmp_path: Path) -> None:
 
 
 def test_analyze_takes_files_and_folders(tmp_path: Path) -> None:
-    paths = [training_step().write(tmp_path / f"rank{number}.json.gz") for number in range(2)]
+    paths = []
+    for number in range(2):
+        trace = training_step()
+        trace.metadata["distributedInfo"] = {"rank": number, "world_size": 2}
+        paths.append(trace.write(tmp_path / f"rank{number}.json.gz"))
     assert opanatomy.analyze(str(paths[0])).provenance.trace == "rank0.json.gz"
     together = opanatomy.analyze(tmp_path)
     assert len(together.ranks) == 2

@@ -58,6 +58,17 @@ def test_next_to_nothing_is_unknown(path: Path) -> None:
     assert anatomy.ledger.unknown_ns <= 0.005 * inside(anatomy)
 
 
+@EVERY
+def test_no_figure_is_one_that_cannot_be(path: Path) -> None:
+    """Ratios of up to 4,146,709,049 were told, and multiprocessors busier than the device."""
+    anatomy = anatomy_of(path)
+    for ratio in anatomy.ratios:
+        assert max(ratio.time or 0, ratio.flops or 0, ratio.bytes or 0) <= 100
+    device = anatomy.device
+    if device.sm_efficiency is not None:
+        assert device.sm_efficiency <= (device.utilization or 0) <= 1
+
+
 @pytest.mark.parametrize(
     "path", [path for path in TRACES if path.name.startswith("train_")], ids=lambda path: path.name[:40]
 )

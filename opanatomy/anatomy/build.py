@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from opanatomy.anatomy.occupancy import device_figures_of
 from opanatomy.anatomy.queue import Queue
-from opanatomy.anatomy.ratios import ratios_of
+from opanatomy.anatomy.ratios import Theory, ratios_of
 from opanatomy.anatomy.rows import class_rows, kernel_rows, module_rows, operator_rows
+from opanatomy.anatomy.theory import all_need_both, backward_over_forward
 from opanatomy.anatomy.timeline import Clock, DeviceTime, step_of, timeline_of
 from opanatomy.model import (
     Anatomy,
@@ -61,7 +62,7 @@ def build_anatomy(found: Findings) -> Anatomy:
         workload=workload,
         step=step,
         classes=classes,
-        ratios=ratios_of(classes, workload),
+        ratios=ratios_of(classes, workload, _theory(found)),
         operators=operator_rows(found.calls),
         kernels=kernel_rows(found.work) if found.work is not None else (),
         modules=module_rows(found.calls, found.capture.modules if found.capture else {}),
@@ -74,6 +75,16 @@ def build_anatomy(found: Findings) -> Anatomy:
     )
     check_conservation(anatomy)
     return anatomy
+
+
+def _theory(found: Findings) -> Theory | None:
+    """What theory says of this step; `None` where the capture did not see what needs gradients."""
+    gradients = found.capture.gradients if found.capture else {}
+    if not gradients:
+        return None
+    return Theory(
+        contraction_flops=backward_over_forward(found.calls, gradients), all_need_both=all_need_both(gradients)
+    )
 
 
 def _device_figures(queue: Queue | None, steps_ns: int) -> DeviceFigures:

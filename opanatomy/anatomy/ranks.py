@@ -28,6 +28,7 @@ from opanatomy.model import (
     Phase,
     Provenance,
     Rank,
+    Ratio,
     Spread,
     Step,
     Timeline,
@@ -37,6 +38,7 @@ from opanatomy.model import (
 _NUMBERED: Final = re.compile(r"(?:rank|worker|gpu)[-_. ]?(\d+)", re.IGNORECASE)
 #: What the spread is told of, `Rank.a_step` of each.
 FIGURES: Final = ("step", "own", "busy", "kernel_time", "communication", "exposed_communication", "idle")
+_THEORY: Final = ("theory_flops", "theory_bytes")
 _WHOLE: Final = ("int", "int | None")
 _FRACTION: Final = ("float", "float | None")
 _CLASS_ORDER: Final = {name: place for place, name in enumerate(OperatorClass)}
@@ -114,7 +116,7 @@ def over_ranks(anatomies: Sequence[Anatomy], *, name: str, warnings: Iterable[st
         workload=workload,
         step=_step([anatomy.step for anatomy in each]),
         classes=classes,
-        ratios=ratios_of(classes, workload),
+        ratios=_ratios(classes, workload, each),
         operators=_operators(each),
         kernels=_kernels(each),
         modules=_summed(row for anatomy in each for row in anatomy.modules),
@@ -130,6 +132,16 @@ def over_ranks(anatomies: Sequence[Anatomy], *, name: str, warnings: Iterable[st
     )
     check_conservation(found)
     return found
+
+
+def _ratios(classes: tuple[ClassRow, ...], workload: Workload, each: Sequence[Anatomy]) -> tuple[Ratio, ...]:
+    """The ratios of the sums, beside the theory of the ranks' steps where it is the same for all."""
+    found = []
+    for ratio in ratios_of(classes, workload):
+        mine = [one for anatomy in each for one in anatomy.ratios if one.operator_class is ratio.operator_class]
+        flops, moved = (_same([getattr(one, name) for one in mine]) if mine else None for name in _THEORY)
+        found.append(replace(ratio, theory_flops=flops, theory_bytes=moved))
+    return tuple(found)
 
 
 def _classes(each: Sequence[Anatomy]) -> tuple[ClassRow, ...]:

@@ -7,6 +7,8 @@ backward only, not how the two compare.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from opanatomy.model import ClassRow, OperatorClass, Phase, Ratio, Workload
 
 _BACKWARD = (Phase.BACKWARD, Phase.RECOMPUTE)
@@ -24,8 +26,20 @@ _BYTES = {
 }
 
 
-def ratios_of(classes: tuple[ClassRow, ...], workload: Workload) -> tuple[Ratio, ...]:
-    """One row for each class that has work in forward and in backward (recompute counts as backward)."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Theory:
+    """What theory says of one step: contraction FLOPs of its backward over its forward, recompute left out."""
+
+    contraction_flops: float | None
+    all_need_both: bool
+
+
+def ratios_of(classes: tuple[ClassRow, ...], workload: Workload, theory: Theory | None = None) -> tuple[Ratio, ...]:
+    """One row for each class that has work in forward and in backward (recompute counts as backward).
+
+    `theory` is what is known of this step; without it theory is that of a step in which all is trained, where the
+    workload says that it is, else none.
+    """
     found = []
     for name in OperatorClass:
         forward = [row for row in classes if row.operator_class is name and row.phase is Phase.FORWARD]
@@ -38,18 +52,34 @@ def ratios_of(classes: tuple[ClassRow, ...], workload: Workload) -> tuple[Ratio,
                 time=_over(_total(backward, "time_ns"), _total(forward, "time_ns")),
                 flops=_over(_costed(backward, "flops"), _costed(forward, "flops")),
                 bytes=_over(_moved(backward), _moved(forward)),
-                theory_flops=_theory(_FLOPS.get(name), workload),
-                theory_bytes=_theory(_BYTES.get(name), workload),
+                theory_flops=_theory_flops(name, workload, theory),
+                theory_bytes=_theory_bytes(name, workload, theory),
             )
         )
     return tuple(found)
 
 
-def _theory(plain: float | None, workload: Workload) -> float | None:
-    """Recomputing the whole forward adds 1; with frozen parameters theory gives no single number."""
-    if plain is None or (workload.parameters and workload.trainable_parameters != workload.parameters):
+def _theory_flops(name: OperatorClass, workload: Workload, theory: Theory | None) -> float | None:
+    if theory is None or name is not OperatorClass.TENSOR_CONTRACTION:
+        return _all_trained(_FLOPS.get(name), workload)
+    return _with_recompute(theory.contraction_flops, workload)
+
+
+def _theory_bytes(name: OperatorClass, workload: Workload, theory: Theory | None) -> float | None:
+    if theory is not None and not theory.all_need_both:
         return None
-    return plain + 1 if workload.checkpointing else plain
+    return _all_trained(_BYTES.get(name), workload)
+
+
+def _all_trained(plain: float | None, workload: Workload) -> float | None:
+    """Theory of a step in which every weight is trained; `None` where one is not, or nobody says."""
+    trained = workload.parameters is not None and workload.parameters == workload.trainable_parameters
+    return _with_recompute(plain, workload) if trained else None
+
+
+def _with_recompute(plain: float | None, workload: Workload) -> float | None:
+    """Recomputing the whole forward adds 1."""
+    return None if plain is None else plain + 1 if workload.checkpointing else plain
 
 
 def _total(rows: list[ClassRow], name: str) -> int | None:

@@ -245,7 +245,7 @@ def _wall(anatomy: Anatomy) -> str | None:
         return None if known is None else f"{units.duration(known)} {name}"
     both = f"{units.duration(step.unprofiled_wall_ns)} plain, {units.duration(step.wall_ns)} profiled"
     if step.profiler_ns is None:
-        one = step.unprofiled_count == 1
+        one = step.unprofiled_count in (None, 1)
         why = "one plain step cannot tell the difference" if one else "no difference that can be told from noise"
         return f"{both} ({why})"
     return f"{both} ({units.change(step.wall_ns, step.unprofiled_wall_ns)})"

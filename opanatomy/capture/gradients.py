@@ -1,0 +1,73 @@
+"""What of each module's products needs a gradient, seen in one forward: theory of the backward is made from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+#: A weight that multiplies: a bias or a scale is none.
+_LEAST_DIMENSIONS = 2
+
+
+@contextmanager
+def observed_gradients(module: torch.nn.Module) -> Iterator[dict[str, str]]:
+    """Watch a step of `module`; gives path -> "weight", "input", "both" or "none" for each module that runs.
+
+    Of a module with weights of its own (a linear layer, a convolution) it says whether these and its input need
+    gradients; of one without, whose products are of activations (attention), "both" where its output does. What needs a
+    gradient in one of several calls needs it: reentrant checkpointing runs forward a first time without gradients. A
+    module whose input comes by keyword only is left out where its weights do not tell. One global hook, removed
+    afterwards: no module of the user gets one.
+    """
+    from torch.nn.modules.module import register_module_forward_hook
+
+    paths = {id(child): path for path, child in module.named_modules()}
+    seen: dict[str, tuple[bool, bool]] = {}
+    found: dict[str, str] = {}
+
+    def leave(child: torch.nn.Module, arguments: Any, output: Any) -> None:
+        path = paths.get(id(child))
+        needs = None if path is None else _needs(child, arguments, output)
+        if path is not None and needs is not None:
+            before = seen.get(path, (False, False))
+            seen[path] = (before[0] or needs[0], before[1] or needs[1])
+            found[path] = _NAMES[seen[path]]
+
+    hook = register_module_forward_hook(leave)
+    try:
+        yield found
+    finally:
+        hook.remove()
+
+
+_NAMES = {(False, False): "none", (True, False): "weight", (False, True): "input", (True, True): "both"}
+
+
+def _needs(module: torch.nn.Module, arguments: Any, output: Any) -> tuple[bool, bool] | None:
+    """Whether the weights and the input of a call need gradients; `None` where the input is not seen."""
+    import torch
+
+    if not torch.is_grad_enabled():
+        return False, False
+    weights = [one for one in module.parameters(recurse=False) if one.dim() >= _LEAST_DIMENSIONS]
+    if not weights:
+        return (any(one.requires_grad for one in _tensors(output)),) * 2
+    given = _tensors(arguments)
+    trained = any(weight.requires_grad for weight in weights)
+    if not given:
+        return None if trained else (False, any(one.requires_grad for one in _tensors(output)))
+    return trained, any(one.requires_grad for one in given)
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    """The tensors in nested arguments or outputs."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return [value]
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
+    return [tensor for item in items for tensor in _tensors(item)]
