@@ -1,4 +1,4 @@
-"""The checks that a trace makes possible of itself: undamaged traces agree, each damage is found, exceptions are named."""
+"""The checks that a trace makes possible of itself: what is whole agrees, what is damaged is found."""
 
 from __future__ import annotations
 

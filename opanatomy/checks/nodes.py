@@ -82,7 +82,8 @@ def _twins(contractions: Contractions) -> Int64:
     callers = np.where(host.parent >= 0, host.name[host.parent], -1)
     library = np.array([name.startswith("aten::") for name in contractions.names], dtype=bool)
     beside = (host.parent[first] == host.parent[second]) & library[np.maximum(callers[first], 0)]
-    return second[(beside | (callers[first] != callers[second])) & (host.parent[second] != first)]
+    found: Int64 = second[(beside | (callers[first] != callers[second])) & (host.parent[second] != first)]
+    return found
 
 
 def host_numbered(contractions: Contractions) -> Bool:
