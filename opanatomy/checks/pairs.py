@@ -22,8 +22,8 @@ class Contraction:
     operator: str
     signature: Signature | None
     flops: int | None
-    #: Whether an operator of the same name called it with a part of its tensors, or with more of them: a tensor subclass
-    #: or a transform dispatched it again. Autocast does so too, with the same shapes.
+    #: Whether an operator of the same name called it with a part of its tensors, or with more of them: a tensor
+    #: subclass or a transform dispatched it again. Autocast does so too, with the same shapes.
     again: bool
     #: The operator's own name.
     base: str
