@@ -9,7 +9,7 @@ import numpy as np
 
 from opanatomy.attribution.attribute import HostTable, WorkTable
 from opanatomy.checks.graph import LATE, PAIRED, Graph, base
-from opanatomy.checks.pairs import Contraction, Pair, contraction, shared_out
+from opanatomy.checks.pairs import Contraction, Pair, contraction, grown, shared_out
 from opanatomy.model import Classification, Cost, OperatorClass, Signature
 from opanatomy.tables import Int64
 from opanatomy.trace import Trace
@@ -80,6 +80,7 @@ class Contractions:
         parent = int(self.host.parent[row])
         again = parent >= 0 and bool(self.host.name[parent] == self.host.name[row])
         again = again and shared_out(self.signature(parent), self.signature(row))
+        again = again or grown(self.names[int(self.host.name[row])], self.signature(row))
         key = (int(self.host.name[row]), int(self.host.signature[row]), again)
         if key not in self._known:
             cost = self.calls.cost_of(row)

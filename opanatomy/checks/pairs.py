@@ -68,6 +68,14 @@ def shared_out(whole: Signature | None, part: Signature | None) -> bool:
     return all(min(pair) > 0 and max(pair) % min(pair) == 0 for pair in sizes)
 
 
+def grown(name: str, signature: Signature | None) -> bool:
+    """Whether a product has the tensors of two calls: so the transforms of torch.func record what they dispatch."""
+    own = base(name)
+    if own not in ("mm", "bmm", "addmm", "baddbmm") or signature is None:
+        return False
+    return len(signature.tensors()) >= 2 * (MATRICES[own] + 2)
+
+
 def _dims(name: str, signature: Signature | None) -> tuple[int, int, int, int] | None:
     place = MATRICES.get(name)
     if place is None or signature is None:
