@@ -9,7 +9,7 @@ import numpy as np
 
 from opanatomy.attribution.attribute import HostTable, WorkTable
 from opanatomy.checks.graph import LATE, PAIRED, Graph, base
-from opanatomy.checks.pairs import Contraction, Pair, contraction
+from opanatomy.checks.pairs import Contraction, Pair, contraction, grown, shared_out
 from opanatomy.model import Classification, Cost, OperatorClass, Phase, Signature
 from opanatomy.tables import Int64
 from opanatomy.trace import Trace
@@ -71,7 +71,7 @@ class Contractions:
         self._add_dispatched_again()
 
     def _last_numbered(self) -> Int64:
-        """For each node the last operator below it that has a number: what ran before, as without gradients, is as it."""
+        """For each node the last operator below it that has a number: what ran before it without one is as it is."""
         graph = self.graph
         numbered = np.flatnonzero((graph.numbered == np.arange(len(graph.node))) & (graph.numbered > graph.node))
         found = np.full(len(graph.node), -1, dtype=np.int64)
@@ -83,14 +83,16 @@ class Contractions:
         name, parent = self.host.name, self.host.parent
         for row in self.rows[(parent[self.rows] >= 0) & (name[parent[self.rows]] == name[self.rows])].tolist():
             above = int(parent[row])
-            while above >= 0 and name[above] == name[row]:
-                self.forwards.setdefault(above, [row])
+            while above >= 0 and name[above] == name[row] and above not in self.forwards:
+                self.forwards[above] = [row]
                 above = int(parent[above])
 
     def at(self, row: int) -> Contraction:
         """The contraction at a row."""
         parent = int(self.host.parent[row])
         again = parent >= 0 and bool(self.host.name[parent] == self.host.name[row])
+        again = again and shared_out(self.signature(parent), self.signature(row))
+        again = again or grown(self.names[int(self.host.name[row])], self.signature(row))
         key = (int(self.host.name[row]), int(self.host.signature[row]), again)
         if key not in self._known:
             cost = self.calls.cost_of(row)

@@ -9,6 +9,7 @@ from opanatomy.cost.operands import flag, integer
 from opanatomy.model import Phase, Tensor
 
 NO_CONSTANTS = "convolutions without recorded constants (stride, mask); their shapes agree"
+NO_SHAPES = "convolutions without recorded shapes"
 NO_COST = "fused operators without known FLOPs"
 #: (input, weight) among the arguments of the backward of a convolution; those not here are not looked at.
 _OPERANDS: dict[str, tuple[int | None, int | None]] = {
@@ -36,7 +37,8 @@ def judge_convolution(pair: Pair) -> Verdict:
     if odd is None and any(_refused(one) for one in (*pair.forward, *pair.backward)):
         odd = "the shapes do not fit"
     if odd is None:
-        return Verdict(not_checked=(NO_CONSTANTS,))
+        recorded = all(one.signature for one in (*pair.forward, *pair.backward))
+        return Verdict(not_checked=(NO_CONSTANTS if recorded else NO_SHAPES,))
     nearest = None if not whole or spent is None else whole * max(1, min(2, round(spent / whole)))
     return _wrong(pair, spent, nearest, odd)
 

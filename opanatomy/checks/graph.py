@@ -11,8 +11,8 @@ import numpy as np
 
 from opanatomy.attribution.attribute import HostTable
 from opanatomy.attribution.linking import last_of
-from opanatomy.attribution.nesting import nearest_above
 from opanatomy.attribution.names import kinds_of
+from opanatomy.attribution.nesting import nearest_above
 from opanatomy.tables import Bool, Int64
 
 ENGINE = "autograd::engine::evaluate_function: "

@@ -71,7 +71,7 @@ def _twins(contractions: Contractions) -> Int64:
     Autograd counts on with each node it makes, so that only what is not differentiated shares a number; and that is
     called as the differentiated one is, by an operator of its own.
     """
-    host, rows = contractions.host, contractions.rows[host_numbered(contractions)]
+    host, rows = contractions.host, contractions.rows[contractions.host.sequence[contractions.rows] >= 0]
     done = np.union1d(contractions.graph.forward[contractions.graph.forward >= 0], contractions.recomputed)
     order = rows[np.lexsort((rows, host.signature[rows], host.name[rows], host.sequence[rows], host.thread[rows]))]
     first, second = order[:-1], order[1:]
@@ -82,12 +82,7 @@ def _twins(contractions: Contractions) -> Int64:
     callers = np.where(host.parent >= 0, host.name[host.parent], -1)
     library = np.array([name.startswith("aten::") for name in contractions.names], dtype=bool)
     beside = (host.parent[first] == host.parent[second]) & library[np.maximum(callers[first], 0)]
-    return second[(beside | (callers[first] != callers[second])) & (host.parent[second] != first)]
-
-
-def host_numbered(contractions: Contractions) -> Bool:
-    """Which contractions have a sequence number of their own."""
-    found: Bool = contractions.host.sequence[contractions.rows] >= 0
+    found: Int64 = second[(beside | (callers[first] != callers[second])) & (host.parent[second] != first)]
     return found
 
 

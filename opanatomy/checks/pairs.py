@@ -22,7 +22,8 @@ class Contraction:
     operator: str
     signature: Signature | None
     flops: int | None
-    #: Whether an operator of the same name called it: a tensor subclass or a transform dispatched it again.
+    #: Whether an operator of the same name called it with a part of its tensors, or with more of them: a tensor
+    #: subclass or a transform dispatched it again. Autocast does so too, with the same shapes.
     again: bool
     #: The operator's own name.
     base: str
@@ -54,6 +55,25 @@ def contraction(operator: str, signature: Signature | None, flops: int | None, a
     dims = _dims(name, signature)
     key = None if dims is None else (dims[0], *sorted(dims[1:]))
     return Contraction(operator, signature, flops, again, name, dims, key)
+
+
+def shared_out(whole: Signature | None, part: Signature | None) -> bool:
+    """Whether the tensors of one call are a share of another's: other dimensions, or whole fractions of the sizes."""
+    outer, inner = (tuple(one.shape for one in each.tensors()) if each else () for each in (whole, part))
+    if outer == inner:
+        return False
+    if tuple(map(len, outer)) != tuple(map(len, inner)):
+        return True
+    sizes = [(a, b) for one, other in zip(outer, inner, strict=True) for a, b in zip(one, other, strict=True)]
+    return all(min(pair) > 0 and max(pair) % min(pair) == 0 for pair in sizes)
+
+
+def grown(name: str, signature: Signature | None) -> bool:
+    """Whether a product has the tensors of two calls: so the transforms of torch.func record what they dispatch."""
+    own = base(name)
+    if own not in ("mm", "bmm", "addmm", "baddbmm") or signature is None:
+        return False
+    return len(signature.tensors()) >= 2 * (MATRICES[own] + 2)
 
 
 def _dims(name: str, signature: Signature | None) -> tuple[int, int, int, int] | None:

@@ -24,8 +24,8 @@ SCRIPTED = "one node for a graph of TorchScript, whose forward operators have no
 HOOK = "a hook of autograd computes beside the node"
 #: Operators without products of their own whose gradients have some, as torch's formulas for them are written.
 _WITH_PRODUCTS = (
-    "linalg", "cholesky", "inverse", "triangular", "lu", "svd", "euclideandist", "eig", "qr", "ormqr", "householder", "cdist", "pdist",
-    "affinegrid", "trilinear", "prod", "renorm", "pinverse", "logdet", "slogdet", "det", "solve",
+    "linalg", "cholesky", "inverse", "triangular", "lu", "svd", "eig", "qr", "ormqr", "householder", "cdist", "pdist",
+    "euclideandist", "affinegrid", "trilinear", "prod", "renorm", "pinverse", "logdet", "slogdet", "det", "solve",
 )  # fmt: skip
 #: Products whose gradients are products of as many FLOPs, or maps.
 _VECTORS = {"mv", "dot", "vdot", "addmv", "addbmm", "_grouped_mm", "linear", "mkldnn_linear"}
