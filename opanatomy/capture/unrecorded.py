@@ -25,8 +25,10 @@ _PACKED = "__torch__.torch.classes.quantized."
 @contextmanager
 def observed_calls() -> Iterator[list[ObservedCall]]:
     """The calls while inside, in order, of operators of which Kineto drops an argument."""
+    import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
+    strided = torch.strided
     calls: list[ObservedCall] = []
     incomplete: dict[Any, bool] = {}
 
@@ -35,7 +37,8 @@ def observed_calls() -> Iterator[list[ObservedCall]]:
             known = incomplete.get(function)
             if known is None:
                 known = incomplete[function] = _is_incomplete(function)
-            if known or _has_sparse(args):
+            # every call of a step comes by here: a layout is looked up faster than a type
+            if known or any(getattr(one, "layout", strided) is not strided and is_sparse(one) for one in args):
                 arguments = json.dumps(_arguments(function, args, kwargs or {}), separators=(",", ":"))
                 calls.append(ObservedCall(operator=function._schema.name, arguments=arguments))
             return function(*args, **(kwargs or {}))
@@ -48,13 +51,6 @@ def observed_calls() -> Iterator[list[ObservedCall]]:
 def _is_incomplete(function: Any) -> bool:
     types = (str(argument.type) for argument in function._schema.arguments)
     return any(one in _DROPPED or one.startswith(_PACKED) for one in types)
-
-
-def _has_sparse(args: tuple[Any, ...]) -> bool:
-    """Whether an argument is a sparse tensor, of which Kineto records the shape alone."""
-    import torch
-
-    return any(isinstance(value, torch.Tensor) and is_sparse(value) for value in args)
 
 
 def _arguments(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
