@@ -12,6 +12,7 @@ import numpy as np
 from opanatomy.attribution import Attribution
 from opanatomy.attribution.linking import LINKS, OUTSIDE
 from opanatomy.attribution.nesting import nearest_above
+from opanatomy.attribution.stored import tell_stored
 from opanatomy.classification import classify_kernel, classify_operator
 from opanatomy.cost import cost, has_formula
 from opanatomy.evidence import element_type, wants_element_type, with_element_type
@@ -43,7 +44,9 @@ class Calls:
 
     def __init__(self, trace: Trace, attribution: Attribution) -> None:
         self.trace = trace
-        self.host = attribution.host
+        host = attribution.host
+        signature = tell_stored(trace.names, host.name, host.parent, host.signature, trace.signatures)
+        self.host = replace(host, signature=signature)
         self.work = attribution.work
         otherwise = DISPATCHING if trace.on_device else UNKNOWN_OPERATOR
         # Only what is asked of a name is looked up: kernels need other rules than operators do.

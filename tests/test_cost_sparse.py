@@ -127,6 +127,43 @@ def test_a_trace_that_shows_no_strides_has_no_dense_cost(tmp_path: Path) -> None
     assert costs[1].flops == 2 * m * k * n
 
 
+def _compressed(made: HandMade, start: float, vectors: dict[str, tuple[int, str]]) -> None:
+    """A product with a compressed matrix as torch records it: its vectors are taken out below."""
+    made.host("aten::addmm", start, 100, shapes=[[m, n], [m, k], [k, n]], types=["float"] * 3)
+    made.events[-1]["args"]["Input Strides"] = [[n, 1], [], [n, 1]]
+    for place, (name, (size, kind)) in enumerate(vectors.items()):
+        made.host(f"aten::{name}", start + 10 + 10 * place, 8, shapes=[[m, k]], types=["float"])
+        made.events[-1]["args"]["Input Strides"] = [[]]
+        made.host("aten::alias", start + 11 + 10 * place, 5, shapes=[[size]], types=[kind])
+        made.events[-1]["args"]["Input Strides"] = [[1]]
+
+
+def test_a_trace_shows_what_a_compressed_matrix_stores(tmp_path: Path) -> None:
+    indices = {"crow_indices": (m + 1, "long int"), "col_indices": (nnz, "long int")}
+    made = HandMade()
+    _compressed(made, 0, {**indices, "values": (nnz, "float")})
+    # the indices alone do not say how large the blocks are
+    _compressed(made, 200, indices)
+    trace = read_trace(made.write(tmp_path / "t.json"))
+    calls = Calls(trace, attribute(trace.names, trace.host, trace.launches, trace.work))
+    rows = [row for row, name in enumerate(calls.host.name.tolist()) if trace.names[name] == "aten::addmm"]
+    found = [calls.cost_of(row) for row in rows]
+    assert found == [
+        Cost(flops=2 * nnz * n, read_bytes=CSR_BYTES + DENSE + 4 * m * n, written_bytes=4 * m * n), None,
+    ]  # fmt: skip
+
+
+def test_what_a_trace_of_torch_shows_is_what_a_capture_observes(tmp_path: Path) -> None:
+    from torch.profiler import profile, record_function
+
+    weight, x, added = WEIGHTS.to_sparse_csr(), torch.rand(k, n), torch.rand(m, n)
+    with profile(record_shapes=True) as profiler, record_function("ProfilerStep#0"):
+        torch.addmm(added, weight, x)
+    profiler.export_chrome_trace(str(tmp_path / "t.json"))
+    rows = list(opanatomy.analyze(tmp_path / "t.json").operators)
+    assert products(rows) == [("aten::addmm", "forward", 2 * nnz * n, CSR_BYTES + DENSE + 4 * m * n, 4 * m * n)]
+
+
 def test_a_number_and_an_empty_shape_have_no_strides_either() -> None:
     from opanatomy.trace.signatures import parse_signature
 

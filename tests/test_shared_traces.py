@@ -52,7 +52,10 @@ def test_every_trace_becomes_a_report(path: Path) -> None:
     assert json_report(read_anatomy(json_report(anatomy))) == json_report(anatomy)
 
 
-@EVERY
+MORE = sorted((FOLDER.parent / "more_traces").rglob("*.json.gz"))
+
+
+@pytest.mark.parametrize("path", [*TRACES, *MORE], ids=lambda path: f"{path.parent.name}-{path.name[:40]}")
 def test_next_to_nothing_is_unknown(path: Path) -> None:
     anatomy = anatomy_of(path)
     assert anatomy.ledger.unknown_ns <= 0.005 * inside(anatomy)

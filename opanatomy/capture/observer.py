@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from opanatomy.capture.second_count import SecondCount, flops_of, second_count_of
-from opanatomy.capture.unrecorded import arguments_text, has_sparse, is_incomplete
+from opanatomy.capture.unrecorded import arguments_text, is_incomplete
 from opanatomy.model import ObservedCall, ObservedCount, Phase
 
 _PHASES = tuple(Phase)
@@ -111,6 +111,7 @@ def _mode(observation: Observation, phase_of: Callable[[], Phase]) -> Any:
     from torch.utils._python_dispatch import TorchDispatchMode
 
     operators, incomplete = observation.operators, observation.incomplete
+    strided = torch.strided
     is_grad_enabled, current_node = torch.is_grad_enabled, torch._C._current_autograd_node
     places = {id(phase): place for place, phase in enumerate(_PHASES)}
     # Keeping dynamo from compiling the mode itself costs as much as the mode, and imports dynamo.
@@ -143,7 +144,8 @@ def _mode(observation: Observation, phase_of: Callable[[], Phase]) -> Any:
                 if result is not NotImplemented:
                     return result
             text = None
-            if operator.is_incomplete or has_sparse(args):
+            # A layout is looked up faster than a type.
+            if operator.is_incomplete or any(getattr(one, "layout", strided) is not strided for one in args):
                 text = arguments_text(function, args, kwargs)
             result = function(*args, **kwargs)
             kept = None if operator.second_count is None else operator.second_count.arguments(args, kwargs, result)

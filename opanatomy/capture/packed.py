@@ -13,13 +13,10 @@ _GEOMETRY = ("stride", "padding", "output_padding", "dilation", "groups", "trans
 
 def is_sparse(value: torch.Tensor) -> bool:
     """Whether a tensor is stored by its elements and their indices."""
-    return value.is_sparse or value.layout in _compressed_layouts()
-
-
-def _compressed_layouts() -> tuple[torch.layout, ...]:
     import torch
 
-    return (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
+    layouts = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
+    return value.layout in layouts
 
 
 def stored_parts(value: torch.Tensor) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]] | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from opanatomy.capture.packed import is_sparse, packed_weights, stored_parts
+from opanatomy.capture.packed import packed_weights, stored_parts
 
 if TYPE_CHECKING:
     import torch
@@ -23,13 +23,6 @@ def is_incomplete(function: Any) -> bool:
     """Whether Kineto drops an argument of an operator (an `OpOverload`) of each call."""
     types = (str(argument.type) for argument in function._schema.arguments)
     return any(one in _DROPPED or one.startswith(_PACKED) for one in types)
-
-
-def has_sparse(args: tuple[Any, ...]) -> bool:
-    """Whether an argument is a sparse tensor, of which Kineto records the shape alone."""
-    import torch
-
-    return any(isinstance(value, torch.Tensor) and is_sparse(value) for value in args)
 
 
 def arguments_text(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:

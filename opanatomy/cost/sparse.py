@@ -1,8 +1,8 @@
 """Sparse matrices by their stored elements: COO, CSR, CSC, BSR and BSC, and two of four.
 
 A product of a sparse (m, k) with a dense (k, n) is `2 * stored * n`: each stored element meets n others. How much is
-stored a capture observes; a trace has the dense shape alone, and the call then has no cost. A sparse tensor is read
-with its indices. torch.utils.flop_counter counts the dense shape here.
+stored a capture observes, or the trace shows below the call (`attribution.stored`); where only the dense shape is known
+there is no cost. A sparse tensor is read with its indices. torch.utils.flop_counter counts the dense shape here.
 """
 
 from __future__ import annotations
