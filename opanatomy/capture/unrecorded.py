@@ -25,6 +25,13 @@ def observed_calls() -> Iterator[list[ObservedCall]]:
     incomplete: dict[Any, bool] = {}
 
     class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves the base untyped
+        supports_higher_order_operators = True
+
+        @classmethod
+        def ignore_compile_internals(cls) -> bool:
+            """Compiled code stays compiled under it."""
+            return True
+
         def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             known = incomplete.get(function)
             if known is None:
@@ -40,7 +47,8 @@ def observed_calls() -> Iterator[list[ObservedCall]]:
 
 
 def _is_incomplete(function: Any) -> bool:
-    return any(str(argument.type) in _DROPPED for argument in function._schema.arguments)
+    schema = getattr(function, "_schema", None)  # a higher-order operator has none
+    return schema is not None and any(str(argument.type) in _DROPPED for argument in schema.arguments)
 
 
 def _arguments(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:

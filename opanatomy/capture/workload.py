@@ -13,7 +13,7 @@ from opanatomy.capture.building import build_module, build_on_meta, enable_check
 from opanatomy.capture.catalog import catalog_names
 from opanatomy.capture.configuration import Configuration, find_configuration, make_config
 from opanatomy.capture.quiet import one_line
-from opanatomy.capture.recorder import is_out_of_memory
+from opanatomy.capture.memory_failure import is_out_of_memory
 from opanatomy.capture.settings import apply_settings, check_fit
 from opanatomy.capture.tasks import check_task, choose_task
 from opanatomy.capture.user_function import call_function, is_function
