@@ -76,9 +76,7 @@ def profile(
     )  # fmt: skip
     _check_options(options)
     _check_no_profiler()
-    subject = Subject(
-        module=module, inputs=arguments, workload=_workload(module, arguments, options), borrowed=True
-    )
+    subject = Subject(module=module, inputs=arguments, workload=_workload(module, arguments, options), borrowed=True)
     with _folder(target) as folder:
         path = folder / (target.name if target else "step.trace.json.gz")
         record_step(subject, options, path)

@@ -141,7 +141,9 @@ class Instruments:
         for instrument in (each for each in Instrument if each in instruments):
             name, unknown = instrument.value
             if unknown:
-                self.warnings.append(f"{name} failed in this model, and the step ran without it: {unknown} ({failure.what})")
+                self.warnings.append(
+                    f"{name} failed in this model, and the step ran without it: {unknown} ({failure.what})"
+                )
 
     @contextmanager
     def _watching(self, active: set[Instrument]) -> Iterator[None]:

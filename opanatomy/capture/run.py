@@ -265,7 +265,8 @@ class Run:
             created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             environment=environment_of(self.options.device),
             workload=replace(
-                self.subject.workload, backward_from=self.stepper.backward_from,
+                self.subject.workload,
+                backward_from=self.stepper.backward_from,
                 compiled=self.compiled or self.subject.workload.compiled,
             ),
             memory=self.memory or Memory(),
