@@ -38,6 +38,10 @@ class StepOutOfMemory(OutOfMemory):
         self.environment = environment
 
 
+class _Traceback(Exception):  # noqa: N818  # no error but the text of one's traceback
+    """What is left of the traceback of a failure whose frames are freed."""
+
+
 _OUT_OF_MEMORY: Final = (
     "out of memory", "can't allocate memory", "bad_alloc", "not enough memory", "cannot allocate memory",
 )  # fmt: skip
@@ -109,8 +113,12 @@ def _first_line(error: BaseException) -> str:
 
 
 def _let_go(error: BaseException, stepper: Stepper) -> None:
-    """Free what the frames of the failure hold."""
+    """Free what the frames of the failure hold; its traceback stays as text."""
+    text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     traceback.clear_frames(error.__traceback__)
+    # A frame keeps its function, and that what it closes over: in `Module._call_impl` the arguments of the module.
+    error.__traceback__ = error.__context__ = None
+    error.__cause__ = _Traceback(f'\n"""\n{text}"""')
     stepper.free_gradients()
     gc.collect()
     if stepper.device.startswith("cuda"):

@@ -72,10 +72,11 @@ class SavedTensors:
 
 def saved_form(tensor: torch.Tensor) -> torch.Tensor:
     """What to save in place of `tensor`: it shares its memory. Itself, an output would hold the node that holds it, and
-    a step that breaks would never free them; what no node has made can be saved as it is."""
+    a step that breaks would never free them; a leaf that requires a gradient, which no node has made, is saved as is.
+    """
     import torch
 
-    if tensor.is_leaf:
+    if tensor.is_leaf and tensor.requires_grad:
         return tensor
     with torch._C.DisableTorchFunctionSubclass():
         return tensor.detach()

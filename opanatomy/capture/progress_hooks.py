@@ -66,7 +66,7 @@ def watched(module: torch.nn.Module, progress: Progress) -> Iterator[None]:
         for parameter in parameters:
             watch: Any = parameter.register_post_accumulate_grad_hook
             handles.append(watch(gradient_done))
-        with around_forward(module, None, forward_done):
+        with around_forward(module, None, forward_done, always=False):
             yield
     finally:
         for handle in handles:

@@ -46,7 +46,7 @@ def module_ranges(module: torch.nn.Module) -> Iterator[dict[str, str]]:
         if open_ranges and open_ranges[-1][0] == id(child):
             open_ranges.pop()[1].__exit__(None, None, None)
 
-    with around_forward(module, enter, leave):
+    with around_forward(module, enter, leave, always=True):
         try:
             yield {path: type(child).__name__ for path, child in marked.items()}
         finally:
@@ -56,9 +56,9 @@ def module_ranges(module: torch.nn.Module) -> Iterator[dict[str, str]]:
 
 @contextmanager
 def around_forward(
-    module: torch.nn.Module, before: Callable[..., None] | None, after: Callable[..., None]
+    module: torch.nn.Module, before: Callable[..., None] | None, after: Callable[..., None], *, always: bool
 ) -> Iterator[None]:
-    """Call `before` and `after` around the forward of submodules while inside.
+    """Call `before` and `after` around the forward of submodules while inside, `after` one that fails if `always`.
 
     Global hooks, not hooks of the modules: `nn.TransformerEncoderLayer` and others take another path through their
     code when a hook hangs on them, copies that a forward makes of its modules would have them too, and nothing must
@@ -73,10 +73,10 @@ def around_forward(
             inside = compiled_modules(module)
             outside = [child for child in module.modules() if id(child) not in inside]
             handles += [child.register_forward_pre_hook(before) for child in outside if before is not None]
-            handles += [child.register_forward_hook(after, always_call=True) for child in outside]
+            handles += [child.register_forward_hook(after, always_call=always) for child in outside]
         else:
             handles += [register_module_forward_pre_hook(before)] if before is not None else []
-            handles.append(register_module_forward_hook(after, always_call=True))
+            handles.append(register_module_forward_hook(after, always_call=always))
         yield
     finally:
         for handle in handles:
