@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import sys
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -88,8 +89,22 @@ def saved_tensors(known: Iterable[torch.Tensor]) -> Iterator[SavedTensors]:
     import torch
 
     saved = SavedTensors(storages(known))
-    with torch.autograd.graph.saved_tensors_hooks(saved.pack, lambda tensor: tensor):
+    with torch.autograd.graph.saved_tensors_hooks(uncompiled(saved.pack), uncompiled(_as_it_is)):
         yield saved
+
+
+def uncompiled(hook: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """The hook, kept from `torch.compile`, which would translate it where compiled code calls it."""
+    import torch
+
+    if "torch._dynamo" not in sys.modules:
+        return hook
+    kept: Callable[..., torch.Tensor] = torch.compiler.disable(hook)
+    return kept
+
+
+def _as_it_is(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
 
 
 def weight_casts(weights: StorageSet, found: StorageSet) -> Any:

@@ -35,7 +35,7 @@ from opanatomy.capture.memory_replay import (
     Setting,
     replay,
 )  # fmt: skip
-from opanatomy.capture.memory_saved import saved_form
+from opanatomy.capture.memory_saved import saved_form, uncompiled
 from opanatomy.capture.memory_storages import Storages, optimizer_tensors, storages_of, tensors_in, unpacked
 from opanatomy.capture.ranges import module_ranges
 from opanatomy.capture.stepper import Stepper, StepWatch
@@ -134,7 +134,7 @@ class MemoryWatch(StepWatch):
 def _hooks(pack: Any) -> Iterator[None]:
     import torch
 
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+    with torch.autograd.graph.saved_tensors_hooks(uncompiled(pack), uncompiled(lambda tensor: tensor)):
         yield
 
 
