@@ -23,6 +23,7 @@ import opanatomy
 from opanatomy.capture.memory_saved import ForwardSaves, storages
 from opanatomy.capture.recorder import Options, Silence, Subject, record_step
 from opanatomy.capture.roots import backward_roots, materialized
+from opanatomy.capture.workload import Request, prepare
 from opanatomy.errors import CaptureError
 from opanatomy.model import Anatomy, Phase, Workload
 
@@ -498,6 +499,22 @@ def test_only_an_optimizer_changes_weights() -> None:
     opanatomy.profile(model, X, optimizer="sgd")
     changed = {name for name, value in model.state_dict().items() if not torch.equal(value, before[name])}
     assert changed == {"0.weight", "0.bias", "1.weight", "1.bias"}
+
+
+def partly_still() -> tuple[nn.Module, torch.Tensor]:
+    """A model whose normalization is frozen."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+    model[1].eval()
+    return model, X
+
+
+def test_the_model_of_a_function_keeps_its_modes() -> None:
+    prepared = prepare(Request(model="tests.test_instruments:partly_still"))
+    assert [module.training for module in prepared.module.modules()] == [True, True, False]
+    assert prepared.changes == ("1 of 3 modules are in evaluation mode, as the function left them",)
+    still = prepare(Request(model="tests.test_instruments:partly_still", inference=True))
+    assert not any(module.training for module in still.module.modules())
+    assert still.changes == ()
 
 
 def test_the_callers_graph_ends_at_the_inputs() -> None:
