@@ -338,7 +338,9 @@ def test_a_compiled_model_stays_compiled(kind: str, tmp_path: Path) -> None:
     model, path, progress = made(kind), tmp_path / "t.json.gz", Compilations()
     model(X).sum().backward()
     before = graphs()
-    record_step(Subject(module=model, inputs=(X,), workload=Workload(), borrowed=True), Options(), path, progress)
+    deep = kind in ("submodule", "function")  # with torch's counter and the memory step, which watch too
+    options = Options(check=deep, memory=deep)
+    record_step(Subject(module=model, inputs=(X,), workload=Workload(), borrowed=True), options, path, progress)
     assert before > 0
     assert progress.at["timed step 1 of 5"] == progress.at["writing the trace"]
     events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
@@ -354,6 +356,18 @@ def test_a_compiled_model_stays_compiled(kind: str, tmp_path: Path) -> None:
     after = graphs()
     model(X).sum().backward()
     assert graphs() == after == before  # not even once more: what the caller had compiled is what runs
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_where_torch_cannot_keep_compiled_code_under_a_mode_nothing_watches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("opanatomy.capture.run.mode_keeps_compiled", lambda: False)
+    torch._dynamo.reset()
+    anatomy = opanatomy.profile(made("submodule"), X)
+    assert [text for text in anatomy.warnings if "would run uncompiled" in text] == list(anatomy.warnings)
+    assert activations(anatomy) is None
+    plain = opanatomy.profile(Model(custom), X)
+    assert activations(plain) is not None
+    assert plain.warnings == ()
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -38,7 +38,7 @@ class StepOutOfMemory(OutOfMemory):
         self.environment = environment
 
 
-class _Traceback(Exception):  # noqa: N818  # no error but the text of one's traceback
+class _Traceback(Exception):  # no error but the text of one's traceback
     """What is left of the traceback of a failure whose frames are freed."""
 
 
