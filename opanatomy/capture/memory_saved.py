@@ -99,7 +99,8 @@ def uncompiled(hook: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]
 
     if "torch._dynamo" not in sys.modules:
         return hook
-    kept: Callable[..., torch.Tensor] = torch.compiler.disable(hook)
+    compiler: Any = torch.compiler  # its functions have no types
+    kept: Callable[..., torch.Tensor] = compiler.disable(hook)
     return kept
 
 

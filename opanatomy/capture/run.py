@@ -84,6 +84,7 @@ class Run:
     def record(self, trace: Path) -> None:
         """Run all steps and write the trace."""
         warm = self._warm_up()
+        self.meter.own_bytes = self.kept.host_bytes
         unprofiled = self._timed(warm)
         if self.options.check:
             self.progress.stage("counting step", steps_after=self.options.steps, expected_ns=max(unprofiled))
@@ -122,7 +123,6 @@ class Run:
         last = self.instruments.run(self._clocked)
         if self.options.optimizer is not None or not self.subject.borrowed:
             self.kept.let_go_of_weights()
-        self.meter.own_bytes = self.kept.host_bytes
         return last
 
     def _clocked(self, watch: StepWatch | None = None) -> int:
