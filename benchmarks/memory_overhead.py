@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 os.environ.setdefault("KINETO_LOG_LEVEL", "6")
 
-from opanatomy.capture.memory import ForwardSaves
 from opanatomy.capture.memory_points import CheckPoints
 from opanatomy.capture.memory_record import record_of
+from opanatomy.capture.memory_saved import ForwardSaves
 from opanatomy.capture.memory_step import observe_step
 from opanatomy.capture.memory_storages import tensors_in
 from opanatomy.capture.quiet import quiet_libraries

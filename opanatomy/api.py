@@ -59,10 +59,13 @@ def profile(
     """The anatomy of one forward and backward pass of `module` on `inputs` (a tensor, a tuple or a dictionary).
 
     The module runs where its parameters are, in the mode it is in. Its output's `loss` starts the backward; without
-    one, every output that requires a gradient does, with a gradient of ones. `amp` is `bf16` or `fp16`; `trace` keeps
-    the Chrome trace, in place of a file of that name. `memory` follows the memory of one more step, block by block;
-    every run is counted a second time (`Anatomy.checks`), and with `check` a count that does not agree raises
-    `GateError`. Gradients of the module are overwritten.
+    one, the only single number that requires a gradient; without that, every output that does, with a gradient of
+    ones (`workload.backward_from` says which). `amp` is `bf16` or `fp16`; `trace` keeps the Chrome trace, in place of
+    a file of that name. `memory` follows the memory of one more step, block by block. Every run is counted a second
+    time (`Anatomy.checks`); with `check` a count that does not agree raises `GateError`.
+
+    The module is left as it was: modes, buffers, gradients, flags, and with them the inputs, their gradients and the
+    random states. Its weights change only with `optimizer`, which updates them in every step that is run.
     Raises `UsageError`, `ModelError`, `CaptureError`, `OutOfMemory` and `OutputError`, each an `OpanatomyError`.
     """
     from opanatomy.capture.recorder import Options, Subject, record_step
@@ -78,7 +81,7 @@ def profile(
     )  # fmt: skip
     _check_options(options)
     _check_no_profiler()
-    subject = Subject(module=module, inputs=arguments, workload=_workload(module, arguments, options))
+    subject = Subject(module=module, inputs=arguments, workload=_workload(module, arguments, options), borrowed=True)
     with _folder(target) as folder:
         path = folder / (target.name if target else "step.trace.json.gz")
         record_step(subject, options, path)
@@ -108,8 +111,9 @@ def _workload(module: torch.nn.Module, inputs: Inputs, options: Options) -> Work
     parameters = list(module.parameters())
     first = _first_tensor(module, inputs)
     batch, length = sizes(inputs)
+    name = type(getattr(module, "_orig_mod", module)).__name__  # of a compiled module the one that was compiled
     return Workload(
-        model=type(module).__name__, architecture=type(module).__name__, model_source="object",
+        model=name, architecture=name, model_source="object",
         parameters=sum(parameter.numel() for parameter in parameters),
         trainable_parameters=sum(parameter.numel() for parameter in parameters if parameter.requires_grad),
         batch=batch, sequence_length=length, inputs=input_texts(inputs),

@@ -251,6 +251,8 @@ class Workload:
     steps: int | None = None
     warmup: int | None = None
     seed: int | None = None
+    #: What backward started from: an expression of the model's output, and why that one.
+    backward_from: str | None = None
     changes: tuple[str, ...] = ()
 
 

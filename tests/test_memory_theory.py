@@ -92,6 +92,11 @@ RUNS = [
     (LLAMA, {"attention": "sdpa"}),
     (LLAMA, {"attention": "sdpa", "dtype": "bfloat16"}),
     (LLAMA, {"attention": "sdpa", "wider": True, "batch": 3}),
+    *((name, {"attention": "sdpa", "dtype": "float64", **more}) for name in (BERT, GPT2) for more in (
+        {}, {"dropless": True}, {"wider": True, "seq": 64},
+    )),
+    *((name, {"attention": "eager", "dtype": "float64"}) for name in (BERT, GPT2)),
+    (LLAMA, {"attention": "sdpa", "dtype": "float64"}),
 ]  # fmt: skip
 NO_DROPOUT = {
     BERT: {"attention_probs_dropout_prob": 0, "hidden_dropout_prob": 0},

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from opanatomy.capture.hub import hub_answers
+from opanatomy.capture.memory_failure import is_out_of_memory
 from opanatomy.capture.quiet import one_line, quiet_libraries
-from opanatomy.capture.recorder import is_out_of_memory
 from opanatomy.errors import ModelError, OutOfMemory, UsageError
 
 if TYPE_CHECKING:

@@ -6,17 +6,16 @@ import ctypes
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from opanatomy.capture.memory_points import AFTER_BACKWARD, AFTER_FORWARD, AFTER_OPTIMIZER, CheckPoints
 from opanatomy.capture.memory_storages import optimizer_tensors, unpacked
-from opanatomy.capture.stepper import StepWatch
 from opanatomy.model import Memory, MemoryComponent
 
 if TYPE_CHECKING:
     import torch
+
+    from opanatomy.capture.memory_saved import ForwardSaves
 
 if sys.platform != "win32":
     import resource
@@ -27,75 +26,11 @@ RESERVE_BYTES = 256 << 20
 
 def storage_bytes(tensors: Iterable[torch.Tensor]) -> int:
     """Bytes of the distinct storages under `tensors` (tied weights once, wrapper subclasses unpacked)."""
-    seen: dict[tuple[str, int], int] = {}
+    held = {}
     for tensor in unpacked(tensors):
         storage = tensor.untyped_storage()
-        if storage.nbytes():
-            seen[(str(tensor.device), storage.data_ptr())] = storage.nbytes()
-    return sum(seen.values())
-
-
-@dataclass(slots=True)
-class SavedTensors:
-    """Distinct storages that autograd saved for backward, less those in `known` (parameters, buffers, inputs)."""
-
-    known: set[tuple[str, int]]
-    found: dict[tuple[str, int], int] = field(default_factory=dict)
-
-    def pack(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Count `tensor`, and save what shares its memory: itself, an output would hold the node that holds it."""
-        for part in unpacked((tensor,)):
-            storage = part.untyped_storage()
-            key = (str(part.device), storage.data_ptr())
-            if storage.nbytes() and key not in self.known:
-                self.found[key] = storage.nbytes()
-        return tensor.detach()
-
-    @property
-    def bytes(self) -> int:
-        """Bytes saved so far."""
-        return sum(self.found.values())
-
-
-@contextmanager
-def saved_tensors(known: Iterable[torch.Tensor]) -> Iterator[SavedTensors]:
-    """Count what autograd saves while inside."""
-    import torch
-
-    keys = {(str(part.device), part.untyped_storage().data_ptr()) for part in unpacked(known)}
-    saved = SavedTensors(keys)
-    with torch.autograd.graph.saved_tensors_hooks(saved.pack, lambda tensor: tensor):
-        yield saved
-
-
-@dataclass(slots=True)
-class ForwardSaves(StepWatch):
-    """Counts what forward saves, and takes check points; a recomputation in backward is not counted again."""
-
-    known: list[torch.Tensor]
-    check_points: CheckPoints
-    bytes: int | None = None
-
-    @contextmanager
-    def forward(self) -> Iterator[None]:
-        """Count while inside."""
-        with saved_tensors(self.known) as saved:
-            try:
-                yield
-            finally:
-                self.bytes = saved.bytes
-
-    def after_forward(self, roots: tuple[torch.Tensor, ...]) -> None:
-        """Take the check point."""
-        self.check_points.take(AFTER_FORWARD)
-
-    def after_backward(self) -> None:
-        """Take the check point."""
-        self.check_points.take(AFTER_BACKWARD)
-
-    def after_optimizer(self) -> None:
-        """Take the check point."""
-        self.check_points.take(AFTER_OPTIMIZER)
+        held[storage._cdata] = (storage, storage.nbytes())
+    return sum(size for _, size in held.values())
 
 
 class PeakMeter:
@@ -104,6 +39,8 @@ class PeakMeter:
     def __init__(self, device: str) -> None:
         self.device = device
         self.on_cuda = device.startswith("cuda")
+        #: Bytes of the process that are none of the step's: copies that the recording keeps.
+        self.own_bytes = 0
 
     @property
     def measured_by(self) -> str:
@@ -126,7 +63,8 @@ class PeakMeter:
             import torch
 
             return torch.cuda.max_memory_allocated(self.device)
-        return _status_bytes("VmHWM") or _highest_resident_bytes()
+        peak = _status_bytes("VmHWM") or _highest_resident_bytes()
+        return None if peak is None else max(peak - self.own_bytes, 0)
 
 
 def _highest_resident_bytes() -> int | None:
@@ -230,7 +168,7 @@ def held_bytes() -> int | None:
 def memory_of(
     module: torch.nn.Module,
     optimizer: torch.optim.Optimizer | None,
-    activations_bytes: int | None,
+    watch: ForwardSaves | None,
     peak_bytes: int | None,
     measured_by: str,
 ) -> Memory:
@@ -258,8 +196,10 @@ def memory_of(
         )
     if optimizer is not None:
         components.append(_optimizer_component(optimizer, parameters))
-    if activations_bytes is not None:
-        components.append(MemoryComponent(component="forward_activations", measured_bytes=activations_bytes))
+    if watch is not None and watch.bytes is not None:
+        components.append(MemoryComponent(component="forward_activations", measured_bytes=watch.bytes))
+        if watch.cast_bytes:
+            components.append(MemoryComponent(component="autocast_weight_casts", measured_bytes=watch.cast_bytes))
     return Memory(peak_bytes=peak_bytes, peak_at=None, measured_by=measured_by, components=tuple(components))
 
 

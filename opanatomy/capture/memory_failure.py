@@ -8,9 +8,10 @@ import traceback
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from opanatomy.capture.memory import ForwardSaves, could_have, give_back, memory_of
+from opanatomy.capture.memory import could_have, give_back, memory_of
 from opanatomy.capture.memory_points import CheckPoints
 from opanatomy.capture.memory_record import measured_memory
+from opanatomy.capture.memory_saved import ForwardSaves
 from opanatomy.capture.memory_step import PROFILER_BYTES, Observed, observe_step
 from opanatomy.capture.memory_storages import tensors_in
 from opanatomy.capture.stepper import Stepper
@@ -35,6 +36,21 @@ class StepOutOfMemory(OutOfMemory):
         self.memory = memory
         self.workload = workload
         self.environment = environment
+
+
+class _Traceback(Exception):  # no error but the text of one's traceback
+    """What is left of the traceback of a failure whose frames are freed."""
+
+
+_OUT_OF_MEMORY: Final = (
+    "out of memory", "can't allocate memory", "bad_alloc", "not enough memory", "cannot allocate memory",
+)  # fmt: skip
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether `error` says that memory ran out, on the host or on a device."""
+    text = str(error).lower()
+    return isinstance(error, MemoryError) or any(words in text for words in _OUT_OF_MEMORY)
 
 
 def requested_bytes(message: str) -> int | None:
@@ -77,12 +93,12 @@ def _without_profiler(stepper: Stepper, module: torch.nn.Module, check_points: C
     try:
         stepper.run()
     except Exception as error:
-        found = memory_of(module, stepper.optimizer, watch.bytes, None, _WITHOUT_PROFILER)
+        found = memory_of(module, stepper.optimizer, watch, None, _WITHOUT_PROFILER)
         _let_go(error, stepper)
         return found
     finally:
         stepper.watch = before
-    return memory_of(module, stepper.optimizer, watch.bytes, None, _WITHOUT_PROFILER)
+    return memory_of(module, stepper.optimizer, watch, None, _WITHOUT_PROFILER)
 
 
 def _failure_of(observed: Observed, error: Exception, memory: Memory) -> MemoryFailure:
@@ -97,8 +113,12 @@ def _first_line(error: BaseException) -> str:
 
 
 def _let_go(error: BaseException, stepper: Stepper) -> None:
-    """Free what the frames of the failure hold."""
+    """Free what the frames of the failure hold; its traceback stays as text."""
+    text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     traceback.clear_frames(error.__traceback__)
+    # A frame keeps its function, and that what it closes over: in `Module._call_impl` the arguments of the module.
+    error.__traceback__ = error.__context__ = None
+    error.__cause__ = _Traceback(f'\n"""\n{text}"""')
     stepper.free_gradients()
     gc.collect()
     if stepper.device.startswith("cuda"):

@@ -35,6 +35,7 @@ from opanatomy.capture.memory_replay import (
     Setting,
     replay,
 )  # fmt: skip
+from opanatomy.capture.memory_saved import saved_form, uncompiled
 from opanatomy.capture.memory_storages import Storages, optimizer_tensors, storages_of, tensors_in, unpacked
 from opanatomy.capture.ranges import module_ranges
 from opanatomy.capture.stepper import Stepper, StepWatch
@@ -87,8 +88,7 @@ class MemoryWatch(StepWatch):
                         dtype=str(part.dtype).removeprefix("torch."),
                     )
                 )
-        # Itself, an output would hold the node that holds it: a step that breaks would never free them.
-        return tensor.detach()
+        return saved_form(tensor)
 
     def _mark(self, noted: Noted) -> None:
         from torch._C._profiler import _RecordFunctionFast
@@ -134,17 +134,18 @@ class MemoryWatch(StepWatch):
 def _hooks(pack: Any) -> Iterator[None]:
     import torch
 
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+    with torch.autograd.graph.saved_tensors_hooks(uncompiled(pack), uncompiled(lambda tensor: tensor)):
         yield
 
 
 def observe_step(
     stepper: Stepper, module: torch.nn.Module, check_points: CheckPoints, *, compiled: bool = False,
-    checkpointing: bool = False,
+    checkpointing: bool = False, hooked: bool = True,
 ) -> Observed:  # fmt: skip
     """Run one more step under the memory profiler. An error of the step is not raised: it is in the record.
 
-    Compiled code runs without hooks: a hook would make it compile again.
+    Compiled code runs without hooks, a model that cannot have them with `hooked` false: what lives through forward is
+    an activation there.
     """
     import torch
     from torch.profiler import ProfilerActivity, profile
@@ -153,7 +154,7 @@ def observe_step(
     if check_points.on_cuda:
         torch.cuda.reset_peak_memory_stats(stepper.device)
     known, base = _before(stepper, module)
-    watch = MemoryWatch(stepper, check_points, hooked=not compiled)
+    watch = MemoryWatch(stepper, check_points, hooked=hooked and not compiled)
     ranges: AbstractContextManager[Any] = nullcontext() if compiled else module_ranges(module)
     # Shapes carry the storages of the arguments, which tell casts of weights from other casts.
     profiler = profile(activities=[ProfilerActivity.CPU], record_shapes=True, profile_memory=True)

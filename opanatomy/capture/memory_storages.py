@@ -35,7 +35,9 @@ def unpacked(tensors: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
     for tensor in tensors:
         if hasattr(tensor, "__tensor_flatten__"):
             names, _ = tensor.__tensor_flatten__()
-            yield from unpacked(getattr(tensor, name) for name in names)
+            parts = (getattr(tensor, name) for name in names)
+            # A name may be of something else: a DTensor has its mesh beside its local tensor.
+            yield from unpacked(part for part in parts if isinstance(part, torch.Tensor))
         elif tensor.layout is torch.strided:
             yield tensor
         elif tensor.layout is torch.sparse_coo:

@@ -10,8 +10,9 @@ from typing import Any
 
 from opanatomy.capture.environment import choose_device, processor_name
 from opanatomy.capture.memory import available_bytes, limited_to_available
+from opanatomy.capture.memory_failure import is_out_of_memory
 from opanatomy.capture.memory_points import CheckPoints
-from opanatomy.capture.recorder import Options, Progress, Subject, is_out_of_memory, record_step
+from opanatomy.capture.recorder import Options, Progress, Subject, record_step
 from opanatomy.capture.user_function import is_function
 from opanatomy.capture.workload import DTYPES, Prepared, Request, describe, prepare
 from opanatomy.errors import OpanatomyError, OutOfMemory

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from opanatomy.capture.ranges import phase_range
+from opanatomy.capture.roots import Roots, backward_roots, leaves_below, materialized
 from opanatomy.errors import CaptureError, UsageError
 from opanatomy.model import Phase
 
@@ -95,6 +96,12 @@ class Stepper:
     scaler: Any = None
     phase: Phase = Phase.OTHER
     watch: StepWatch = field(default_factory=StepWatch)
+    #: What the last backward started from.
+    backward_from: str | None = None
+    #: Leaves beside the parameters whose gradients belong to one step, such as inputs.
+    other_leaves: tuple[torch.Tensor, ...] = ()
+    #: Leaves that no module and no input holds, with the gradients that they had; `None` before the first backward.
+    strangers: list[tuple[torch.Tensor, torch.Tensor | None]] | None = None
 
     def __post_init__(self) -> None:
         import torch
@@ -114,15 +121,31 @@ class Stepper:
             self.synchronize()
         self.phase = Phase.OTHER
 
-    def free_gradients(self) -> None:
-        """Let go of the gradients of the step before."""
-        for leaf in (*self.parameters, *self._input_leaves()):
+    def start_again(self, *, fresh: bool) -> None:
+        """Forget a step that broke; the optimizer's state too where it was `fresh` before that."""
+        self.phase = Phase.OTHER
+        self.free_gradients()
+        if fresh and self.optimizer is not None:
+            self.optimizer.state.clear()
+        self.__post_init__()
+
+    def give_back_strangers(self) -> None:
+        """Give the leaves that no module holds the gradients that they had."""
+        for leaf, gradient in self.strangers or ():
+            leaf.grad = gradient
+
+    def _look_for_strangers(self, roots: Roots) -> None:
+        known = {id(leaf) for leaf in (*self.parameters, *self.other_leaves)}
+        found = [leaf for leaf in leaves_below(roots.tensors) if id(leaf) not in known]
+        self.strangers = [(leaf, leaf.grad) for leaf in found]
+        self.other_leaves = (*self.other_leaves, *found)
+        for leaf in found:
             leaf.grad = None
 
-    def _input_leaves(self) -> list[torch.Tensor]:
-        """The inputs that collect gradients: a step that adds to those of the one before is another step."""
-        values = self.inputs.values() if isinstance(self.inputs, dict) else self.inputs
-        return [tensor for tensor in _tensors(tuple(values)) if tensor.is_leaf and tensor.requires_grad]
+    def free_gradients(self) -> None:
+        """Let go of the gradients of the step before."""
+        for leaf in (*self.parameters, *self.other_leaves):
+            leaf.grad = None
 
     def _forward_backward(self) -> None:
         import torch
@@ -131,16 +154,20 @@ class Stepper:
         with phase_range(Phase.FORWARD), torch.set_grad_enabled(not self.inference):
             with self.watch.forward(), self._autocast():
                 output = self._call()
-            loss, gradients = _backward_roots(output) if not self.inference else ((), ())
+            roots = backward_roots(output) if not self.inference else Roots()
         del output
-        self.watch.after_forward(loss)
+        self.watch.after_forward(roots.tensors)
         if self.inference:
             return
+        self.backward_from = roots.text
+        if self.strangers is None:
+            self._look_for_strangers(roots)
+        loss = roots.tensors
         self.phase = Phase.BACKWARD
         with phase_range(Phase.BACKWARD):
             if self.scaler is not None:
                 loss = tuple(self.scaler.scale(root) for root in loss)
-            torch.autograd.backward(loss, gradients)
+            torch.autograd.backward(loss, roots.gradients)
         self.watch.after_backward()
 
     def _update(self) -> None:
@@ -155,8 +182,8 @@ class Stepper:
 
     def _call(self) -> Any:
         if isinstance(self.inputs, dict):
-            return self.module(**self.inputs)
-        return self.module(*self.inputs)
+            return materialized(self.module(**self.inputs))
+        return materialized(self.module(*self.inputs))
 
     def _autocast(self) -> AbstractContextManager[Any]:
         import torch
@@ -171,40 +198,3 @@ class Stepper:
 
         if self.device.startswith("cuda"):
             torch.cuda.synchronize(self.device)
-
-
-def _backward_roots(output: Any) -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor | None, ...]]:
-    """What backward starts from: the loss where the model gives one, else every output with a gradient of ones."""
-    import torch
-
-    loss = output.get("loss") if hasattr(output, "get") else getattr(output, "loss", None)
-    if isinstance(loss, torch.Tensor):
-        if not loss.requires_grad:
-            raise CaptureError(
-                "cannot run backward: the model's loss does not require a gradient"
-                " - do not detach it, use --inference, or unfreeze a parameter"
-            )
-        return (loss,), (_start(loss),)
-    roots = tuple(tensor for tensor in _tensors(output) if tensor.requires_grad)
-    if not roots:
-        raise CaptureError(
-            "cannot run backward: the model's output has neither a loss nor a tensor that requires a gradient"
-            " - use --inference, or unfreeze a parameter"
-        )
-    return roots, tuple(map(_start, roots))
-
-
-def _start(root: torch.Tensor) -> torch.Tensor | None:
-    """The gradient that backward starts with: ones, which torch takes by itself for a single number."""
-    import torch
-
-    return torch.ones_like(root) if root.numel() != 1 else None
-
-
-def _tensors(value: Any) -> list[torch.Tensor]:
-    import torch
-
-    if isinstance(value, torch.Tensor):
-        return [value]
-    items = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
-    return [tensor for item in items for tensor in _tensors(item)]

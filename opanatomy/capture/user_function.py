@@ -10,8 +10,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from opanatomy.capture.memory_failure import is_out_of_memory
 from opanatomy.capture.quiet import one_line
-from opanatomy.capture.recorder import is_out_of_memory
 from opanatomy.errors import ModelError
 
 if TYPE_CHECKING:

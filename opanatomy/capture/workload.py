@@ -12,8 +12,8 @@ from opanatomy.capture.batches import Shape, choose_shape, make_batch, move, siz
 from opanatomy.capture.building import build_module, build_on_meta, enable_checkpointing
 from opanatomy.capture.catalog import catalog_names
 from opanatomy.capture.configuration import Configuration, find_configuration, make_config
+from opanatomy.capture.memory_failure import is_out_of_memory
 from opanatomy.capture.quiet import one_line
-from opanatomy.capture.recorder import is_out_of_memory
 from opanatomy.capture.settings import apply_settings, check_fit
 from opanatomy.capture.tasks import check_task, choose_task
 from opanatomy.capture.user_function import call_function, is_function
@@ -274,7 +274,7 @@ def _seed(seed: int) -> None:
 
 
 def _prepare_function(request: Request) -> Prepared:
-    """The module and inputs of a function, left as they are but for the device and a data type asked for."""
+    """The module and inputs of a function, left as they are but for the device, a data type and inference asked for."""
     import torch
 
     made_by_function = {
@@ -288,7 +288,8 @@ def _prepare_function(request: Request) -> Prepared:
     module, inputs = call_function(request.model)
     dtype = None if request.dtype == "float32" else getattr(torch, DTYPES[request.dtype])
     module = module.to(request.device) if dtype is None else module.to(request.device, dtype)
-    module.train(not request.inference)
+    if request.inference:
+        module.eval()
     if request.checkpointing is not None:
         enable_checkpointing(module, request.checkpointing)
     inputs = move(inputs, request.device, dtype)
@@ -304,6 +305,13 @@ def _prepare_function(request: Request) -> Prepared:
         batch=batch,
         sequence_length=length,
         samples=batch,
-        changes=(),
+        changes=() if request.inference else _modes(module),
         attention=_attention(module),
     )
+
+
+def _modes(module: torch.nn.Module) -> tuple[str, ...]:
+    """That modules of a function's model do not train, which is left as it is: a frozen normalization, all of it."""
+    modules = list(module.modules())
+    still = sum(not one.training for one in modules)
+    return (f"{still} of {len(modules)} modules are in evaluation mode, as the function left them",) if still else ()

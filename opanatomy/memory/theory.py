@@ -16,7 +16,8 @@ from opanatomy.model import ITEM_SIZE, Memory, MemoryComponent, MemorySaving, Me
 
 _ACTIVATIONS: Final = "forward_activations"
 _CAST_BYTES: Final = 2
-_STATISTIC_BYTES: Final = 4
+#: An element of float32: what halves are computed in, and statistics kept in; of float64 they stay float64.
+_FULL_BYTES: Final = 4
 _ID_BYTES: Final = 8
 #: Copies of the feed-forward's inner activations that each activation function leaves: its input, what its pieces
 #: save (the tanh form is written out in Python), its output.
@@ -38,7 +39,8 @@ class _Sizes:
     autocast: bool
     on_cpu: bool
     matrix: bool
-    #: Whether attention is torch's fused operator written out (on the CPU with dropout), which computes in float32.
+    #: Whether attention is torch's fused operator written out (on the CPU with dropout, on CUDA in float64), which
+    #: computes in float32 at least.
     written_out: bool
 
     def mask(self, element: int) -> int:
@@ -103,7 +105,8 @@ def activation_terms(shape: ModelShape | None, workload: Workload) -> tuple[Memo
         return ()
     on_cpu = shape.mask_bytes is None
     fused = workload.attention == "sdpa"
-    written_out = fused and on_cpu and shape.attention_dropout > 0
+    # No fused kernel of CUDA takes float64.
+    written_out = fused and (shape.attention_dropout > 0 if on_cpu else e > _FULL_BYTES and not workload.amp)
     if workload.attention not in ("eager", "sdpa") or (shape.kind == "llama" and (not fused or workload.amp)):
         return ()
     autocast = workload.amp is not None
@@ -122,11 +125,12 @@ def _attention(z: _Sizes) -> list[MemoryTerm]:
     """What attention keeps between the projections and its output: the matrix, or one number a row of it."""
     shape, s, b = z.shape, z.s, z.b
     if not z.matrix:
-        size = shape.layers * shape.heads * s * b * _STATISTIC_BYTES
-        return [_term("logsumexp of attention", "L*a*s*b*4", size)]
+        wide = max(_FULL_BYTES, z.c)
+        size = shape.layers * shape.heads * s * b * wide
+        return [_term("logsumexp of attention", f"L*a*s*b*{wide}", size)]
     # Torch's fused attention computes halves in float32 where it is written out. Autocast's softmax does so on CUDA,
     # and everywhere in GPT-2, whose causal mask is float32.
-    e = 4 if z.written_out else z.c
+    e = max(_FULL_BYTES, z.c) if z.written_out else z.c
     softmax = 4 if z.autocast and (not z.on_cpu or shape.kind == "gpt2") else e
     if not shape.attention_dropout:
         size = shape.layers * shape.heads * s * s * b * softmax
@@ -139,7 +143,7 @@ def _attention(z: _Sizes) -> list[MemoryTerm]:
 
 def _projections(z: _Sizes) -> int:
     """Bytes an element of the query, key and value that attention saves."""
-    return 4 if z.written_out else z.c
+    return max(_FULL_BYTES, z.c) if z.written_out else z.c
 
 
 def _bert(z: _Sizes) -> tuple[MemoryTerm, ...]:
@@ -213,8 +217,8 @@ def _llama(z: _Sizes) -> tuple[MemoryTerm, ...]:
 
 
 def _statistic(z: _Sizes) -> int:
-    """Bytes of a mean or a reciprocal deviation: on the CPU of the normalization's type, on CUDA always float32."""
-    return z.e if z.on_cpu and not z.autocast else _STATISTIC_BYTES
+    """Bytes of a mean or a reciprocal deviation: on the CPU of the normalization's type, on CUDA float32 at least."""
+    return z.e if z.on_cpu and not z.autocast else max(_FULL_BYTES, z.e)
 
 
 _FORMULAS: Final[dict[str, Callable[[_Sizes], tuple[MemoryTerm, ...]]]] = {

@@ -91,6 +91,7 @@ def _what_ran(anatomy: Anatomy) -> list[Fact]:
     return [
         ("model", _list((workload.architecture, _parameters(anatomy)))),
         ("workload", _list((workload.task, _batch(anatomy), *options))),
+        ("backward", f"from {workload.backward_from}" if workload.backward_from else ""),
         ("changed", _list(workload.changes)),
         ("device", _device(anatomy)),
         ("software", _list(f"{name} {version}" for name, version in libraries if version)),
