@@ -10,10 +10,11 @@ import numpy as np
 from opanatomy.attribution import Candidates, own
 from opanatomy.attribution.apart import Kernels, derived, hooked
 from opanatomy.attribution.attribute import HostTable
-from opanatomy.attribution.ownership import CLASSES
+from opanatomy.attribution.nesting import nearest_above
+from opanatomy.attribution.ownership import CLASSES, redispatched
 from opanatomy.attribution.passing import Dispatched, intercepted, transformed, unrun
 from opanatomy.classification.internals import called_by_kernels_of, kernel_begins_with
-from opanatomy.model import Classification, Phase, Signature
+from opanatomy.model import Classification, Phase, Signature, Tensor
 from opanatomy.tables import Bool, Int64
 from opanatomy.trace import Trace
 
@@ -83,3 +84,39 @@ def _whole(signature: Signature | None) -> bool:
     """Whether the first tensor has dimensions."""
     tensors = signature.tensors() if signature else ()
     return not tensors or bool(tensors[0].shape)
+
+
+def own_signatures(trace: Trace, host: HostTable) -> Int64:
+    """For each host row the place of its signature in `trace.signatures`, which grows by those that are new.
+
+    A function transform calls the next interpreter with the arguments of all of them on one stack, and the profiler
+    records the whole stack: the last ones are those of the call.
+    """
+    again = redispatched(host.name, host.parent)
+    again = again[host.signature[again] >= 0]
+    found = host.signature.copy()
+    first = np.ones(len(found), dtype=bool)
+    first[again] = False
+    pairs = np.stack((host.signature[nearest_above(first, host.parent)[again]], host.signature[again]))
+    distinct, place = np.unique(pairs, axis=1, return_inverse=True)
+    told = [_unstacked(trace, outer, inner) for outer, inner in distinct.T.tolist()]
+    found[again] = np.array(told, dtype=np.int64)[place.reshape(-1)] if told else found[again]
+    return found
+
+
+def _unstacked(trace: Trace, outer: int, inner: int) -> int:
+    """The signature that the arguments of `inner` end with, where they begin with all those of `outer`."""
+    below, above = trace.signatures[inner], trace.signatures[outer] if outer >= 0 else None
+    count = len(above.arguments) if above else 0
+    if below is None or above is None or not count or len(below.arguments) <= count:
+        return inner
+    own_arguments = below.arguments[-count:]
+    stacked = len(below.arguments) % count == 0 and below.arguments[:count] == above.arguments
+    alike = all(
+        isinstance(mine, Tensor) == isinstance(theirs, Tensor)
+        for mine, theirs in zip(own_arguments, above.arguments, strict=True)
+    )
+    if not (stacked and alike and any(isinstance(one, Tensor) for one in own_arguments)):
+        return inner
+    trace.signatures.append(Signature(own_arguments))
+    return len(trace.signatures) - 1

@@ -73,10 +73,18 @@ def unrun(rows: Dispatched, recomputed: Bool) -> Bool:
         return candidates
     deeper = above_any(~named(rows, _SAVES), rows.parent)
     forward = ~recomputed & (rows.kind >= 0)
-    exact = rows.name * (int(rows.signature.max(initial=-1)) + 2) + rows.signature + 1
-    told = [_always(key, deeper, forward, candidates) for key in (exact, rows.name)]
-    always = np.where(told[0] >= 0, told[0], told[1]) > 0
+    alike = 2 * rows.name + _called_again(rows)
+    exact = alike * (int(rows.signature.max(initial=-1)) + 2) + rows.signature + 1
+    same, named_alike = (_always(key, deeper, forward, candidates) for key in (exact, alike))
+    always = np.where((same < 0) & (rows.kind == _CONTRACTION), named_alike, same) > 0
     found: Bool = candidates & ~deeper & always
+    return found
+
+
+def _called_again(rows: Dispatched) -> Bool:
+    """Calls of an operator from within itself: under autocast with cast arguments, by a dispatch mode once more."""
+    found: Bool = (rows.parent >= 0) & named(rows, _INTERCEPTS)[rows.parent]
+    found[redispatched(rows.name, rows.parent)] = True
     return found
 
 
