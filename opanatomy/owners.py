@@ -33,8 +33,8 @@ def owners(
         names=trace.names, name=host.name, parent=host.parent, kind=kinds[host.name].astype(np.int64),
         signature=host.signature, types=_of_signatures([_types(one) for one in trace.signatures])[host.signature],
     )  # fmt: skip
-    tangents = derived(rows)
-    rows = replace(rows, parent=np.where(tangents, -1, rows.parent))
+    rows = replace(rows, parent=np.where(derived(rows), -1, rows.parent))
+    rows = replace(rows, parent=np.where(_hooked(trace, host, rows, across), -1, rows.parent))
     recomputed = np.array([phase is Phase.RECOMPUTE for phase in host.phase], dtype=bool)
     return own(
         Candidates(
@@ -44,7 +44,6 @@ def owners(
             delegates=_flags(operators, "delegates")[rows.name],
             composite=_flags(operators, "composite")[rows.name],
             passes=intercepted(rows) | transformed(rows) | (unrun(rows, recomputed) if works is None else False),
-            apart=_hooked(trace, host, rows, across),
             works=works,
         )
     )
@@ -57,7 +56,9 @@ def _hooked(trace: Trace, host: HostTable, rows: Dispatched, across: Bool) -> Bo
     )
     floating = np.array([*(_saved(one) for one in trace.signatures), True], dtype=bool)[host.signature]
     whole = np.array([*(_whole(one) for one in trace.signatures), True], dtype=bool)[host.signature]
-    return hooked(rows, kernels, (host.sequence >= 0) & floating, whole, across)
+    # What a dispatch mode answers passes its work on as it is: nothing below it is part of it.
+    saves = (host.sequence >= 0) & floating & ~intercepted(rows)
+    return hooked(rows, kernels, saves, whole, across)
 
 
 def _flags(operators: Sequence[Classification], name: str) -> Bool:
@@ -93,10 +94,11 @@ def own_signatures(trace: Trace, host: HostTable) -> Int64:
     records the whole stack: the last ones are those of the call.
     """
     again = redispatched(host.name, host.parent)
-    again = again[host.signature[again] >= 0]
     found = host.signature.copy()
     first = np.ones(len(found), dtype=bool)
     first[again] = False
+    # Every interpreter is called twice: what an operator calls once is another overload, with a result to write.
+    again = again[(found[again] >= 0) & ~first[host.parent[again]]]
     pairs = np.stack((host.signature[nearest_above(first, host.parent)[again]], host.signature[again]))
     distinct, place = np.unique(pairs, axis=1, return_inverse=True)
     told = [_unstacked(trace, outer, inner) for outer, inner in distinct.T.tolist()]
@@ -112,11 +114,10 @@ def _unstacked(trace: Trace, outer: int, inner: int) -> int:
         return inner
     own_arguments = below.arguments[-count:]
     stacked = len(below.arguments) % count == 0 and below.arguments[:count] == above.arguments
-    alike = all(
-        isinstance(mine, Tensor) == isinstance(theirs, Tensor)
-        for mine, theirs in zip(own_arguments, above.arguments, strict=True)
-    )
-    if not (stacked and alike and any(isinstance(one, Tensor) for one in own_arguments)):
+    pairs = list(zip(own_arguments, above.arguments, strict=True))
+    tensors = [(mine, theirs) for mine, theirs in pairs if isinstance(mine, Tensor) and isinstance(theirs, Tensor)]
+    alike = all(isinstance(mine, Tensor) == isinstance(theirs, Tensor) for mine, theirs in pairs)
+    if not (stacked and alike and tensors and all(mine.numel >= theirs.numel for mine, theirs in tensors)):
         return inner
     trace.signatures.append(Signature(own_arguments))
     return len(trace.signatures) - 1

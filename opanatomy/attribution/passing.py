@@ -89,7 +89,7 @@ def _called_again(rows: Dispatched) -> Bool:
 
 
 def _always(key: Int64, deeper: Bool, forward: Bool, wanted: Bool) -> Int64:
-    """For each wanted row 1 where every forward row of its key has others below it, 0 where not, -1 where there is none."""
+    """For each wanted row whether every forward row of its key has others below it: 1, 0, -1 where there is none."""
     known, place = np.unique(key[forward], return_inverse=True)
     lacking = np.bincount(place, weights=~deeper[forward], minlength=len(known))
     found = np.full(len(key), -1, dtype=np.int64)
@@ -100,5 +100,6 @@ def _always(key: Int64, deeper: Bool, forward: Bool, wanted: Bool) -> Int64:
 
 
 def named(rows: Dispatched, expression: re.Pattern[str]) -> Bool:
+    """The rows whose name the expression matches."""
     matched: Bool = np.array([expression.match(name) is not None for name in rows.names], dtype=bool)
     return matched[rows.name]
