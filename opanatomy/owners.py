@@ -35,7 +35,6 @@ def owners(
     )  # fmt: skip
     rows = replace(rows, parent=np.where(derived(rows), -1, rows.parent))
     rows = replace(rows, parent=np.where(_hooked(trace, host, rows, across), -1, rows.parent))
-    recomputed = np.array([phase is Phase.RECOMPUTE for phase in host.phase], dtype=bool)
     return own(
         Candidates(
             name=rows.name,
@@ -43,10 +42,16 @@ def owners(
             kind=rows.kind,
             delegates=_flags(operators, "delegates")[rows.name],
             composite=_flags(operators, "composite")[rows.name],
-            passes=intercepted(rows) | transformed(rows) | (unrun(rows, recomputed) if works is None else False),
+            passes=intercepted(rows) | transformed(rows) | (_unrun(host, rows) if works is None else False),
             works=works,
         )
     )
+
+
+def _unrun(host: HostTable, rows: Dispatched) -> Bool:
+    if Phase.RECOMPUTE not in host.phase:
+        return np.zeros(len(rows.name), dtype=bool)
+    return unrun(rows, np.array([phase is Phase.RECOMPUTE for phase in host.phase], dtype=bool))
 
 
 def _hooked(trace: Trace, host: HostTable, rows: Dispatched, across: Bool) -> Bool:
