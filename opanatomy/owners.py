@@ -59,10 +59,12 @@ def _hooked(trace: Trace, host: HostTable, rows: Dispatched, across: Bool) -> Bo
         calls=[called_by_kernels_of(name) for name in trace.names],
         begins=[kernel_begins_with(name) for name in trace.names],
     )
-    floating = np.array([*(_saved(one) for one in trace.signatures), True], dtype=bool)[host.signature]
+    # Without shapes a conversion of a number cannot be told from a hook's: only products, whose kernels make none.
+    products = np.array([bool(begins) for begins in kernels.begins], dtype=bool)[rows.name]
+    floating = np.array([*(_saved(one) for one in trace.signatures), False], dtype=bool)[host.signature]
     whole = np.array([*(_whole(one) for one in trace.signatures), True], dtype=bool)[host.signature]
     # What a dispatch mode answers passes its work on as it is: nothing below it is part of it.
-    saves = (host.sequence >= 0) & floating & ~intercepted(rows)
+    saves = (host.sequence >= 0) & (floating | (products & (host.signature < 0))) & ~intercepted(rows)
     return hooked(rows, kernels, saves, whole, across)
 
 

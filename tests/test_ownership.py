@@ -462,3 +462,29 @@ def test_a_subclass_is_what_it_calls(stops: bool, tmp_path: Path) -> None:
         anatomy = anatomy_of(lambda: torch.mm(halves, weight), tmp_path)
     assert flops(anatomy) == 2 * (2 * 8 * 4 * 16)
     assert calls(anatomy, CONTRACTION) == {"aten::mm": 2}
+
+
+def test_without_shapes_numbers_that_are_converted_are_no_hooks(tmp_path: Path) -> None:
+    x = R(8, 16, requires_grad=True)
+    with profile(activities=[ProfilerActivity.CPU]) as profiler:
+        (x * 2.5).sum().backward()
+    profiler.export_chrome_trace(str(tmp_path / "trace.json"))
+    assert calls(analyze_trace(tmp_path / "trace.json"), MOVEMENT, Phase.FORWARD) == {"aten::fill_": 1}
+
+
+def test_what_stopped_on_an_accelerator_is_no_call(tmp_path: Path) -> None:
+    """A recomputed product that launched nothing: only the one that ran is counted."""
+    made = HandMade()
+    made.metadata["deviceProperties"] = [{"id": 0, "name": "NVIDIA H100 80GB HBM3", "totalGlobalMem": 85018279936}]
+    made.host("autograd::engine::evaluate_function: MmBackward0", 0, 300, thread=2, sequence=1, forward_thread=1)
+    for number, start in enumerate((10, 110)):
+        matrices: dict[str, Any] = {"shapes": [[8, 4], [4, 2]], "types": ["float", "float"]}
+        made.host("aten::mm", start, 80, thread=2, sequence=9 + number, **matrices)
+        made.host("aten::detach", start + 5, 5, thread=2)
+        if number == 0:
+            made.launch(start + 20, 1, thread=2)
+            made.kernel("ampere_sgemm_128x64_nn", 400, 10, 1)
+    anatomy = analyze_trace(made.write(tmp_path / "t.json"))
+    assert [(row.operator, row.phase, row.calls, row.flops) for row in anatomy.operators] == [
+        ("aten::mm", Phase.RECOMPUTE, 1, 2 * 8 * 4 * 2)
+    ]
