@@ -267,8 +267,7 @@ def test_what_hooks_do_is_their_own(name: str, tmp_path: Path) -> None:
 
     anatomy = anatomy_of(step, tmp_path)
     forward = {**calls(anatomy, MOVEMENT, Phase.FORWARD), **calls(anatomy, ELEMENTWISE, Phase.FORWARD)}
-    plain = anatomy_of(lambda: step(), tmp_path) if name == "nothing" else anatomy
-    assert flops(anatomy) == counted(step) == flops(plain)
+    assert flops(anatomy) == counted(step)
     assert forward == {"aten::gelu": 1, "aten::fill_": 1, **expected}
     assert calls(anatomy, CONTRACTION, Phase.FORWARD) == {
         "aten::addmm": 1, "aten::mm": 1, "aten::_scaled_dot_product_flash_attention_for_cpu": 1,
@@ -434,8 +433,8 @@ def test_vmap_counts_every_example(tmp_path: Path) -> None:
 
 def test_reductions_under_two_transforms_see_the_whole_batch(tmp_path: Path) -> None:
     """The profiler records the arguments of all interpreters: of `sum` those for one example, then for ten."""
-    anatomy = anatomy_of(lambda: vmap(torch.func.grad(lambda x: x.sum()))(R(10, 16)), tmp_path)
-    assert flops(anatomy, NORMALIZATION) == 10 * 16
+    anatomy = anatomy_of(lambda: vmap(torch.func.grad(lambda x: x.sum(-1).pow(2).sum()))(R(10, 4, 8)), tmp_path)
+    assert flops(anatomy, NORMALIZATION) == 10 * 4 * 8 + 10 * 4
 
 
 class Halves(torch.Tensor):
@@ -455,10 +454,10 @@ class Halves(torch.Tensor):
         return Halves(*(func(part, *args[1:], **(kwargs or {})) for part in args[0].parts))
 
 
-@pytest.mark.parametrize("stops", [True, False])
-def test_a_subclass_is_what_it_calls(stops: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", [torch.no_grad, nullcontext])
+def test_a_subclass_is_what_it_calls(mode: Callable[[], Any], tmp_path: Path) -> None:
     halves, weight = Halves(R(8, 4), R(8, 4)), R(4, 16)
-    with torch.no_grad() if stops else nullcontext():
+    with mode():
         anatomy = anatomy_of(lambda: torch.mm(halves, weight), tmp_path)
     assert flops(anatomy) == 2 * (2 * 8 * 4 * 16)
     assert calls(anatomy, CONTRACTION) == {"aten::mm": 2}
