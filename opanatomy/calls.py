@@ -17,7 +17,7 @@ from opanatomy.classification import classify_kernel, classify_operator
 from opanatomy.cost import cost, has_formula
 from opanatomy.evidence import element_type, wants_element_type, with_element_type
 from opanatomy.model import ACROSS, ITEM_SIZE, MODULE_RANGE, PHASE_RANGE, Classification, Cost, OperatorClass, Signature
-from opanatomy.owners import owners
+from opanatomy.owners import own_signatures, owners
 from opanatomy.pieces import exchanged
 from opanatomy.tables import Bool, CallTable, Int64, PieceTable, Text, joined, text_column, text_of
 from opanatomy.trace import Trace
@@ -61,6 +61,7 @@ class Calls:
             [classify_kernel(name) if used else DISPATCHING for name, used in zip(trace.names, on_device, strict=True)]
         )
         self.time_ns, self.pieces = self._device_time()
+        self.signature = own_signatures(trace, self.host)
         works = self.pieces > 0 if trace.on_device else None
         self.owner = owners(trace, self.host, self.operators.found, works, self._launching(self._across()))
         if trace.on_device:
@@ -68,7 +69,7 @@ class Calls:
         self._costs: dict[tuple[int, int, str | None], Cost | None] = {}
         self._spent = 0
         #: How many host rows have each signature.
-        self._alike = np.bincount(self.host.signature[self.host.signature >= 0])
+        self._alike = np.bincount(self.signature[self.signature >= 0])
         self.around = self._innermost_operators()
         self._told_types = self._element_types()
 
@@ -182,8 +183,8 @@ class Calls:
 
     def _costs_of(self, owner: Int64, inner: Bool) -> tuple[Bool, dict[str, Int64]]:
         """What each call costs, looked at once for each name and signature; 0 for what is inside a costed one."""
-        width = int(self.host.signature.max(initial=0)) + 2
-        pairs = (self.host.name[owner] * width + self.host.signature[owner] + 1) * len(ELEMENT_TYPES)
+        width = int(self.signature.max(initial=0)) + 2
+        pairs = (self.host.name[owner] * width + self.signature[owner] + 1) * len(ELEMENT_TYPES)
         pairs += self._told_types[owner]
         _, first, place = np.unique(pairs, return_index=True, return_inverse=True)
         rows = [_figures(self.cost_of(call)) for call in owner[first].tolist()]
@@ -294,7 +295,7 @@ class Calls:
     def cost_of(self, row: int) -> Cost | None:
         """The cost of the call at a host row, looked at once for each name and signature; `None` where not known."""
         told = ELEMENT_TYPES[int(self._told_types[row])]
-        key = (int(self.host.name[row]), int(self.host.signature[row]), told)
+        key = (int(self.host.name[row]), int(self.signature[row]), told)
         if key not in self._costs:
             signature = self._signature(key[1])
             if signature is not None and told is not None:
@@ -322,7 +323,7 @@ class Calls:
 
     def _signatures(self, rows: Int64) -> Text:
         """The text of the signature at each host row, none for row -1."""
-        distinct, place = np.unique(_at(self.host.signature, rows), return_inverse=True)
+        distinct, place = np.unique(_at(self.signature, rows), return_inverse=True)
         return text_of([str(self._signature(number) or "") for number in distinct.tolist()], place)
 
 

@@ -177,9 +177,9 @@ class Classification:
     """What a name was classed as, and the rule that decided.
 
     `operator_class` is `None` for an operator that does no work of its own: composite, view, allocation, autograd
-    node. `delegates` marks an operator that computes only where no operator below it can do its work (`aten::_convolution`
-    calls `aten::mkldnn_convolution`, but runs a transposed convolution itself), `composite` one of those that never
-    has a kernel: it is what it calls, be that copies alone (`aten::matrix_power` of exponent 1).
+    node. `delegates` marks an operator that computes only where no operator below it can do its work
+    (`aten::_convolution` calls `aten::mkldnn_convolution`, but runs a transposed convolution itself), `composite` one
+    of those that never has a kernel: it is what it calls, be that copies alone (`aten::matrix_power` of exponent 1).
     `contains` names the other classes inside a fused operator.
     """
 

@@ -10,10 +10,11 @@ import numpy as np
 from opanatomy.attribution import Candidates, own
 from opanatomy.attribution.apart import Kernels, derived, hooked
 from opanatomy.attribution.attribute import HostTable
-from opanatomy.attribution.ownership import CLASSES
+from opanatomy.attribution.nesting import nearest_above
+from opanatomy.attribution.ownership import CLASSES, redispatched
 from opanatomy.attribution.passing import Dispatched, intercepted, transformed, unrun
 from opanatomy.classification.internals import called_by_kernels_of, kernel_begins_with
-from opanatomy.model import Classification, Phase, Signature
+from opanatomy.model import Classification, Phase, Signature, Tensor
 from opanatomy.tables import Bool, Int64
 from opanatomy.trace import Trace
 
@@ -32,9 +33,8 @@ def owners(
         names=trace.names, name=host.name, parent=host.parent, kind=kinds[host.name].astype(np.int64),
         signature=host.signature, types=_of_signatures([_types(one) for one in trace.signatures])[host.signature],
     )  # fmt: skip
-    tangents = derived(rows)
-    rows = replace(rows, parent=np.where(tangents, -1, rows.parent))
-    recomputed = np.array([phase is Phase.RECOMPUTE for phase in host.phase], dtype=bool)
+    rows = replace(rows, parent=np.where(derived(rows), -1, rows.parent))
+    rows = replace(rows, parent=np.where(_hooked(trace, host, rows, across), -1, rows.parent))
     return own(
         Candidates(
             name=rows.name,
@@ -42,11 +42,16 @@ def owners(
             kind=rows.kind,
             delegates=_flags(operators, "delegates")[rows.name],
             composite=_flags(operators, "composite")[rows.name],
-            passes=intercepted(rows) | transformed(rows) | (unrun(rows, recomputed) if works is None else False),
-            apart=_hooked(trace, host, rows, across),
+            passes=intercepted(rows) | transformed(rows) | (_unrun(host, rows) if works is None else False),
             works=works,
         )
     )
+
+
+def _unrun(host: HostTable, rows: Dispatched) -> Bool:
+    if Phase.RECOMPUTE not in host.phase:
+        return np.zeros(len(rows.name), dtype=bool)
+    return unrun(rows, np.array([phase is Phase.RECOMPUTE for phase in host.phase], dtype=bool))
 
 
 def _hooked(trace: Trace, host: HostTable, rows: Dispatched, across: Bool) -> Bool:
@@ -54,9 +59,13 @@ def _hooked(trace: Trace, host: HostTable, rows: Dispatched, across: Bool) -> Bo
         calls=[called_by_kernels_of(name) for name in trace.names],
         begins=[kernel_begins_with(name) for name in trace.names],
     )
-    floating = np.array([*(_saved(one) for one in trace.signatures), True], dtype=bool)[host.signature]
+    # Without shapes a conversion of a number cannot be told from a hook's: only products, whose kernels make none.
+    products = np.array([bool(begins) for begins in kernels.begins], dtype=bool)[rows.name]
+    floating = np.array([*(_saved(one) for one in trace.signatures), False], dtype=bool)[host.signature]
     whole = np.array([*(_whole(one) for one in trace.signatures), True], dtype=bool)[host.signature]
-    return hooked(rows, kernels, (host.sequence >= 0) & floating, whole, across)
+    # What a dispatch mode answers passes its work on as it is: nothing below it is part of it.
+    saves = (host.sequence >= 0) & (floating | (products & (host.signature < 0))) & ~intercepted(rows)
+    return hooked(rows, kernels, saves, whole, across)
 
 
 def _flags(operators: Sequence[Classification], name: str) -> Bool:
@@ -83,3 +92,39 @@ def _whole(signature: Signature | None) -> bool:
     """Whether the first tensor has dimensions."""
     tensors = signature.tensors() if signature else ()
     return not tensors or bool(tensors[0].shape)
+
+
+def own_signatures(trace: Trace, host: HostTable) -> Int64:
+    """For each host row the place of its signature in `trace.signatures`, which grows by those that are new.
+
+    A function transform calls the next interpreter with the arguments of all of them on one stack, and the profiler
+    records the whole stack: the last ones are those of the call.
+    """
+    again = redispatched(host.name, host.parent)
+    found = host.signature.copy()
+    first = np.ones(len(found), dtype=bool)
+    first[again] = False
+    # Every interpreter is called twice: what an operator calls once is another overload, with a result to write.
+    again = again[(found[again] >= 0) & ~first[host.parent[again]]]
+    pairs = np.stack((host.signature[nearest_above(first, host.parent)[again]], host.signature[again]))
+    distinct, place = np.unique(pairs, axis=1, return_inverse=True)
+    told = [_unstacked(trace, outer, inner) for outer, inner in distinct.T.tolist()]
+    found[again] = np.array(told, dtype=np.int64)[place.reshape(-1)] if told else found[again]
+    return found
+
+
+def _unstacked(trace: Trace, outer: int, inner: int) -> int:
+    """The signature that the arguments of `inner` end with, where they begin with all those of `outer`."""
+    below, above = trace.signatures[inner], trace.signatures[outer] if outer >= 0 else None
+    count = len(above.arguments) if above else 0
+    if below is None or above is None or not count or len(below.arguments) <= count:
+        return inner
+    own_arguments = below.arguments[-count:]
+    stacked = len(below.arguments) % count == 0 and below.arguments[:count] == above.arguments
+    pairs = list(zip(own_arguments, above.arguments, strict=True))
+    tensors = [(mine, theirs) for mine, theirs in pairs if isinstance(mine, Tensor) and isinstance(theirs, Tensor)]
+    alike = all(isinstance(mine, Tensor) == isinstance(theirs, Tensor) for mine, theirs in pairs)
+    if not (stacked and alike and tensors and all(mine.numel >= theirs.numel for mine, theirs in tensors)):
+        return inner
+    trace.signatures.append(Signature(own_arguments))
+    return len(trace.signatures) - 1

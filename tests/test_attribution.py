@@ -177,7 +177,7 @@ def candidates(
     nothing = np.zeros(len(names), dtype=bool)
     return Candidates(
         name=names, parent=parents, kind=np.array(kinds), delegates=np.array(delegates, dtype=bool), composite=nothing,
-        passes=nothing, apart=nothing, works=None if works is None else np.array(works, dtype=bool),
+        passes=nothing, works=None if works is None else np.array(works, dtype=bool),
     )  # fmt: skip
 
 

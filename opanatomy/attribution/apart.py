@@ -12,7 +12,7 @@ from opanatomy.attribution.ownership import above_any, redispatched
 from opanatomy.attribution.passing import Dispatched, named
 from opanatomy.tables import Bool, Int64
 
-_PRIMAL = re.compile(r"^aten::(?:_fw_primal|_efficientzerotensor)$")
+_PRIMAL = re.compile(r"^aten::_fw_primal$")
 _FILLS = re.compile(r"^aten::(?:zeros|zero_|fill_)$")
 
 

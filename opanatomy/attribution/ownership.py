@@ -22,8 +22,8 @@ class Candidates:
     """The host events as ownership sees them, in the order of `nesting.order_of`: parents before their children.
 
     `delegates` and `composite` are those of the name's `Classification`. `passes` are those known to do no work
-    themselves, whatever their name (`attribution.passing`), `apart` those that are no part of the operator around them
-    (`attribution.apart`). `works` are those that launched device work; `None` on the CPU, where that is not recorded.
+    themselves, whatever their name (`attribution.passing`). `works` are those that launched device work; `None` on the
+    CPU, where that is not recorded. What is no part of the operator around it (`attribution.apart`) has no parent here.
     """
 
     name: Int64
@@ -32,7 +32,6 @@ class Candidates:
     delegates: Bool
     composite: Bool
     passes: Bool
-    apart: Bool
     works: Bool | None = None
 
 
@@ -44,7 +43,7 @@ def own(rows: Candidates) -> Int64:
     work, on the CPU where nothing below it can do its work (`_carried`). One that directly calls another overload of
     its own name hands over to it: under autocast `aten::mm` of float32 casts, then calls `aten::mm` of bfloat16.
     """
-    parents = np.where(rows.apart, -1, rows.parent)
+    parents = rows.parent
     idle = _carried(rows, parents) if rows.works is None else ~rows.works
     can = (rows.kind >= 0) & ~(rows.passes | _repeated(rows.name, parents) | (rows.delegates & idle))
     above = np.where(parents >= 0, nearest_above(can, parents)[parents], -1)
@@ -88,4 +87,5 @@ def _repeated(names: Int64, parents: Int64) -> Bool:
 def redispatched(names: Int64, parents: Int64) -> Int64:
     """The rows that have the name of the row they are directly below."""
     children = np.flatnonzero(parents >= 0)
-    return children[names[children] == names[parents[children]]]
+    again: Int64 = children[names[children] == names[parents[children]]]
+    return again

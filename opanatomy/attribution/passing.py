@@ -73,15 +73,23 @@ def unrun(rows: Dispatched, recomputed: Bool) -> Bool:
         return candidates
     deeper = above_any(~named(rows, _SAVES), rows.parent)
     forward = ~recomputed & (rows.kind >= 0)
-    exact = rows.name * (int(rows.signature.max(initial=-1)) + 2) + rows.signature + 1
-    told = [_always(key, deeper, forward, candidates) for key in (exact, rows.name)]
-    always = np.where(told[0] >= 0, told[0], told[1]) > 0
+    alike = 2 * rows.name + _called_again(rows)
+    exact = alike * (int(rows.signature.max(initial=-1)) + 2) + rows.signature + 1
+    same, named_alike = (_always(key, deeper, forward, candidates) for key in (exact, alike))
+    always = np.where((same < 0) & (rows.kind == _CONTRACTION), named_alike, same) > 0
     found: Bool = candidates & ~deeper & always
     return found
 
 
+def _called_again(rows: Dispatched) -> Bool:
+    """Calls of an operator from within itself: under autocast with cast arguments, by a dispatch mode once more."""
+    found: Bool = (rows.parent >= 0) & named(rows, _INTERCEPTS)[rows.parent]
+    found[redispatched(rows.name, rows.parent)] = True
+    return found
+
+
 def _always(key: Int64, deeper: Bool, forward: Bool, wanted: Bool) -> Int64:
-    """For each wanted row 1 where every forward row of its key has others below it, 0 where not, -1 where there is none."""
+    """For each wanted row whether every forward row of its key has others below it: 1, 0, -1 where there is none."""
     known, place = np.unique(key[forward], return_inverse=True)
     lacking = np.bincount(place, weights=~deeper[forward], minlength=len(known))
     found = np.full(len(key), -1, dtype=np.int64)
@@ -92,5 +100,6 @@ def _always(key: Int64, deeper: Bool, forward: Bool, wanted: Bool) -> Int64:
 
 
 def named(rows: Dispatched, expression: re.Pattern[str]) -> Bool:
+    """The rows whose name the expression matches."""
     matched: Bool = np.array([expression.match(name) is not None for name in rows.names], dtype=bool)
     return matched[rows.name]

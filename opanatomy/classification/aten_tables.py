@@ -120,8 +120,9 @@ _NORMALIZATION = """
 """
 
 _NORMALIZATION_THROUGH = """
-    softmax log_softmax special_logsumexp layer_norm group_norm rms_norm _fused_rms_norm _weight_norm _weight_norm_differentiable_backward
-    norm_except_dim linalg_norm linalg_matrix_norm frobenius_norm nuclear_norm nanmean _cdist_forward cdist pdist
+    softmax log_softmax special_logsumexp layer_norm group_norm rms_norm _fused_rms_norm _weight_norm
+    _weight_norm_differentiable_backward norm_except_dim linalg_norm linalg_matrix_norm frobenius_norm nuclear_norm
+    nanmean _cdist_forward cdist pdist
     pairwise_distance cosine_similarity cumulative_trapezoid trapezoid trapz vander linalg_vander
     cumprod_backward cross_entropy_loss nll_loss nll_loss2d nll_loss_nd ctc_loss kl_div l1_loss poisson_nll_loss
     cosine_embedding_loss hinge_embedding_loss margin_ranking_loss triplet_margin_loss multilabel_margin_loss

@@ -10,7 +10,8 @@ _COPIES = "copy_ clone contiguous fill_ zero_ zeros"
 
 _KERNELS: tuple[tuple[str, str], ...] = (
     ("mm bmm addmm baddbmm addmv mv dot vdot", f"{_COPIES} resolve_conj mul_ addmm_ addmv_ dot"),
-    ("tanh sigmoid exp expm1 log log1p log2 sqrt rsqrt sin cos erf reciprocal gelu silu mish softplus elu leaky_relu", ""),
+    ("tanh sigmoid exp expm1 log log1p log2 sqrt rsqrt sin cos erf reciprocal", ""),
+    ("gelu silu mish softplus elu leaky_relu", ""),
     ("relu hardtanh hardswish hardsigmoid log_sigmoid_forward _prelu_kernel", "clamp_min clamp"),
     ("mul div", "mul div"),
     ("pow", "pow copy_ fill_"),
@@ -22,7 +23,8 @@ _KERNELS: tuple[tuple[str, str], ...] = (
     (
         "_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention"
         " _scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention",
-        "contiguous zeros constant_pad_nd pad _flash_attention_forward _efficient_attention_forward _cudnn_attention_forward",
+        "contiguous zeros constant_pad_nd pad _flash_attention_forward _efficient_attention_forward"
+        " _cudnn_attention_forward",
     ),
 )  # fmt: skip
 
