@@ -483,9 +483,7 @@ HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_forward_ho
 GLOBAL_HOOKS = ("_global_forward_hooks", "_global_forward_pre_hooks", "_global_backward_hooks")
 
 
-@pytest.mark.parametrize(
-    "options", [{}, {"memory": True}, {"amp": "bf16"}, {"inference": True}, {"warmup": 0}]
-)
+@pytest.mark.parametrize("options", [{}, {"memory": True}, {"amp": "bf16"}, {"inference": True}, {"warmup": 0}])
 def test_the_model_is_left_as_it_was(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KINETO_LOG_LEVEL", raising=False)
     before = Before(Everything(), torch.ones(3, 4, requires_grad=True))

@@ -59,6 +59,8 @@ class Observation:
 
     #: In order, the calls of operators of which Kineto drops an argument.
     incomplete: list[ObservedCall] = field(default_factory=list)
+    #: The higher-order operators that ran what the mode did not see.
+    unseen: set[str] = field(default_factory=set)
     #: By the identity of the overload, which torch keeps.
     operators: dict[int, _Operator] = field(default_factory=dict)
     #: Calls of backward without gradient mode, and the autograd node that runs: they are backward, or a recomputed part
@@ -136,7 +138,7 @@ def _mode(observation: Observation, phase_of: Callable[[], Phase]) -> Any:
             operator = operators.get(id(function))
             if operator is None:
                 if isinstance(function, HigherOrderOperator):
-                    return _run_inside(self, function, args, kwargs)
+                    return _run_inside(observation, self, function, args, kwargs)
                 operator = operators[id(function)] = _looked_up(function)
             if operator.is_composite:
                 with self:
@@ -170,15 +172,24 @@ def _answers(kind: type) -> bool:
     return kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__  # type: ignore[attr-defined]
 
 
-def _run_inside(mode: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run a higher-order operator (`torch.cond`, flex attention) as eager does, the operators in it seen by `mode`."""
+def _run_inside(observation: Observation, mode: Any, function: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
+    """Run a higher-order operator as eager does; `mode` sees the operators in those that let it, the others are kept.
+
+    `torch.cond` runs the branch that is taken; flex attention runs by its composition of plain operators.
+    """
     import torch
 
+    name = function.name()
+    if name == "cond":
+        predicate, taken, other, operands = args
+        with mode:
+            return (taken if bool(predicate) else other)(*operands)
     eager = function.py_kernels.get(torch._C.DispatchKey.CompositeExplicitAutograd)
-    if eager is None:
-        return function(*args, **kwargs)
-    with mode:
-        return eager(*args, **kwargs)
+    if name == "flex_attention" and eager is not None:
+        with mode:
+            return eager(*args, **kwargs)
+    observation.unseen.add(name)
+    return function(*args, **kwargs)
 
 
 def _is_composite(function: Any) -> bool:

@@ -257,14 +257,17 @@ class Run:
             list_arguments=arguments,
             observed=tuple(observation.incomplete) if observation else (),
             observed_counts=observation.counts() if observation else (),
-            not_observed=None if observation else self._not_observed(),
+            not_observed=self._not_observed(),
             profiler_times_ns=profiler_times_ns(profiler, on_device=self.options.device.startswith("cuda")),
             gradients=dict(self.instruments.gradients),
             warnings=(*self.instruments.warnings, *self.warnings),
         )
 
-    def _not_observed(self) -> str:
-        """Why no step was watched."""
+    def _not_observed(self) -> str | None:
+        """Why no step, or not all of it, was watched."""
+        if self.instruments.observation is not None:
+            unseen = sorted(self.instruments.observation.unseen)
+            return f"what {', '.join(unseen)} runs inside is not seen by a dispatch mode" if unseen else None
         if Instrument.OBSERVER in self.instruments.failed:
             return "the dispatch mode that watches failed in this model"
         if Instrument.OBSERVER not in self.instruments.active:

@@ -37,14 +37,13 @@ def check_counts(calls: Calls, table: CallTable, capture: Capture | None, steps:
         watched=watched,
     )
     checks = _check_calls(counts), _check_flops(counts)
-    return tuple(_unless_dual(check) for check in checks) if counts.differentiates_forward else checks
+    unseen = FORWARD_AD if counts.differentiates_forward else capture.not_observed
+    return tuple(_not_checked(check, unseen) if unseen and check.unexplained else check for check in checks)
 
 
-def _unless_dual(check: Check) -> Check:
-    """The check, without its differences where it is not known which of them forward-mode differentiation makes."""
-    if not check.unexplained:
-        return check
-    return replace(check, compared=0, equal=0, differences=(), not_checked=FORWARD_AD)
+def _not_checked(check: Check, reason: str) -> Check:
+    """The check without its differences: which of them are mistakes cannot be known."""
+    return replace(check, compared=0, equal=0, differences=(), not_checked=reason)
 
 
 def _is_compiled(one: Dispatched) -> bool:
