@@ -12,8 +12,8 @@ from opanatomy.attribution.apart import Kernels, derived, hooked
 from opanatomy.attribution.attribute import HostTable
 from opanatomy.attribution.nesting import nearest_above
 from opanatomy.attribution.ownership import CLASSES, redispatched
-from opanatomy.attribution.passing import Dispatched, intercepted, transformed, unrun
-from opanatomy.classification.internals import called_by_kernels_of, kernel_begins_with
+from opanatomy.attribution.passing import Dispatched, intercepted, overloaded, transformed, unrun
+from opanatomy.classification.internals import called_by_kernels_of, kernel_begins_with, stands_for
 from opanatomy.model import Classification, Phase, Signature, Tensor
 from opanatomy.tables import Bool, Int64
 from opanatomy.trace import Trace
@@ -32,6 +32,7 @@ def owners(
     rows = Dispatched(
         names=trace.names, name=host.name, parent=host.parent, kind=kinds[host.name].astype(np.int64),
         signature=host.signature, types=_of_signatures([_types(one) for one in trace.signatures])[host.signature],
+        sparse=np.array([*(_is_sparse(one) for one in trace.signatures), False], dtype=bool)[host.signature],
     )  # fmt: skip
     rows = replace(rows, parent=np.where(derived(rows), -1, rows.parent))
     rows = replace(rows, parent=np.where(_hooked(trace, host, rows, across), -1, rows.parent))
@@ -42,7 +43,10 @@ def owners(
             kind=rows.kind,
             delegates=_flags(operators, "delegates")[rows.name],
             composite=_flags(operators, "composite")[rows.name],
-            passes=intercepted(rows) | transformed(rows) | (_unrun(host, rows) if works is None else False),
+            passes=intercepted(rows)
+            | transformed(rows)
+            | overloaded(rows, [stands_for(name) for name in trace.names])
+            | (_unrun(host, rows) if works is None else False),
             works=works,
         )
     )
@@ -65,6 +69,7 @@ def _hooked(trace: Trace, host: HostTable, rows: Dispatched, across: Bool) -> Bo
     whole = np.array([*(_whole(one) for one in trace.signatures), True], dtype=bool)[host.signature]
     # What a dispatch mode answers passes its work on as it is: nothing below it is part of it.
     saves = (host.sequence >= 0) & (floating | (products & (host.signature < 0))) & ~intercepted(rows)
+    saves &= ~rows.sparse  # kernels of sparse matrices call what they like
     return hooked(rows, kernels, saves, whole, across)
 
 
@@ -76,6 +81,10 @@ def _of_signatures(values: Sequence[object]) -> Int64:
     """A number for each signature, the same for equal values; the last is that of a row without one."""
     numbers: dict[object, int] = {}
     return np.array([*(numbers.setdefault(value, len(numbers)) for value in values), -1], dtype=np.int64)
+
+
+def _is_sparse(signature: Signature | None) -> bool:
+    return any(tensor.sparse is not None for tensor in signature.tensors()) if signature else False
 
 
 def _types(signature: Signature | None) -> frozenset[str | None]:

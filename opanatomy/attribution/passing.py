@@ -29,6 +29,8 @@ class Dispatched:
     kind: Int64
     signature: Int64
     types: Int64
+    #: Rows with a sparse tensor among their arguments.
+    sparse: Bool
 
 
 def intercepted(rows: Dispatched) -> Bool:
@@ -43,6 +45,21 @@ def intercepted(rows: Dispatched) -> Bool:
     return found
 
 
+def overloaded(rows: Dispatched, called: Sequence[Sequence[str]]) -> Bool:
+    """Operators of the overload that only calls another one: `aten::max` of two tensors is `aten::maximum`.
+
+    `called` has for each name the operators of which one is directly below such a call.
+    """
+    found = np.zeros(len(rows.name), dtype=bool)
+    numbers = {name: number for number, name in enumerate(rows.names)}
+    pairs = [(number, numbers[other]) for number, others in enumerate(called) for other in others if other in numbers]
+    below = np.flatnonzero(rows.parent >= 0)
+    for number, other in pairs:
+        calls = below[(rows.name[below] == other) & (rows.name[rows.parent[below]] == number)]
+        found[rows.parent[calls]] = True
+    return found
+
+
 def transformed(rows: Dispatched) -> Bool:
     """Operators that functorch rewrote: `aten::mm` under vmap is an event for one example, above those for the batch.
 
@@ -51,7 +68,10 @@ def transformed(rows: Dispatched) -> Bool:
     contraction of that kind below it, or is of that kind itself with others below it, was rewritten.
     """
     again = redispatched(rows.name, rows.parent)
-    again = again[(rows.kind[again] >= 0) & (rows.types[again] == rows.types[rows.parent[again]])]
+    alike = (rows.kind[again] >= 0) & (rows.types[again] == rows.types[rows.parent[again]])
+    again = again[
+        alike & ~rows.sparse[again]
+    ]  # a product with a sparse matrix calls itself with a place for the result
     if not len(again):
         return np.zeros(len(rows.name), dtype=bool)
     twice = np.zeros(len(rows.name), dtype=bool)

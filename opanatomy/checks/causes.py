@@ -19,11 +19,14 @@ FIRST_STEP: Final = "made once, in the first step, which is the one that was wat
 KEPT_COPY: Final = "autograd keeps a copy of what an operator overwrites, inside of that operator's own event"
 ENCLOSED: Final = "copies and fills inside of another operator's event, where the mode does not see"
 NO_IN_PLACE: Final = "autograd does not work in place where a mode watches: it makes zeros in another way"
+COPIED_GRADIENT: Final = "autograd takes a sparse gradient as its own where nothing else holds it, which a mode does"
 FAST_PATH: Final = "torch.nn does not take its fast path where a mode watches: the same products, fused otherwise"
 FORWARD_AD: Final = "forward-mode differentiation, which a mode makes run otherwise"
 
-#: What makes tensors that a first step keeps for later ones (masks, tables); an optimizer's state is also copied.
+#: What makes tensors that a first step keeps for later ones: masks, tables, the weights of lazy modules; an
+#: optimizer's state is also copied.
 _MAKES = ("zeros", "ones", "full", "fill", "zero", "arange", "new_zeros", "new_ones", "new_full", "eye", "tril", "triu")
+_RANDOM = ("uniform", "normal")
 _COPIES = ("copy", "clone")
 #: Ways to make zeros; `FunctionsManual.cpp` takes another one where a tensor may be of a subclass (or a mode watches).
 _ZEROS = ("aten::zeros", "aten::zero", "aten::new_zeros", "aten::zeros_like")
@@ -90,10 +93,12 @@ def cause_of_calls(key: Key, counts: Counts) -> str | None:
         return FAST_PATH
     if name in _ZEROS and phase is not Phase.FORWARD and _zeros_are_equal(counts, phase):
         return NO_IN_PLACE
-    if mine < watched and _base(name).startswith((*_MAKES, *(_COPIES if phase is Phase.OPTIMIZER else ()))):
+    if mine < watched and _base(name).startswith((*_MAKES, *_RANDOM, *(_COPIES if phase is Phase.OPTIMIZER else ()))):
         return FIRST_STEP
     if mine < watched and watched - mine == counts.inner_copies.get(key, 0):
         return KEPT_COPY
+    if key == ("aten::clone", Phase.BACKWARD) and mine < watched and "aten::_indices" in counts.watched:
+        return COPIED_GRADIENT
     if 0 < mine - watched <= counts.ours[key].enclosed_copies:
         return ENCLOSED
     return None

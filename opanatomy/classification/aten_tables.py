@@ -249,9 +249,9 @@ _LAYOUT = """
 _MOVEMENT_THROUGH = """
     _to_copy clone _lazy_clone stack _stack hstack vstack dstack column_stack row_stack concat concatenate tile
     fliplr flipud pad _pad_enum _pad_circular pad_sequence _pad_packed_sequence _pack_padded_sequence_backward
-    index_put one_hot take_along_dim combinations cartesian_prod embedding_bag embedding_backward
-    embedding_sparse_backward _embedding_bag_sparse_backward gather_backward _gather_sparse_backward
-    index_select_backward masked_select_backward cummaxmin_backward trace_backward value_selecting_reduction_backward
+    index_put one_hot take_along_dim combinations cartesian_prod embedding_bag
+    gather_backward index_select_backward masked_select_backward cummaxmin_backward trace_backward
+    value_selecting_reduction_backward
     zeros zeros_like ones ones_like full full_like new_zeros new_ones new_full scalar_tensor _dim_arange
     fft_fftfreq fft_rfftfreq fft_fftshift fft_ifftshift diagflat _pin_memory narrow_copy flatten_dense_tensors
     nested_to_padded_tensor native_channel_shuffle fill_diagonal to_mkldnn_backward
@@ -292,6 +292,7 @@ _OTHER_COMPOSITE = """
 # ------------------------------------------------------------------------------------------------ no work of their own
 
 _COMPOSITE = """
+    embedding_backward embedding_sparse_backward _embedding_bag_sparse_backward _gather_sparse_backward
     to contiguous reshape reshape_as flatten ravel type_as einsum dropout feature_dropout alpha_dropout
     feature_alpha_dropout sum_to_size _grad_sum_to_size item is_nonzero to_dense coalesce pin_memory
     resolve_conj resolve_neg conj chalf _to_cpu cpu cuda float double half _cast_Byte _cast_Char _cast_Double

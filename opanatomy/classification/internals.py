@@ -48,3 +48,16 @@ def called_by_kernels_of(name: str) -> frozenset[str] | None:
 def kernel_begins_with(name: str) -> frozenset[str]:
     """The operators that the kernel of the matrix product `name` calls first; none for another operator."""
     return _BEGINS.get(name, frozenset())
+
+
+#: An overload that only calls another operator, under a name that is also that of a kernel of its own.
+_OTHER_OVERLOAD = {
+    "aten::max": ("aten::maximum",),
+    "aten::min": ("aten::minimum",),
+    "aten::where": ("aten::nonzero_numpy", "aten::nonzero"),
+}
+
+
+def stands_for(name: str) -> tuple[str, ...]:
+    """The operators of which one directly below `name` shows that this call is of the overload that only calls it."""
+    return _OTHER_OVERLOAD.get(name, ())
