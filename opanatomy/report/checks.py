@@ -55,14 +55,18 @@ def _figure(value: int | None, unit: str) -> str:
 def check_facts(anatomy: Anatomy) -> Iterator[tuple[str, str]]:
     """(label, text): what was confirmed, what differs for a known cause, and what was not checked."""
     compared = [check for check in anatomy.checks if check.compared]
-    equal = [f"{check.equal:,} of {check.compared:,} {check.quantity} by {check.source}" for check in compared]
     if compared:
-        yield "confirmed", ", ".join(equal)
+        parts = [f"{_share(check)} {check.quantity}" for check in compared]
+        yield "confirmed", f"{sum(check.equal for check in compared):,} figures by second sources: {', '.join(parts)}"
     for cause, names in _causes(anatomy).items():
         yield "explained", f"{', '.join(names)}: {cause}"
     for check in anatomy.checks:
         if check.not_checked:
             yield "unchecked", f"{check.quantity}: {check.not_checked}"
+
+
+def _share(check: Check) -> str:
+    return f"{check.equal:,}" if check.equal == check.compared else f"{check.equal:,} of {check.compared:,}"
 
 
 def _causes(anatomy: Anatomy) -> dict[str, list[str]]:
