@@ -1,0 +1,246 @@
+"""Models of other libraries through `opanatomy.profile`, contractions against a second count, a process each.
+
+    python benchmarks/libraries.py [--seconds N] [--details] [--list] [WORD ...]
+
+prints a line for each model of benchmarks/zoo whose name contains one of the words (default: all): whether the FLOPs
+of its contractions are those of the second count in every phase, or a check of the report or a warning says what is
+not; what is unknown or without a cost; the error where it does not run. `--details` adds, where they differ, the
+operators of both counts. Wants torchvision, timm, diffusers, peft, torch_geometric, x-transformers, vit-pytorch,
+segmentation-models-pytorch, monai, open-clip-torch, sentence-transformers and pytest; what is missing is said.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import multiprocessing
+import os
+import random
+import sys
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ.setdefault("KINETO_LOG_LEVEL", "6")
+
+import torch  # noqa: E402
+
+import opanatomy  # noqa: E402
+from benchmarks.second_count import SecondCount  # noqa: E402
+from benchmarks.zoo import KINDS, Built  # noqa: E402
+from opanatomy.capture.quiet import one_line, quiet_libraries  # noqa: E402
+from opanatomy.capture.stepper import Stepper  # noqa: E402
+from opanatomy.model import Anatomy, OperatorClass, Phase  # noqa: E402
+
+#: How a model ended; the last one must not be.
+ENDINGS = ("equal", "warned", "not run", "silent")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """One model: FLOPs of its contractions by phase, ours and those of the second count; what the report says."""
+
+    name: str
+    ending: str
+    error: str | None = None
+    ours: dict[Phase, int] = field(default_factory=dict)
+    second: dict[Phase, int] = field(default_factory=dict)
+    checks: int = 0
+    warnings: tuple[str, ...] = ()
+    #: Operators of class unknown, and those without a cost.
+    unknown: tuple[str, ...] = ()
+    uncosted: tuple[str, ...] = ()
+    details: tuple[str, ...] = ()
+
+
+# ------------------------------------------------------------------------------------------------------- one model
+
+
+def contractions(anatomy: Anatomy) -> Counter[tuple[Phase, str]]:
+    """FLOPs of the contractions of a report by phase and operator."""
+    found: Counter[tuple[Phase, str]] = Counter()
+    for row in anatomy.operators:
+        if row.operator_class is OperatorClass.TENSOR_CONTRACTION:
+            found[row.phase, row.operator] += row.flops or 0
+    return found
+
+
+def by_phase(flops: Counter[tuple[Phase, str]]) -> dict[Phase, int]:
+    """The sums of the phases that have any."""
+    found: Counter[Phase] = Counter()
+    for (phase, _), amount in flops.items():
+        found[phase] += amount
+    return {phase: found[phase] for phase in Phase if found[phase]}
+
+
+def second_count(module: torch.nn.Module, inputs: Any) -> Counter[tuple[Phase, str]]:
+    """The same by torch's counter, of one more step."""
+    arguments = (inputs,) if isinstance(inputs, torch.Tensor) else inputs
+    stepper = Stepper(module=module, parameters=tuple(module.parameters()), inputs=arguments, device="cpu")
+    with SecondCount(stepper) as counter:
+        stepper.run()
+    return counter.flops
+
+
+def same_every_step(module: torch.nn.Module) -> None:
+    """Random numbers begin anew with each forward: what is drawn (boxes, dropped layers, experts) decides FLOPs."""
+
+    def seed(*_: Any) -> None:
+        torch.manual_seed(0)
+        random.seed(0)
+        if numpy := sys.modules.get("numpy"):
+            numpy.random.seed(0)
+
+    module.register_forward_pre_hook(seed)
+
+
+def measured(name: str, build: Callable[[], Built]) -> Result:
+    """The model's line; raises whatever building or profiling it does."""
+    torch.manual_seed(0)
+    module, inputs = build()
+    module.train()
+    same_every_step(module)
+    anatomy = opanatomy.profile(module, inputs)
+    with quiet_libraries():
+        second = second_count(module, inputs)
+    ours = contractions(anatomy)
+    details = tuple(
+        f"{phase:<10} {operator:<56} {ours[phase, operator]:>15,} {second[phase, operator]:>15,}"
+        for phase, operator in sorted({*ours, *second})
+    )
+    return Result(
+        name=name, ending=ending(anatomy, by_phase(ours) == by_phase(second)), ours=by_phase(ours),
+        second=by_phase(second), checks=len(anatomy.checks), warnings=anatomy.warnings,
+        unknown=names(row.operator for row in anatomy.operators if row.operator_class is OperatorClass.UNKNOWN),
+        uncosted=names(row.operator for row in anatomy.operators if row.flops is None and row.part_of is None),
+        details=details,
+    )  # fmt: skip
+
+
+def ending(anatomy: Anatomy, equal: bool) -> str:
+    """Equal by the second count and by the report's own checks, warned of, or neither."""
+    warned = any(check.unexplained for check in anatomy.checks)
+    if equal and not warned:
+        return "equal"
+    differs = any(check.differences for check in anatomy.checks)
+    return "warned" if warned or differs or anatomy.warnings else "silent"
+
+
+def names(operators: Iterable[str]) -> tuple[str, ...]:
+    """Each once, in order."""
+    return tuple(dict.fromkeys(operators))
+
+
+# ------------------------------------------------------------------------------------------------- a process each
+
+
+def run(name: str, build: Callable[[], Built], seconds: int) -> Result:
+    """The model in a process of its own, which is ended after `seconds`."""
+    fork = multiprocessing.get_context("fork")
+    here, there = fork.Pipe(duplex=False)
+    process = fork.Process(target=_child, args=(there, name, build))
+    process.start()
+    there.close()
+    try:
+        if here.poll(seconds):
+            result: Result = here.recv()
+            return result
+        return Result(name=name, ending="not run", error=f"more than {seconds} s")
+    except EOFError:
+        process.join()
+        return Result(name=name, ending="not run", error=f"the process ended with {process.exitcode}")
+    finally:
+        process.kill()
+        process.join()
+
+
+def _child(pipe: Connection, name: str, build: Callable[[], Built]) -> None:
+    torch.set_num_threads(1)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            result = measured(name, build)
+    except Exception as error:
+        # whatever the code of a stranger raises
+        if "--debug" in sys.argv:
+            raise
+        result = Result(name=name, ending="not run", error=f"{type(error).__name__}: {one_line(error)}")
+    pipe.send(result)
+
+
+def chosen(words: list[str]) -> Iterator[tuple[str, Callable[[], Built]]]:
+    """The models whose name contains one of the words, with what makes them."""
+    for kind in KINDS:
+        try:
+            models = importlib.import_module(f"benchmarks.zoo.{kind}").MODELS
+        except ImportError as error:
+            print(f"{kind}: not run: {error}")
+            continue
+        for name, build in models.items():
+            if not words or any(word.lower() in name.lower() for word in words):
+                yield name, build
+
+
+# -------------------------------------------------------------------------------------------------------- the table
+
+
+def line(result: Result, seconds: float) -> str:
+    """One row of the table."""
+    if result.error:
+        return f"{result.name:<48} {result.ending:<8} {result.error}"
+    said = [_amounts(result)]
+    said += [f"unknown: {', '.join(result.unknown)}"] * bool(result.unknown)
+    said += [f"no cost: {', '.join(result.uncosted)}"] * bool(result.uncosted)
+    said += [f"warnings: {'; '.join(result.warnings)}"] * bool(result.warnings)
+    return f"{result.name:<48} {result.ending:<8} {seconds:5.1f} s  {'  '.join(said)}"
+
+
+def _amounts(result: Result) -> str:
+    """Both sums by phase; one where they are equal."""
+    parts = []
+    for phase in Phase:
+        ours, second = result.ours.get(phase, 0), result.second.get(phase, 0)
+        if ours or second:
+            parts.append(f"{phase} {ours:,}" + ("" if ours == second else f" against {second:,}"))
+    return ", ".join(parts) or "no contraction"
+
+
+def summary(results: list[Result]) -> str:
+    """How many ended how."""
+    ended = Counter(result.ending for result in results)
+    return f"{len(results)} models: " + ", ".join(f"{ended[name]} {name}" for name in ENDINGS)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("words", nargs="*", metavar="WORD", help="models whose name contains it")
+    parser.add_argument("--seconds", type=int, default=120, help="for each model (default: %(default)s)")
+    parser.add_argument("--details", action="store_true", help="operators of both counts, where they differ")
+    parser.add_argument("--list", action="store_true", help="only the names")
+    parser.add_argument("--debug", action="store_true", help="tracebacks")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    results: list[Result] = []
+    for name, build in chosen(arguments.words):
+        if arguments.list:
+            print(name)
+            continue
+        begin = time.perf_counter()
+        results.append(run(name, build, arguments.seconds))
+        print(line(results[-1], time.perf_counter() - begin), flush=True)
+        if arguments.details and results[-1].ours != results[-1].second:
+            print("\n".join(f"    {detail}" for detail in results[-1].details))
+    if results:
+        print(summary(results))
+
+
+if __name__ == "__main__":
+    main()
