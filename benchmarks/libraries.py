@@ -1,6 +1,6 @@
 """Models of other libraries through `opanatomy.profile`, contractions against a second count, a process each.
 
-    python benchmarks/libraries.py [--seconds N] [--details] [--list] [WORD ...]
+    python benchmarks/libraries.py [--amp bf16] [--inference] [--seconds N] [--details] [--list] [WORD ...]
 
 prints a line for each model of benchmarks/zoo whose name contains one of the words (default: all): whether the FLOPs
 of its contractions are those of the second count in every phase, or a check of the report or a warning says what is
@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -40,6 +40,8 @@ from opanatomy.capture.quiet import one_line, quiet_libraries  # noqa: E402
 from opanatomy.capture.stepper import Stepper  # noqa: E402
 from opanatomy.model import Anatomy, OperatorClass, Phase  # noqa: E402
 
+#: What `opanatomy.profile` takes beside the model.
+Options: TypeAlias = "dict[str, Any]"
 #: How a model ended; the last one must not be.
 ENDINGS = ("equal", "warned", "not run", "silent")
 
@@ -81,10 +83,13 @@ def by_phase(flops: Counter[tuple[Phase, str]]) -> dict[Phase, int]:
     return {phase: found[phase] for phase in Phase if found[phase]}
 
 
-def second_count(module: torch.nn.Module, inputs: Any) -> Counter[tuple[Phase, str]]:
+def second_count(module: torch.nn.Module, inputs: Any, options: Options) -> Counter[tuple[Phase, str]]:
     """The same by torch's counter, of one more step."""
     arguments = (inputs,) if isinstance(inputs, torch.Tensor) else inputs
-    stepper = Stepper(module=module, parameters=tuple(module.parameters()), inputs=arguments, device="cpu")
+    stepper = Stepper(
+        module=module, parameters=tuple(module.parameters()), inputs=arguments, device="cpu", amp=options.get("amp"),
+        inference=options.get("inference", False),
+    )  # fmt: skip
     with SecondCount(stepper) as counter:
         stepper.run()
     return counter.flops
@@ -102,22 +107,22 @@ def same_every_step(module: torch.nn.Module) -> None:
     module.register_forward_pre_hook(seed)
 
 
-def measured(name: str, build: Callable[[], Built]) -> Result:
+def measured(name: str, build: Callable[[], Built], options: Options) -> Result:
     """The model's line; raises whatever building or profiling it does."""
     torch.manual_seed(0)
     module, inputs = build()
-    module.train()
+    module.train(not options.get("inference"))
     same_every_step(module)
-    anatomy = opanatomy.profile(module, inputs)
+    anatomy = opanatomy.profile(module, inputs, **options)
     with quiet_libraries():
-        second = second_count(module, inputs)
+        second = second_count(module, inputs, options)
     ours = contractions(anatomy)
     details = tuple(
         f"{phase:<10} {operator:<56} {ours[phase, operator]:>15,} {second[phase, operator]:>15,}"
         for phase, operator in sorted({*ours, *second})
     )
     return Result(
-        name=name, ending=ending(anatomy, by_phase(ours) == by_phase(second)), ours=by_phase(ours),
+        name=name, ending=ending(anatomy, ours, second), ours=by_phase(ours),
         second=by_phase(second), checks=len(anatomy.checks), warnings=anatomy.warnings,
         unknown=names(row.operator for row in anatomy.operators if row.operator_class is OperatorClass.UNKNOWN),
         uncosted=names(row.operator for row in anatomy.operators if row.flops is None and row.part_of is None),
@@ -125,13 +130,22 @@ def measured(name: str, build: Callable[[], Built]) -> Result:
     )  # fmt: skip
 
 
-def ending(anatomy: Anatomy, equal: bool) -> str:
-    """Equal by the second count and by the report's own checks, warned of, or neither."""
-    warned = any(check.unexplained for check in anatomy.checks)
-    if equal and not warned:
+def ending(anatomy: Anatomy, ours: Counter[tuple[Phase, str]], second: Counter[tuple[Phase, str]]) -> str:
+    """Equal by the second count and by the report's own checks, said to be different or unknown, or neither."""
+    unknown = {row.operator for row in anatomy.operators if row.flops is None}
+    costed = Counter({key: flops for key, flops in second.items() if key[1] not in unknown})
+    equal, without_unknown = by_phase(ours) == by_phase(second), by_phase(ours) == by_phase(costed)
+    if equal and not any(check.unexplained for check in anatomy.checks) and not _uncosted_contraction(anatomy):
         return "equal"
     differs = any(check.differences for check in anatomy.checks)
-    return "warned" if warned or differs or anatomy.warnings else "silent"
+    return "warned" if equal or without_unknown or differs or anatomy.warnings else "silent"
+
+
+def _uncosted_contraction(anatomy: Anatomy) -> bool:
+    return any(
+        row.flops is None and row.part_of is None and row.operator_class is OperatorClass.TENSOR_CONTRACTION
+        for row in anatomy.operators
+    )
 
 
 def names(operators: Iterable[str]) -> tuple[str, ...]:
@@ -142,11 +156,11 @@ def names(operators: Iterable[str]) -> tuple[str, ...]:
 # ------------------------------------------------------------------------------------------------- a process each
 
 
-def run(name: str, build: Callable[[], Built], seconds: int) -> Result:
+def run(name: str, build: Callable[[], Built], options: Options, seconds: int) -> Result:
     """The model in a process of its own, which is ended after `seconds`."""
     fork = multiprocessing.get_context("fork")
     here, there = fork.Pipe(duplex=False)
-    process = fork.Process(target=_child, args=(there, name, build))
+    process = fork.Process(target=_child, args=(there, name, build, options))
     process.start()
     there.close()
     try:
@@ -162,12 +176,12 @@ def run(name: str, build: Callable[[], Built], seconds: int) -> Result:
         process.join()
 
 
-def _child(pipe: Connection, name: str, build: Callable[[], Built]) -> None:
+def _child(pipe: Connection, name: str, build: Callable[[], Built], options: Options) -> None:
     torch.set_num_threads(1)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            result = measured(name, build)
+            result = measured(name, build, options)
     except Exception as error:
         # whatever the code of a stranger raises
         if "--debug" in sys.argv:
@@ -180,7 +194,9 @@ def chosen(words: list[str]) -> Iterator[tuple[str, Callable[[], Built]]]:
     """The models whose name contains one of the words, with what makes them."""
     for kind in KINDS:
         try:
-            models = importlib.import_module(f"benchmarks.zoo.{kind}").MODELS
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                models = importlib.import_module(f"benchmarks.zoo.{kind}").MODELS
         except ImportError as error:
             print(f"{kind}: not run: {error}")
             continue
@@ -223,18 +239,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("words", nargs="*", metavar="WORD", help="models whose name contains it")
     parser.add_argument("--seconds", type=int, default=120, help="for each model (default: %(default)s)")
+    parser.add_argument("--amp", choices=("bf16", "fp16"), help="as opanatomy.profile takes it")
+    parser.add_argument("--inference", action="store_true", help="forward alone, in eval mode")
     parser.add_argument("--details", action="store_true", help="operators of both counts, where they differ")
     parser.add_argument("--list", action="store_true", help="only the names")
     parser.add_argument("--debug", action="store_true", help="tracebacks")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
+    options: Options = {"amp": arguments.amp, "inference": arguments.inference}
     results: list[Result] = []
     for name, build in chosen(arguments.words):
         if arguments.list:
             print(name)
             continue
         begin = time.perf_counter()
-        results.append(run(name, build, arguments.seconds))
+        results.append(run(name, build, options, arguments.seconds))
         print(line(results[-1], time.perf_counter() - begin), flush=True)
         if arguments.details and results[-1].ours != results[-1].second:
             print("\n".join(f"    {detail}" for detail in results[-1].details))

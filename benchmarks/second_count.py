@@ -32,11 +32,17 @@ def _stored(matrix: torch.Tensor) -> int:
 
 def sparse_product(a: torch.Tensor, b: torch.Tensor, *_: Any, out_val: Any = None, **__: Any) -> int:
     """2 for each stored element and column; torch's formula takes the whole shape."""
-    if a.layout is torch.strided and b.layout is torch.strided:
-        return 2 * a.numel() * b.shape[1]
     if b.layout is torch.strided:
         return 2 * _stored(a) * b.shape[1]
-    return 2 * _stored(b) * a.shape[0]
+    if a.layout is torch.strided:
+        return 2 * _stored(b) * a.shape[0]
+    columns, rows = _indices(a)[1].bincount(minlength=a.shape[1]), _indices(b)[0].bincount(minlength=b.shape[0])
+    return 2 * int(columns @ rows)
+
+
+def _indices(matrix: torch.Tensor) -> torch.Tensor:
+    """(row, column) of each stored element."""
+    return (matrix if matrix.layout is torch.sparse_coo else matrix.to_sparse_coo())._indices()
 
 
 def sparse_added_product(_: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *__: Any, **___: Any) -> int:
@@ -54,8 +60,27 @@ def recurrent_layer_backward(x: Any, w1: Any, w2: Any, *_: Any, out_shape: Any =
     return 2 * recurrent_layer(x, w1, w2)
 
 
-def cdist_flops(a: Any, b: Any, *_: Any, out_shape: Any = None, **__: Any) -> int:
-    return 2 * prod(a[:-1]) * b[-2] * a[-1]
+def euclidean_distance(a: Any, b: Any, *_: Any, **__: Any) -> int:
+    """One product of the rows, with a column for each norm: (n, m + 2) @ (m + 2, k)."""
+    return 2 * prod(a[:-1]) * b[-2] * (a[-1] + 2)
+
+
+def trilinear(
+    a: Any, b: Any, c: Any, without_a: Any, without_b: Any, without_c: Any, summed: Any, unrolled: int = 1, **_: Any
+) -> int:
+    """a times b, then times c, of dimensions that each may lack; a product without a sum is element-wise: 0."""
+    left = _sizes(a, without_a) | _sizes(b, without_b)
+    right = _sizes(c, without_c)
+    first = [dim for dim in summed if dim != unrolled and dim not in right]
+    second = [dim for dim in summed if dim != unrolled and dim in right]
+    kept = {dim: size for dim, size in left.items() if dim not in first}
+    return 2 * prod(left.values()) * bool(first) + 2 * prod((kept | right).values()) * bool(second)
+
+
+def _sizes(shape: Any, without: Any) -> dict[int, int]:
+    """The size of each dimension that a tensor has, of all."""
+    dims = [dim for dim in range(len(shape) + len(without)) if dim not in without]
+    return dict(zip(dims, shape, strict=True))
 
 
 def _raw(formula: Callable[..., int]) -> Callable[..., int]:
@@ -76,6 +101,8 @@ FORMULAS = {
     aten.addmm: _raw(sparse_added_product),
     aten._sparse_mm: _raw(sparse_product),
     aten._sparse_addmm: _raw(sparse_added_product),
+    aten._euclidean_dist: euclidean_distance,
+    aten._trilinear: trilinear,
     aten.mkldnn_rnn_layer: recurrent_layer,
     aten.mkldnn_rnn_layer_backward: recurrent_layer_backward,
 }

@@ -31,7 +31,7 @@ def adapted(config: Any, *, checkpointing: bool | None = None) -> Built:
     return model.train(), {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids}
 
 
-def bert_with_prefix() -> Built:
+def adapted_bert() -> Built:
     config = BertConfig(
         vocab_size=96, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2,
         max_position_embeddings=64, num_labels=3,
@@ -74,5 +74,5 @@ MODELS: Models = {
     "peft LayerNorm tuning": lambda: adapted(
         peft.LNTuningConfig(task_type="CAUSAL_LM", target_modules=["input_layernorm", "post_attention_layernorm"])
     ),
-    "peft LoRA on BERT": bert_with_prefix,
+    "peft LoRA on BERT": adapted_bert,
 }

@@ -28,6 +28,13 @@ def video(name: str, frames: int = 4, size: int = 32, **options: Any) -> Built:
     return model, (torch.randn(1, 3, frames, size, size),)
 
 
+def s3d() -> Built:
+    """Its last pooling takes a small clip whole."""
+    model, _ = video("s3d")
+    model.avgpool = torch.nn.AdaptiveAvgPool3d(1)
+    return model, (torch.randn(1, 3, 16, 64, 64),)
+
+
 def tiny_vit() -> Built:
     model = models.VisionTransformer(32, 8, num_layers=2, num_heads=2, hidden_dim=32, mlp_dim=64, num_classes=10)
     return model, (image(32),)
@@ -44,7 +51,7 @@ def tiny_swin(version: str = "") -> Built:
 
 
 def tiny_maxvit() -> Built:
-    model = models.MaxVit((64, 64), 16, [16, 32], [2, 2], 8, 0.1, partition_size=4, num_classes=10)
+    model = models.MaxVit((64, 64), 16, 4, [16, 32], [1, 1], 8, 0.1, num_classes=10)
     return model, (image(),)
 
 
@@ -92,11 +99,11 @@ MODELS: Models = {
         "squeezenet1_1", "mnasnet0_5", "alexnet", "vgg11_bn",
     ),
     **_of(classifier, "googlenet", init_weights=False, aux_logits=True),
-    **_of(classifier, "inception_v3", size=139, init_weights=False, aux_logits=True),
+    **_of(classifier, "inception_v3", size=300, init_weights=False, aux_logits=True),
     **_of(segmenter, "fcn_resnet50", "deeplabv3_mobilenet_v3_large", aux_loss=True),
     **_of(segmenter, "lraspp_mobilenet_v3_large"),
     **_of(video, "r3d_18", "mc3_18", "r2plus1d_18"),
-    **_of(video, "s3d", frames=16, size=64),
+    "torchvision s3d": s3d,
     "torchvision vit": tiny_vit,
     "torchvision swin": tiny_swin,
     "torchvision swin_v2": partial(tiny_swin, "v2"),

@@ -36,7 +36,7 @@ def unet_2d() -> Built:
 
 def unet_1d() -> Built:
     model = diffusers.UNet1DModel(
-        sample_size=64, in_channels=2, out_channels=2, block_out_channels=(16, 32), extra_in_channels=16,
+        sample_size=64, in_channels=2, out_channels=2, block_out_channels=(32, 32), extra_in_channels=64,
         down_block_types=("DownBlock1DNoSkip", "AttnDownBlock1D"), up_block_types=("AttnUpBlock1D", "UpBlock1DNoSkip"),
     )  # fmt: skip
     return model, {"sample": torch.randn(1, 2, 64), "timestep": _time()}

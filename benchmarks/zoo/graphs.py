@@ -80,5 +80,5 @@ MODELS: Models = {
     "torch_geometric NNConv": edge_network,
     "torch_geometric GPSConv": gps,
     "torch_geometric PNAConv": principal,
-    "torch_geometric SplineConv of GraphUNet": partial(layer, "GraphUNet", FEATURES, HIDDEN, 4, 2),
+    "torch_geometric GraphUNet": partial(layer, "GraphUNet", FEATURES, HIDDEN, 4, 2),
 }

@@ -17,11 +17,11 @@ def smp(name: str, **options: Any) -> Built:
     return model, (image(),)
 
 
-def monai(name: str, *arguments: Any, size: int = 16, **options: Any) -> Built:
+def monai(name: str, *arguments: Any, shape: tuple[int, ...] = (16, 16, 16), **options: Any) -> Built:
     import monai.networks.nets
 
     model = getattr(monai.networks.nets, name)(*arguments, **options)
-    return model, (torch.randn(1, 1, size, size, size),)
+    return model, (torch.randn(1, 1, *shape),)
 
 
 def vit_pytorch(module: str, name: str, size: int = 32, **options: Any) -> Built:
@@ -86,13 +86,13 @@ MODELS: Models = {
     ),
     "monai SegResNet": partial(monai, "SegResNet", init_filters=8, blocks_down=(1, 1, 1), blocks_up=(1, 1)),
     "monai UNETR": partial(
-        monai, "UNETR", 1, 2, (32, 32, 32), feature_size=4, hidden_size=24, mlp_dim=48, num_heads=2, size=32
+        monai, "UNETR", 1, 2, (32, 32, 32), feature_size=4, hidden_size=24, mlp_dim=48, num_heads=2, shape=(32, 32, 32),
     ),
     "monai SwinUNETR": partial(
         monai, "SwinUNETR", in_channels=1, out_channels=2, feature_size=12, depths=(1, 1, 1, 1), num_heads=(1, 2, 2, 2),
-        size=32,
+        spatial_dims=2, shape=(64, 64),
     ),
-    "monai VNet": partial(monai, "VNet", size=32),
+    "monai VNet": partial(monai, "VNet", shape=(32, 32, 32)),
     "vit-pytorch ViT": partial(vit_pytorch, "vit", "ViT", **_VIT),
     "vit-pytorch CaiT": partial(vit_pytorch, "cait", "CaiT", cls_depth=1, **_VIT),
     "vit-pytorch SimpleViT": partial(vit_pytorch, "simple_vit", "SimpleViT", **_VIT),
