@@ -42,8 +42,8 @@ from opanatomy.model import Anatomy, OperatorClass, Phase  # noqa: E402
 
 #: What `opanatomy.profile` takes beside the model.
 Options: TypeAlias = "dict[str, Any]"
-#: How a model ended; the last one must not be.
-ENDINGS = ("equal", "warned", "not run", "silent")
+#: How a model ended: not compared where the second count fails on it; the last one must not be.
+ENDINGS = ("equal", "warned", "not compared", "not run", "silent")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,15 +114,20 @@ def measured(name: str, build: Callable[[], Built], options: Options) -> Result:
     module.train(not options.get("inference"))
     same_every_step(module)
     anatomy = opanatomy.profile(module, inputs, **options)
-    with quiet_libraries():
-        second = second_count(module, inputs, options)
     ours = contractions(anatomy)
+    second, error = Counter(ours), None
+    try:
+        with quiet_libraries():
+            second = second_count(module, inputs, options)
+    except Exception as failure:
+        # torch's counter does not know every kind of tensor
+        error = f"the second count: {type(failure).__name__}: {one_line(failure)}"
     details = tuple(
         f"{phase:<10} {operator:<56} {ours[phase, operator]:>15,} {second[phase, operator]:>15,}"
         for phase, operator in sorted({*ours, *second})
     )
     return Result(
-        name=name, ending=ending(anatomy, ours, second), ours=by_phase(ours),
+        name=name, ending="not compared" if error else ending(anatomy, ours, second), error=error, ours=by_phase(ours),
         second=by_phase(second), checks=len(anatomy.checks), warnings=anatomy.warnings,
         unknown=names(row.operator for row in anatomy.operators if row.operator_class is OperatorClass.UNKNOWN),
         uncosted=names(row.operator for row in anatomy.operators if row.flops is None and row.part_of is None),
@@ -210,13 +215,13 @@ def chosen(words: list[str]) -> Iterator[tuple[str, Callable[[], Built]]]:
 
 def line(result: Result, seconds: float) -> str:
     """One row of the table."""
-    if result.error:
-        return f"{result.name:<48} {result.ending:<8} {result.error}"
-    said = [_amounts(result)]
+    if result.ending == "not run":
+        return f"{result.name:<48} {result.ending:<12} {result.error}"
+    said = [_amounts(result), *([result.error] if result.error else [])]
     said += [f"unknown: {', '.join(result.unknown)}"] * bool(result.unknown)
     said += [f"no cost: {', '.join(result.uncosted)}"] * bool(result.uncosted)
     said += [f"warnings: {'; '.join(result.warnings)}"] * bool(result.warnings)
-    return f"{result.name:<48} {result.ending:<8} {seconds:5.1f} s  {'  '.join(said)}"
+    return f"{result.name:<48} {result.ending:<12} {seconds:5.1f} s  {'  '.join(said)}"
 
 
 def _amounts(result: Result) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from contextlib import nullcontext
 from math import prod
 from typing import Any
 
@@ -27,7 +28,10 @@ def _added_product(_added: Any, a: Any, b: Any, *_: Any, **__: Any) -> int:
 
 
 def _stored(matrix: torch.Tensor) -> int:
-    return matrix._nnz() * prod(matrix.values().shape[1:]) if matrix.layout is not torch.strided else matrix.numel()
+    """Elements in memory; those of a block each."""
+    if matrix.layout is torch.strided:
+        return matrix.numel()
+    return int((matrix._values() if matrix.layout is torch.sparse_coo else matrix.values()).numel())
 
 
 def sparse_product(a: torch.Tensor, b: torch.Tensor, *_: Any, out_val: Any = None, **__: Any) -> int:
@@ -96,6 +100,7 @@ FORMULAS = {
     aten.vdot: _product,
     aten.addmv: _added_product,
     aten.addr: lambda _c, a, b, **__: 2 * prod(a) * prod(b),
+    aten.addbmm: lambda _c, a, b, *_, **__: 2 * prod(a) * b[2],
     aten._int_mm: _product,
     aten.mm: _raw(sparse_product),
     aten.addmm: _raw(sparse_added_product),
@@ -113,6 +118,8 @@ class SecondCount(FlopCounterMode):
 
     def __init__(self, stepper: Stepper) -> None:
         super().__init__(display=False, custom_mapping=FORMULAS)
+        # Its hooks on modules refuse autograd inside a forward.
+        self.mod_tracker = nullcontext()
         self.stepper = stepper
         self.flops: Counter[tuple[Phase, str]] = Counter()
 

@@ -14,7 +14,17 @@ Built: TypeAlias = "tuple[torch.nn.Module, Any]"
 Models: TypeAlias = "dict[str, Callable[[], Built]]"
 
 #: The files of this folder, in the order of the table.
-KINDS = ("convnets", "detection", "transformers_of_timm", "diffusion", "adapters", "graphs", "sequences", "others")
+KINDS = (
+    "convnets",
+    "detection",
+    "transformers_of_timm",
+    "diffusion",
+    "adapters",
+    "graphs",
+    "sequences",
+    "others",
+    "strange",
+)
 
 
 class Loss(torch.nn.Module):

@@ -1,4 +1,4 @@
-"""Convnets of torchvision and video models: grouped, depthwise, dilated, with auxiliary outputs, in three dimensions."""
+"""Networks of torchvision for images and video: grouped, depthwise, dilated, with auxiliary outputs."""
 
 from __future__ import annotations
 

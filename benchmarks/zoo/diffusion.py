@@ -55,8 +55,8 @@ def unet_2d_condition(*, checkpointing: bool = False) -> Built:
 
 def controlnet() -> Built:
     model = diffusers.ControlNetModel(
-        down_block_types=("CrossAttnDownBlock2D", "DownBlock2D"), conditioning_embedding_out_channels=(8, 16), **_BLOCKS,
-        **_CROSS,
+        down_block_types=("CrossAttnDownBlock2D", "DownBlock2D"), conditioning_embedding_out_channels=(8, 16),
+        **_BLOCKS, **_CROSS,
     )  # fmt: skip
     inputs = {"sample": _latents(), "timestep": _time(), "encoder_hidden_states": torch.randn(1, 6, 32)}
     return model, {**inputs, "controlnet_cond": torch.randn(1, 3, 32, 32)}
@@ -104,7 +104,8 @@ def pixart() -> Built:
 def sd3(*, checkpointing: bool = False) -> Built:
     model = diffusers.SD3Transformer2DModel(
         sample_size=16, patch_size=2, in_channels=4, num_layers=2, attention_head_dim=16, num_attention_heads=2,
-        joint_attention_dim=32, caption_projection_dim=32, pooled_projection_dim=32, out_channels=4, pos_embed_max_size=16,
+        joint_attention_dim=32, caption_projection_dim=32, pooled_projection_dim=32, out_channels=4,
+        pos_embed_max_size=16,
     )  # fmt: skip
     if checkpointing:
         model.enable_gradient_checkpointing()

@@ -32,7 +32,7 @@ def vit_pytorch(module: str, name: str, size: int = 32, **options: Any) -> Built
 
 
 def open_clip(*, coca: bool = False) -> Built:
-    from open_clip import CLIP, CoCa, CLIPTextCfg, CLIPVisionCfg
+    from open_clip import CLIP, CLIPTextCfg, CLIPVisionCfg, CoCa
 
     seen = {"layers": 1, "width": 32, "head_width": 16, "patch_size": 8, "image_size": 32}
     read = {"context_length": 16, "vocab_size": 96, "width": 32, "heads": 2, "layers": 1}
