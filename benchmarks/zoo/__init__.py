@@ -10,21 +10,20 @@ from typing import Any, TypeAlias
 
 import torch
 
+from opanatomy.model import Phase
+
 Built: TypeAlias = "tuple[torch.nn.Module, Any]"
 Models: TypeAlias = "dict[str, Callable[[], Built]]"
 
 #: The files of this folder, in the order of the table.
 KINDS = (
-    "convnets",
-    "detection",
-    "transformers_of_timm",
-    "diffusion",
-    "adapters",
-    "graphs",
-    "sequences",
-    "others",
-    "strange",
-)
+    "convnets", "detection", "transformers_of_timm", "diffusion", "adapters", "graphs", "sequences", "others",
+    "programs", "layers",
+)  # fmt: skip
+#: FLOPs by phase, worked out by hand, where a dispatch mode does not see the whole step: it is of one thread.
+BY_HAND: dict[str, dict[Phase, int]] = {
+    "strange code: threads": {Phase.FORWARD: 3_840, Phase.BACKWARD: 4_608},
+}
 
 
 class Loss(torch.nn.Module):
