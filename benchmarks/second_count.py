@@ -99,7 +99,6 @@ FORMULAS = {
     aten.dot: _product,
     aten.vdot: _product,
     aten.addmv: _added_product,
-    aten.addr: lambda _c, a, b, **__: 2 * prod(a) * prod(b),
     aten.addbmm: lambda _c, a, b, *_, **__: 2 * prod(a) * b[2],
     aten._int_mm: _product,
     aten.mm: _raw(sparse_product),
