@@ -55,7 +55,8 @@ class Result:
     error: str | None = None
     ours: dict[Phase, int] = field(default_factory=dict)
     second: dict[Phase, int] = field(default_factory=dict)
-    checks: int = 0
+    #: What the checks of the report say differs, and was not explained.
+    differences: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     #: Operators of class unknown, and those without a cost.
     unknown: tuple[str, ...] = ()
@@ -130,7 +131,7 @@ def measured(name: str, build: Callable[[], Built], options: Options) -> Result:
     )
     return Result(
         name=name, ending="not compared" if error else ending(anatomy, ours, second), error=error, ours=by_phase(ours),
-        second=by_phase(second), checks=len(anatomy.checks), warnings=anatomy.warnings,
+        second=by_phase(second), differences=_unexplained(anatomy), warnings=anatomy.warnings,
         unknown=names(row.operator for row in anatomy.operators if row.operator_class is OperatorClass.UNKNOWN),
         uncosted=names(row.operator for row in anatomy.operators if row.flops is None and row.part_of is None),
         details=details,
@@ -146,6 +147,14 @@ def ending(anatomy: Anatomy, ours: Counter[tuple[Phase, str]], second: Counter[t
         return "equal"
     differs = any(check.differences for check in anatomy.checks)
     return "warned" if equal or without_unknown or differs or anatomy.warnings else "silent"
+
+
+def _unexplained(anatomy: Anatomy) -> tuple[str, ...]:
+    return tuple(
+        f"{one.phase} {one.operator} {one.ours} against {one.other} {check.unit} of {check.quantity}"
+        for check in anatomy.checks
+        for one in check.unexplained
+    )
 
 
 def _uncosted_contraction(anatomy: Anatomy) -> bool:
@@ -222,6 +231,7 @@ def line(result: Result, seconds: float) -> str:
     said = [_amounts(result), *([result.error] if result.error else [])]
     said += [f"unknown: {', '.join(result.unknown)}"] * bool(result.unknown)
     said += [f"no cost: {', '.join(result.uncosted)}"] * bool(result.uncosted)
+    said += [f"checks: {'; '.join(result.differences)}"] * bool(result.differences)
     said += [f"warnings: {'; '.join(result.warnings)}"] * bool(result.warnings)
     return f"{result.name:<48} {result.ending:<12} {seconds:5.1f} s  {'  '.join(said)}"
 

@@ -53,6 +53,18 @@ def sparse_added_product(_: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *__:
     return sparse_product(a, b)
 
 
+def sparse_reduction_backward(
+    matrix: torch.Tensor, gradient: torch.Tensor, _weight: Any, _reduce: Any, _chosen: Any, mask: Any, **_: Any
+) -> int:
+    """One product of the forward's size for each gradient asked for."""
+    return (bool(mask[0]) + bool(mask[1])) * 2 * _stored(matrix) * gradient.shape[1]
+
+
+def packed_linear(x: torch.Tensor, *_: Any, out_val: Any = None, **__: Any) -> int:
+    """The weight is packed: its rows are those of what comes out."""
+    return 2 * x.numel() * int(out_val.shape[-1])
+
+
 def recurrent_layer(x: Any, w1: Any, w2: Any, *_: Any, out_shape: Any = None, **__: Any) -> int:
     """Each step multiplies the input and the state with their weights (gates x hidden)."""
     steps = x[0] * x[1]
@@ -105,6 +117,9 @@ FORMULAS = {
     aten.addmm: _raw(sparse_added_product),
     aten._sparse_mm: _raw(sparse_product),
     aten._sparse_addmm: _raw(sparse_added_product),
+    aten._sparse_mm_reduce_impl: _raw(sparse_product),
+    aten._sparse_mm_reduce_impl_backward: _raw(sparse_reduction_backward),
+    torch.ops.quantized.linear_dynamic: _raw(packed_linear),
     aten._euclidean_dist: euclidean_distance,
     aten._trilinear: trilinear,
     aten.mkldnn_rnn_layer: recurrent_layer,
@@ -125,7 +140,7 @@ class SecondCount(FlopCounterMode):
     def _count_flops(self, func_packet: Any, out: Any, args: Any, kwargs: Any) -> Any:
         if func_packet in self.flop_registry:
             counted = self.flop_registry[func_packet](*args, **kwargs, out_val=out)
-            self.flops[self._phase(), f"aten::{func_packet.__name__}"] += int(counted)
+            self.flops[self._phase(), str(func_packet).replace(".", "::", 1)] += int(counted)
         return out
 
     def _phase(self) -> Phase:
