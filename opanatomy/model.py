@@ -522,6 +522,8 @@ class Capture:
     observed: tuple[ObservedCall, ...] = ()
     #: What a dispatch mode saw run in a step of the warm-up; empty, and `not_observed` why, where none could watch.
     observed_counts: tuple[ObservedCount, ...] = ()
+    #: Which step of the warm-up that was, from 1: a first step also does what is done only once.
+    observed_step: int | None = None
     not_observed: str | None = None
     #: Time of each operator by its name as the profiler itself sums it up (`key_averages`): that of the device work it
     #: launched, on the CPU its self time, over all profiled steps.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -10,9 +11,17 @@ import numpy as np
 from opanatomy.attribution import Candidates, own
 from opanatomy.attribution.apart import Kernels, derived, hooked
 from opanatomy.attribution.attribute import HostTable
+from opanatomy.attribution.names import kinds_of
 from opanatomy.attribution.nesting import nearest_above
 from opanatomy.attribution.ownership import CLASSES, redispatched
-from opanatomy.attribution.passing import Dispatched, intercepted, overloaded, transformed, unrun
+from opanatomy.attribution.passing import (
+    Dispatched,
+    intercepted,
+    observed_unrun,
+    overloaded,
+    transformed,
+    unrun,
+)
 from opanatomy.classification.internals import called_by_kernels_of, kernel_begins_with, stands_for
 from opanatomy.model import Classification, Phase, Signature, Tensor
 from opanatomy.tables import Bool, Int64
@@ -46,16 +55,26 @@ def owners(
             passes=intercepted(rows)
             | transformed(rows)
             | overloaded(rows, [stands_for(name) for name in trace.names])
-            | (_unrun(host, rows) if works is None else False),
+            | (_unrun(trace, host, rows) if works is None else False),
             works=works,
         )
     )
 
 
-def _unrun(host: HostTable, rows: Dispatched) -> Bool:
+def _unrun(trace: Trace, host: HostTable, rows: Dispatched) -> Bool:
     if Phase.RECOMPUTE not in host.phase:
         return np.zeros(len(rows.name), dtype=bool)
-    return unrun(rows, np.array([phase is Phase.RECOMPUTE for phase in host.phase], dtype=bool))
+    recomputed = np.array([phase is Phase.RECOMPUTE for phase in host.phase], dtype=bool)
+    found = unrun(rows, recomputed)
+    capture = trace.capture
+    if capture is None or not capture.observed_counts:
+        return found
+    observed = Counter[str]()
+    for count in capture.observed_counts:
+        if count.phase is Phase.RECOMPUTE:
+            observed[count.operator] += count.calls * len(capture.profiled_step_ns)
+    node = nearest_above(kinds_of(trace.names).node[rows.name], rows.parent)
+    return found | observed_unrun(rows, recomputed & ~found, node, observed)
 
 
 def _hooked(trace: Trace, host: HostTable, rows: Dispatched, across: Bool) -> Bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -105,6 +105,26 @@ def _called_again(rows: Dispatched) -> Bool:
     """Calls of an operator from within itself: under autocast with cast arguments, by a dispatch mode once more."""
     found: Bool = (rows.parent >= 0) & named(rows, _INTERCEPTS)[rows.parent]
     found[redispatched(rows.name, rows.parent)] = True
+    return found
+
+
+def observed_unrun(rows: Dispatched, recomputed: Bool, node: Int64, observed: Mapping[str, int]) -> Bool:
+    """Recomputed operators that never ran by what was seen to run: a map alone, without others below it, tells nothing.
+
+    `observed` has for each operator the calls that recomputation made, over all steps; `node` is the row of the
+    autograd node around each row. Of an operator that has more events than calls, those at which recomputation stopped
+    (the last of their node) did not run, where they are as many as there are too many.
+    """
+    computing = np.flatnonzero(recomputed & (rows.kind >= 0) & (node >= 0))
+    last = np.full(len(rows.name), -1, dtype=np.int64)
+    np.maximum.at(last, node[computing], computing)
+    bare = ~above_any(~named(rows, _SAVES), rows.parent)
+    found = np.zeros(len(rows.name), dtype=bool)
+    for number in np.unique(rows.name[computing]).tolist():
+        events = computing[rows.name[computing] == number]
+        stopped = events[(last[node[events]] == events) & bare[events]]
+        if len(stopped) and len(events) - observed.get(rows.names[number], 0) == len(stopped):
+            found[stopped] = True
     return found
 
 

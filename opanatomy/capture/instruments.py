@@ -74,6 +74,8 @@ class Instruments:
     progress: Progress
     active: set[Instrument]
     observation: Observation | None = None
+    #: Which step of the warm-up `observation` is of.
+    observed_step: int = 1
     #: Module path -> what of its products needs a gradient, as `Capture.gradients`.
     gradients: dict[str, str] = field(default_factory=dict)
     failed: set[Instrument] = field(default_factory=set)
@@ -94,6 +96,18 @@ class Instruments:
             active -= tried.told
             self._failed(tried.told, tried)
         return step()
+
+    @property
+    def can_count_again(self) -> bool:
+        """Whether the calls of the first step could be counted."""
+        return Instrument.OBSERVER in self.active - self.failed and self.observation is not None
+
+    def count_again(self, step: Callable[[], int]) -> int:
+        """One step more whose calls are counted instead of the first one's; its time."""
+        with observing(lambda: self.stepper.phase) as observation:
+            duration = step()
+        self.observation, self.observed_step = observation, 2
+        return duration
 
     def _tried(self, step: Callable[[], int], active: set[Instrument]) -> int | _Failure:
         """The time of the step, or what broke it; then all is as before it."""

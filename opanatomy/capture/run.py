@@ -113,9 +113,23 @@ class Run:
             text = f"warm-up step {number} of {max(count, number)}"
             self.progress.stage(text, steps_after=after, expected_ns=last or None)
             before = compilations()
-            last = self._first_step() if number == 1 else self._clocked(PointWatch(self.points))
+            last = self._warm_up_step(number)
             translated = compilations() > before
+            if number == 1 and options.warmup is None and last < _TIMED_NS:
+                count = max(count, 2)
         return last
+
+    def _warm_up_step(self, number: int) -> int:
+        """The first is run under all instruments, the second counted again: what a first step does once is not in it.
+
+        Both draw the same random numbers.
+        """
+        if number == 1:
+            return self._first_step()
+        if number == 2 and self.instruments.can_count_again:
+            self.kept.random.put_back()
+            return self.instruments.count_again(lambda: self._clocked(PointWatch(self.points)))
+        return self._clocked(PointWatch(self.points))
 
     def _first_step(self) -> int:
         last = self.instruments.run(self._clocked)
@@ -257,6 +271,7 @@ class Run:
             list_arguments=arguments,
             observed=tuple(observation.incomplete) if observation else (),
             observed_counts=observation.counts() if observation else (),
+            observed_step=self.instruments.observed_step if observation else None,
             not_observed=self._not_observed(),
             profiler_times_ns=profiler_times_ns(profiler, on_device=self.options.device.startswith("cuda")),
             gradients=dict(self.instruments.gradients),

@@ -6,6 +6,7 @@ is summed over. It shares nothing with `opanatomy.cost`, which reads the shapes 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -220,17 +221,20 @@ def _grouped(result: Any, a: Any, b: Any, *_: Any, **__: Any) -> int:
 
 
 def _trilinear(result: Any, first: Any, second: Any, third: Any, expand1: Any, expand2: Any, expand3: Any,
-               sum_dim: Any, *_: Any, **__: Any) -> int | None:  # fmt: skip
-    """Two products of each combination of the indices of all three."""
-    sizes: dict[int, int] = {}
-    for tensor, missing in ((first, expand1), (second, expand2), (third, expand3)):
-        dims = [place for place in range(tensor.dim() + len(missing)) if place not in missing]
-        for place, size in zip(dims, tensor.shape, strict=True):
-            sizes[place] = max(sizes.get(place, 1), int(size))
-    combinations = 1
-    for size in sizes.values():
-        combinations *= size
-    return 3 * combinations
+               sum_dim: Any, *_: Any, **__: Any) -> int:  # fmt: skip
+    """The pairwise products that torch makes of it, one after the other, over the dimensions that each has."""
+    total = first.dim() + len(expand1)
+    sizes = [
+        {place: int(tensor.shape[at]) for at, place in enumerate(p for p in range(total) if p not in missing)}
+        for tensor, missing in ((first, expand1), (second, expand2), (third, expand3))
+    ]
+    flops, left = 0, sizes[0]
+    for right, last in ((sizes[1], False), (sizes[2], True)):
+        both = {**left, **right}
+        summed = [place for place in sum_dim if (place in sizes[2]) is last]
+        flops += 2 * math.prod(both.values()) if summed else 0
+        left = {place: size for place, size in both.items() if place not in summed}
+    return flops
 
 
 def _with_forms(forms: dict[Callable[..., int | None], str]) -> Iterator[tuple[str, Callable[..., int | None]]]:

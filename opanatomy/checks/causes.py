@@ -54,6 +54,8 @@ class Counts:
     ours: Mapping[Key, Dispatched]
     observed: Mapping[Key, Observed]
     inner_copies: Mapping[Key, int] = field(default_factory=dict)
+    #: Whether the step that was watched was the first one.
+    of_first_step: bool = False
     traced: frozenset[str] = frozenset()
     watched: frozenset[str] = frozenset()
 
@@ -93,7 +95,11 @@ def cause_of_calls(key: Key, counts: Counts) -> str | None:
         return FAST_PATH
     if name in _ZEROS and phase is not Phase.FORWARD and _zeros_are_equal(counts, phase):
         return NO_IN_PLACE
-    if mine < watched and _base(name).startswith((*_MAKES, *_RANDOM, *(_COPIES if phase is Phase.OPTIMIZER else ()))):
+    if (
+        counts.of_first_step
+        and mine < watched
+        and _base(name).startswith((*_MAKES, *_RANDOM, *(_COPIES if phase is Phase.OPTIMIZER else ())))
+    ):
         return FIRST_STEP
     if mine < watched and watched - mine == counts.inner_copies.get(key, 0):
         return KEPT_COPY

@@ -33,6 +33,7 @@ def check_counts(calls: Calls, table: CallTable, capture: Capture | None, steps:
         ours={key: one for key, one in dispatched(calls, table, watched).items() if not _is_compiled(one)},
         observed=_computing(capture.observed_counts, steps),
         inner_copies=inner_copies(calls, table),
+        of_first_step=capture.observed_step == 1,
         traced=frozenset(calls.trace.names),
         watched=watched,
     )

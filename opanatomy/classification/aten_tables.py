@@ -95,7 +95,7 @@ _ATTENTION_THROUGH = """
 _NORMALIZATION = """
     _softmax _log_softmax _softmax_backward_data _log_softmax_backward_data _safe_softmax _masked_softmax
     _sparse_softmax _sparse_log_softmax _sparse_softmax_backward_data _sparse_log_softmax_backward_data
-    _nested_tensor_softmax_with_shape logsumexp
+    _nested_tensor_softmax_with_shape
     native_layer_norm native_group_norm native_batch_norm cudnn_batch_norm miopen_batch_norm quantized_batch_norm
     _native_batch_norm_legit _native_batch_norm_legit_functional _native_batch_norm_legit_no_training
     _batch_norm_with_update _batch_norm_with_update_functional _batch_norm_no_update batch_norm_backward
@@ -133,6 +133,7 @@ _NORMALIZATION_THROUGH = """
 
 # A copy where the batch is empty.
 _NORMALIZATION_COMPOSITE = """
+    logsumexp
     batch_norm instance_norm _batch_norm_impl_index _batch_norm_impl_index_backward
 """
 

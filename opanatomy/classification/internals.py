@@ -54,6 +54,7 @@ def kernel_begins_with(name: str) -> frozenset[str]:
 _OTHER_OVERLOAD = {
     "aten::max": ("aten::maximum",),
     "aten::min": ("aten::minimum",),
+    "aten::repeat_interleave": ("aten::expand",),
     "aten::where": ("aten::nonzero_numpy", "aten::nonzero"),
 }
 

@@ -183,16 +183,21 @@ def scaled_grouped_mm_v2(signature: Signature) -> Cost:
 
 @formula("aten::_trilinear")
 def trilinear(signature: Signature) -> Cost:
-    """3 for each place of the three tensors' common index space: two multiplies and an add, as torch computes it.
+    """Two products: `2 *` the index space of the first two tensors, then `2 *` that of their product and the third.
 
-    (a, b, c, expand_a, expand_b, expand_c, summed dimensions, ...): new dimensions are at the places of `expand`.
+    (a, b, c, expand_a, expand_b, expand_c, summed dimensions, ...): new dimensions are at the places of `expand`. The
+    first sums over what the third does not have; where a product sums over nothing it is a map, and not counted.
+    Source: `_trilinear` and `sumproduct_pair` in ATen's Linear.cpp; torch.utils.flop_counter has none.
     """
     spread = [_with_ones(signature.tensor(at).shape, integers(signature.get(at + 3))) for at in range(3)]
-    shape, summed = broadcast(*spread), integers(signature.get(6))
+    shape, summed = broadcast(*spread), set(integers(signature.get(6)))
+    first = summed & set(integers(signature.get(5)))
+    pair = broadcast(*spread[:2])
+    product = tuple(1 if place in first else size for place, size in enumerate(pair))
+    flops = 2 * prod(pair) * bool(first) + 2 * prod(broadcast(product, spread[2])) * bool(summed - first)
     out = tuple(size for place, size in enumerate(shape) if place not in summed)
     operands = [signature.tensor(at) for at in range(3)]
-    written = fresh(out, operands[0].dtype)
-    return Cost(flops=3 * prod(shape), read_bytes=read(*operands), written_bytes=written)
+    return Cost(flops=flops, read_bytes=read(*operands), written_bytes=fresh(out, operands[0].dtype))
 
 
 def _with_ones(shape: Shape, places: Shape) -> Shape:
