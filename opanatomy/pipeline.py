@@ -217,7 +217,7 @@ def _doubts(trace: Trace, attribution: Attribution) -> tuple[str, ...]:
         f" phase {rule.phase}"
         for rule in attribution.unused_rules
     )
-    for one in attribution.annotated.differences if attribution.annotated else ():
+    for one in attribution.annotated.unexplained if attribution.annotated else ():
         elsewhere = (one.other or 0) - (one.ours or 0)
         doubts.append(
             f"{elsewhere / max(one.other or 0, 1):.1%} of the time that the trace's own annotations call {one.phase}"

@@ -16,6 +16,7 @@ from opanatomy.anatomy.unlike import Candidate, unlike_warnings, why_no_ranks
 from opanatomy.errors import UsageError
 from opanatomy.model import (
     Anatomy,
+    Check,
     ClassRow,
     DeviceFigures,
     Environment,
@@ -128,6 +129,7 @@ def over_ranks(anatomies: Sequence[Anatomy], *, name: str, warnings: Iterable[st
         collectives=merged_collectives(row for anatomy in each for row in anatomy.collectives),
         ranks=ranks,
         spread=spread_of(ranks),
+        checks=_checks(each),
         warnings=(*warnings, *unlike_warnings(rows), *_doubts(ranks), *_warnings(ranks, each)),
     )
     check_conservation(found)
@@ -333,6 +335,23 @@ def _warnings(ranks: Sequence[Rank], each: Sequence[Anatomy]) -> list[str]:
         for text in anatomy.warnings:
             who.setdefault(text, []).append(str(rank.trace) if rank.rank is None else str(rank.rank))
     return [f"{_whose(names, len(ranks))}: {text}" for text, names in who.items()]
+
+
+def _checks(each: Sequence[Anatomy]) -> tuple[Check, ...]:
+    """The checks of the ranks, those of one quantity and source as one; like differences of several ranks once each."""
+    groups: dict[tuple[str, str, str], list[Check]] = {}
+    for anatomy in each:
+        for check in anatomy.checks:
+            groups.setdefault((check.quantity, check.source, check.unit), []).append(check)
+    return tuple(
+        Check(
+            quantity=quantity, source=source, unit=unit, compared=sum(check.compared for check in found),
+            equal=sum(check.equal for check in found),
+            differences=tuple(dict.fromkeys(one for check in found for one in check.differences)),
+            not_checked="; ".join(dict.fromkeys(check.not_checked for check in found if check.not_checked)) or None,
+        )
+        for (quantity, source, unit), found in groups.items()
+    )  # fmt: skip
 
 
 def _whose(names: list[str], count: int) -> str:

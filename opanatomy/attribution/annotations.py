@@ -11,7 +11,7 @@ import numpy as np
 from opanatomy.attribution.phases import Placed, phases_at
 from opanatomy.attribution.rows import BACKWARD, FORWARD, OPTIMIZER, PHASES, PLACES, RECOMPUTE, HostRows, contains
 from opanatomy.model import Check, Difference, Phase
-from opanatomy.tables import Int64
+from opanatomy.tables import Bool, Int64
 
 _BEFORE = r"(?:model|module|net|loss|self|trainer|engine|accelerator|scaler|fabric|train(?:ing)?|step)"
 _BEHIND = r"(?:[ _.-]?(?:pass|step|steps|propagation|prop|update|call))?(?:\(\))?(?:[ _:#-]*\d{1,9})?"
@@ -24,6 +24,7 @@ _SPELLINGS = {
 _DECORATION = "#*=-_<>[]|~ \t"
 #: A phase agrees where no more of its annotated time than this lies elsewhere: a loss's `sum` in a range of backward.
 _TOLERATED = 0.005
+DIFFERENTIATED = "autograd recorded these operators to differentiate them: forward, inside an annotation of backward"
 #: So many operators are named as evidence.
 _NAMED = 3
 
@@ -63,11 +64,26 @@ def annotated_phases(names: Sequence[str], rows: HostRows, placed: Placed, timed
     known, expected = known[expected >= 0], expected[expected >= 0]
     # Recomputation happens inside what a user annotates as backward.
     places = np.array([PLACES[timed.phase[index]] for index in known.tolist()], dtype=np.int64)
-    return _check(names, rows, timed, (known, expected, np.where(places == RECOMPUTE, BACKWARD, places)))
+    compared = _Compared(
+        index=known, expected=expected, found=np.where(places == RECOMPUTE, BACKWARD, places),
+        differentiated=((rows.sequence >= 0) & (placed.nodes.around < 0))[timed.row[known]],
+    )  # fmt: skip
+    return _check(names, rows, timed, compared)
 
 
-def _check(names: Sequence[str], rows: HostRows, timed: Timed, compared: tuple[Int64, Int64, Int64]) -> Check:
-    index, expected, places = compared
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Compared:
+    """What takes time inside annotations: its places in `Timed`, the phase annotated and the one it was placed in."""
+
+    index: Int64
+    expected: Int64
+    found: Int64
+    #: Whether autograd recorded the operator, below no node of its own: forward, whatever an annotation says.
+    differentiated: Bool
+
+
+def _check(names: Sequence[str], rows: HostRows, timed: Timed, compared: _Compared) -> Check:
+    index, expected, places = compared.index, compared.expected, compared.found
     duration = timed.duration_ns[index]
     differences = []
     phases = [phase for phase in (FORWARD, BACKWARD, OPTIMIZER) if duration[expected == phase].sum() > 0]
@@ -76,6 +92,8 @@ def _check(names: Sequence[str], rows: HostRows, timed: Timed, compared: tuple[I
         wrong = (expected == phase) & (places != phase)
         missing = int(duration[wrong].sum())
         if missing > _TOLERATED * annotated:
+            forward = compared.differentiated[wrong] & (places[wrong] == FORWARD)
+            is_forward = phase == BACKWARD and int(duration[wrong][~forward].sum()) <= _TOLERATED * annotated
             evidence = _evidence(names, rows.name[timed.row[index[wrong]]], places[wrong], duration[wrong])
             differences.append(
                 Difference(
@@ -83,6 +101,7 @@ def _check(names: Sequence[str], rows: HostRows, timed: Timed, compared: tuple[I
                     phase=PHASES[phase],
                     ours=annotated - missing,
                     other=annotated,
+                    cause=DIFFERENTIATED if is_forward else None,
                     evidence=evidence,
                 )
             )

@@ -43,8 +43,11 @@ class Graph:
     differentiated: Bool
 
 
-def graph_of(names: Sequence[str], host: HostTable) -> Graph:
-    """The nodes of the trace and their forward operators, by structure and sequence numbers."""
+def graph_of(names: Sequence[str], host: HostTable, *, may_be_cut: bool = True) -> Graph:
+    """The nodes of the trace and their forward operators, by structure and sequence numbers.
+
+    A trace that `may_be_cut` can begin after a forward; that of a capture begins with it.
+    """
     row = np.arange(len(host.name))
     engine, is_inner, is_node = _nodes(names, host)
     marked = is_node | is_inner
@@ -58,6 +61,8 @@ def graph_of(names: Sequence[str], host: HostTable) -> Graph:
     number = _of_nodes(host.sequence, host, is_inner)
     paired = replace(host, sequence=number, forward_thread=_of_nodes(host.forward_thread, host, is_inner))
     forward, state = _pair(names, paired, np.flatnonzero(is_node & (number >= 0)), np.flatnonzero(numbered))
+    if not may_be_cut:
+        state[state == BEFORE] = LOST
     return Graph(
         is_node=is_node, node=node, in_body=in_body, forward=forward, state=state, sequence=number,
         numbered=nearest_above(numbered, host.parent),

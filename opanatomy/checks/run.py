@@ -41,7 +41,7 @@ def self_checks(calls: Attributed) -> tuple[Check, ...]:
     """What the trace says twice, compared; nothing for a trace without contractions."""
     if not len(calls.host.name):
         return ()
-    graph = graph_of(calls.trace.names, calls.host)
+    graph = graph_of(calls.trace.names, calls.host, may_be_cut=calls.trace.capture is None)
     contractions = Contractions(calls, graph)
     checks = [
         judge_composites(contractions).check("composite FLOPs", "the operators that call them", "FLOPs"),

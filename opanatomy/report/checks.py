@@ -9,10 +9,12 @@ from rich.text import Text
 
 from opanatomy.model import Anatomy, Check, Difference
 from opanatomy.report import units
-from opanatomy.report.table import Column, Row, prose, table
+from opanatomy.report.table import Column, Row, cut, prose, table
 
 #: Rows of the table of disagreements.
 _LISTED: Final = 12
+#: Causes of differences, operators of one, and cells of a name.
+_CAUSES, _NAMES, _WIDTH = 6, 3, 40
 _MEANS: Final = (
     "not confirmed by a second source, and no known cause explains it: an error of this tool, a damaged trace, or a"
     " step that did not repeat itself. Figures that rest on these operators are in doubt"
@@ -58,8 +60,12 @@ def check_facts(anatomy: Anatomy) -> Iterator[tuple[str, str]]:
     if compared:
         parts = [f"{_share(check)} {check.quantity}" for check in compared]
         yield "confirmed", f"{sum(check.equal for check in compared):,} figures by second sources: {', '.join(parts)}"
-    for cause, names in _causes(anatomy).items():
-        yield "explained", f"{', '.join(names)}: {cause}"
+    causes = _causes(anatomy)
+    for cause, names in list(causes.items())[:_CAUSES]:
+        more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
+        yield "explained", f"{', '.join(cut(name, _WIDTH) for name in names[:_NAMES])}{more}: {cause}"
+    if len(causes) > _CAUSES:
+        yield "explained", f"{len(causes) - _CAUSES} causes more (all are in the JSON report)"
     for check in anatomy.checks:
         if check.not_checked:
             yield "unchecked", f"{check.quantity}: {check.not_checked}"
