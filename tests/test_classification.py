@@ -139,7 +139,6 @@ DELEGATING = """
     movement       aten::zeros
     movement       aten::one_hot
     movement       aten::index_put_
-    movement       aten::embedding_backward
     movement       fsdp::all_gather_copy_in
     other          aten::argsort
     contraction    symm_mem::fused_all_gather_matmul

@@ -31,6 +31,8 @@ from opanatomy.model import Capture, Memory
 #: Unprofiled steps are repeated until there are so many, or until they have taken so long.
 _TIMED_STEPS: Final = 5
 _TIMED_NS: Final = 10**9
+#: A first step no longer than this is followed by a second one to count in, where no number of warm-up steps was asked.
+_COUNTED_AGAIN_NS: Final = 5 * 10**9
 #: So many warm-up steps more may follow while `torch.compile` still compiles in them.
 _COMPILING_STEPS: Final = 4
 
@@ -115,7 +117,7 @@ class Run:
             before = compilations()
             last = self._warm_up_step(number)
             translated = compilations() > before
-            if number == 1 and options.warmup is None and last < _TIMED_NS:
+            if number == 1 and options.warmup is None and last < _COUNTED_AGAIN_NS:
                 count = max(count, 2)
         return last
 

@@ -101,7 +101,7 @@ def cause_of_calls(key: Key, counts: Counts) -> str | None:
         and _base(name).startswith((*_MAKES, *_RANDOM, *(_COPIES if phase is Phase.OPTIMIZER else ())))
     ):
         return FIRST_STEP
-    if mine < watched and watched - mine == counts.inner_copies.get(key, 0):
+    if 0 < watched - mine <= counts.inner_copies.get(key, 0):
         return KEPT_COPY
     if key == ("aten::clone", Phase.BACKWARD) and mine < watched and "aten::_indices" in counts.watched:
         return COPIED_GRADIENT

@@ -66,9 +66,12 @@ def check_facts(anatomy: Anatomy) -> Iterator[tuple[str, str]]:
         yield "explained", f"{', '.join(cut(name, _WIDTH) for name in names[:_NAMES])}{more}: {cause}"
     if len(causes) > _CAUSES:
         yield "explained", f"{len(causes) - _CAUSES} causes more (all are in the JSON report)"
+    reasons: dict[str, list[str]] = {}
     for check in anatomy.checks:
         if check.not_checked:
-            yield "unchecked", f"{check.quantity}: {check.not_checked}"
+            reasons.setdefault(check.not_checked, []).append(check.quantity)
+    for reason, quantities in reasons.items():
+        yield "unchecked", f"{', '.join(quantities)}: {reason}"
 
 
 def _share(check: Check) -> str:
