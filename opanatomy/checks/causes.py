@@ -19,7 +19,7 @@ FIRST_STEP: Final = "made once, in the first step, which is the one that was wat
 KEPT_COPY: Final = "autograd keeps a copy of what an operator overwrites, inside of that operator's own event"
 ENCLOSED: Final = "copies and fills inside of another operator's event, where the mode does not see"
 NO_IN_PLACE: Final = "autograd does not work in place where a mode watches: it makes zeros in another way"
-COPIED_GRADIENT: Final = "autograd takes a sparse gradient as its own where nothing else holds it, which a mode does"
+COPIED_GRADIENT: Final = "autograd keeps a gradient without copying it where nothing else holds it, which a mode does"
 FAST_PATH: Final = "torch.nn does not take its fast path where a mode watches: the same products, fused otherwise"
 FORWARD_AD: Final = "forward-mode differentiation, which a mode makes run otherwise"
 
@@ -30,6 +30,9 @@ _RANDOM = ("uniform", "normal")
 _COPIES = ("copy", "clone")
 #: Ways to make zeros; `FunctionsManual.cpp` takes another one where a tensor may be of a subclass (or a mode watches).
 _ZEROS = ("aten::zeros", "aten::zero", "aten::new_zeros", "aten::zeros_like")
+#: How a gradient is copied when it is first kept, and what that takes beside: of a sparse one, of a dense one.
+_GRADIENT_COPIES = ("aten::clone", "aten::copy")
+_ACCUMULATED = frozenset({"aten::_indices", "aten::new_empty_strided"})
 _FAST_PATHS = frozenset({"aten::_transformer_encoder_layer_fwd", "aten::_native_multi_head_attention"})
 #: What only forward-mode differentiation runs.
 _DUAL = ("aten::_make_dual", "aten::_efficientzerotensor", "prims::")
@@ -103,7 +106,7 @@ def cause_of_calls(key: Key, counts: Counts) -> str | None:
         return FIRST_STEP
     if 0 < watched - mine <= counts.inner_copies.get(key, 0):
         return KEPT_COPY
-    if key == ("aten::clone", Phase.BACKWARD) and mine < watched and "aten::_indices" in counts.watched:
+    if name in _GRADIENT_COPIES and phase is Phase.BACKWARD and mine < watched and _ACCUMULATED & counts.watched:
         return COPIED_GRADIENT
     if 0 < mine - watched <= counts.ours[key].enclosed_copies:
         return ENCLOSED
