@@ -98,7 +98,7 @@ def _within_evaluations(rows: HostRows, is_node: Bool, same_node: Int64, found: 
     """An evaluation and the node that it runs have the same forward operator."""
     nodes = np.flatnonzero(is_node & (rows.parent >= 0))
     outer = nearest_above(is_node, rows.parent)[rows.parent[nodes]]
-    same = (outer >= 0) & (above(same_node, above(rows.name, outer)) == rows.name[nodes])
+    same = (outer >= 0) & (above(same_node, outer) == rows.name[nodes])
     inner, outer = nodes[same], outer[same]
     known = np.maximum(found[inner], found[outer])
     found[inner] = np.where(found[inner] < 0, known, found[inner])

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from opanatomy.attribution.nesting import nearest_above
+from opanatomy.attribution.ownership import above_any
 from opanatomy.checks.contractions import Contractions
 from opanatomy.checks.findings import Finding, Tally, Verdict
 from opanatomy.checks.graph import base
@@ -24,7 +25,12 @@ COSTED = {
 AROUND = {"conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",
           "scaled_dot_product_attention"}  # fmt: skip
 STOPPED = "recomputation stops before the kernel: nothing in backward needs its result"
+ANSWERED = "Python answered it in place of a kernel: tensors without data, as in tracing, or a result that was kept"
 SCRIPTED = "operators of TorchScript, whose events have more arguments than they take"
+
+
+#: What the dispatcher records around the Python code of a dispatch mode or a tensor subclass.
+_PYTHON = frozenset({"PythonDispatchMode", "PythonSubclass"})
 
 
 def judge_composites(contractions: Contractions) -> Tally:
@@ -43,12 +49,14 @@ def judge_composites(contractions: Contractions) -> Tally:
     has_work = nearest_above(named, host.parent)[contractions.rows]
     busy = _upward(has_work[has_work >= 0], above)
     owner = contractions.calls.owner
-    stopped = _upward(above[contractions.unrun], above)
+    stopped = _upward(above[contractions.unrun], above) | contractions.childless
+    python = np.array([name in _PYTHON for name in contractions.names], dtype=bool)[host.name]
+    answered = above_any(python, host.parent)
     for row in np.flatnonzero(named & ((owner < 0) | (owner >= np.arange(len(owner))))).tolist():
         calls = [contractions.at(one) for one in below.get(row, ())]
         verdict = _judge(contractions, row, calls, bool(inner.get(row)), row in owners, bool(busy[row]))
-        if not busy[row] and stopped[row]:
-            verdict = verdict.explained(STOPPED)
+        if not busy[row] and (stopped[row] or answered[row]):
+            verdict = verdict.explained(STOPPED if stopped[row] else ANSWERED)
         tally.add(verdict, contractions.where(row))
     return tally
 

@@ -8,6 +8,7 @@ from typing import Protocol
 import numpy as np
 
 from opanatomy.attribution.attribute import HostTable, WorkTable
+from opanatomy.attribution.ownership import above_any
 from opanatomy.checks.graph import LATE, PAIRED, Graph, base
 from opanatomy.checks.pairs import Contraction, Pair, contraction, grown, shared_out
 from opanatomy.model import Classification, Cost, OperatorClass, Phase, Signature
@@ -53,6 +54,9 @@ class Contractions:
         again = np.array([phase is Phase.RECOMPUTE for phase in self.host.phase], dtype=bool)
         #: Of the same operators those in recomputation that are no call: their kernel never ran.
         self.unrun = np.flatnonzero((calls.owner < 0) & np.isin(self.host.name, wanted) & again)
+        #: In recomputation with no operator below that computes: one that calls a backend did not get there.
+        busy = np.isin(self.host.name, np.unique(self.host.name[owners]))
+        self.childless = again & ~above_any(busy, self.host.parent)
         self._sort()
 
     def _sort(self) -> None:

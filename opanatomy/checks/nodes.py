@@ -7,6 +7,7 @@ import numpy as np
 from opanatomy.checks.contractions import Contractions
 from opanatomy.checks.findings import Finding, Tally, Verdict
 from opanatomy.checks.graph import ENGINE
+from opanatomy.checks.matrices import AGAIN
 from opanatomy.model import Phase
 from opanatomy.tables import Bool, Int64
 
@@ -121,14 +122,14 @@ def judge_forwards(contractions: Contractions) -> Tally:
     waiting = outer[np.isin(outer, list(contractions.forwards))]
     done = np.isin(waiting, ran)
     tally.compared, tally.equal = len(waiting), int(done.sum())
-    order, places = _operators(contractions)
+    operators = _operators(contractions)
     numbers = set(graph.sequence[graph.is_node & (graph.forward >= 0)].tolist())
     for row in waiting[~done].tolist():
         one = contractions.at(contractions.forwards[row][0])
         after = bool(host.start_ns[row] > last_node)
         finding = Finding(
             operator=one.operator, phase=Phase.FORWARD, ours=1, other=0,
-            cause=AFTER_TRACE if after else _unused(contractions, row, (order, places), numbers),
+            cause=AFTER_TRACE if after else AGAIN if one.again else _unused(contractions, row, operators, numbers),
             evidence=f"no backward node of {one.shapes} ran",
         )  # fmt: skip
         tally.add(Verdict(findings=(finding,)), contractions.where(row))

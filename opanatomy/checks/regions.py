@@ -69,7 +69,7 @@ def _judge(pair: Pair, usual: Counter[tuple[object, ...]]) -> Verdict:
         if key in allowed and given[key] <= 2 * allowed[key] and one.flops == costs[key]:
             equal += 1
         else:
-            findings.append(_odd(pair, one, allowed))
+            findings.append(_odd(pair, one, allowed, as_usual=given[key] <= usual[_key(one)]))
     for key in usual.keys() | counted.keys():
         for _ in range(usual[key] - counted[key]):
             compared += 1
@@ -80,11 +80,18 @@ def _judge(pair: Pair, usual: Counter[tuple[object, ...]]) -> Verdict:
     return Verdict(compared=compared, equal=equal, findings=tuple(findings), not_checked=tuple(reasons))
 
 
-def _odd(pair: Pair, one: Contraction, allowed: Counter[tuple[object, ...] | None]) -> Finding:
-    """A product of the backward that is none of the forward's, or is there too often."""
+def _odd(pair: Pair, one: Contraction, allowed: Counter[tuple[object, ...] | None], *, as_usual: bool) -> Finding:
+    """A product of the backward that is none of the forward's, or is there too often.
+
+    A function that someone wrote may compute in its backward what it likes (its forward's products again), as long as
+    it does so `as_usual`, in every run.
+    """
     compiled = "Compiled" in pair.node
     key = one.key
-    cause = None if key in allowed else OWN if not compiled else PADDED if _padded(key, allowed) else None
+    if compiled:
+        cause = PADDED if key not in allowed and _padded(key, allowed) else None
+    else:
+        cause = OWN if key not in allowed or as_usual else None
     return Finding(
         operator=one.operator, phase=Phase.BACKWARD, ours=one.flops, cause=cause,
         evidence=f"{one.shapes} below {pair.node} is the gradient of none of its {len(pair.forward)} contractions",

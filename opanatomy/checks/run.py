@@ -12,8 +12,8 @@ from opanatomy.checks.composites import judge_composites
 from opanatomy.checks.contractions import Attributed, Contractions
 from opanatomy.checks.findings import Finding, Tally, Verdict
 from opanatomy.checks.fused import judge_attention, judge_convolution, judge_recurrent
-from opanatomy.checks.graph import AMBIGUOUS, BEFORE, LATE, LOST, PAIRED, UNNUMBERED, Graph, graph_of
-from opanatomy.checks.matrices import judge_alike, judge_product
+from opanatomy.checks.graph import AMBIGUOUS, BEFORE, LATE, LOST, PAIRED, UNNUMBERED, Graph, base, graph_of
+from opanatomy.checks.matrices import AGAIN, judge_alike, judge_product
 from opanatomy.checks.nodes import judge_forwards, judge_twice, judge_work, lost_operators
 from opanatomy.checks.pairs import MATRICES, Contraction, Pair
 from opanatomy.checks.phases import judge_phases
@@ -173,7 +173,8 @@ def _unpaired(pair: Pair) -> Verdict:
 def _without_forward(pair: Pair) -> Verdict:
     """The verdict on contractions below the node of an operator that has none."""
     own = pair.node.lower().replace("_", "")
-    cause = None
+    rewritten = pair.operator is not None and base(pair.operator) in MATRICES
+    cause = AGAIN if rewritten or any(one.again for one in pair.backward) else None
     if own.startswith(_WITH_PRODUCTS):
         cause = "the gradient of this operator is made of products, as torch writes it"
     elif is_region(pair) or own.startswith("torch::"):

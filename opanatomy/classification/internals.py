@@ -19,7 +19,7 @@ _KERNELS: tuple[tuple[str, str], ...] = (
     ("nll_loss_forward nll_loss2d_forward", "contiguous"),
     ("_softmax _log_softmax", "contiguous"),
     ("native_layer_norm native_group_norm", "contiguous zeros"),
-    ("native_batch_norm _native_batch_norm_legit cudnn_batch_norm miopen_batch_norm", "contiguous zeros zero_"),
+    ("native_batch_norm _native_batch_norm_legit cudnn_batch_norm miopen_batch_norm", "contiguous zeros zero_ mean"),
     (
         "_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention"
         " _scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention",

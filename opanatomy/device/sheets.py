@@ -148,7 +148,7 @@ SHEETS: Final = (
     ),
     Sheet(
         device="L40S", names=(r"L40S",), source=_L40S,
-        multiprocessors=(142,), memory_gib=48, bandwidth=864, cache_mib=96,
+        multiprocessors=(142,), memory_gib=48, bandwidth=864,
         matrix=_halves(366.0, float32=91.6, tf32=183.0, float8=733.0, int8=733.0), vector={"float32": 91.6},
         note="the sheet has 362.05 dense beside 733 sparse for halves; 142 x 2.52 GHz x 1024 are 366",
     ),
