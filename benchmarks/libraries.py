@@ -146,7 +146,8 @@ def ending(anatomy: Anatomy, ours: Counter[tuple[Phase, str]], second: Counter[t
     if equal and not any(check.unexplained for check in anatomy.checks) and not _uncosted_contraction(anatomy):
         return "equal"
     differs = any(check.differences for check in anatomy.checks)
-    return "warned" if equal or without_unknown or differs or anatomy.warnings else "silent"
+    said = differs or anatomy.warnings or _uncosted_contraction(anatomy)
+    return "warned" if equal or without_unknown or said else "silent"
 
 
 def _unexplained(anatomy: Anatomy) -> tuple[str, ...]:
