@@ -146,17 +146,23 @@ def _mode(observation: Observation, phase_of: Callable[[], Phase]) -> Any:
                 if result is not NotImplemented:
                     return result
             text = None
-            # A layout is looked up faster than a type.
-            if operator.is_incomplete or any(getattr(one, "layout", strided) is not strided for one in args):
+            incomplete_here = operator.is_incomplete
+            for one in args:  # a layout is looked up faster than a type, and a loop runs faster than `any`
+                if getattr(one, "layout", strided) is not strided:
+                    incomplete_here = True
+            if incomplete_here:
                 text = arguments_text(function, args, kwargs)
             result = function(*args, **kwargs)
-            kept = None if operator.second_count is None else operator.second_count.arguments(args, kwargs, result)
+            second = operator.second_count
+            kept = None if second is None else second.arguments(args, kwargs, result)
             place = places[id(phase_of())]
             node = current_node() if place == _BACKWARD else None
-            if node is None:
-                operator.add(place, kept)
-            else:
+            if node is not None:
                 observation.add_backward(operator, kept, node, with_gradients=is_grad_enabled())
+            elif second is None:
+                operator.calls[place] += 1
+            else:
+                operator.add(place, kept)
             if text is not None:
                 incomplete.append(ObservedCall(operator=operator.name, arguments=text))
             return result
