@@ -31,7 +31,6 @@ from opanatomy.memory.published import published_run
 from opanatomy.memory.theory import needed_bytes, savings_of, with_theory
 from opanatomy.model import (
     Anatomy,
-    Capture,
     Check,
     DeviceFigures,
     Environment,
@@ -70,16 +69,6 @@ def analyze_trace(
     trace = read_trace(path)
     attribution = attribute(trace.names, trace.host, trace.launches, trace.work, trace.flows, phases)
     calls = Calls(trace, attribution)
-    begin_unix_ns, end_unix_ns = _extent(trace)
-    provenance = Provenance(
-        opanatomy=__version__,
-        command=trace.capture.command if trace.capture else None,
-        created=trace.capture.created if trace.capture else None,
-        trace=os.fsencode(name or path.name).decode(errors="replace"),
-        trace_sha256=_sha256(path),
-        begin_unix_ns=begin_unix_ns,
-        end_unix_ns=end_unix_ns,
-    )
     work = calls.pieces_table() if trace.on_device else None
     if annotated is not None:
         from opanatomy.trace.writer import write_trace
@@ -88,19 +77,13 @@ def analyze_trace(
     table = calls.table()
     anatomy = build_anatomy(
         Findings(
-            provenance=provenance,
+            provenance=_provenance(trace, path, name),
             environment=_environment(trace),
             capture=trace.capture,
             calls=table,
             work=work,
             queue=_queue(trace, attribution) if trace.on_device else None,
-            clock=Clock(
-                window=attribution.window,
-                steps=tuple((step.start_ns, step.end_ns) for step in attribution.steps),
-                numbers=tuple(step.number for step in attribution.steps),
-                spans=attribution.spans,
-                recording_outside=calls.recording_outside(),
-            ),
+            clock=_clock(attribution, calls),
             links=calls.links(),
             warnings=(
                 *trace.warnings,
@@ -109,25 +92,59 @@ def analyze_trace(
             ),
         )
     )
+    anatomy = _with_memory(anatomy, trace, attribution)
+    anatomy = replace(
+        anatomy,
+        checks=_checks(calls, table, attribution.annotated, anatomy.step.count),
+        collectives=collectives_of(talks_of(calls, work), world_of(trace.metadata)),
+    )
+    return with_rank(anatomy, trace.metadata)
+
+
+def _provenance(trace: Trace, path: Path, name: str | None) -> Provenance:
+    begin_unix_ns, end_unix_ns = _extent(trace)
+    return Provenance(
+        opanatomy=__version__,
+        command=trace.capture.command if trace.capture else None,
+        created=trace.capture.created if trace.capture else None,
+        trace=os.fsencode(name or path.name).decode(errors="replace"),
+        trace_sha256=_sha256(path),
+        begin_unix_ns=begin_unix_ns,
+        end_unix_ns=end_unix_ns,
+    )
+
+
+def _clock(attribution: Attribution, calls: Calls) -> Clock:
+    return Clock(
+        window=attribution.window,
+        steps=tuple((step.start_ns, step.end_ns) for step in attribution.steps),
+        numbers=tuple(step.number for step in attribution.steps),
+        spans=attribution.spans,
+        recording_outside=calls.recording_outside(),
+    )
+
+
+def _with_memory(anatomy: Anatomy, trace: Trace, attribution: Attribution) -> Anatomy:
+    """The anatomy with what the trace's memory events tell, that of a capture beside theory."""
     found = _memory(trace, attribution)
     anatomy = replace(
         anatomy,
         memory=with_trace(anatomy.memory, found),
-        checks=(*anatomy.checks, *((attribution.annotated,) if attribution.annotated else ())),
         warnings=(*anatomy.warnings, *(doubts_of(found) if found else ())),
     )
-    if trace.capture:
-        anatomy = replace(anatomy, memory=_beside_theory(anatomy))
-    checks = _checks(calls, table, trace.capture, anatomy.step.count)
-    anatomy = replace(anatomy, checks=(*checks, *anatomy.checks))
-    collectives = collectives_of(talks_of(calls, work), world_of(trace.metadata))
-    return with_rank(replace(anatomy, collectives=collectives), trace.metadata)
+    return replace(anatomy, memory=_beside_theory(anatomy)) if trace.capture else anatomy
 
 
-def _checks(calls: Calls, table: CallTable, capture: Capture | None, steps: int) -> tuple[Check, ...]:
+def _checks(calls: Calls, table: CallTable, annotated: Check | None, steps: int) -> tuple[Check, ...]:
     """The figures of the trace against second sources."""
+    capture = calls.trace.capture
     times = check_times(calls, table, capture)
-    return (*check_counts(calls, table, capture, steps), *((times,) if times else ()), *self_checks(calls))
+    return (
+        *check_counts(calls, table, capture, steps),
+        *((times,) if times else ()),
+        *self_checks(calls),
+        *((annotated,) if annotated else ()),
+    )
 
 
 def beside_ceilings(anatomy: Anatomy, overrides: Overrides | None = None) -> Anatomy:
