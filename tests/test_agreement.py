@@ -241,6 +241,12 @@ def test_what_is_checked_under_autocast_and_in_inference() -> None:
     assert "aten::_addmm_activation" in {row.operator for row in fast.operators}
 
 
+def test_what_one_step_made_is_compared_with_all_steps() -> None:
+    anatomy = profiled(CASES["checkpoint"], steps=3)
+    assert anatomy.step.count == 3
+    assert disagreements(anatomy) == []
+
+
 def test_without_a_warm_up_nothing_was_watched() -> None:
     checks = {check.quantity: check for check in profiled(CASES["depthwise"], warmup=0).checks}
     for quantity in ("call counts", "contraction FLOPs"):

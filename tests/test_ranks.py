@@ -424,3 +424,17 @@ def test_names_that_are_no_text_do_not_stop_the_report(tmp_path: Path) -> None:
 )
 def test_no_side_of_a_collective_is_guessed(message: Message, sides: tuple[int, int] | None) -> None:
     assert both_sides(message) == sides
+
+
+def test_checks_of_the_ranks_are_together(four: Anatomy, tmp_path: Path) -> None:
+    """What is compared on each rank is summed; a rank that disagrees is found among those that do not."""
+    one = analyze_traces([rank_trace(0).write(tmp_path / "one.json")])
+    alone = {check.quantity: (check.compared, check.equal) for check in one.checks if check.quantity != "ceiling"}
+    together = {check.quantity: (check.compared, check.equal) for check in four.checks if check.quantity != "ceiling"}
+    assert together == {name: (4 * compared, 4 * equal) for name, (compared, equal) in alone.items()}
+    assert alone
+    wrong = rank_trace(1)
+    wrong.annotation("## forward ##", 0, 899)
+    (tmp_path / "second").mkdir()
+    mixed = analyze_traces([folder_of(tmp_path / "second", rank_trace(0), wrong)])
+    assert [check.quantity for check in mixed.checks if check.unexplained] == ["annotated phases"]

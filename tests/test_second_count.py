@@ -117,3 +117,17 @@ def test_plants_are_found(
         assert operator in found
         assert err.startswith("opanatomy: check: ")
         assert err.count("\n") == 1
+
+
+def test_profile_checks_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    command = ["profile", "google-bert/bert-base-uncased", "--layers", "1", "--seq", "8", "--batch", "1", "--check"]
+    small = [word for key in ("hidden_size=32", "intermediate_size=64", "num_attention_heads=2", "vocab_size=160")
+             for word in ("--set", key)]  # fmt: skip
+    assert main([*command, *small]) == 0
+    out, err = capsys.readouterr()
+    assert "confirmed  " in out
+    assert "does not agree" not in out
+    assert "next: opanatomy analyze" in err
