@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+from opanatomy import calls
 from opanatomy.__main__ import main
+from opanatomy.attribution.attribute import HostTable
 from opanatomy.capture.recorder import Options, Subject, record_step
-from opanatomy.model import Anatomy, Workload
+from opanatomy.model import Anatomy, Cost, Workload
 from opanatomy.pipeline import analyze_trace
 from opanatomy.report import terminal_report
+from opanatomy.tables import Int64
+from opanatomy.trace import Trace
 from tests.damage import Event, doubled, dropped, moved, off_by_one, planted
 
 Damage = Callable[[list[Event]], None]
@@ -117,6 +124,50 @@ def test_plants_are_found(
         assert operator in found
         assert err.startswith("opanatomy: check: ")
         assert err.count("\n") == 1
+
+
+#: The operator that a formula or the attribution could be wrong about, for each family.
+OWNERS = {
+    "mm": "aten::mm", "transposed convolution": "aten::_convolution", "grouped convolution": "aten::mkldnn_convolution",
+    "attention": "aten::_scaled_dot_product_flash_attention_for_cpu", "recurrent": "aten::mkldnn_rnn_layer",
+}  # fmt: skip
+MISTAKES: dict[str, Callable[[Cost], Cost | None]] = {
+    "doubled": lambda cost: replace(cost, flops=2 * cost.flops),
+    "off by one": lambda cost: replace(cost, flops=cost.flops + 1),
+    "lost": lambda cost: None,
+}
+
+
+@pytest.mark.parametrize("kind", MISTAKES)
+@pytest.mark.parametrize("family", OWNERS)
+def test_mistakes_of_a_formula_are_found(
+    family: str, kind: str, traces: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = calls.cost
+
+    def wrong(name: str, *rest: Any) -> Cost | None:
+        cost = right(name, *rest)
+        return MISTAKES[kind](cost) if cost and name in (OWNERS[family], "aten::convolution") else cost
+
+    monkeypatch.setattr(calls, "cost", wrong)
+    assert "contraction FLOPs" in {quantity for quantity, _ in unexplained(analyze_trace(traces[family]))}
+
+
+@pytest.mark.parametrize("family", OWNERS)
+def test_a_mistake_of_the_attribution_is_found(
+    family: str, traces: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = calls.owners
+
+    def wrong(trace: Trace, host: HostTable, *rest: Any) -> Int64:
+        owner = right(trace, host, *rest).copy()
+        rows = [row for row, name in enumerate(host.name.tolist()) if trace.names[name] == OWNERS[family]]
+        owner[np.isin(owner, rows)] = -1
+        return owner
+
+    monkeypatch.setattr(calls, "owners", wrong)
+    found = {quantity for quantity, _ in unexplained(analyze_trace(traces[family]))}
+    assert found >= {"call counts", "contraction FLOPs"}
 
 
 def test_profile_checks_itself(
