@@ -151,6 +151,9 @@ CASES: dict[str, Callable[[], Made]] = {
     "checkpoint that ends in a map": lambda: made(
         checkpointed(lambda w, v, x: (x @ w).tanh() * v), (R(8, 8), R(8)), grad((4, 8))
     ),
+    "checkpoint that ends in a map after maps of numbers": lambda: made(
+        checkpointed(lambda w, v, x: (x @ w * 2).tanh() * v), (R(8, 8), R(8)), grad((4, 8))
+    ),
     "reentrant checkpoint": lambda: made(
         checkpointed(lambda w, v, x: torch.tanh(x @ w) @ v, reentrant=True), (R(8, 8), R(8, 8)), grad((4, 8))
     ),

@@ -119,9 +119,11 @@ def observed_unrun(rows: Dispatched, recomputed: Bool, node: Int64, observed: Ma
     last = np.full(len(rows.name), -1, dtype=np.int64)
     np.maximum.at(last, node[computing], computing)
     bare = ~above_any(~named(rows, _SAVES), rows.parent)
-    found = np.zeros(len(rows.name), dtype=bool)
+    again, found = np.zeros(len(rows.name), dtype=bool), np.zeros(len(rows.name), dtype=bool)
+    again[redispatched(rows.name, rows.parent)] = True
     for number in np.unique(rows.name[computing]).tolist():
         events = computing[rows.name[computing] == number]
+        events = events[~again[events]]
         stopped = events[(last[node[events]] == events) & bare[events]]
         if len(stopped) and len(events) - observed.get(rows.names[number], 0) == len(stopped):
             found[stopped] = True
