@@ -945,8 +945,9 @@ class Difference:
 class Check:
     """The figures of one kind, held against a second source that does not share their attribution.
 
-    `quantity` is what was compared ("calls", "contraction FLOPs", "time", "backward products", ...) and `unit` its unit
-    ("calls", "FLOPs", "ns"). Of the `compared` figures `equal` agree; each other one has a row in `differences`.
+    `quantity` is what was compared ("call counts", "contraction FLOPs", "operator times", "backward contractions", ...)
+    and `unit` its unit ("calls", "FLOPs", "ns"). Of the
+    `compared` figures `equal` agree; each other one has a row in `differences`.
     `not_checked` says why nothing, or not all, could be compared.
     """
 

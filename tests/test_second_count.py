@@ -126,6 +126,18 @@ def test_plants_are_found(
         assert err.count("\n") == 1
 
 
+def test_an_operator_that_the_trace_lost_altogether_is_missed_by_its_time(
+    traces: dict[str, Path], tmp_path: Path
+) -> None:
+    """Without a step that was watched, too: the profiler's own sums have it."""
+
+    def lose(events: list[Event]) -> None:
+        events[:] = [event for event in events if event.get("name") != "aten::addmm"]
+
+    anatomy = analyze_trace(planted(traces["mm"], tmp_path / "lost.json", lose))
+    assert ("operator times", "aten::addmm") in unexplained(anatomy)
+
+
 #: The operator that a formula or the attribution could be wrong about, for each family.
 OWNERS = {
     "mm": "aten::mm", "transposed convolution": "aten::_convolution", "grouped convolution": "aten::mkldnn_convolution",

@@ -82,9 +82,13 @@ class Observation:
             operator.add(place, kept)
         self._pending.clear()
 
+    def close(self) -> None:
+        """Count what is pending, and let go of the node, which holds a graph."""
+        self._settle(_BACKWARD)
+        self._node = None
+
     def counts(self) -> tuple[ObservedCount, ...]:
         """Calls by operator, overload and phase, and the FLOPs of those that have a second formula."""
-        self._settle(_BACKWARD)
         found = [
             operator.count(place)
             for operator in self.operators.values()
@@ -102,8 +106,11 @@ def observing(phase_of: Callable[[], Phase]) -> Iterator[Observation]:
     ran before that.
     """
     observation = Observation()
-    with _mode(observation, phase_of):
-        yield observation
+    try:
+        with _mode(observation, phase_of):
+            yield observation
+    finally:
+        observation.close()
 
 
 def _mode(observation: Observation, phase_of: Callable[[], Phase]) -> Any:

@@ -60,10 +60,7 @@ def dispatched(calls: Calls, table: CallTable, observed: Collection[str]) -> dic
         one.enclosed_copies += inside and kind == OperatorClass.DATA_MOVEMENT
         if kind == OperatorClass.TENSOR_CONTRACTION:
             one.contracts = True
-            flops = int(table.costs["flops"][row])
-            one.contraction_flops = (
-                None if one.contraction_flops is None or flops < 0 else one.contraction_flops + flops
-            )
+            one.contraction_flops = _sum(one.contraction_flops, int(table.costs["flops"][row]))
     return found
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
 import numpy as np
 
 from opanatomy.calls import Calls
+from opanatomy.classification import classify_operator
 from opanatomy.model import Capture, Check, Difference
 from opanatomy.tables import CallTable
 
 PROFILER = "the profiler's key_averages"
+_OPERATOR = re.compile(r"aten::\w+")
 
 
 def check_times(calls: Calls, table: CallTable, capture: Capture | None) -> Check | None:
@@ -26,15 +29,22 @@ def check_times(calls: Calls, table: CallTable, capture: Capture | None) -> Chec
             quantity="operator times", source=PROFILER, unit="ns", not_checked="the capture did not keep the sums"
         )
     ours, theirs = _report_times(calls, table), capture.profiler_times_ns
+    keys = sorted({*ours, *(name for name in theirs if _computes(name))})
     differences = tuple(
-        Difference(operator=name, ours=time, other=theirs.get(name, 0))
-        for name, time in sorted(ours.items())
-        if time != theirs.get(name, 0)
+        Difference(operator=name, ours=ours[name], other=theirs.get(name, 0))
+        for name in keys
+        if ours[name] != theirs.get(name, 0)
     )
     return Check(
-        quantity="operator times", source=PROFILER, unit="ns", compared=len(ours), equal=len(ours) - len(differences),
+        quantity="operator times", source=PROFILER, unit="ns", compared=len(keys), equal=len(keys) - len(differences),
         differences=differences,
     )  # fmt: skip
+
+
+def _computes(name: str) -> bool:
+    """Whether a row of the profiler is of an operator that computes, and so must be in the report; not of a kernel."""
+    known = classify_operator(name) if _OPERATOR.fullmatch(name) else None
+    return known is not None and known.operator_class is not None
 
 
 def _report_times(calls: Calls, table: CallTable) -> Counter[str]:
