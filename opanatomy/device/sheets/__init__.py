@@ -1,0 +1,21 @@
+"""What makers' data sheets say of their devices: dense peaks, never those with structured sparsity.
+
+One entry is what a trace calls one device: half an MI250X, one GPU of a GB200. Where a sheet quotes sparse figures only
+(Ada, Hopper, Blackwell) they are halved. Tensor-core figures of half-precision and 8-bit floats are those with float32
+accumulation, which torch uses: GeForce cards do half as much of it. Figures follow from multiprocessors x clock x
+operations a clock, and tests/test_ceilings.py works them out again; where the sheet disagrees with that, `note` says
+so. A real clock may be above the sheet's boost clock, so a GeForce card can pass its sheet by a few percent.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from opanatomy.device.sheets.amd import AMD
+from opanatomy.device.sheets.datacenter import DATACENTER
+from opanatomy.device.sheets.desktop import DESKTOP
+from opanatomy.device.sheets.sheet import GIB, Sheet
+
+__all__ = ["GIB", "SHEETS", "Sheet"]
+
+SHEETS: Final = (*DATACENTER, *DESKTOP, *AMD)
