@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: profile test lint format clean report
+.PHONY: profile test lint format clean report gpu-check
 
 ## make profile: set up, then run one forward and backward pass of BERT-large and report
 profile: $(READY)
@@ -28,6 +28,11 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@
+
+## make gpu-check: the first thing to run where a GPU is at hand; renews what the tests keep of devices.
+## It runs in .venv where there is one, else in the python that has torch (nothing is installed).
+gpu-check:
+	$(or $(wildcard $(BIN)/python),$(PYTHON)) -m tests.gpu --renew tests $(if $(OUT),--out $(OUT))
 
 clean:
 	rm -rf $(VENV) build *.egg-info

@@ -1,0 +1,1 @@
+"""What only a device can show: `make gpu-check` runs it there, and renews what the tests keep of devices."""

@@ -1,0 +1,56 @@
+"""The captures that the checks look at, through the command line, each trace analyzed again from its file."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from opanatomy.model import Anatomy
+
+_ROOT = Path(__file__).parent.parent.parent
+_LONGEST_S = 300
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """What one command left: its report, where it could be read, its exit code and its notes."""
+
+    command: str
+    anatomy: Anatomy | None
+    code: int
+    notes: str
+    trace: Path
+
+    @property
+    def last_line(self) -> str:
+        """The last thing it said."""
+        return (self.notes.strip().splitlines() or ["nothing"])[-1]
+
+
+def profile(name: str, folder: Path, *words: str) -> Run:
+    """Run `opanatomy profile` in a process of its own; files are called `name`."""
+    trace = folder / f"{name}.trace.json.gz"
+    command = [sys.executable, "-m", "opanatomy", "profile", *words, "--trace", str(trace), "--force", "-f", "json"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(_ROOT), os.environ.get("PYTHONPATH", "")])}
+    try:
+        done = subprocess.run(
+            command, cwd=_ROOT, env=environment, capture_output=True, text=True, timeout=_LONGEST_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return Run(command=" ".join(words), anatomy=None, code=-1, notes=f"longer than {_LONGEST_S} s", trace=trace)
+    (folder / f"{name}.json").write_text(done.stdout)
+    return Run(
+        command=" ".join(words), anatomy=_report(done.stdout), code=done.returncode, notes=done.stderr, trace=trace
+    )
+
+
+def _report(text: str) -> Anatomy | None:
+    try:
+        return msgspec.json.decode(text, type=Anatomy)
+    except msgspec.MsgspecError:
+        return None
