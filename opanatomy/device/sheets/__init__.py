@@ -14,8 +14,10 @@ from typing import Final
 from opanatomy.device.sheets.amd import AMD
 from opanatomy.device.sheets.datacenter import DATACENTER
 from opanatomy.device.sheets.desktop import DESKTOP
-from opanatomy.device.sheets.sheet import GIB, Sheet
+from opanatomy.device.sheets.hopper import HOPPER
+from opanatomy.device.sheets.sheet import GIB, Mig, Sheet
+from opanatomy.device.sheets.tesla import TESLA
 
-__all__ = ["GIB", "SHEETS", "Sheet"]
+__all__ = ["GIB", "SHEETS", "Mig", "Sheet"]
 
-SHEETS: Final = (*DATACENTER, *DESKTOP, *AMD)
+SHEETS: Final = (*TESLA, *DATACENTER, *HOPPER, *DESKTOP, *AMD)
