@@ -28,7 +28,7 @@ _DOUBLE_MEMORY: Final = (1, 2)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """What the name of a MIG device says: of which device, compute slices, those of the instance in it, memory in GB."""
+    """What the name of a MIG device says: its device, compute slices, those of the compute instance, memory in GB."""
 
     whole: str
     label: str
@@ -85,6 +85,7 @@ def partition_of(sheet: Sheet, multiprocessors: int | None) -> Sheet | None:
     whole = sheet.multiprocessors[0] if len(sheet.multiprocessors) == 1 else 0
     for parts in sheet.partitions:
         if multiprocessors is not None and multiprocessors * parts == whole:
+            units = f"{multiprocessors} of {whole} compute units"
             return replace(
                 _scaled(sheet, 1 / parts),
                 device=f"{sheet.device} (one of {parts} partitions)",
@@ -92,7 +93,7 @@ def partition_of(sheet: Sheet, multiprocessors: int | None) -> Sheet | None:
                 memory_gib=None,
                 bandwidth=None,
                 cache_mib=None,
-                scaled=f"{multiprocessors} of {whole} compute units, without the bandwidth, which the memory mode decides",
+                scaled=f"{units} (the memory mode, which no trace has, decides the rest)",
             )
     return None
 

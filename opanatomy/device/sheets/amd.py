@@ -1,7 +1,7 @@
 """AMD Instinct.
 
-`partitions` are the compute modes: on MI300X a device (SPX) may be two (DPX), four (QPX) or eight (CPX), on MI300A three
-(TPX) or six, each a device with its share of the compute units (AMD's GPU partitioning overviews,
+`partitions` are the compute modes: an MI300X (SPX) may be two devices (DPX), four (QPX) or eight (CPX), an MI300A three
+(TPX) or six, each with its share of the compute units (AMD's GPU partitioning overviews,
 https://instinct.docs.amd.com/projects/amdgpu-docs/en/latest/gpu-partitioning/index.html).
 """
 
