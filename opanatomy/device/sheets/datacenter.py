@@ -51,7 +51,7 @@ DATACENTER: Final = (
     ),
     Sheet(
         device="A30", names=(r"A30",), source=_A30,
-        multiprocessors=(56,), memory_gib=24, bandwidth=933, cache_mib=24,
+        multiprocessors=(56,), memory_gib=24, bandwidth=933,
         matrix=halves(165.0, float64=10.3, float32=10.3, tf32=82.0, int8=330.0),
         vector={"float64": 5.2, "float32": 10.3},
         mig=Mig(compute=4, memory=4, profiles={(1, 1): 14, (2, 2): 28, (4, 4): 56}),

@@ -116,11 +116,11 @@ HOPPER: Final = (
         multiprocessors=(148,), memory_gib=270, bandwidth=7700,
         matrix=halves(2250.0, float64=1.25, float32=75.0, tf32=1125.0, float8=4500.0),
         vector={"float64": 1.25, "float32": 75.0}, mig=_MIG,
-        note="as in HGX B300; sources disagree about int8 (0.15, 0.3 and 4.5 POP/s), which is left out",
+        note="as in HGX B300; float64 is 1.2 in some documents, int8 0.15, 0.3 or 4.5 POP/s, which is left out",
     ),
     Sheet(
         device="GB300", names=(r"GB300",), source=_BLACKWELL_ULTRA,
-        multiprocessors=(148, 152), memory_gib=279, bandwidth=8000,
+        multiprocessors=(152,), memory_gib=279, bandwidth=8000,
         matrix=halves(2500.0, float64=1.3, float32=80.0, tf32=1250.0, float8=5000.0),
         vector={"float64": 1.3, "float32": 80.0}, mig=_MIG,
         note="one of the superchip's GPUs; sources disagree about int8, which is left out",
