@@ -158,7 +158,8 @@ def test_last_caches_of_data_sheets() -> None:
     caches = {sheet.device: sheet.cache_mib for sheet in SHEETS}
     for start, mib in (("V100", 6), ("A100", 40), ("H100 SXM", 50), ("H100 PCIe", 50), ("Instinct MI3", 256)):
         assert {mib} == {cache for device, cache in caches.items() if device.startswith(start)}
-    assert caches["H200 SXM"] is None
+    assert caches["H200 SXM"] == 60
+    assert caches["H100 NVL"] is None
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the folder of shared traces is not beside the checkout")

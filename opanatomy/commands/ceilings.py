@@ -210,6 +210,7 @@ def _remarks(measured: Measured, matched: Match, moved: bool) -> list[str]:
     if matched.sheet:
         remarks.append(f"sheet: dense figures of {matched.sheet.device}, {matched.sheet.source}")
         remarks += [f"note: {matched.sheet.note}"] if matched.sheet.note else []
+        remarks += [f"part: scaled to {matched.sheet.scaled}"] if matched.sheet.scaled else []
     elif measured.machine.kind != "cpu":
         remarks.append(f"sheet: {matched.why}")
     if moved:

@@ -1,6 +1,7 @@
 """Name, memory and multiprocessors of a device in a trace -> its data sheet, or why it has none.
 
-A part of a device (MIG, a partition, a virtual GPU) or one that is cut down gets no sheet: nothing is scaled.
+A part of a device (a MIG slice, a partition of AMD's) has its share of the sheet, where makers' documents say which. A
+virtual GPU, or a device that is cut down in another way, has none.
 """
 
 from __future__ import annotations
@@ -9,17 +10,22 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
+from opanatomy.device.parts import Profile, partition_of, profile_of, slice_of
 from opanatomy.device.sheets import GIB, SHEETS, Sheet
 from opanatomy.model import Ceilings
 
 _BRANDS: Final = re.compile(r"(?:(?:NVIDIA|AMD|Tesla|GeForce|Instinct)\s+)+", re.IGNORECASE)
 _PART: Final = re.compile(r"\bMIG\b|\d+g\.\d+gb", re.IGNORECASE)
+#: The types of virtual GPUs: `GRID A100D-80C`, `NVIDIA A40-8Q`, and of MIG slices `GRID A100-1-5C`.
+_VIRTUAL: Final = re.compile(r".*\S-\d+(-\d+)?[ABCQ]", re.IGNORECASE)
 #: What ROCm calls a device whose marketing name it lacks.
-_NAMELESS: Final = re.compile(r"(?:Radeon Graphics|gfx(?P<architecture>90a|942)\S*)?", re.IGNORECASE)
+_NAMELESS: Final = re.compile(r"(?:Radeon Graphics|gfx(?P<architecture>908|90a|942|950)\S*)?", re.IGNORECASE)
 #: The devices that no other shares multiprocessors and memory with, so that these say which it is.
 _BY_SIZE: Final = {
+    "908": ("Instinct MI100",),
     "90a": ("Instinct MI210", "Instinct MI250 (one of two dies)", "Instinct MI250X (one of two dies)"),
-    "942": ("Instinct MI300X", "Instinct MI325X"),
+    "942": ("Instinct MI300A", "Instinct MI300X", "Instinct MI325X"),
+    "950": ("Instinct MI350X", "Instinct MI355X"),
 }
 #: What drivers leave of the memory on the sheet: ECC takes a sixteenth, the driver itself a little more.
 _MEMORY_LEAST, _MEMORY_MOST = 0.88, 1.03
@@ -41,15 +47,20 @@ def match(name: str | None, memory_bytes: int | None = None, multiprocessors: in
     if name is None:
         return Match(why="the trace does not name its device")
     name = name[:_LONGEST]
-    if _PART.search(name):
-        return Match(why=f"{name} is a part of a device, and a data sheet's figures are not scaled")
     plain = _BRANDS.sub("", " ".join(name.split()), count=1) if _BRANDS.match(name.strip()) else name.strip()
     if nameless := _NAMELESS.fullmatch(plain):
         return _by_size(name, nameless["architecture"], memory_bytes, multiprocessors)
-    named = [sheet for sheet in SHEETS if any(re.fullmatch(one, plain, re.IGNORECASE) for one in sheet.names)]
+    if _VIRTUAL.fullmatch(plain):
+        return Match(why=f"{name} is a virtual GPU, and no data sheet says which share of a device it has")
+    if profile := profile_of(plain):
+        return _slice(name, profile, memory_bytes, multiprocessors)
+    if _PART.search(name):
+        return Match(why=f"{name} is a part of a device, and its name does not say which share of it")
+    named = _named(plain)
     if not named:
         return Match(why=f"no data sheet of {name} is in the table")
     fitting = [sheet for sheet in named if _fits(sheet, memory_bytes, multiprocessors)]
+    fitting = fitting or [part for sheet in named if (part := _partition(sheet, memory_bytes, multiprocessors))]
     if not fitting:
         return Match(why=_misfit(name, named, memory_bytes, multiprocessors))
     return _only(name, fitting, "name")
@@ -58,15 +69,39 @@ def match(name: str | None, memory_bytes: int | None = None, multiprocessors: in
 def ceilings_of(sheet: Sheet, *, by: str = "name") -> Ceilings:
     """The sheet in base units."""
     note = "" if by == "name" else f", matched on {by}"
+    note += f", scaled to {sheet.scaled}" if sheet.scaled else ""
     return Ceilings(
         device=sheet.device,
         source=f"data sheet of {sheet.device}{note}, {sheet.source}",
         matrix_flops_per_second={name: _base(peak) for name, peak in sheet.matrix.items()},
         vector_flops_per_second={name: _base(peak) for name, peak in sheet.vector.items()},
-        bandwidth_bytes_per_second=_base(sheet.bandwidth / 1e3),
-        memory_bytes=sheet.memory_gib * GIB,
-        cache_bytes=None if sheet.cache_mib is None else sheet.cache_mib << 20,
+        bandwidth_bytes_per_second=None if sheet.bandwidth is None else _base(sheet.bandwidth / 1e3),
+        memory_bytes=None if sheet.memory_gib is None else int(sheet.memory_gib * GIB),
+        cache_bytes=None if sheet.cache_mib is None else int(sheet.cache_mib * (1 << 20)),
     )
+
+
+def _named(plain: str) -> list[Sheet]:
+    return [sheet for sheet in SHEETS if any(re.fullmatch(one, plain, re.IGNORECASE) for one in sheet.names)]
+
+
+def _slice(name: str, profile: Profile, memory_bytes: int | None, multiprocessors: int | None) -> Match:
+    """The share of the sheet that a MIG slice has."""
+    named = _named(profile.whole)
+    if not named:
+        return Match(why=f"no data sheet of {profile.whole}, of which {name} is a part, is in the table")
+    parts = [slice_of(sheet, profile, multiprocessors) for sheet in named]
+    slices = [part for part in parts if isinstance(part, Sheet)]
+    if not slices:
+        return Match(why=f"{name}: {next(part for part in parts if isinstance(part, str))}")
+    fitting = [part for part in slices if _fits_memory(part, memory_bytes)]
+    return _only(name, fitting, "name") if fitting else Match(why=_misfit(name, slices, memory_bytes, None))
+
+
+def _partition(sheet: Sheet, memory_bytes: int | None, multiprocessors: int | None) -> Sheet | None:
+    """The share of an AMD device that one of its compute modes makes, whatever the memory mode leaves it."""
+    most = None if sheet.memory_gib is None else _MEMORY_MOST * sheet.memory_gib * GIB
+    return None if memory_bytes and most and memory_bytes > most else partition_of(sheet, multiprocessors)
 
 
 def _by_size(name: str, architecture: str | None, memory_bytes: int | None, multiprocessors: int | None) -> Match:
@@ -89,18 +124,21 @@ def _only(name: str, sheets: list[Sheet], by: str) -> Match:
 
 
 def _fits(sheet: Sheet, memory_bytes: int | None, multiprocessors: int | None) -> bool:
-    return _fits_memory(sheet, memory_bytes) and (multiprocessors is None or multiprocessors in sheet.multiprocessors)
+    known = multiprocessors is not None and bool(sheet.multiprocessors)
+    return _fits_memory(sheet, memory_bytes) and (not known or multiprocessors in sheet.multiprocessors)
 
 
 def _fits_memory(sheet: Sheet, memory_bytes: int | None) -> bool:
+    if memory_bytes is None or sheet.memory_gib is None:
+        return True
     nominal = sheet.memory_gib * GIB
-    return memory_bytes is None or _MEMORY_LEAST * nominal <= memory_bytes <= _MEMORY_MOST * nominal
+    return _MEMORY_LEAST * nominal <= memory_bytes <= _MEMORY_MOST * nominal
 
 
 def _misfit(name: str, sheets: list[Sheet], memory_bytes: int | None, multiprocessors: int | None) -> str:
     sheet = sheets[0]
     if memory_bytes is not None and not any(_fits_memory(one, memory_bytes) for one in sheets):
-        return f"{name} has {_gib(memory_bytes)} here and {sheet.memory_gib} GiB on its data sheet: it may be a part"
+        return f"{name} has {_gib(memory_bytes)} here and {sheet.memory_gib:g} GiB on its data sheet: it may be a part"
     counts = " or ".join(str(count) for one in sheets for count in one.multiprocessors)
     return f"{name} has {multiprocessors} multiprocessors here and {counts} on its data sheet: it may be a part"
 

@@ -9,24 +9,43 @@ GIB: Final = 1 << 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Mig:
+    """How NVIDIA's Multi-Instance GPU cuts a device: into how many slices of compute and of memory.
+
+    `profiles` has the multiprocessors of each profile by its slices of (compute, memory), `None` where no document says
+    how many. A memory slice has its share of the capacity, of the bandwidth and of L2 (MIG user guide, "Concepts").
+    """
+
+    compute: int = 7
+    memory: int = 8
+    profiles: dict[tuple[int, int], int | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Sheet:
     """A device by its data sheet: peaks in TFLOP/s (`TOP/s` of int8), bandwidth in GB/s, memory in GiB, the last cache
     before the memory in MiB (L2, on MI300 and later the Infinity Cache), `None` where no document at hand says it.
 
     `names` are the names drivers give it, without maker and brand, as regular expressions of the whole name.
+    `multiprocessors` are all counts that exist, none where no document says it.
     """
 
     device: str
     names: tuple[str, ...]
     source: str
     multiprocessors: tuple[int, ...]
-    memory_gib: int
-    bandwidth: float
+    memory_gib: float | None
+    bandwidth: float | None
     #: Peaks of matrix multiplication by data type, and those of all other arithmetic.
     matrix: dict[str, float] = field(default_factory=dict)
     vector: dict[str, float] = field(default_factory=dict)
     note: str = ""
-    cache_mib: int | None = None
+    cache_mib: float | None = None
+    #: The slices that a device may be cut into, and into how many equal devices AMD's compute modes make it.
+    mig: Mig | None = None
+    partitions: tuple[int, ...] = ()
+    #: Of a part of a device: which share of the sheet's figures these are.
+    scaled: str = ""
 
 
 def halves(peak: float, **others: float) -> dict[str, float]:
