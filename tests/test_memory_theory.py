@@ -8,7 +8,8 @@ import pytest
 
 from opanatomy.capture.memory_shape import shape_of
 from opanatomy.memory.published import is_published, published_run
-from opanatomy.memory.theory import activation_terms, needed_bytes, savings_of, state_theory, with_theory
+from opanatomy.memory.savings import savings_of
+from opanatomy.memory.theory import activation_terms, needed_bytes, state_theory, with_theory
 from opanatomy.model import Memory, MemoryComponent, MemoryFailure, ModelShape, Phase, Workload
 from tests.test_memory_live import BERT, GPT2, LLAMA, seen
 from tests.tiny import TINY

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
+from opanatomy.capture.batches import Shape
+from opanatomy.capture.out_of_memory import is_out_of_memory
 from opanatomy.capture.subject import Options, Subject
+from opanatomy.errors import OutOfMemory
 from opanatomy.model import ITEM_SIZE, Phase, Workload
 
 if TYPE_CHECKING:
@@ -25,11 +30,12 @@ def less_memory(phase: Phase, subject: Subject, options: Options, *, recorded: b
     In `Phase.OTHER` the step has not begun, or is `recorded` already.
     """
     if subject.borrowed:
-        return _either([*_of_steps(phase, subject, options, recorded=recorded), *_of_code(phase, subject, options)])
-    return _either([*_of_steps(phase, subject, options, recorded=recorded), *_of_flags(phase, subject, options)])
+        return either([*_of_steps(phase, subject, options, recorded=recorded), *_of_code(phase, subject, options)])
+    return either([*_of_steps(phase, subject, options, recorded=recorded), *_of_flags(phase, subject, options)])
 
 
-def _either(parts: list[str]) -> str:
+def either(parts: list[str]) -> str:
+    """The parts as a choice: "a, b or c"."""
     return " or ".join([*([", ".join(parts[:-1])] if parts[:-1] else []), parts[-1]])
 
 
@@ -49,13 +55,11 @@ def _of_flags(phase: Phase, subject: Subject, options: Options) -> list[str]:
         if _could_cast(workload, options):
             parts.append("add --amp bf16")
     if phase is Phase.OPTIMIZER and (smaller := smaller_optimizers(options.optimizer)):
-        parts.append(f"use --optimizer {_either(smaller)}")
+        parts.append(f"use --optimizer {either(smaller)}")
     if by_function:
         parts.append("have it return a smaller module" + ("" if _only_weights(phase) else " or smaller inputs"))
-    elif _layers(subject.module) > 1:
-        parts.append("keep fewer --layers")
-    if _is_wide(workload.dtype):
-        parts.append("use --dtype bfloat16")
+    weights = fewer_weights(workload.dtype)
+    parts += weights[1:] if by_function or _layers(subject.module) == 1 else weights
     return parts or ["take a smaller model"]
 
 
@@ -68,7 +72,7 @@ def _of_code(phase: Phase, subject: Subject, options: Options) -> list[str]:
         if _could_cast(subject.workload, options):
             parts.append('add amp="bf16"')
     if phase is Phase.OPTIMIZER and (smaller := smaller_optimizers(options.optimizer)):
-        parts.append("use optimizer=" + _either([f'"{name}"' for name in smaller]))
+        parts.append("use optimizer=" + either([f'"{name}"' for name in smaller]))
     parts.append("give a smaller module")
     if _is_wide(subject.workload.dtype):
         parts.append("make it .to(torch.bfloat16)")
@@ -78,7 +82,24 @@ def _of_code(phase: Phase, subject: Subject, options: Options) -> list[str]:
 def batch_and_length(batch: int | None, length: int | None) -> list[str]:
     """What of the batch can be lowered: a number that the model has, and that is above 1."""
     names = [name for name, size in (("--batch", batch), ("--seq", length)) if size is not None and size > 1]
-    return [f"lower {_either(names)}"] if names else []
+    return [f"lower {either(names)}"] if names else []
+
+
+@contextmanager
+def inputs_fit(name: str, shape: Shape, dtype: str) -> Iterator[None]:
+    """Where the inputs do not fit beside the weights, raise `OutOfMemory` that says what makes either smaller."""
+    try:
+        yield
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        smaller = either([*batch_and_length(shape.batch, shape.sequence_length), *fewer_weights(dtype)])
+        raise OutOfMemory(f"out of memory while {name} and its inputs were being built - {smaller}") from error
+
+
+def fewer_weights(dtype: str | None) -> list[str]:
+    """What makes the weights of a model that is built by its configuration smaller."""
+    return ["keep fewer --layers", *(["use --dtype bfloat16"] if _is_wide(dtype) else [])]
 
 
 def smaller_optimizers(chosen: str | None) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -11,17 +10,21 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     import torch
 
-#: `torch.amp.GradScaler`'s own first scale, and the smallest one that is tried.
-FIRST: Final = 2.0**16
-LEAST: Final = 2.0**-16
+    from opanatomy.capture.kept import Kept
+    from opanatomy.capture.stepper import Stepper
+
+#: `torch.amp.GradScaler`'s own first scale and the smallest one that is tried, as powers of two.
+_MOST: Final = 16
+_LEAST: Final = -16
+FIRST: Final = 2.0**_MOST
 #: So many updates without an overflow before it would grow, which makes a later step overflow: never in a profile.
 _NEVER: Final = 2**31 - 1
 
 #: What a run says of its gradients.
-HOPELESS: Final = (
+_HOPELESS: Final = (
     "gradients are inf or NaN in float16 at every loss scale from 65,536 down to 2^-16: each update is skipped"
 )
-UNSCALED: Final = (
+_UNSCALED: Final = (
     "the weights are float16: torch's GradScaler refuses to unscale their gradients, so the loss is not scaled, and"
     " gradients and updates may under- or overflow"
 )
@@ -33,8 +36,6 @@ class LossScale:
 
     device: str
     first: float = FIRST
-    #: Gradients overflow at every scale that was tried.
-    hopeless: bool = False
     scaler: Any = field(init=False)
 
     def __post_init__(self) -> None:
@@ -78,32 +79,62 @@ class LossScale:
         return updates if now <= 0 or scale <= 0 else min(round(math.log2(scale / now)), updates)
 
 
-def find_loss_scale(
-    loss_scale: LossScale, optimizer: torch.optim.Optimizer, gradients: Callable[[], None], put_back: Callable[[], None]
-) -> None:
-    """Begin with the default scale where no gradient of a first step overflows at it, else with the half of the largest
-    power of two at which none does: a factor of two to spare for the steps that follow.
+def scale_of(stepper: Stepper) -> float | None:
+    """The scale in force, `None` without one."""
+    return None if stepper.loss_scale is None else stepper.loss_scale.now()
 
-    `gradients` runs forward and backward, `put_back` undoes what they change. By bisection, in at most seven runs.
+
+def prepared_loss_scale(stepper: Stepper, kept: Kept) -> list[str]:
+    """Find the scale at which no gradient overflows, in steps before the warm-up that are undone; what to warn of.
+
+    It is the default one where nothing overflows at it, else the half of the largest power of two at which nothing
+    does: a factor of two to spare for the steps that follow. By bisection, in at most seven runs.
     """
+    optimizer = stepper.optimizer
+    if optimizer is None or stepper.inference:
+        return []
+    if stepper.has_float16_gradients:
+        return [_UNSCALED]
+    if stepper.loss_scale is None:
+        return []
+    exponent = _largest_that_fits(stepper, kept, stepper.loss_scale, optimizer)
+    if exponent is None:
+        stepper.loss_scale.start(FIRST)
+        return [_HOPELESS]
+    stepper.loss_scale.start(FIRST if exponent == _MOST else 2.0 ** (exponent - 1))
+    return []
 
+
+def _largest_that_fits(
+    stepper: Stepper, kept: Kept, loss_scale: LossScale, optimizer: torch.optim.Optimizer
+) -> int | None:
     def fits(exponent: int) -> bool:
         loss_scale.start(2.0**exponent)
-        gradients()
-        try:
-            return not loss_scale.overflowed(optimizer)
-        finally:
-            put_back()
+        stepper.gradients_only()
+        overflowed = loss_scale.overflowed(optimizer)
+        stepper.free_gradients()
+        kept.put_back_values()
+        return not overflowed
 
-    over, under = round(math.log2(FIRST)), round(math.log2(LEAST))
+    over, under = _MOST, _LEAST
     if fits(over):
-        loss_scale.start(FIRST)
-        return
-    loss_scale.hopeless = not fits(under)
-    while not loss_scale.hopeless and over - under > 1:
+        return over
+    if not fits(under):
+        return None
+    while over - under > 1:
         middle = (over + under) // 2
-        if fits(middle):
-            under = middle
-        else:
-            over = middle
-    loss_scale.start(FIRST if loss_scale.hopeless else 2.0 ** (under - 1))
+        over, under = (over, middle) if fits(middle) else (middle, under)
+    return under
+
+
+def skipped_updates(stepper: Stepper, before: float | None, updates: int, kind: str) -> list[str]:
+    """A warning where updates were skipped in the steps since the scale was `before`."""
+    if before is None or stepper.loss_scale is None or stepper.optimizer is None:
+        return []
+    skipped = stepper.loss_scale.skipped_since(before, updates)
+    if not skipped:
+        return []
+    return [
+        f"{skipped} of {updates} {kind} steps skipped the update: float16 gradients overflowed at a loss scale of"
+        f" {before:,g}; what their optimizer phase shows is no update"
+    ]

@@ -25,9 +25,20 @@ _SAYS: Final = re.compile(
 )
 #: What has such words and is something else: the loader's block for thread-local variables of libraries (glibc), the
 #: on-chip memory of one kernel (Triton: "out of resource: shared memory", older: "out of memory: shared memory").
-_IS_NOT: Final = re.compile(r"static TLS block|shared memory, required|out of (?:memory|resource)s?: shared memory", re.I)
+_IS_NOT: Final = re.compile(
+    r"static TLS block|shared memory, required|out of (?:memory|resource)s?: shared memory", re.I
+)
 #: Errors of a program, whatever their text: what was given cannot be, however much memory there is.
-_OF_PROGRAMS: Final = (ValueError, TypeError, LookupError, AttributeError, NameError, AssertionError, SyntaxError, NotImplementedError)
+_OF_PROGRAMS: Final = (
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    NameError,
+    AssertionError,
+    SyntaxError,
+    NotImplementedError,
+)
 
 _UNITS: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40, "P": 1 << 50}
 #: "you tried to allocate 400000000 bytes" on the CPU, "Tried to allocate 2.00 GiB" on CUDA; Apple's allocator wrote MB

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from opanatomy.capture.advice import either, fewer_weights
 from opanatomy.capture.environment import choose_device, processor_name
 from opanatomy.capture.memory import available_bytes, limited_to_available
 from opanatomy.capture.memory_failure import is_out_of_memory
@@ -96,9 +97,7 @@ def _prepared(wanted: Wanted, request: Request) -> Prepared:
         if is_function(wanted.model):
             what, smaller = f"{wanted.model} and its inputs were", "have it return a smaller module or smaller inputs"
         else:
-            wide = ITEM_SIZE[DTYPES[request.dtype]] > ITEM_SIZE["bfloat16"]
-            what = f"{wanted.model} was"
-            smaller = "keep fewer --layers" + (" or use --dtype bfloat16" if wide else "")
+            what, smaller = f"{wanted.model} was", either(fewer_weights(DTYPES[request.dtype]))
         raise OutOfMemory(f"out of memory while {what} being built - {smaller}") from error
 
 

@@ -13,7 +13,7 @@ from opanatomy.capture.environment import environment_of
 from opanatomy.capture.export import export_trace
 from opanatomy.capture.instruments import Instrument, Instruments
 from opanatomy.capture.kept import Kept
-from opanatomy.capture.loss_scale import HOPELESS, UNSCALED, find_loss_scale
+from opanatomy.capture.loss_scale import prepared_loss_scale, scale_of, skipped_updates
 from opanatomy.capture.memory import PeakMeter, give_back, memory_of
 from opanatomy.capture.memory_points import CheckPoints
 from opanatomy.capture.memory_record import measured_memory, outside_the_allocator
@@ -88,7 +88,9 @@ class Run:
 
     def record(self, trace: Path) -> None:
         """Run all steps and write the trace."""
-        self._find_loss_scale()
+        if self.stepper.loss_scale is not None and self.stepper.optimizer is not None:
+            self.progress.stage("finding the loss scale", steps_after=2 * self.options.steps + 1)
+        self.warnings += prepared_loss_scale(self.stepper, self.kept)
         warm = self._warm_up()
         self.meter.own_bytes = self.kept.host_bytes
         unprofiled = self._timed(warm)
@@ -104,32 +106,6 @@ class Run:
         capture = self._capture(unprofiled, profiled, modules, profiler)
         self.progress.stage("writing the trace")
         export_trace(profiler, capture, trace)
-
-    def _find_loss_scale(self) -> None:
-        """Find the scale at which no gradient overflows, in steps before the warm-up that are undone."""
-        stepper, optimizer = self.stepper, self.stepper.optimizer
-        if optimizer is not None and not self.options.inference and stepper.has_float16_gradients:
-            self.warnings.append(UNSCALED)
-        if stepper.loss_scale is None or optimizer is None:
-            return
-        self.progress.stage("finding the loss scale", steps_after=2 * self.options.steps + 1)
-        find_loss_scale(stepper.loss_scale, optimizer, stepper.gradients_only, self.kept.put_back_values)
-        stepper.free_gradients()
-        if stepper.loss_scale.hopeless:
-            self.warnings.append(HOPELESS)
-
-    def _scale(self) -> float | None:
-        return None if self.stepper.loss_scale is None else self.stepper.loss_scale.now()
-
-    def _count_skipped(self, kind: str, updates: int, scale: float | None) -> None:
-        """Say how many of the updates since the loss scale was `scale` were skipped."""
-        if scale is None or self.stepper.loss_scale is None or self.stepper.optimizer is None:
-            return
-        if skipped := self.stepper.loss_scale.skipped_since(scale, updates):
-            self.warnings.append(
-                f"{skipped} of {updates} {kind} steps skipped the update: float16 gradients overflowed at a loss scale"
-                f" of {scale:,g}; the optimizer's time and work in them is not that of an update"
-            )
 
     def _warm_up(self) -> int:
         options = self.options
@@ -184,7 +160,7 @@ class Run:
         cold = not expected
         planned = self._planned(expected or _TIMED_NS)
         self.meter.reset()
-        translated, scale, number = compilations(), self._scale(), 0
+        translated, scale, number = compilations(), scale_of(self.stepper), 0
         while len(times) < planned:
             number = len(times) + 1
             after = planned - number + self.options.steps
@@ -194,7 +170,7 @@ class Run:
             times.append(self._clocked())
             if number == 1:
                 planned = self._planned(times[0]) + (cold and times[0] < _TIMED_NS)
-        self._count_skipped("timed", number, scale)
+        self.warnings += skipped_updates(self.stepper, scale, number, "timed")
         self.compiles_always = self.compiled and compilations() >= translated + planned
         if cold and len(times) > self.options.steps:
             times.pop(0)
@@ -240,17 +216,17 @@ class Run:
 
     def _profiled(self, expected: int) -> tuple[Any, list[int], dict[str, str]]:
         """The profile, the wall time of each step in it, and the modules that have ranges there."""
-        before, scale = compilations(), self._scale()
+        before, scale = compilations(), scale_of(self.stepper)
         ranges = not self.options.compiled
         found = self._profile(expected, ranges=ranges)
-        self._count_skipped("profiled", self.options.steps, scale)
+        self.warnings += skipped_updates(self.stepper, scale, self.options.steps, "profiled")
         if self.compiles_always or compilations() == before:
             return found
         if ranges:
             # A part that is compiled without a sign on the module: once more without ranges, which it compiles in.
-            before, scale = compilations(), self._scale()
+            before, scale = compilations(), scale_of(self.stepper)
             found = self._profile(expected, ranges=False)
-            self._count_skipped("profiled", self.options.steps, scale)
+            self.warnings += skipped_updates(self.stepper, scale, self.options.steps, "profiled")
             self.warnings.append(
                 "torch.compile compiled a part of the model again for the ranges of modules: it is profiled without"
                 " them, and there is no table of modules"
@@ -295,7 +271,7 @@ class Run:
             workload=replace(
                 self.subject.workload,
                 backward_from=self.stepper.backward_from,
-                loss_scale=self._scale(),
+                loss_scale=scale_of(self.stepper),
                 compiled=self.compiled or self.subject.workload.compiled,
             ),
             memory=self.memory or Memory(),

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from opanatomy.capture.advice import batch_and_length
+from opanatomy.capture.advice import inputs_fit
 from opanatomy.capture.batches import Shape, choose_shape, make_batch, move, sizes
 from opanatomy.capture.building import build_module, build_on_meta, enable_checkpointing
 from opanatomy.capture.catalog import catalog_names
@@ -18,8 +18,7 @@ from opanatomy.capture.quiet import one_line
 from opanatomy.capture.settings import apply_settings, check_fit
 from opanatomy.capture.tasks import check_task, choose_task
 from opanatomy.capture.user_function import call_function, is_function
-from opanatomy.errors import ModelError, OpanatomyError, OutOfMemory, UsageError
-from opanatomy.model import ITEM_SIZE
+from opanatomy.errors import ModelError, OpanatomyError, UsageError
 
 if TYPE_CHECKING:
     import torch
@@ -146,7 +145,7 @@ def prepare(request: Request) -> Prepared:
     module.train(not request.inference)
     if request.checkpointing is not None:
         enable_checkpointing(module, request.checkpointing)
-    with _readable(plan.name, request), _inputs_fit(plan, request):
+    with _readable(plan.name, request), inputs_fit(plan.name, plan.shape, DTYPES[request.dtype]):
         inputs = move(make_batch(module, plan.shape, request.seed), request.device)
     _seed(request.seed)
     return Prepared(
@@ -245,22 +244,6 @@ def _readable(name: str, request: Request) -> Iterator[None]:
             ) from error
         raise ModelError(
             f"cannot build {name}: {one_line(error)} - check its config.json, or use a newer transformers"
-        ) from error
-
-
-@contextmanager
-def _inputs_fit(plan: _Plan, request: Request) -> Iterator[None]:
-    """Say what makes the inputs smaller, or what they share the memory with, where they do not fit."""
-    try:
-        yield
-    except Exception as error:
-        if not is_out_of_memory(error):
-            raise
-        parts = batch_and_length(plan.shape.batch, plan.shape.sequence_length)
-        parts += ["keep fewer --layers"]
-        parts += ["use --dtype bfloat16"] if ITEM_SIZE[DTYPES[request.dtype]] > ITEM_SIZE["bfloat16"] else []
-        raise OutOfMemory(
-            f"out of memory while {plan.name} and its inputs were being built - {', '.join(parts[:-1])} or {parts[-1]}"
         ) from error
 
 
