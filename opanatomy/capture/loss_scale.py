@@ -22,7 +22,7 @@ _NEVER: Final = 2**31 - 1
 
 #: What a run says of its gradients.
 _HOPELESS: Final = (
-    "gradients are inf or NaN in float16 at every loss scale from 65,536 down to 2^-16: each update is skipped"
+    "gradients are not finite in float16 at any loss scale from 65,536 down to 2^-16: each update is skipped"
 )
 _UNSCALED: Final = (
     "the weights are float16: torch's GradScaler refuses to unscale their gradients, so the loss is not scaled, and"

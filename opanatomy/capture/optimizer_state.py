@@ -25,11 +25,8 @@ class StateBefore:
     def of(cls, optimizer: torch.optim.Optimizer) -> StateBefore:
         """The state as it is."""
         held = {parameter: dict(state) for parameter, state in optimizer.state.items() if isinstance(state, dict)}
-        versions = {
-            parameter: counter._version
-            for parameter, state in held.items()
-            if hasattr(counter := state.get(_COUNTER), "_version") and not counter.is_inference()
-        }
+        counters = {parameter: state.get(_COUNTER) for parameter, state in held.items()}
+        versions = {parameter: one._version for parameter, one in counters.items() if hasattr(one, "_version")}
         return cls(optimizer=optimizer, held=held, versions=versions)
 
     def put_back(self) -> None:

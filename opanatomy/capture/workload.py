@@ -145,7 +145,7 @@ def prepare(request: Request) -> Prepared:
     module.train(not request.inference)
     if request.checkpointing is not None:
         enable_checkpointing(module, request.checkpointing)
-    with _readable(plan.name, request), inputs_fit(plan.name, plan.shape, DTYPES[request.dtype]):
+    with _readable(plan.name, request), inputs_fit(request.model, plan.shape, DTYPES[request.dtype]):
         inputs = move(make_batch(module, plan.shape, request.seed), request.device)
     _seed(request.seed)
     return Prepared(
