@@ -19,6 +19,7 @@ from opanatomy.capture.memory_failure import StepOutOfMemory, memory_report_of
 from opanatomy.capture.memory_points import CheckPoints
 from opanatomy.capture.memory_storages import optimizer_tensors
 from opanatomy.capture.out_of_memory import is_out_of_memory, requested_bytes
+from opanatomy.capture.profile import Wanted, capture_model
 from opanatomy.capture.recorder import Options, Subject, record_step
 from opanatomy.capture.stepper import Stepper, make_optimizer
 from opanatomy.errors import OutOfMemory
@@ -394,14 +395,16 @@ def test_a_handle_that_gets_no_memory_leaves_a_report() -> None:
 LIMITED = """
 import pathlib, resource, sys
 import torch
+import torch._dynamo, transformers  # what a run loads on its way would count
 from opanatomy.capture.memory import held_bytes
+from opanatomy.capture.profile import Wanted, capture_model
 from opanatomy.capture.recorder import Options, Subject, record_step
 from opanatomy.errors import OutOfMemory
 from opanatomy.model import Workload
-module = torch.nn.Sequential(*(torch.nn.Linear(1024, 1024, bias=False) for _ in range(12)))
+module = torch.nn.Sequential(*(torch.nn.Linear(1024, 1024, bias=False) for _ in range(16)))
 inputs = (torch.ones(2, 1024),)
 module(*inputs).sum().backward()
-limit = held_bytes() + 90_000_000
+limit = held_bytes() + 110_000_000
 module.zero_grad()
 resource.setrlimit(resource.RLIMIT_DATA, (limit, resource.RLIM_INFINITY))
 try:
@@ -424,7 +427,7 @@ def test_a_state_that_does_not_fit_the_host_leaves_a_report(tmp_path: Path) -> N
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-500:]
     first, second, line = done.stdout.splitlines()
-    one, weights = 4 * 1024 * 1024, 12 * 4 * 1024 * 1024
+    one, weights = 4 * 1024 * 1024, 16 * 4 * 1024 * 1024
     assert first == f"optimizer|{one}|True|{weights}|{weights}"
     state, summed = second.split()
     assert int(state) % one == 0
@@ -441,7 +444,7 @@ def text_model(**options: Any) -> Any:
     module.supports_gradient_checkpointing = True
     return Subject(
         module=module,
-        inputs=(),
+        inputs=(torch.ones(4, 64),),
         workload=Workload(**{"batch": 8, "sequence_length": 512, "dtype": "float32", **options}),
     )
 
@@ -493,3 +496,44 @@ def test_the_python_entry_speaks_of_its_own_arguments(monkeypatch: pytest.Monkey
         in str(caught.value)
     )
     assert "--" not in str(caught.value)
+
+
+def test_a_trace_that_does_not_fit_is_no_fault_of_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("opanatomy.capture.run.export_trace", fail)
+    with pytest.raises(OutOfMemory) as caught:
+        record_step(text_model(), Options(steps=2, inference=True), Path("never.json"))
+    assert str(caught.value).startswith("out of memory outside of a step; ")
+    assert " - record fewer --steps, keep fewer --layers or use --dtype bfloat16 (memory error)" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("place", "options", "expected"),
+    [
+        ("opanatomy.capture.workload.build_on_meta", {},
+         "out of memory while gpt2 was being built - keep fewer --layers or use --dtype bfloat16"),
+        ("opanatomy.capture.building._from_config", {"dtype": "fp16"},
+         "out of memory: the weights in float16 do not fit the memory of cpu - keep fewer --layers"),
+        ("opanatomy.capture.workload.make_batch", {"batch": 1},
+         "out of memory while gpt2 and its inputs were being built - lower --seq, keep fewer --layers or use --dtype"
+         " bfloat16"),
+    ],
+)  # fmt: skip
+def test_weights_that_do_not_fit_are_no_fault_of_the_batch(
+    place: str, options: dict[str, Any], expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where, _, name = place.rpartition(".")
+    build = getattr(sys.modules[where], name)
+
+    def full_host(*args: Any, **given: Any) -> Any:
+        if name == "_from_config" and "float16" not in args:  # on the meta device, before
+            return build(*args, **given)
+        raise OSError(12, "Cannot allocate memory")
+
+    monkeypatch.setattr(place, full_host)
+    wanted = Wanted(model="gpt2", device="cpu", layers=1, **options)
+    with pytest.raises(OutOfMemory) as caught:
+        capture_model(wanted, Path("never.json"), Stages(), lambda text: None)
+    assert str(caught.value) == expected

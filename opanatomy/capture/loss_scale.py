@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     import torch
 
     from opanatomy.capture.kept import Kept
+    from opanatomy.capture.progress_hooks import Progress
     from opanatomy.capture.stepper import Stepper
 
 #: `torch.amp.GradScaler`'s own first scale and the smallest one that is tried, as powers of two.
@@ -84,7 +85,7 @@ def scale_of(stepper: Stepper) -> float | None:
     return None if stepper.loss_scale is None else stepper.loss_scale.now()
 
 
-def prepared_loss_scale(stepper: Stepper, kept: Kept) -> list[str]:
+def prepared_loss_scale(stepper: Stepper, kept: Kept, progress: Progress) -> list[str]:
     """Find the scale at which no gradient overflows, in steps before the warm-up that are undone; what to warn of.
 
     It is the default one where nothing overflows at it, else the half of the largest power of two at which nothing
@@ -97,6 +98,7 @@ def prepared_loss_scale(stepper: Stepper, kept: Kept) -> list[str]:
         return [_UNSCALED]
     if stepper.loss_scale is None:
         return []
+    progress.stage("finding the loss scale")
     exponent = _largest_that_fits(stepper, kept, stepper.loss_scale, optimizer)
     if exponent is None:
         stepper.loss_scale.start(FIRST)

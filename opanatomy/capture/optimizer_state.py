@@ -25,7 +25,7 @@ class StateBefore:
     def of(cls, optimizer: torch.optim.Optimizer) -> StateBefore:
         """The state as it is."""
         held = {parameter: dict(state) for parameter, state in optimizer.state.items() if isinstance(state, dict)}
-        counters = {parameter: state.get(_COUNTER) for parameter, state in held.items()}
+        counters: dict[Any, Any] = {parameter: state.get(_COUNTER) for parameter, state in held.items()}
         versions = {parameter: one._version for parameter, one in counters.items() if hasattr(one, "_version")}
         return cls(optimizer=optimizer, held=held, versions=versions)
 

@@ -88,9 +88,7 @@ class Run:
 
     def record(self, trace: Path) -> None:
         """Run all steps and write the trace."""
-        if self.stepper.loss_scale is not None and self.stepper.optimizer is not None:
-            self.progress.stage("finding the loss scale", steps_after=2 * self.options.steps + 1)
-        self.warnings += prepared_loss_scale(self.stepper, self.kept)
+        self.warnings += prepared_loss_scale(self.stepper, self.kept, self.progress)
         warm = self._warm_up()
         self.meter.own_bytes = self.kept.host_bytes
         unprofiled = self._timed(warm)
