@@ -1,8 +1,8 @@
-"""Which state an optimizer had before a step, so that one that breaks halfway can be taken again."""
+"""Which state the finished updates of an optimizer left, so that one that breaks halfway can be taken again."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -12,34 +12,49 @@ if TYPE_CHECKING:
 _COUNTER: Final = "step"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StateBefore:
-    """The state of each parameter that had one, by reference: no value is copied, no operator is called."""
+@dataclass(slots=True, kw_only=True)
+class FinishedState:
+    """The names of each parameter's state after the last update that ran through; no value is copied or read."""
 
     optimizer: torch.optim.Optimizer
-    held: dict[Any, dict[str, Any]]
-    #: How often the counter of each parameter had been written.
-    versions: dict[Any, int]
+    names: dict[Any, tuple[str, ...]] = field(default_factory=dict)
+    #: How many updates ran through; `None` where the optimizer was not new.
+    updates: int | None = 0
 
-    @classmethod
-    def of(cls, optimizer: torch.optim.Optimizer) -> StateBefore:
-        """The state as it is."""
-        held = {parameter: dict(state) for parameter, state in optimizer.state.items() if isinstance(state, dict)}
-        counters: dict[Any, Any] = {parameter: state.get(_COUNTER) for parameter, state in held.items()}
-        versions = {parameter: one._version for parameter, one in counters.items() if hasattr(one, "_version")}
-        return cls(optimizer=optimizer, held=held, versions=versions)
+    def __post_init__(self) -> None:
+        if self.optimizer.state:
+            self.updates = None
+            self._look()
+
+    def updated(self) -> None:
+        """An update ran through. What it costs is paid where it made new state: in the first, as a rule."""
+        if self.updates is not None:
+            self.updates += 1
+        if len(self.optimizer.state) != len(self.names):
+            self._look()
+
+    def _look(self) -> None:
+        self.names = {parameter: tuple(state) for parameter, state in self.optimizer.state.items()}
 
     def put_back(self) -> None:
-        """Drop what the step has begun to make and count its updates back; values of moments stay as they are.
+        """Drop what a broken update began to make and count it back; values of moments stay as they are.
 
-        A state with some of its entries only is taken for whole by the next step, which then misses the others.
+        A state with some of its entries only is taken for whole by the next update, which then misses the others.
         """
         state = self.optimizer.state
         for parameter in [*state]:
-            if parameter not in self.held:
+            if parameter not in self.names:
                 del state[parameter]
-        for parameter, before in self.held.items():
-            state[parameter] = before
-            version = self.versions.get(parameter)
-            if version is not None and before[_COUNTER]._version != version:
-                before[_COUNTER].sub_(1)
+            else:
+                state[parameter] = {name: state[parameter][name] for name in self.names[parameter]}
+                self._count_back(state[parameter])
+
+    def _count_back(self, state: dict[str, Any]) -> None:
+        """A parameter is updated once at most in each update."""
+        if self.updates is not None and _COUNTER in state and float(state[_COUNTER]) > self.updates:
+            state[_COUNTER] -= 1
+
+    def clear(self) -> None:
+        """Forget all of it."""
+        self.optimizer.state.clear()
+        self.names, self.updates = {}, 0

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from opanatomy.capture.loss_scale import LossScale
-from opanatomy.capture.optimizer_state import StateBefore
+from opanatomy.capture.optimizer_state import FinishedState
 from opanatomy.capture.ranges import phase_range
 from opanatomy.capture.roots import Roots, backward_roots, leaves_below, materialized
 from opanatomy.errors import CaptureError, UsageError
@@ -107,8 +107,8 @@ class Stepper:
     phase: Phase = Phase.OTHER
     #: How many steps have run through.
     steps: int = 0
-    #: The state of the optimizer before the update that is under way, or that broke.
-    state_before: StateBefore | None = None
+    #: What a broken update is put back to.
+    finished: FinishedState | None = None
     watch: StepWatch = field(default_factory=StepWatch)
     #: What the last backward started from.
     backward_from: str | None = None
@@ -120,6 +120,8 @@ class Stepper:
     def __post_init__(self) -> None:
         if amp_name(self.amp) == "fp16" and not self.inference and not self.has_float16_gradients:
             self.loss_scale = LossScale(device=self.device)
+        if self.optimizer is not None:
+            self.finished = FinishedState(optimizer=self.optimizer)
 
     @property
     def has_float16_gradients(self) -> bool:
@@ -154,11 +156,8 @@ class Stepper:
         """Forget a step that broke: what it began to make of the optimizer's state, all where that was `fresh`."""
         self.phase = Phase.OTHER
         self.free_gradients()
-        if self.state_before is not None:
-            self.state_before.put_back()
-            self.state_before = None
-        if fresh and self.optimizer is not None:
-            self.optimizer.state.clear()
+        if self.finished is not None:
+            self.finished.clear() if fresh else self.finished.put_back()
         if self.loss_scale is not None:
             self.loss_scale.start_again(self.optimizer)
 
@@ -206,13 +205,13 @@ class Stepper:
     def _update(self) -> None:
         self.phase = Phase.OPTIMIZER
         assert self.optimizer is not None
-        self.state_before = StateBefore.of(self.optimizer)
+        assert self.finished is not None
         with phase_range(Phase.OPTIMIZER):
             if self.loss_scale is not None:
                 self.loss_scale.update(self.optimizer)
             else:
                 self.optimizer.step()
-        self.state_before = None
+        self.finished.updated()
 
     def _call(self) -> Any:
         if isinstance(self.inputs, dict):
