@@ -243,6 +243,8 @@ class Workload:
     inputs: tuple[str, ...] = ()
     dtype: str | None = None
     amp: str | None = None
+    #: What the loss is multiplied by before backward, under float16 autocast: that of the last profiled step.
+    loss_scale: float | None = None
     attention: str | None = None
     checkpointing: str | None = None
     compiled: bool | None = None

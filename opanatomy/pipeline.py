@@ -28,7 +28,8 @@ from opanatomy.checks import check_counts, check_times, self_checks
 from opanatomy.device import Overrides, ceilings_for
 from opanatomy.memory import doubts_of, memory_of_trace, with_trace
 from opanatomy.memory.published import published_run
-from opanatomy.memory.theory import needed_bytes, savings_of, with_theory
+from opanatomy.memory.savings import savings_of
+from opanatomy.memory.theory import needed_bytes, with_theory
 from opanatomy.model import (
     Anatomy,
     Check,

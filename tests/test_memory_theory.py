@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from opanatomy.capture.memory_shape import shape_of
 from opanatomy.memory.published import is_published, published_run
-from opanatomy.memory.theory import activation_terms, needed_bytes, savings_of, state_theory, with_theory
+from opanatomy.memory.savings import savings_of
+from opanatomy.memory.theory import activation_terms, needed_bytes, state_theory, with_theory
 from opanatomy.model import Memory, MemoryComponent, MemoryFailure, ModelShape, Phase, Workload
 from tests.test_memory_live import BERT, GPT2, LLAMA, seen
 from tests.tiny import TINY
@@ -140,6 +142,27 @@ def test_techniques_are_sorted_by_what_they_save() -> None:
     eight = next(row for row in rows if row.option == "--optimizer adamw8bit")
     assert eight.saved_bytes == pytest.approx(335_174_458 * (8 - 2.03125), abs=1)
     assert savings_of(None, workload(), Memory(failure=failure)) == ()
+
+
+@pytest.mark.parametrize("source", ["catalog", "object"])
+def test_in_the_optimizer_only_less_state_helps(source: str) -> None:
+    failure = MemoryFailure(phase=Phase.OPTIMIZER, message="", requested_bytes=1, allocated_bytes=4_000_000_000)
+    ran = replace(workload(), model_source=source)
+    rows = savings_of(None, ran, Memory(failure=failure))
+    trained = ran.trainable_parameters
+    assert trained is not None
+    saved = {row.option: row.saved_bytes for row in rows}
+    flags = {
+        "--dtype bfloat16": 8 * trained, "--optimizer adafactor": 8 * trained, "--optimizer sgd": 4 * trained,
+        "--optimizer adamw8bit": 16 * trained - 8 * trained - round(2.03125 * trained),
+    }  # fmt: skip
+    named = {
+        "module.to(torch.bfloat16)": "--dtype bfloat16", 'optimizer="adafactor"': "--optimizer adafactor",
+        'optimizer="sgd"': "--optimizer sgd", 'optimizer="adamw8bit"': "--optimizer adamw8bit",
+    }  # fmt: skip
+    assert {named.get(option, option): size for option, size in saved.items()} == flags
+    assert set(saved) == set(named if source == "object" else flags)
+    assert {row.option: row.fits for row in rows if "adafactor" in row.option}.popitem()[1] is True
 
 
 def test_the_classic_run_is_set_beside_its_published_figures() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import re
 import traceback
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
@@ -14,6 +13,7 @@ from opanatomy.capture.memory_record import measured_memory
 from opanatomy.capture.memory_saved import ForwardSaves
 from opanatomy.capture.memory_step import PROFILER_BYTES, Observed, observe_step
 from opanatomy.capture.memory_storages import tensors_in
+from opanatomy.capture.out_of_memory import is_out_of_memory, requested_bytes
 from opanatomy.capture.stepper import Stepper
 from opanatomy.errors import OutOfMemory
 from opanatomy.model import Environment, Memory, MemoryFailure, Workload
@@ -21,9 +21,7 @@ from opanatomy.model import Environment, Memory, MemoryFailure, Workload
 if TYPE_CHECKING:
     import torch
 
-_UNITS: Final = {"bytes": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
-#: "you tried to allocate 400000000 bytes" on the CPU, "Tried to allocate 2.00 GiB" on CUDA.
-_REQUEST: Final = re.compile(r"tried to allocate ([\d.]+) (bytes|[KMGT]iB|B)\b", re.IGNORECASE)
+__all__ = ["StepOutOfMemory", "is_out_of_memory", "memory_report_of", "requested_bytes"]
 
 _WITHOUT_PROFILER: Final = "storages of tensors where it broke; the profiler could not run under the limit"
 
@@ -42,31 +40,15 @@ class _Traceback(Exception):  # no error but the text of one's traceback
     """What is left of the traceback of a failure whose frames are freed."""
 
 
-_OUT_OF_MEMORY: Final = (
-    "out of memory", "can't allocate memory", "bad_alloc", "not enough memory", "cannot allocate memory",
-)  # fmt: skip
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether `error` says that memory ran out, on the host or on a device."""
-    text = str(error).lower()
-    return isinstance(error, MemoryError) or any(words in text for words in _OUT_OF_MEMORY)
-
-
-def requested_bytes(message: str) -> int | None:
-    """The bytes of the request that failed, as the allocator's message says them (CUDA rounds to two digits)."""
-    found = _REQUEST.search(message)
-    return None if found is None else round(float(found[1]) * _UNITS[found[2]])
-
-
 def memory_report_of(
     error: BaseException, stepper: Stepper, module: torch.nn.Module, check_points: CheckPoints, *,
     compiled: bool = False, checkpointing: bool = False,
 ) -> Memory:  # fmt: skip
     """The memory when the step broke with `error`: it is let break once more, under the memory profiler.
 
-    Where it does not break there, `failure.seen` is false and the components are those of that step's peak, or of
-    what is left after the failure.
+    The second try begins as the first did: without gradients, and without what the broken update began to make of the
+    optimizer's state. Where it does not run out of memory, `failure.seen` is false and the components are those of that
+    step's peak, or of what is left after the failure.
     """
     failure = MemoryFailure(
         phase=stepper.phase, message=_first_line(error), requested_bytes=requested_bytes(str(error)), seen=False
@@ -77,10 +59,12 @@ def memory_report_of(
     try:
         observed = observe_step(stepper, module, check_points, compiled=compiled, checkpointing=checkpointing)
     except Exception:  # the profiler may not get the threads and the memory that it needs
+        stepper.start_again(fresh=False)
         return replace(_without_profiler(stepper, module, check_points), failure=failure)
     memory = measured_memory(observed, check_points)
     if observed.error is not None:
-        failure = _failure_of(observed, observed.error, memory)
+        if is_out_of_memory(observed.error):
+            failure = _failure_of(observed, observed.error, memory)
         _let_go(observed.error, stepper)
     return replace(memory, failure=failure)
 
@@ -119,7 +103,7 @@ def _let_go(error: BaseException, stepper: Stepper) -> None:
     # A frame keeps its function, and that what it closes over: in `Module._call_impl` the arguments of the module.
     error.__traceback__ = error.__context__ = None
     error.__cause__ = _Traceback(f'\n"""\n{text}"""')
-    stepper.free_gradients()
+    stepper.start_again(fresh=False)
     gc.collect()
     if stepper.device.startswith("cuda"):
         import torch

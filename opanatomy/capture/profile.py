@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from opanatomy.capture.advice import either, fewer_weights
 from opanatomy.capture.environment import choose_device, processor_name
 from opanatomy.capture.memory import available_bytes, limited_to_available
 from opanatomy.capture.memory_failure import is_out_of_memory
 from opanatomy.capture.memory_points import CheckPoints
 from opanatomy.capture.recorder import Options, Progress, Subject, record_step
+from opanatomy.capture.stepper import amp_name
 from opanatomy.capture.user_function import is_function
 from opanatomy.capture.workload import DTYPES, Prepared, Request, describe, prepare
 from opanatomy.errors import OpanatomyError, OutOfMemory
@@ -92,10 +94,11 @@ def _prepared(wanted: Wanted, request: Request) -> Prepared:
     except Exception as error:
         if not is_out_of_memory(error):
             raise
-        smaller = "lower --batch or --seq, keep fewer --layers or use --dtype bfloat16"
         if is_function(wanted.model):
-            smaller = "have it return a smaller module or smaller inputs"
-        raise OutOfMemory(f"out of memory while {wanted.model} and its inputs were being built - {smaller}") from error
+            what, smaller = f"{wanted.model} and its inputs were", "have it return a smaller module or smaller inputs"
+        else:
+            what, smaller = f"{wanted.model} was", either(fewer_weights(DTYPES[request.dtype]))
+        raise OutOfMemory(f"out of memory while {what} being built - {smaller}") from error
 
 
 #: Bytes of optimizer state a parameter, as copies of the parameter; what is not here needs little.
@@ -139,7 +142,7 @@ def _workload(wanted: Wanted, prepared: Prepared) -> Workload:
         sequence_length=prepared.sequence_length,
         inputs=input_texts(prepared.inputs),
         dtype=str(parameters[0].dtype).removeprefix("torch.") if parameters else wanted.dtype,
-        amp=wanted.amp,
+        amp=amp_name(wanted.amp),
         attention=prepared.attention,
         checkpointing=wanted.checkpointing,
         compiled=wanted.compiled,

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from opanatomy.capture.advice import less_memory
 from opanatomy.capture.environment import environment_of
 from opanatomy.capture.kept import Kept, own_inputs, process_as_it_was
 from opanatomy.capture.memory import PeakMeter, limited_to_available
@@ -55,7 +56,7 @@ def record_step(subject: Subject, options: Options, trace: Path, progress: Progr
         except Exception as error:
             phase = stepper.phase if stepper else Phase.OTHER
             if is_out_of_memory(error):
-                line = _out_of_memory_line(error, phase, meter.peak(), options)
+                line = _out_of_memory_line(error, stepper, meter.peak(), subject, options)
                 memory = None if stepper is None else _memory_at_failure(error, stepper, subject, options, points)
                 raise StepOutOfMemory(line, memory, subject.workload, environment_of(options.device)) from error
             if phase is Phase.OTHER:
@@ -101,13 +102,17 @@ def _memory_at_failure(
     return replace(found, shape=shape_of(subject.module, options.device))
 
 
-def _out_of_memory_line(error: BaseException, phase: Phase, peak: int | None, options: Options) -> str:
-    where = f"in the {phase} phase" if phase is not Phase.OTHER else "while the model was being prepared"
+def _out_of_memory_line(
+    error: BaseException, stepper: Stepper | None, peak: int | None, subject: Subject, options: Options
+) -> str:
+    phase = stepper.phase if stepper else Phase.OTHER
+    recorded = stepper is not None and stepper.steps > 0
+    where = f"in the {phase} phase"
+    if phase is Phase.OTHER:
+        where = "outside of a step" if recorded else "while the model was being prepared"
     reached = f"; {peak / 1e9:.2f} GB were in use at the peak" if peak else ""
-    lower = ["--batch", "--seq"]
-    lower += [] if options.inference or options.checkpointing else ["or add --checkpointing"]
     first = (str(error).strip() or "memory error").splitlines()[0][:160]
-    return f"out of memory {where}{reached} - lower {', '.join(lower)}, or keep fewer --layers ({first})"
+    return f"out of memory {where}{reached} - {less_memory(phase, subject, options, recorded=recorded)} ({first})"
 
 
 def _make_stepper(subject: Subject, options: Options) -> Stepper:

@@ -13,6 +13,7 @@ from opanatomy.capture.environment import environment_of
 from opanatomy.capture.export import export_trace
 from opanatomy.capture.instruments import Instrument, Instruments
 from opanatomy.capture.kept import Kept
+from opanatomy.capture.loss_scale import prepared_loss_scale, scale_of, skipped_updates
 from opanatomy.capture.memory import PeakMeter, give_back, memory_of
 from opanatomy.capture.memory_points import CheckPoints
 from opanatomy.capture.memory_record import measured_memory, outside_the_allocator
@@ -20,6 +21,7 @@ from opanatomy.capture.memory_saved import ForwardSaves, PointWatch
 from opanatomy.capture.memory_shape import shape_of
 from opanatomy.capture.memory_step import Observed, observe_step
 from opanatomy.capture.memory_storages import tensors_in
+from opanatomy.capture.out_of_memory import is_out_of_memory
 from opanatomy.capture.profiler_times import profiler_times_ns
 from opanatomy.capture.progress_hooks import Progress
 from opanatomy.capture.ranges import module_ranges
@@ -86,6 +88,7 @@ class Run:
 
     def record(self, trace: Path) -> None:
         """Run all steps and write the trace."""
+        self.warnings += prepared_loss_scale(self.stepper, self.kept, self.progress)
         warm = self._warm_up()
         self.meter.own_bytes = self.kept.host_bytes
         unprofiled = self._timed(warm)
@@ -155,7 +158,7 @@ class Run:
         cold = not expected
         planned = self._planned(expected or _TIMED_NS)
         self.meter.reset()
-        translated = compilations()
+        translated, scale, number = compilations(), scale_of(self.stepper), 0
         while len(times) < planned:
             number = len(times) + 1
             after = planned - number + self.options.steps
@@ -165,6 +168,7 @@ class Run:
             times.append(self._clocked())
             if number == 1:
                 planned = self._planned(times[0]) + (cold and times[0] < _TIMED_NS)
+        self.warnings += skipped_updates(self.stepper, scale, number, "timed")
         self.compiles_always = self.compiled and compilations() >= translated + planned
         if cold and len(times) > self.options.steps:
             times.pop(0)
@@ -192,7 +196,7 @@ class Run:
         give_back()
         hooked = not self.options.compiled and Instrument.SAVES not in self.instruments.failed
         observed = self._observed(hooked=hooked)
-        if observed.error is not None and hooked:
+        if observed.error is not None and hooked and not is_out_of_memory(observed.error):
             self.stepper.start_again(fresh=False)
             self.kept.random.put_back()
             observed = self._observed(hooked=False)
@@ -210,15 +214,17 @@ class Run:
 
     def _profiled(self, expected: int) -> tuple[Any, list[int], dict[str, str]]:
         """The profile, the wall time of each step in it, and the modules that have ranges there."""
-        before = compilations()
+        before, scale = compilations(), scale_of(self.stepper)
         ranges = not self.options.compiled
         found = self._profile(expected, ranges=ranges)
+        self.warnings += skipped_updates(self.stepper, scale, self.options.steps, "profiled")
         if self.compiles_always or compilations() == before:
             return found
         if ranges:
             # A part that is compiled without a sign on the module: once more without ranges, which it compiles in.
-            before = compilations()
+            before, scale = compilations(), scale_of(self.stepper)
             found = self._profile(expected, ranges=False)
+            self.warnings += skipped_updates(self.stepper, scale, self.options.steps, "profiled")
             self.warnings.append(
                 "torch.compile compiled a part of the model again for the ranges of modules: it is profiled without"
                 " them, and there is no table of modules"
@@ -263,6 +269,7 @@ class Run:
             workload=replace(
                 self.subject.workload,
                 backward_from=self.stepper.backward_from,
+                loss_scale=scale_of(self.stepper),
                 compiled=self.compiled or self.subject.workload.compiled,
             ),
             memory=self.memory or Memory(),

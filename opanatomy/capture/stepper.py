@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from opanatomy.capture.loss_scale import LossScale
+from opanatomy.capture.optimizer_state import FinishedState
 from opanatomy.capture.ranges import phase_range
 from opanatomy.capture.roots import Roots, backward_roots, leaves_below, materialized
 from opanatomy.errors import CaptureError, UsageError
@@ -16,11 +18,18 @@ from opanatomy.model import Phase
 if TYPE_CHECKING:
     import torch
 
+#: Every spelling of `--amp` that is taken, and its data type.
 AMP_DTYPES = {"bf16": "bfloat16", "bfloat16": "bfloat16", "fp16": "float16", "float16": "float16"}
+_AMP_NAMES = {"bfloat16": "bf16", "float16": "fp16"}
 OPTIMIZERS = ("adamw", "adamw-foreach", "adamw-loop", "adamw8bit", "adam", "sgd", "adafactor")
 _NO_BITSANDBYTES = (
     "--optimizer adamw8bit needs bitsandbytes, which is not installed - pip install 'opanatomy[bitsandbytes]'"
 )
+
+
+def amp_name(spelling: str | None) -> str | None:
+    """`bf16` or `fp16`, however it is spelled; what is no spelling of them stays as it is."""
+    return spelling if spelling is None else _AMP_NAMES.get(AMP_DTYPES.get(spelling, ""), spelling)
 
 
 def check_optimizer(name: str | None) -> None:
@@ -93,8 +102,13 @@ class Stepper:
     amp: str | None = None
     optimizer: torch.optim.Optimizer | None = None
     inference: bool = False
-    scaler: Any = None
+    #: Under float16 autocast, in training.
+    loss_scale: LossScale | None = None
     phase: Phase = Phase.OTHER
+    #: How many steps have run through.
+    steps: int = 0
+    #: What a broken update is put back to.
+    finished: FinishedState | None = None
     watch: StepWatch = field(default_factory=StepWatch)
     #: What the last backward started from.
     backward_from: str | None = None
@@ -104,10 +118,17 @@ class Stepper:
     strangers: list[tuple[torch.Tensor, torch.Tensor | None]] | None = None
 
     def __post_init__(self) -> None:
+        if amp_name(self.amp) == "fp16" and not self.inference and not self.has_float16_gradients:
+            self.loss_scale = LossScale(device=self.device)
+        if self.optimizer is not None:
+            self.finished = FinishedState(optimizer=self.optimizer)
+
+    @property
+    def has_float16_gradients(self) -> bool:
+        """Whether a weight that is trained is float16: `GradScaler` refuses to unscale its gradients."""
         import torch
 
-        if self.amp == "fp16" and not self.inference:
-            self.scaler = torch.amp.GradScaler(self.device.split(":")[0])
+        return any(one.dtype == torch.float16 and one.requires_grad for one in self.parameters)
 
     def run(self) -> None:
         """One step; the gradients are freed before it, not after, so that they can be measured."""
@@ -119,15 +140,26 @@ class Stepper:
                 self.watch.after_optimizer()
         finally:
             self.synchronize()
+        self.steps += 1
+        self.phase = Phase.OTHER
+
+    def gradients_only(self) -> None:
+        """Forward and backward of a step, without the update."""
+        self.free_gradients()
+        try:
+            self._forward_backward()
+        finally:
+            self.synchronize()
         self.phase = Phase.OTHER
 
     def start_again(self, *, fresh: bool) -> None:
-        """Forget a step that broke; the optimizer's state too where it was `fresh` before that."""
+        """Forget a step that broke: what it began to make of the optimizer's state, all where that was `fresh`."""
         self.phase = Phase.OTHER
         self.free_gradients()
-        if fresh and self.optimizer is not None:
-            self.optimizer.state.clear()
-        self.__post_init__()
+        if self.finished is not None:
+            self.finished.clear() if fresh else self.finished.put_back()
+        if self.loss_scale is not None:
+            self.loss_scale.start_again(self.optimizer)
 
     def give_back_strangers(self) -> None:
         """Give the leaves that no module holds the gradients that they had."""
@@ -165,20 +197,21 @@ class Stepper:
         loss = roots.tensors
         self.phase = Phase.BACKWARD
         with phase_range(Phase.BACKWARD):
-            if self.scaler is not None:
-                loss = tuple(self.scaler.scale(root) for root in loss)
+            if self.loss_scale is not None:
+                loss = self.loss_scale.scaled(loss)
             torch.autograd.backward(loss, roots.gradients)
         self.watch.after_backward()
 
     def _update(self) -> None:
         self.phase = Phase.OPTIMIZER
         assert self.optimizer is not None
+        assert self.finished is not None
         with phase_range(Phase.OPTIMIZER):
-            if self.scaler is not None:
-                self.scaler.step(self.optimizer)
-                self.scaler.update()
+            if self.loss_scale is not None:
+                self.loss_scale.update(self.optimizer)
             else:
                 self.optimizer.step()
+        self.finished.updated()
 
     def _call(self) -> Any:
         if isinstance(self.inputs, dict):

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from opanatomy.capture.memory_points import CheckPoints
+from opanatomy.capture.stepper import amp_name
 from opanatomy.model import Workload
 
 if TYPE_CHECKING:
@@ -28,6 +29,10 @@ class Options:
     #: `None`: one step on the CPU, three on an accelerator (five when compiled there).
     warmup: int | None = None
     command: str = ""
+
+    def __post_init__(self) -> None:
+        # However it was spelled: whoever asks later compares one name.
+        object.__setattr__(self, "amp", amp_name(self.amp))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from opanatomy.capture.advice import inputs_fit
 from opanatomy.capture.batches import Shape, choose_shape, make_batch, move, sizes
 from opanatomy.capture.building import build_module, build_on_meta, enable_checkpointing
 from opanatomy.capture.catalog import catalog_names
@@ -144,7 +145,7 @@ def prepare(request: Request) -> Prepared:
     module.train(not request.inference)
     if request.checkpointing is not None:
         enable_checkpointing(module, request.checkpointing)
-    with _readable(plan.name, request):
+    with _readable(plan.name, request), inputs_fit(request.model, plan.shape, DTYPES[request.dtype]):
         inputs = move(make_batch(module, plan.shape, request.seed), request.device)
     _seed(request.seed)
     return Prepared(

@@ -128,7 +128,7 @@ def _add_model(group: argparse._ArgumentGroup) -> None:
 
 def _add_step(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--device", default="auto", metavar="DEVICE", help="auto, cpu, cuda, cuda:N (default: auto)")
-    group.add_argument("--amp", choices=("bf16", "fp16"), help="automatic mixed precision")
+    group.add_argument("--amp", choices=("bf16", "fp16", "bfloat16", "float16"), help="automatic mixed precision")
     group.add_argument(
         "--checkpointing", nargs="?", const="non-reentrant", choices=KINDS, metavar="KIND",
         help="recompute activations in backward; KIND is non-reentrant (the default) or reentrant",

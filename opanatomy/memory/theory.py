@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from opanatomy.model import ITEM_SIZE, Memory, MemoryComponent, MemorySaving, MemoryTerm, ModelShape, Workload
+from opanatomy.model import ITEM_SIZE, Memory, MemoryComponent, MemoryTerm, ModelShape, Workload
 
 _ACTIVATIONS: Final = "forward_activations"
 _CAST_BYTES: Final = 2
@@ -250,47 +250,3 @@ def _kept_bytes(shape: ModelShape | None, workload: Workload) -> int | None:
         return outside + shape.layers * s * b * shape.hidden * e + inside // shape.layers
     terms = activation_terms(shape, workload)
     return sum(term.bytes for term in terms) if terms else None
-
-
-def savings_of(shape: ModelShape | None, workload: Workload, memory: Memory) -> tuple[MemorySaving, ...]:
-    """The techniques that lower the need, most first, and whether the step then fits what the failure showed to be
-    there: at least what was allocated, less than that and the request that failed."""
-    needed = needed_bytes(shape, workload)
-    if needed is None:
-        return ()
-    found = []
-    for technique, option, changed in _techniques(workload):
-        after = needed_bytes(shape, changed)
-        if after is not None and after < needed:
-            row = MemorySaving(
-                technique=technique, option=option, saved_bytes=needed - after, needed_bytes=after,
-                fits=_fits(after, memory),
-            )  # fmt: skip
-            found.append(row)
-    return tuple(sorted(found, key=lambda row: -row.saved_bytes))
-
-
-def _techniques(workload: Workload) -> list[tuple[str, str, Workload]]:
-    """(technique, its option, the workload with it)."""
-    found = []
-    if not workload.checkpointing and not workload.inference:
-        changed = replace(workload, checkpointing="non-reentrant")
-        found.append(("activation checkpointing", "--checkpointing", changed))
-    if workload.amp is None and workload.dtype == "float32":
-        found.append(("mixed precision", "--amp bf16", replace(workload, amp="bf16")))
-        found.append(("weights in bfloat16", "--dtype bfloat16", replace(workload, dtype="bfloat16")))
-    if workload.optimizer is not None and workload.optimizer.startswith("adam") and workload.optimizer != "adamw8bit":
-        found.append(("8-bit AdamW", "--optimizer adamw8bit", replace(workload, optimizer="adamw8bit")))
-    if workload.batch is not None and workload.batch > 1:
-        half = workload.batch // 2
-        found.append(("half the batch, accumulated", f"--batch {half}", replace(workload, batch=half)))
-    return found
-
-
-def _fits(needed: int, memory: Memory) -> bool | None:
-    failure = memory.failure
-    if failure is None or failure.allocated_bytes is None:
-        return None
-    if needed <= failure.allocated_bytes:
-        return True
-    return False if needed > failure.allocated_bytes + (failure.requested_bytes or 0) else None

@@ -80,6 +80,7 @@ def _what_ran(anatomy: Anatomy) -> list[Fact]:
     options = (
         workload.dtype,
         workload.amp and f"autocast {workload.amp}",
+        f"loss scale {workload.loss_scale:,g}" if workload.loss_scale else None,
         workload.attention and f"{workload.attention} attention",
         workload.checkpointing and f"checkpointing {workload.checkpointing}",
         "compiled" if workload.compiled else None,
