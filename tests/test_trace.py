@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from opanatomy.errors import TraceError
 from opanatomy.model import Signature, Tensor
 from opanatomy.trace import Trace, read_trace
+from opanatomy.trace.decoding import mend
 from opanatomy.trace.signatures import parse_constant, parse_signature, parse_signatures
 from tests.handmade import HandMade, training_step
 
@@ -521,3 +522,15 @@ def test_memory_of_a_capture_that_cannot_be_is_left_out(tmp_path: Path) -> None:
     found = trace.capture.memory
     assert ([point.allocated_bytes for point in found.timeline], found.terms, found.shape) == ([5], (), None)
     assert any("memory.timeline, memory.terms, memory.shape" in warning for warning in trace.warnings)
+
+
+@pytest.mark.parametrize(
+    ("broken", "mended"),
+    [
+        (b'{"a": NaN, "b": [inf,-nan, -Infinity ]}', b'{"a": null, "b": [null,null, null ]}'),
+        (b'{"dur": NaN, "name": "gradients are inf or NaN, nan ]"}', b'{"dur": null, "name": "gradients are inf or NaN, nan ]"}'),
+        (b'{"name": "a \\" NaN , b", "dur": nan}', b'{"name": "a \\" NaN , b", "dur": null}'),
+    ],
+)  # fmt: skip
+def test_bare_words_are_mended_and_words_in_strings_are_not(broken: bytes, mended: bytes) -> None:
+    assert mend(broken) == mended

@@ -18,6 +18,8 @@ from opanatomy.trace.schema import LONGEST_US, TIMES_US, Args, Event, ExactEvent
 NOT_DECODABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 _NOT_JSON = re.compile(rb"(?<=[:,\[\s])(?:NaN|[+-]?Infinity|[+-]?inf|[+-]?nan)(?=[,\]}\s])")
+#: The same, or a whole string, in which such a word is only a word.
+_STRING_OR_NOT_JSON = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\Z)|' + _NOT_JSON.pattern, re.DOTALL)
 _CONTROL = bytes(32 if code < 32 else code for code in range(256))
 #: A backslash that begins no escape of JSON, and half of a surrogate pair without the other half.
 _NO_ESCAPE = re.compile(rb'(?<!\\)((?:\\\\){0,50})\\(?!["\\/bfnrt]|u[0-9a-fA-F]{4})')
@@ -31,7 +33,9 @@ _MOST_MENDED: Final = 10_000
 
 def mend(text: bytes) -> bytes:
     """The text without control characters, bare `NaN`, bytes that are no UTF-8 and escapes that JSON does not have."""
-    text = _NOT_JSON.sub(b"null", text.translate(_CONTROL))
+    text = text.translate(_CONTROL)
+    if _NOT_JSON.search(text):
+        text = _STRING_OR_NOT_JSON.sub(lambda match: match[0] if match[0][:1] == b'"' else b"null", text)
     try:
         text.decode()
     except UnicodeDecodeError:
