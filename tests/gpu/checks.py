@@ -94,8 +94,9 @@ def _mixed_precision(folder: Path, device: str) -> Iterator[tuple[str, Figure]]:
 def _no_room(folder: Path, device: str) -> Iterator[tuple[str, Figure]]:
     run = profile("too-large", folder, f"{_MODELS}:too_large")
     if run.anatomy is None:
-        yield run.command, Figure(
-            name="out of memory", found=f"exit {run.code}: {run.last_line}", wanted="a report", holds=False
+        yield (
+            run.command,
+            Figure(name="out of memory", found=f"exit {run.code}: {run.last_line}", wanted="a report", holds=False),
         )
         return
     yield run.command, figures.failure_is_reported(run.anatomy, Phase.FORWARD)
@@ -104,9 +105,7 @@ def _no_room(folder: Path, device: str) -> Iterator[tuple[str, Figure]]:
 def _catalog(folder: Path, device: str) -> Iterator[tuple[str, Figure]]:
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         for run in pool.map(lambda name: _tiny(name, folder), catalog_names()):
-            yield from _held(
-                run, figures.kernels_recorded, figures.work_is_classed, figures.second_sources_agree
-            )
+            yield from _held(run, figures.kernels_recorded, figures.work_is_classed, figures.second_sources_agree)
 
 
 def _tiny(name: str, folder: Path) -> Run:
