@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from opanatomy.capture.memory_allocator import DeviceAllocator, allocator_name
 from opanatomy.capture.memory_storages import optimizer_tensors, unpacked
 from opanatomy.model import Memory, MemoryComponent
 
@@ -45,24 +46,20 @@ class PeakMeter:
     @property
     def measured_by(self) -> str:
         """What the figure is."""
-        return "CUDA caching allocator" if self.on_cuda else "resident set of the process"
+        return allocator_name(DeviceAllocator(self.device)) if self.on_cuda else "resident set of the process"
 
     def reset(self) -> None:
         """Forget the peak so far."""
         if self.on_cuda:
-            import torch
-
-            torch.cuda.reset_peak_memory_stats(self.device)
+            DeviceAllocator(self.device).reset_peak()
             return
         with suppress(OSError):
             Path("/proc/self/clear_refs").write_text("5")
 
     def peak(self) -> int | None:
-        """Bytes at the peak since the last reset."""
+        """Bytes at the peak since the last reset; `None` where the allocator does not say."""
         if self.on_cuda:
-            import torch
-
-            return torch.cuda.max_memory_allocated(self.device)
+            return DeviceAllocator(self.device).peak_bytes()
         peak = _status_bytes("VmHWM") or _highest_resident_bytes()
         return None if peak is None else max(peak - self.own_bytes, 0)
 

@@ -23,6 +23,25 @@ def storages_of(tensors: Iterable[torch.Tensor], device: str) -> Storages:
     return found
 
 
+def weakly(tensors: Iterable[torch.Tensor], device: str) -> dict[int, Any]:
+    """Address of each such storage -> a reference that does not keep it and tells whether it is `expired()`."""
+    from torch.multiprocessing.reductions import StorageWeakRef
+
+    reference: Any = StorageWeakRef
+    found = {}
+    for tensor in unpacked(tensors):
+        storage = tensor.untyped_storage()
+        if same_device(str(tensor.device), device) and storage.nbytes():
+            found.setdefault(storage.data_ptr(), reference(storage))
+    return found
+
+
+def devices_beside(module: torch.nn.Module, device: str) -> tuple[str, ...]:
+    """The other devices on which a module has parameters or buffers."""
+    there = {str(tensor.device) for tensor in (*module.parameters(), *module.buffers())}
+    return tuple(sorted(one for one in there if not same_device(one, device)))
+
+
 def same_device(one: str, other: str) -> bool:
     """Whether two names are of one device (`cuda` is `cuda:0`)."""
     return (one if ":" in one else f"{one}:0") == (other if ":" in other else f"{other}:0")

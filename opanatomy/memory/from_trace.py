@@ -157,6 +157,7 @@ def _device(
         checked_events=agreed.checked,
         equal_events=agreed.equal,
         largest_difference_bytes=agreed.largest_difference_bytes,
+        at_largest_difference=agreed.at_largest_difference,
     )
     inferences = _inferences(blocks, placing, curve)
     row = replace(row, inferences=inferences, components=_components(inferences, curve))
