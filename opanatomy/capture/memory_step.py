@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from opanatomy.capture import memory_points as points
 from opanatomy.capture.memory import held_bytes, room_for
 from opanatomy.capture.memory_agreement import figures_of
 from opanatomy.capture.memory_allocator import DeviceAllocator, why_no_blocks
-from opanatomy.capture.memory_before import before
+from opanatomy.capture.memory_before import Before, before
 from opanatomy.capture.memory_events import MARK_RANGE, Change, EventTree, read_tree
 from opanatomy.capture.memory_points import CheckPoints
 from opanatomy.capture.memory_replay import (
@@ -166,9 +166,8 @@ def observe_step(
     import torch
 
     stepper.free_gradients()
-    allocator = None if stepper.device == "cpu" else DeviceAllocator(stepper.device)
-    if allocator is not None:
-        allocator.reset_peak()
+    if stepper.device != "cpu":
+        DeviceAllocator(stepper.device).reset_peak()
     there = before(stepper, module)
     watch = MemoryWatch(stepper, check_points, hooked=hooked and not compiled, references=there.references)
     ranges: AbstractContextManager[Any] = nullcontext() if compiled else module_ranges(module)
@@ -178,13 +177,20 @@ def observe_step(
         hooked=watch.hooked, autocast=stepper.amp is not None, checkpointing=checkpointing,
         rng_bytes=torch.get_rng_state().numel() if checkpointing and stepper.device == "cpu" else None,
     )  # fmt: skip
-    found = replay(tree, watch.notes, there.known, setting, there.held)
-    silent = allocator is not None and (not there.whole or not any(isinstance(one, Change) for one in tree.moments))
+    observed = replayed(tree, watch.notes, there, setting, stepper.device)
+    beside = devices_beside(module, stepper.device)
+    return replace(observed, error=error, phase=phase, uncovered_devices=beside)
+
+
+def replayed(tree: EventTree, notes: Sequence[Noted], there: Before, setting: Setting, device: str) -> Observed:
+    """The step that `tree` is of, beside what its allocator says now."""
+    allocator = None if device == "cpu" else DeviceAllocator(device)
+    found = replay(tree, notes, there.known, setting, there.held)
+    silent = not there.whole or not any(isinstance(one, Change) for one in tree.moments)
     return Observed(
-        found=found, base=there.base, device=stepper.device, error=error, phase=phase,
-        figures=figures_of(found, there, allocator, stepper.device),
+        found=found, base=there.base, device=device, figures=figures_of(found, there, allocator, device),
         unknown=why_no_blocks(allocator) if allocator is not None and silent else None,
-        outside_bytes=there.outside_bytes, uncovered_devices=devices_beside(module, stepper.device),
+        outside_bytes=there.outside_bytes,
     )  # fmt: skip
 
 

@@ -1,0 +1,279 @@
+"""The replay of a step on a device against the allocator's own figures: recordings in torch's formats, faults planted
+in them, backends that tell less."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from opanatomy.capture.memory_allocator import AllocatedBlock, DeviceAllocator, why_no_blocks, workspace_sizes
+from opanatomy.capture.memory_before import Before, held_blocks
+from opanatomy.capture.memory_events import Change, read_tree
+from opanatomy.capture.memory_points import CheckPoints
+from opanatomy.capture.memory_record import measured_memory
+from opanatomy.capture.memory_replay import Setting
+from opanatomy.capture.memory_step import Observed, replayed
+from opanatomy.checks import check_memory
+from opanatomy.model import AllocatorFigures, Check, Memory
+from tests.allocator import TELLING, Recording, load
+
+MIB = 1 << 20
+
+
+def observed(recording: Recording) -> Observed:
+    """As `observe_step` puts it together, of a recording in place of a step."""
+    allocator = DeviceAllocator(recording.device)
+    storages, blocks = recording.storages, allocator.blocks()
+    assert blocks is not None
+    held, outside = held_blocks(blocks, storages, allocator.workspaces())
+    there = Before(
+        storages=storages, held=held, allocated_bytes=allocator.allocated_bytes(), outside_bytes=outside, whole=True
+    )
+    tree = read_tree(recording.roots(), recording.device, frozenset())
+    return replayed(tree, (), there, Setting(), recording.device)
+
+
+def memory_of(recording: Recording) -> Memory:
+    return measured_memory(observed(recording), CheckPoints("cpu"))
+
+
+def checks_of(memory: Memory) -> dict[str, Check]:
+    return {check.quantity: check for check in check_memory(memory)}
+
+
+@pytest.fixture(params=TELLING)
+def recording(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Recording:
+    return load(request.param).installed(monkeypatch)
+
+
+# -------------------------------------------------------------------------------------------------- what is recorded
+
+
+def test_the_replayed_peak_is_the_allocators(recording: Recording) -> None:
+    """Before, blocks held before the step were never freed: 3,002,368 B too much on the native allocator."""
+    memory = memory_of(recording)
+    assert memory.peak_bytes == recording.done["max_memory_allocated"]
+    assert sum(row.at_peak_bytes or 0 for row in memory.components) == memory.peak_bytes
+    for check in checks_of(memory).values():
+        assert check.compared == check.equal > 0
+        assert not check.differences
+    assert checks_of(memory)["allocated bytes"].compared == sum(
+        event["device_index"] == 0 for event in recording.events
+    )
+
+
+def test_a_free_of_a_block_from_before_lowers_the_total(recording: Recording) -> None:
+    found = observed(recording).found
+    ended = [held for held in found.held.values() if held.end is not None]
+    assert [held.parts for held in ended] == [
+        (("buffers", 2_000), ("allocator_rounding", 48)), (("held_before", 3_000_320),),
+    ]  # fmt: skip
+    assert all(held.reported for held in ended)
+    assert found.unknown_frees == []
+
+
+def test_blocks_before_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = observed(load("native").installed(monkeypatch)).base
+    rounding = (12_582_912 - 12_000_000) + (512 - 96) + (2_048 - 2_000) + (1_024 - 1_000)
+    assert sizes["weights"] == 12_000_096
+    assert sizes["blas_workspace"] == 8_519_680
+    assert sizes["held_before"] == 3_000_320
+    assert sizes["allocator_rounding"] == rounding
+    # A block that waits for a stream (1,536 B) is no longer handed out, and the segment of cuda:1 is not ours.
+    assert sum(sizes.values()) == 24_106_496
+
+
+def test_the_workspaces_of_rocm_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before, only sizes of cuBLAS were known: 213,909,504 B of hipBLAS and hipBLASLt were `held_before`."""
+    sizes = observed(load("hip").installed(monkeypatch)).base
+    assert sizes["blas_workspace"] == 128 * MIB + 76 * MIB
+    assert sizes["held_before"] == 3_000_320
+
+
+def test_events_of_rocm_are_of_the_device_that_torch_calls_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before, none of its events was found."""
+    recording = load("hip").installed(monkeypatch)
+    assert {event["device_type"] for event in recording.events} == {"hip", "cpu"}
+    changes = [one for one in read_tree(recording.roots(), "cuda:0", frozenset()).moments if isinstance(one, Change)]
+    assert len(changes) == len(recording.events) - 1
+    assert read_tree(recording.roots(), "cuda:1", frozenset()).moments == []
+    assert memory_of(recording).measured_by == "HIP caching allocator of cuda:0, every allocation of one step"
+
+
+# ------------------------------------------------------------------------------------------------------ planted faults
+
+
+def without(recording: Recording, *, free: bool, of_bytes: int) -> Recording:
+    """The recording less the first event of that size that is (or is not) a free."""
+    wanted = -of_bytes if free else of_bytes
+    place = next(place for place, one in enumerate(recording.events) if one["alloc_size"] == wanted)
+    return replace(recording, events=[*recording.events[:place], *recording.events[place + 1 :]])
+
+
+def test_a_lost_allocation_is_told(recording: Recording) -> None:
+    memory = memory_of(without(recording, free=False, of_bytes=5_000_192))
+    (difference,) = checks_of(memory)["allocated bytes"].unexplained
+    assert difference.other is not None
+    assert difference.ours is not None
+    assert abs(difference.other - difference.ours) == 5_000_192
+    assert memory.allocator is not None
+    assert memory.allocator.largest_difference_bytes == 5_000_192
+    assert memory.allocator.equal_events < memory.allocator.checked_events
+
+
+def test_a_lost_free_is_told_and_shows_in_the_peak(recording: Recording) -> None:
+    memory = memory_of(without(recording, free=True, of_bytes=5_000_192))
+    checks = checks_of(memory)
+    assert checks["allocated bytes"].unexplained
+    (peak,) = checks["memory peak"].unexplained
+    assert (peak.ours, peak.other) == (memory.peak_bytes, recording.done["max_memory_allocated"])
+    assert (peak.ours or 0) - (peak.other or 0) == 5_000_192
+
+
+def test_a_block_before_that_the_snapshot_lacks_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    recording = load("native").installed(monkeypatch)
+    segments = recording.content["before"]["segments"]
+    fewer = [segment for segment in segments if segment["total_size"] != 12_582_912]
+    monkeypatch.setattr(torch.cuda, "memory_snapshot", lambda: fewer)
+    memory = memory_of(recording)
+    (before,) = checks_of(memory)["allocated before the step"].unexplained
+    assert (before.other or 0) - (before.ours or 0) == 12_582_912
+    (peak,) = checks_of(memory)["memory peak"].unexplained
+    assert (peak.other or 0) - (peak.ours or 0) == 12_582_912
+    assert "12,000,000 B of the model, its state and inputs are none of the allocator" in memory.notes[0]
+
+
+def test_an_address_given_again_ends_the_block_that_was_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before, the bytes of the block that was there stayed for ever: 2 x 2,048 B of a buffer that every step makes."""
+    recording = load("native").installed(monkeypatch)
+    lost = without(recording, free=True, of_bytes=2_048)
+    found = observed(lost)
+    (again,) = [one for one in found.found.held.values() if one.end is not None and not one.reported]
+    assert again.bytes == 2_048
+    assert memory_of(lost).peak_bytes == recording.done["max_memory_allocated"]
+
+
+# -------------------------------------------------------------------------------------------------- blocks and storages
+
+
+def test_storages_that_share_a_block_and_those_in_none() -> None:
+    blocks = (AllocatedBlock(address=1_000, bytes=512), AllocatedBlock(address=4_096, bytes=1_024, requested_bytes=900))
+    storages = {"weights": {1_000: 100, 1_200: 300, 9_000: 70}, "buffers": {4_096: 900, 4_100: 800}}
+    held, outside = held_blocks(blocks, storages, frozenset({900}))
+    assert held[1_000].parts == (("weights", 100), ("weights", 300), ("allocator_rounding", 112))
+    assert held[4_096].parts == (("buffers", 900), ("buffers", 124))
+    assert outside == 70
+
+
+def test_a_workspace_is_known_by_what_was_asked_for() -> None:
+    """A block reused for it can be larger than it: the remainder below 1 MiB is not split off."""
+    block = AllocatedBlock(address=0, bytes=33 * MIB, requested_bytes=32 * MIB)
+    held, _ = held_blocks((block,), {}, frozenset({32 * MIB}))
+    assert held[0].parts == (("blas_workspace", 33 * MIB),)
+
+
+# ---------------------------------------------------------------------------------------------------------- workspaces
+
+
+@pytest.mark.parametrize(
+    ("architecture", "environment", "sizes"),
+    [
+        (8, {}, {8_519_680, MIB}),
+        (7, {}, {8_519_680, MIB}),
+        (9, {}, {32 * MIB, MIB}),
+        (10, {}, {32 * MIB, MIB}),
+        (12, {}, {32 * MIB, MIB}),
+        (None, {}, {8_519_680, MIB}),
+        (8, {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}, {32 * MIB, MIB}),
+        (9, {"CUBLAS_WORKSPACE_CONFIG": ":16:8"}, {128 << 10, MIB}),
+        (8, {"CUBLAS_WORKSPACE_CONFIG": ":4096:2:16:8"}, {8_519_680, MIB}),
+        (8, {"CUBLAS_WORKSPACE_CONFIG": "nonsense"}, {8_519_680, MIB}),
+        (8, {"CUBLAS_WORKSPACE_CONFIG": ":0:0"}, {MIB}),
+        (9, {"CUBLASLT_WORKSPACE_SIZE": "4096"}, {32 * MIB, 4 * MIB}),
+        (9, {"CUBLASLT_WORKSPACE_SIZE": "64 KiB"}, {32 * MIB, 64 << 10}),
+        (9, {"CUBLASLT_WORKSPACE_SIZE": "large"}, {32 * MIB, MIB}),
+        (9, {"HIPBLASLT_WORKSPACE_SIZE": "4096"}, {32 * MIB, MIB}),
+        ("gfx90a:sramecc+:xnack-", {}, {32 * MIB, 76 * MIB, MIB}),
+        ("gfx942", {}, {128 * MIB, 76 * MIB, 32 * MIB, MIB}),
+        ("gfx950", {"HIPBLASLT_WORKSPACE_SIZE": "1024"}, {128 * MIB, MIB}),
+        ("gfx942", {"ROCBLAS_WORKSPACE_CONFIG": ":1024:2"}, {2 * MIB, 76 * MIB, 32 * MIB, MIB}),
+        ("gfx942", {"HIPBLAS_WORKSPACE_CONFIG": ":1024:1", "ROCBLAS_WORKSPACE_CONFIG": ":9:9"},
+         {MIB, 76 * MIB, 32 * MIB}),
+    ],
+)  # fmt: skip
+def test_sizes_of_workspaces_are_torchs_rules(
+    architecture: str | int | None, environment: dict[str, str], sizes: set[int]
+) -> None:
+    assert workspace_sizes(architecture, environment) == sizes
+
+
+def test_torch_is_asked_where_it_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`torch.backends.cuda.cublas_workspace_size(size)` sets another one, which no variable says."""
+    load("native").installed(monkeypatch)
+    monkeypatch.setattr(torch.backends.cuda, "cublas_workspace_size", lambda: 5 * MIB)
+    monkeypatch.setattr(torch.backends.cuda, "cublaslt_workspace_size", lambda: 3 * MIB)
+    assert DeviceAllocator("cuda:0").workspaces() == {5 * MIB, 3 * MIB}
+
+
+# ------------------------------------------------------------------------------------------ backends that tell less
+
+
+def _refuse(*_: Any) -> Any:
+    raise RuntimeError("CUDAPluggableAllocator does not yet support getDeviceStats.")
+
+
+def test_cuda_malloc_async_tells_its_totals_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before, its refusal of a snapshot ended the capture."""
+    recording = load("cuda_malloc_async").installed(monkeypatch)
+    allocator = DeviceAllocator("cuda:0")
+    assert allocator.blocks() is None
+    assert allocator.backend == "cudaMallocAsync"
+    assert allocator.peak_bytes() == recording.done["max_memory_allocated"]
+    assert why_no_blocks(allocator) == (
+        "what is live at the peak of cuda:0 is not known: cudaMallocAsync tells no blocks - set"
+        " PYTORCH_CUDA_ALLOC_CONF=backend:native"
+    )
+
+
+def test_a_plugged_in_allocator_tells_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    load("native").installed(monkeypatch)
+    for name in ("memory_allocated", "memory_reserved", "max_memory_allocated", "memory_snapshot"):
+        monkeypatch.setattr(torch.cuda, name, _refuse)
+    monkeypatch.setattr(torch.cuda, "get_allocator_backend", lambda: "pluggable")
+    allocator = DeviceAllocator("cuda:0")
+    assert (allocator.allocated_bytes(), allocator.peak_bytes(), allocator.blocks()) == (None, None, None)
+    assert "plugged into torch" in why_no_blocks(allocator)
+    points = CheckPoints("cuda:0")
+    points.take("weights")
+    assert points.taken[0].reserved_bytes is None
+
+
+def test_without_caching_nothing_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before, a peak of 0 B: c10's `uncached_allocate` counts nothing."""
+    load("native").installed(monkeypatch)
+    monkeypatch.setenv("PYTORCH_NO_CUDA_MEMORY_CACHING", "1")
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 0)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 0)
+    allocator = DeviceAllocator("cuda:0")
+    assert allocator.backend == "uncached"
+    assert (allocator.allocated_bytes(), allocator.peak_bytes(), allocator.blocks()) == (None, None, None)
+    assert "unset PYTORCH_NO_CUDA_MEMORY_CACHING" in why_no_blocks(allocator)
+
+
+def test_a_peak_that_was_not_replayed_is_not_compared() -> None:
+    figures = AllocatorFigures(device="cuda:0", backend="cudaMallocAsync", peak_bytes=100, before_bytes=10)
+    checks = checks_of(Memory(peak_bytes=100, allocator=figures))
+    assert checks["memory peak"].compared == 0
+    assert checks["memory peak"].not_checked == "the allocator of cuda:0 (cudaMallocAsync) tells no blocks to replay"
+    assert checks["allocated bytes"].not_checked == "no event of the step says the allocator's total"
+    assert "allocated before the step" not in checks
+
+
+def test_the_cpus_allocator_keeps_no_peak() -> None:
+    figures = AllocatorFigures(device="cpu", backend="cpu", checked_events=7, equal_events=7)
+    checks = checks_of(Memory(peak_bytes=100, allocator=figures))
+    assert checks["memory peak"].not_checked == "torch's CPU allocator keeps no peak of its own"
+    assert (checks["allocated bytes"].compared, checks["allocated bytes"].equal) == (7, 7)
