@@ -457,8 +457,9 @@ class AllocatorFigures:
     `backend` is torch's name of it ("native", "cudaMallocAsync", "pluggable"), "uncached" or "cpu". `peak_bytes` is the
     most that it had handed out (`torch.cuda.max_memory_allocated`), which the CPU's does not keep. `before_bytes` is
     its total before the step (`torch.cuda.memory_allocated`), `before_blocks_bytes` the sum of the blocks of its
-    snapshot. In `equal_events` of `checked_events` its total is what the replayed blocks sum to; `at_largest_difference`
-    has (ours, the allocator's) where they differ most. Of `unseen_frees` the address was given again without a free.
+    snapshot. In `equal_events` of `checked_events` its total is what the replayed blocks sum to;
+    `at_largest_difference` has (ours, the allocator's) where they differ most. Of `unseen_frees` the address was given
+    again without a free.
     """
 
     device: str

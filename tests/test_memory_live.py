@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from opanatomy.capture.memory_failure import requested_bytes
-from opanatomy.capture.memory_points import CheckPoints
 from opanatomy.capture.memory_outside import outside_the_allocator
+from opanatomy.capture.memory_points import CheckPoints
 from opanatomy.capture.memory_record import alike, record_of
 from opanatomy.capture.memory_replay import (
     ACTIVATIONS,

@@ -74,8 +74,10 @@ def before(stepper: Stepper, module: torch.nn.Module) -> Before:
         storages[component] = {pointer: size for pointer, size in mine.items() if pointer not in seen}
         seen.update(mine)
     alone = {
-        pointer: Held(parts=((component, size),)) for component, some in storages.items() for pointer, size in some.items()
-    }  # fmt: skip
+        pointer: Held(parts=((component, size),))
+        for component, some in storages.items()
+        for pointer, size in some.items()
+    }
     if device == "cpu":
         references = weakly([tensor for some in tensors.values() for tensor in some], device)
         return Before(storages=storages, held=alone, references=references)
@@ -114,8 +116,9 @@ def held_blocks(
             else:
                 inside.setdefault(place, []).append((component, size))
     held = {
-        block.address: Held(parts=_parts(block, inside.get(place, ()), workspaces)) for place, block in enumerate(blocks)
-    }  # fmt: skip
+        block.address: Held(parts=_parts(block, inside.get(place, ()), workspaces))
+        for place, block in enumerate(blocks)
+    }
     return held, outside
 
 

@@ -74,10 +74,10 @@ def _has_context(index: int) -> bool:
     """Whether this process has a context on the device already; asking makes none."""
     import torch
 
-    # Only in torch's CUDA builds, and without types.
-    ask: Any = getattr(torch._C, "_cuda_hasPrimaryContext", None)
+    cuda: Any = torch.cuda  # its functions have no types
+    ask = getattr(torch._C, "_cuda_hasPrimaryContext", None)  # in CUDA builds
     try:
-        return torch.cuda.is_initialized() and (ask is None or bool(ask(index)))
+        return cuda.is_initialized() and (ask is None or bool(ask(index)))
     except Exception:  # what cannot be asked may have one
         return True
 

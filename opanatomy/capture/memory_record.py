@@ -102,7 +102,7 @@ def measured_memory(observed: Observed, check_points: CheckPoints) -> Memory:
 def _notes(observed: Observed) -> list[str]:
     """What the figures leave out."""
     notes = [] if observed.unknown is None else [observed.unknown]
-    if observed.found.unseen_saved:
+    if observed.found.unseen_saved and observed.unknown is None:
         size = sum(observed.found.unseen_saved.values())
         notes.append(f"{size:,} B that autograd saved were allocated before the step and are none of its components")
     if observed.outside_bytes:

@@ -28,7 +28,7 @@ def weakly(tensors: Iterable[torch.Tensor], device: str) -> dict[int, Any]:
     from torch.multiprocessing.reductions import StorageWeakRef
 
     reference: Any = StorageWeakRef
-    found = {}
+    found: dict[int, Any] = {}
     for tensor in unpacked(tensors):
         storage = tensor.untyped_storage()
         if same_device(str(tensor.device), device) and storage.nbytes():

@@ -14,8 +14,8 @@ from opanatomy.capture.export import export_trace
 from opanatomy.capture.instruments import Instrument, Instruments
 from opanatomy.capture.kept import Kept
 from opanatomy.capture.memory import PeakMeter, give_back, memory_of
-from opanatomy.capture.memory_points import CheckPoints
 from opanatomy.capture.memory_outside import outside_the_allocator
+from opanatomy.capture.memory_points import CheckPoints
 from opanatomy.capture.memory_record import measured_memory, uncovered
 from opanatomy.capture.memory_saved import ForwardSaves, PointWatch
 from opanatomy.capture.memory_shape import shape_of
