@@ -126,12 +126,8 @@ def _clock(attribution: Attribution, calls: Calls) -> Clock:
 
 def _with_memory(anatomy: Anatomy, trace: Trace, attribution: Attribution) -> Anatomy:
     """The anatomy with what the trace's memory events tell, that of a capture beside theory."""
-    found = _memory(trace, attribution)
-    anatomy = replace(
-        anatomy,
-        memory=with_trace(anatomy.memory, found),
-        warnings=(*anatomy.warnings, *(doubts_of(found) if found else ())),
-    )
+    memory = with_trace(anatomy.memory, _memory(trace, attribution))
+    anatomy = replace(anatomy, memory=memory, warnings=(*anatomy.warnings, *doubts_of(memory)))
     return replace(anatomy, memory=_beside_theory(anatomy)) if trace.capture else anatomy
 
 

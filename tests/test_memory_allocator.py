@@ -4,23 +4,30 @@ in them, backends that tell less."""
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from torch._C._profiler import _EventType
 
 from opanatomy.capture.memory_allocator import AllocatedBlock, DeviceAllocator, why_no_blocks, workspace_sizes
 from opanatomy.capture.memory_before import Before, held_blocks
 from opanatomy.capture.memory_events import Change, read_tree
 from opanatomy.capture.memory_points import CheckPoints
-from opanatomy.capture.memory_record import measured_memory
-from opanatomy.capture.memory_replay import Setting
+from opanatomy.capture.memory_record import measured_memory, record_of
+from opanatomy.capture.memory_replay import Held, Setting
 from opanatomy.capture.memory_step import Observed, replayed
 from opanatomy.checks import check_memory
+from opanatomy.memory import doubts_of
 from opanatomy.model import AllocatorFigures, Check, Memory
+from opanatomy.trace import read_trace
 from tests.allocator import TELLING, Recording, load
 
 MIB = 1 << 20
+SHARED = Path(__file__).parents[2] / "shared" / "traces"
 
 
 def observed(recording: Recording) -> Observed:
@@ -131,6 +138,11 @@ def test_a_lost_free_is_told_and_shows_in_the_peak(recording: Recording) -> None
     (peak,) = checks["memory peak"].unexplained
     assert (peak.ours, peak.other) == (memory.peak_bytes, recording.done["max_memory_allocated"])
     assert (peak.ours or 0) - (peak.other or 0) == 5_000_192
+    own, replayed_peak = recording.done["max_memory_allocated"], memory.peak_bytes
+    assert doubts_of(memory)[0] == (
+        f"memory of cuda:0: the allocator's own peak of the step is {own:,} B, its replayed allocations have"
+        f" {replayed_peak:,} B: components and curve are off by the difference"
+    )
 
 
 def test_a_block_before_that_the_snapshot_lacks_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,6 +166,45 @@ def test_an_address_given_again_ends_the_block_that_was_there(monkeypatch: pytes
     (again,) = [one for one in found.found.held.values() if one.end is not None and not one.reported]
     assert again.bytes == 2_048
     assert memory_of(lost).peak_bytes == recording.done["max_memory_allocated"]
+
+
+# ------------------------------------------------------------------------------------------------- real devices' events
+
+REAL = {
+    "infer_h100_bert_small.json.gz": ("cuda:0", 1, 218),
+    "infer_mi300_qwen1.5_0.5b.json.gz": ("cuda:0", 6, 2_588),
+    "train_mi300_normalization_layers.json.gz": ("cuda:0", 6, 415),
+    "train_v100_ddp_rank1of2_memory.json.gz": ("cuda:1", 1, 26_770),
+}  # fmt: skip
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the shared traces are not here")
+@pytest.mark.parametrize("name", REAL)
+def test_what_real_devices_recorded_is_replayed_to_their_totals(name: str) -> None:
+    """The events of H100, MI300 (type `hip`) and V100, read from traces: every total of theirs is ours."""
+    device, kind, count = REAL[name]
+    events = read_trace(SHARED / name).memory
+    number = int(device[-1])
+    rows = np.flatnonzero((events.device_type == kind) & (events.device == number))
+    rows = rows[np.argsort(events.time_ns[rows], kind="stable")].tolist()
+    called = SimpleNamespace(type={1: "cuda", 6: "hip"}[kind], index=number)
+    roots = [
+        SimpleNamespace(
+            name="[memory]", tag=_EventType.Allocation, start_time_ns=int(events.time_ns[row]), children=[],
+            extra_fields=SimpleNamespace(
+                device=called, ptr=int(events.address[row]), alloc_size=int(events.bytes[row]),
+                total_allocated=int(events.total_allocated[row]), total_reserved=int(events.total_reserved[row]),
+            ),
+        )
+        for row in rows
+    ]  # fmt: skip
+    before = int(events.total_allocated[rows[0]] - events.bytes[rows[0]])
+    there = Before(storages={}, held={-1: Held(parts=(("held_before", before),))}, allocated_bytes=before, whole=True)
+    observed = replayed(read_tree(roots, device, frozenset()), (), there, Setting(), device)
+    assert (observed.figures.checked_events, observed.figures.equal_events) == (count, count)
+    memory = record_of(observed)
+    assert memory.peak_bytes == max(int(events.total_allocated[rows].max()), before)
+    assert sum(row.at_peak_bytes or 0 for row in memory.components) == memory.peak_bytes
 
 
 # -------------------------------------------------------------------------------------------------- blocks and storages

@@ -22,6 +22,7 @@ from opanatomy.capture.recorder import Options, Subject, record_step
 from opanatomy.capture.stepper import Stepper, make_optimizer
 from opanatomy.capture.workload import prepare
 from opanatomy.checks import check_memory
+from opanatomy.memory import doubts_of
 from opanatomy.model import AllocatorFigures, Check, Memory, Phase, Workload
 from opanatomy.trace import read_trace
 from tests.allocator.standin import DEVICE, WORKSPACE, Standin
@@ -75,12 +76,14 @@ def test_a_step_on_a_device_is_replayed_to_the_byte(
     for check in checks_of(memory).values():
         assert (check.equal, check.not_checked) == (check.compared, None)
     assert checks_of(memory)["allocated bytes"].compared > 100
+    assert doubts_of(memory) == ()
 
 
 @pytest.mark.parametrize("number", [0, 40, 41, 42, 43, 90])
 def test_an_event_that_the_profiler_loses_is_told(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     memory, _ = on_device(monkeypatch, lost=(number,))
     assert checks_of(memory)["allocated bytes"].unexplained
+    assert any("the allocator's total differs from the replayed blocks" in doubt for doubt in doubts_of(memory))
 
 
 def test_no_event_at_all_is_said_and_no_component_is_claimed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,7 +159,7 @@ def test_a_buffer_that_each_step_replaces_is_freed() -> None:
 
 
 def test_what_another_thread_frees_is_ended_when_its_address_is_given_again() -> None:
-    """Before, both blocks were live: 200 B. The CPU's total does not count that free, so that it differs for a cause."""
+    """Before, all blocks were live: 300 B. The CPU does not count that free, so that its total differs for a cause."""
     around = Around(phase=Phase.FORWARD)
     moments = [
         Change(time_ns=at, pointer=4_096, bytes=100, reserved_bytes=None, total_bytes=total, around=around)
@@ -168,6 +171,7 @@ def test_what_another_thread_frees_is_ended_when_its_address_is_given_again() ->
     assert observed.figures.unseen_frees == 2
     (difference,) = checks_of(memory)["allocated bytes"].differences
     assert difference.cause is not None
+    assert [doubt for doubt in doubts_of(memory) if "2 blocks of the step were freed without" not in doubt] == []
 
 
 def test_parts_of_a_module_elsewhere_are_named() -> None:
