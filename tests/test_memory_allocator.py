@@ -3,6 +3,7 @@ in them, backends that tell less."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ import pytest
 import torch
 from torch._C._profiler import _EventType
 
+from opanatomy.capture import nvml
 from opanatomy.capture.memory_allocator import AllocatedBlock, DeviceAllocator, why_no_blocks, workspace_sizes
 from opanatomy.capture.memory_before import Before, held_blocks
 from opanatomy.capture.memory_events import Change, read_tree
@@ -20,11 +22,13 @@ from opanatomy.capture.memory_points import CheckPoints
 from opanatomy.capture.memory_record import measured_memory, record_of
 from opanatomy.capture.memory_replay import Held, Setting
 from opanatomy.capture.memory_step import Observed, replayed
+from opanatomy.capture.quiet import quiet_libraries
 from opanatomy.checks import check_memory
 from opanatomy.memory import doubts_of
 from opanatomy.model import AllocatorFigures, Check, Memory
 from opanatomy.trace import read_trace
 from tests.allocator import TELLING, Recording, load
+from tests.allocator.record import recorded
 
 MIB = 1 << 20
 SHARED = Path(__file__).parents[2] / "shared" / "traces"
@@ -45,6 +49,11 @@ def observed(recording: Recording) -> Observed:
 
 def memory_of(recording: Recording) -> Memory:
     return measured_memory(observed(recording), CheckPoints("cpu"))
+
+
+def hand_made(name: str) -> pytest.MarkDecorator:
+    """For a test with the figures of the hand-made recording of that name, which a device's does not have."""
+    return pytest.mark.skipif(not load(name).content["hand_made"], reason="the recording is a device's own")
 
 
 def checks_of(memory: Memory) -> dict[str, Check]:
@@ -72,8 +81,9 @@ def test_the_replayed_peak_is_the_allocators(recording: Recording) -> None:
     )
 
 
-def test_a_free_of_a_block_from_before_lowers_the_total(recording: Recording) -> None:
-    found = observed(recording).found
+@hand_made("native")
+def test_a_free_of_a_block_from_before_lowers_the_total(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = observed(load("native").installed(monkeypatch)).found
     ended = [held for held in found.held.values() if held.end is not None]
     assert [held.parts for held in ended] == [
         (("buffers", 2_000), ("allocator_rounding", 48)), (("held_before", 3_000_320),),
@@ -82,6 +92,7 @@ def test_a_free_of_a_block_from_before_lowers_the_total(recording: Recording) ->
     assert found.unknown_frees == []
 
 
+@hand_made("native")
 def test_blocks_before_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = observed(load("native").installed(monkeypatch)).base
     rounding = (12_582_912 - 12_000_000) + (512 - 96) + (2_048 - 2_000) + (1_024 - 1_000)
@@ -93,6 +104,7 @@ def test_blocks_before_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sum(sizes.values()) == 24_106_496
 
 
+@hand_made("hip")
 def test_the_workspaces_of_rocm_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before, only sizes of cuBLAS were known: 213,909,504 B of hipBLAS and hipBLASLt were `held_before`."""
     sizes = observed(load("hip").installed(monkeypatch)).base
@@ -113,38 +125,50 @@ def test_events_of_rocm_are_of_the_device_that_torch_calls_cuda(monkeypatch: pyt
 # ------------------------------------------------------------------------------------------------------ planted faults
 
 
-def without(recording: Recording, *, free: bool, of_bytes: int) -> Recording:
-    """The recording less the first event of that size that is (or is not) a free."""
-    wanted = -of_bytes if free else of_bytes
-    place = next(place for place, one in enumerate(recording.events) if one["alloc_size"] == wanted)
+def largest_freed(recording: Recording) -> tuple[int, int, int]:
+    """The places of the allocation and the free of the largest block that comes and goes in the step, and its bytes."""
+    pairs = []
+    given: dict[int, tuple[int, int]] = {}
+    for place, event in enumerate(recording.events):
+        if event["device_index"] == 0 and event["alloc_size"] > 0:
+            given[event["ptr"]] = place, event["alloc_size"]
+        elif event["device_index"] == 0 and event["ptr"] in given:
+            begin, size = given.pop(event["ptr"])
+            pairs.append((size, begin, place))
+    size, begin, end = max(pairs)
+    return begin, end, size
+
+
+def without(recording: Recording, place: int) -> Recording:
+    """The recording less the event there."""
     return replace(recording, events=[*recording.events[:place], *recording.events[place + 1 :]])
 
 
 def test_a_lost_allocation_is_told(recording: Recording) -> None:
-    memory = memory_of(without(recording, free=False, of_bytes=5_000_192))
+    place, _, size = largest_freed(recording)
+    memory = memory_of(without(recording, place))
     (difference,) = checks_of(memory)["allocated bytes"].unexplained
-    assert difference.other is not None
-    assert difference.ours is not None
-    assert abs(difference.other - difference.ours) == 5_000_192
+    assert abs((difference.other or 0) - (difference.ours or 0)) == size
     assert memory.allocator is not None
-    assert memory.allocator.largest_difference_bytes == 5_000_192
+    assert memory.allocator.largest_difference_bytes == size
     assert memory.allocator.equal_events < memory.allocator.checked_events
 
 
 def test_a_lost_free_is_told_and_shows_in_the_peak(recording: Recording) -> None:
-    memory = memory_of(without(recording, free=True, of_bytes=5_000_192))
-    checks = checks_of(memory)
-    assert checks["allocated bytes"].unexplained
-    (peak,) = checks["memory peak"].unexplained
-    assert (peak.ours, peak.other) == (memory.peak_bytes, recording.done["max_memory_allocated"])
-    assert (peak.ours or 0) - (peak.other or 0) == 5_000_192
+    _, place, size = largest_freed(recording)
+    memory = memory_of(without(recording, place))
+    assert checks_of(memory)["allocated bytes"].unexplained
+    (peak,) = checks_of(memory)["memory peak"].unexplained
     own, replayed_peak = recording.done["max_memory_allocated"], memory.peak_bytes
+    assert (peak.ours, peak.other) == (replayed_peak, own)
+    assert (replayed_peak or 0) - own == size
     assert doubts_of(memory)[0] == (
         f"memory of cuda:0: the allocator's own peak of the step is {own:,} B, its replayed allocations have"
         f" {replayed_peak:,} B: components and curve are off by the difference"
     )
 
 
+@hand_made("native")
 def test_a_block_before_that_the_snapshot_lacks_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     recording = load("native").installed(monkeypatch)
     segments = recording.content["before"]["segments"]
@@ -158,10 +182,11 @@ def test_a_block_before_that_the_snapshot_lacks_is_told(monkeypatch: pytest.Monk
     assert "12,000,000 B of the model, its state and inputs are none of the allocator" in memory.notes[0]
 
 
+@hand_made("native")
 def test_an_address_given_again_ends_the_block_that_was_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before, the bytes of the block that was there stayed for ever: 2 x 2,048 B of a buffer that every step makes."""
+    """Before, the bytes of the block that was there stayed for ever: 2,048 B of a buffer that every step makes."""
     recording = load("native").installed(monkeypatch)
-    lost = without(recording, free=True, of_bytes=2_048)
+    lost = without(recording, [event["alloc_size"] for event in recording.events].index(-2_048))
     found = observed(lost)
     (again,) = [one for one in found.found.held.values() if one.end is not None and not one.reported]
     assert again.bytes == 2_048
@@ -328,3 +353,69 @@ def test_the_cpus_allocator_keeps_no_peak() -> None:
     checks = checks_of(Memory(peak_bytes=100, allocator=figures))
     assert checks["memory peak"].not_checked == "torch's CPU allocator keeps no peak of its own"
     assert (checks["allocated bytes"].compared, checks["allocated bytes"].equal) == (7, 7)
+
+
+# --------------------------------------------------------------------------------------------------- renewing, NVML
+
+
+def _keys(rows: list[dict[str, Any]]) -> set[str]:
+    return {key for row in rows for key in row}
+
+
+def test_what_a_device_would_record_has_the_form_of_the_hand_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    by_hand = load("native").installed(monkeypatch)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a device")
+    with quiet_libraries():
+        content = json.loads(json.dumps(recorded("cpu")))
+    assert content.keys() == by_hand.content.keys()
+    assert content["before"].keys() == by_hand.content["before"].keys()
+    assert content["storages"].keys() == by_hand.content["storages"].keys()
+    assert _keys(content["events"]) == _keys(by_hand.events)
+    assert [name for name, _, _ in content["phases"]] == ["forward", "backward", "optimizer"]
+    changes = read_tree(Recording(content, content["events"]).roots(), "cpu", frozenset()).moments
+    assert len(changes) == len(content["events"]) > 10
+
+
+def points_of(
+    patch: pytest.MonkeyPatch, answer: nvml.Answer, *, context: bool = False, device: str = "cuda:1"
+) -> CheckPoints:
+    asked: list[int] = []
+    patch.setattr(nvml, "answer", lambda index: (asked.append(index), answer)[1])
+    patch.setattr(torch.cuda, "is_initialized", lambda: True)
+    patch.setattr(torch._C, "_cuda_hasPrimaryContext", lambda index: context, raising=False)
+    for name in ("synchronize", "empty_cache"):
+        patch.setattr(torch.cuda, name, lambda *_: None)
+    for name, size in (("memory_allocated", 512), ("memory_reserved", 2_097_152)):
+        patch.setattr(torch.cuda, name, lambda device, size=size: size)
+    patch.setattr(torch, "empty", lambda *_, device: None)
+    points = CheckPoints(device)
+    points.start()
+    assert set(asked) == {1}
+    return points
+
+
+def test_nvml_is_asked_by_the_device_of_torch_and_tells_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before, by NVML's own number, which is another card where CUDA orders them otherwise."""
+    device = nvml.NvmlDevice(
+        uuid="GPU-1", name="A100", used_bytes=9_000, total_bytes=10_000, process_bytes=3_000, mig=False
+    )
+    points = points_of(monkeypatch, nvml.Answer(device=device))
+    assert [(one.name, one.nvml_used_bytes, one.nvml_process_bytes) for one in points.taken] == [
+        ("before_the_device", 9_000, 3_000), ("context", 9_000, 3_000),
+    ]  # fmt: skip
+    assert points.notes == []
+
+
+def test_a_context_that_is_there_already_is_not_what_others_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = nvml.NvmlDevice(uuid="GPU-1", name="A100", used_bytes=9, total_bytes=10, process_bytes=None, mig=False)
+    points = points_of(monkeypatch, nvml.Answer(device=device), context=True)
+    assert [one.name for one in points.taken] == ["context"]
+
+
+def test_why_nvml_does_not_answer_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    points = points_of(monkeypatch, nvml.Answer(why_not="NVML knows no AMD device"))
+    assert points.notes == [
+        "what of cuda:1 is occupied is not known, nor the device's context: NVML knows no AMD device"
+    ]
+    assert {one.nvml_used_bytes for one in points.taken} == {None}

@@ -10,11 +10,13 @@ import pytest
 import torch
 
 from opanatomy.capture import run
+from opanatomy.capture.memory import memory_of
 from opanatomy.capture.memory_before import Before
 from opanatomy.capture.memory_events import Around, Change, EventTree
 from opanatomy.capture.memory_points import CheckPoints
 from opanatomy.capture.memory_record import measured_memory, record_of
 from opanatomy.capture.memory_replay import Setting
+from opanatomy.capture.memory_saved import saved_tensors
 from opanatomy.capture.memory_step import Observed, observe_step, replayed
 from opanatomy.capture.memory_storages import optimizer_tensors, tensors_in
 from opanatomy.capture.quiet import quiet_libraries
@@ -181,3 +183,22 @@ def test_parts_of_a_module_elsewhere_are_named() -> None:
     assert memory.uncovered_devices == ("meta",)
     assert "parts of the module are on meta: the memory is that of cpu alone" in memory.notes
     assert next(row for row in memory.components if row.component == "weights").measured_bytes == 80
+
+
+def test_components_are_those_of_the_device_of_the_peak() -> None:
+    """Before, the weights of all devices stood beside the peak of one: 160 B and 40 B of buffers."""
+    module = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4, device="meta"))
+    module.register_buffer("here", torch.zeros(5))
+    module.register_buffer("there", torch.zeros(5, device="meta"))
+    memory = memory_of(module, None, None, None, "", "cpu")
+    sizes = {row.component: (row.measured_bytes, row.theory_bytes) for row in memory.components}
+    assert sizes == {"weights": (80, 80), "buffers": (20, None)}
+
+
+def test_what_is_saved_elsewhere_is_not_saved_here() -> None:
+    values = torch.ones(4, 4, requires_grad=True)
+    elsewhere = torch.ones(4, 4, device="meta", requires_grad=True)
+    with saved_tensors((values, elsewhere), "cpu") as saved:
+        kept = (values.exp(), elsewhere.exp())
+    assert saved.found.live_bytes() == 64
+    del kept

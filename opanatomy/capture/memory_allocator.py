@@ -114,12 +114,12 @@ class DeviceAllocator:
             if hasattr(settings, name)
         ]
         told = frozenset(size for size in asked if size)
-        return told or workspace_sizes(self._architecture(), os.environ)
+        return told or workspace_sizes(self.architecture(), os.environ)
 
     def _counted(self, figure: Callable[[str], int]) -> int | None:
         return None if self.backend == UNCACHED else _told(lambda: int(figure(self.device)))
 
-    def _architecture(self) -> str | int | None:
+    def architecture(self) -> str | int | None:
         """`gfx942` of an AMD device, the major compute capability of an NVIDIA one."""
         import torch
 

@@ -180,15 +180,16 @@ class Run:
 
     def _memory(self) -> Memory:
         module, saves = self.subject.module, self.instruments.saves
-        memory = memory_of(module, self.stepper.optimizer, saves, self.meter.peak(), self.meter.measured_by)
-        outside, beside = outside_the_allocator(self.points.taken), devices_beside(module, self.options.device)
+        peak, measured_by, device = self.meter.peak(), self.meter.measured_by, self.options.device
+        memory = memory_of(module, self.stepper.optimizer, saves, peak, measured_by, device)
+        outside, beside = outside_the_allocator(self.points.taken), devices_beside(module, device)
         return replace(
             memory,
             components=(*memory.components, *outside.components),
             check_points=self.points.taken,
             uncovered_devices=beside,
-            notes=(*self.points.notes, *outside.notes, *uncovered(beside, self.options.device)),
-            shape=shape_of(module, self.options.device),
+            notes=(*self.points.notes, *outside.notes, *uncovered(beside, device)),
+            shape=shape_of(module, device),
         )
 
     def _memory_in_depth(self) -> Memory:
