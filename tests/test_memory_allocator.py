@@ -339,6 +339,14 @@ def test_without_caching_nothing_is_counted(monkeypatch: pytest.MonkeyPatch) -> 
     assert "unset PYTORCH_NO_CUDA_MEMORY_CACHING" in why_no_blocks(allocator)
 
 
+def test_a_device_that_is_not_cudas_has_no_figures_of_0() -> None:
+    """`torch.cuda.memory_allocated` is 0 in a build without CUDA."""
+    allocator = DeviceAllocator("xpu:0")
+    assert (allocator.backend, allocator.allocated_bytes(), allocator.peak_bytes()) == (None, None, None)
+    assert allocator.blocks() is None
+    assert why_no_blocks(allocator).endswith("torch has no snapshot of its allocator")
+
+
 def test_a_peak_that_was_not_replayed_is_not_compared() -> None:
     figures = AllocatorFigures(device="cuda:0", backend="cudaMallocAsync", peak_bytes=100, before_bytes=10)
     checks = checks_of(Memory(peak_bytes=100, allocator=figures))

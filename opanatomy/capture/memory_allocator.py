@@ -117,7 +117,8 @@ class DeviceAllocator:
         return told or workspace_sizes(self.architecture(), os.environ)
 
     def _counted(self, figure: Callable[[str], int]) -> int | None:
-        return None if self.backend == UNCACHED else _told(lambda: int(figure(self.device)))
+        # Where there is no CUDA torch counts 0 of anything.
+        return None if self.backend in (UNCACHED, None) else _told(lambda: int(figure(self.device)))
 
     def architecture(self) -> str | int | None:
         """`gfx942` of an AMD device, the major compute capability of an NVIDIA one."""
@@ -152,8 +153,10 @@ def why_no_blocks(allocator: DeviceAllocator) -> str:
             text = "the allocator that is plugged into torch tells no blocks - run without it"
         case backend if backend == UNCACHED:
             text = "torch counts nothing without caching - unset PYTORCH_NO_CUDA_MEMORY_CACHING"
-        case _:
+        case backend if backend == NATIVE:
             text = f"torch's allocator reported no allocation of {allocator.device} to the profiler"
+        case _:
+            text = "torch has no snapshot of its allocator"
     return f"what is live at the peak of {allocator.device} is not known: {text}"
 
 
