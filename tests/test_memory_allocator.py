@@ -23,10 +23,13 @@ from opanatomy.capture.memory_record import measured_memory, record_of
 from opanatomy.capture.memory_replay import Held, Setting
 from opanatomy.capture.memory_step import Observed, replayed
 from opanatomy.capture.quiet import quiet_libraries
-from opanatomy.checks import check_memory
+from opanatomy.checks import check_memory, require_agreement
+from opanatomy.errors import GateError
 from opanatomy.memory import doubts_of
 from opanatomy.model import AllocatorFigures, Check, Memory
+from opanatomy.report.terminal import terminal_report
 from opanatomy.trace import read_trace
+from tests import anatomies
 from tests.allocator import TELLING, Recording, load
 from tests.allocator.record import recorded
 
@@ -168,6 +171,17 @@ def test_a_lost_free_is_told_and_shows_in_the_peak(recording: Recording) -> None
     )
 
 
+def test_a_peak_that_is_not_the_allocators_stands_before_all_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    recording = load("native").installed(monkeypatch)
+    memory = memory_of(without(recording, largest_freed(recording)[1]))
+    text = terminal_report(replace(anatomies.nothing(), memory=memory, checks=check_memory(memory)), width=100)
+    row = next(line for line in text.splitlines() if "memory peak" in line)
+    assert f"{memory.peak_bytes:,}" in row
+    assert f"{recording.done['max_memory_allocated']:,}" in row
+    with pytest.raises(GateError, match="memory peak of cuda:0"):
+        require_agreement(replace(anatomies.nothing(), checks=check_memory(memory)))
+
+
 @hand_made("native")
 def test_a_block_before_that_the_snapshot_lacks_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     recording = load("native").installed(monkeypatch)
@@ -301,17 +315,18 @@ def _refuse(*_: Any) -> Any:
     raise RuntimeError("CUDAPluggableAllocator does not yet support getDeviceStats.")
 
 
-def test_cuda_malloc_async_tells_its_totals_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("variable", ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"])
+def test_cuda_malloc_async_tells_its_totals_alone(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before, its refusal of a snapshot ended the capture."""
     recording = load("cuda_malloc_async").installed(monkeypatch)
     allocator = DeviceAllocator("cuda:0")
     assert allocator.blocks() is None
     assert allocator.backend == "cudaMallocAsync"
     assert allocator.peak_bytes() == recording.done["max_memory_allocated"]
-    assert why_no_blocks(allocator) == (
-        "what is live at the peak of cuda:0 is not known: cudaMallocAsync tells no blocks - set"
-        " PYTORCH_CUDA_ALLOC_CONF=backend:native"
-    )
+    unknown = "what is live at the peak of cuda:0 is not known: cudaMallocAsync tells no blocks - "
+    assert why_no_blocks(allocator) == f"{unknown}run with the native backend"
+    monkeypatch.setenv(variable, "max_split_size_mb:64,backend:cudaMallocAsync")
+    assert why_no_blocks(allocator) == f"{unknown}take backend:cudaMallocAsync out of {variable}"
 
 
 def test_a_plugged_in_allocator_tells_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

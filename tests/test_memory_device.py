@@ -63,8 +63,7 @@ def checks_of(memory: Memory) -> dict[str, Check]:
     return {check.quantity: check for check in check_memory(memory)}
 
 
-@pytest.mark.parametrize("kind", ["cuda", "hip"])
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize(("kind", "variant"), [("hip", {}), *(("cuda", variant) for variant in VARIANTS)])
 def test_a_step_on_a_device_is_replayed_to_the_byte(
     kind: str, variant: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -81,7 +80,7 @@ def test_a_step_on_a_device_is_replayed_to_the_byte(
     assert doubts_of(memory) == ()
 
 
-@pytest.mark.parametrize("number", [0, 40, 41, 42, 43, 90])
+@pytest.mark.parametrize("number", [0, 41, 90])
 def test_an_event_that_the_profiler_loses_is_told(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     memory, _ = on_device(monkeypatch, lost=(number,))
     assert checks_of(memory)["allocated bytes"].unexplained

@@ -17,6 +17,8 @@ from typing import Any, Final
 NATIVE: Final = "native"
 #: Our name for torch's own one when caching is turned off: each allocation is one of the driver's.
 UNCACHED: Final = "uncached"
+#: The variables that name a backend; the first since torch 2.9.
+_CONFIGURED_BY: Final = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
 _KIB: Final = 1 << 10
 _MIB: Final = 1 << 20
 
@@ -145,10 +147,11 @@ def allocator_name(allocator: DeviceAllocator) -> str:
 
 def why_no_blocks(allocator: DeviceAllocator) -> str:
     """Why the blocks of a step are not known, and what would make them known."""
-    variable = "PYTORCH_HIP_ALLOC_CONF" if _on_rocm() else "PYTORCH_CUDA_ALLOC_CONF"
     match allocator.backend:
         case "cudaMallocAsync":
-            text = f"cudaMallocAsync tells no blocks - set {variable}=backend:native"
+            variable = next((name for name in _CONFIGURED_BY if "cudaMallocAsync" in os.environ.get(name, "")), None)
+            what = f"take backend:cudaMallocAsync out of {variable}" if variable else "run with the native backend"
+            text = f"cudaMallocAsync tells no blocks - {what}"
         case "pluggable":
             text = "the allocator that is plugged into torch tells no blocks - run without it"
         case backend if backend == UNCACHED:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 import traceback
 from collections.abc import Iterator, Sequence
@@ -167,6 +168,8 @@ def observe_step(
 
     stepper.free_gradients()
     if stepper.device != "cpu":
+        # What the collector would free between the snapshot and the first event would be in no event.
+        gc.collect()
         DeviceAllocator(stepper.device).reset_peak()
     there = before(stepper, module)
     watch = MemoryWatch(stepper, check_points, hooked=hooked and not compiled, references=there.references)
