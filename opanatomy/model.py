@@ -279,8 +279,10 @@ class MemoryCheckPoint:
     allocated_bytes: int | None = None
     #: What the allocator holds of the device, blocks free for use again included.
     reserved_bytes: int | None = None
-    #: What is used of the whole device, by everyone, as NVML says.
+    #: What is used of the whole device (of the MIG instance), by everyone, as NVML says.
     nvml_used_bytes: int | None = None
+    #: What NVML says that this process holds of it, its context included.
+    nvml_process_bytes: int | None = None
     #: The resident set of the process on the host.
     rss_bytes: int | None = None
 
@@ -444,8 +446,35 @@ class MemoryDevice:
     checked_events: int = 0
     equal_events: int = 0
     largest_difference_bytes: int = 0
+    #: Our bytes and the allocator's where they differ most.
+    at_largest_difference: tuple[int, int] | None = None
     components: tuple[MemoryComponent, ...] = ()
     inferences: tuple[MemoryInference, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllocatorFigures:
+    """What the allocator of a device says itself of the step that was looked at in depth: a second source.
+
+    `backend` is torch's name of it ("native", "cudaMallocAsync", "pluggable"), "uncached" or "cpu". `peak_bytes` is the
+    most that it had handed out (`torch.cuda.max_memory_allocated`), which the CPU's does not keep. `before_bytes` is
+    its total before the step (`torch.cuda.memory_allocated`), `before_blocks_bytes` the sum of the blocks of its
+    snapshot. In `equal_events` of `checked_events` its total is what the replayed blocks sum to;
+    `at_largest_difference` has (ours, the allocator's) where they differ most. Of `unseen_frees` the address was given
+    again without a free.
+    """
+
+    device: str
+    backend: str | None = None
+    peak_bytes: int | None = None
+    reserved_peak_bytes: int | None = None
+    before_bytes: int | None = None
+    before_blocks_bytes: int | None = None
+    checked_events: int = 0
+    equal_events: int = 0
+    largest_difference_bytes: int = 0
+    at_largest_difference: tuple[int, int] | None = None
+    unseen_frees: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -468,6 +497,10 @@ class Memory:
     devices: tuple[MemoryDevice, ...] = ()
     check_points: tuple[MemoryCheckPoint, ...] = ()
     activations: tuple[SavedActivations, ...] = ()
+    #: What the allocator says of the step that `profile --memory` looked at.
+    allocator: AllocatorFigures | None = None
+    #: Other devices that hold a part of the module: what is on them is none of these figures.
+    uncovered_devices: tuple[str, ...] = ()
     #: What could not be measured, and why.
     notes: tuple[str, ...] = ()
     shape: ModelShape | None = None

@@ -24,7 +24,7 @@ from opanatomy.anatomy.timeline import Clock
 from opanatomy.attribution import Attribution, PhaseRule, attribute
 from opanatomy.attribution.linking import GRAPH, OUTSIDE, enclosing_rows, last_of
 from opanatomy.calls import Calls
-from opanatomy.checks import check_counts, check_times, self_checks
+from opanatomy.checks import check_counts, check_memory, check_times, self_checks
 from opanatomy.device import Overrides, ceilings_for
 from opanatomy.memory import doubts_of, memory_of_trace, with_trace
 from opanatomy.memory.published import published_run
@@ -96,7 +96,7 @@ def analyze_trace(
     anatomy = _with_memory(anatomy, trace, attribution)
     anatomy = replace(
         anatomy,
-        checks=_checks(calls, table, attribution.annotated, anatomy.step.count),
+        checks=(*_checks(calls, table, attribution.annotated, anatomy.step.count), *check_memory(anatomy.memory)),
         collectives=collectives_of(talks_of(calls, work), world_of(trace.metadata)),
     )
     return with_rank(anatomy, trace.metadata)
@@ -127,12 +127,8 @@ def _clock(attribution: Attribution, calls: Calls) -> Clock:
 
 def _with_memory(anatomy: Anatomy, trace: Trace, attribution: Attribution) -> Anatomy:
     """The anatomy with what the trace's memory events tell, that of a capture beside theory."""
-    found = _memory(trace, attribution)
-    anatomy = replace(
-        anatomy,
-        memory=with_trace(anatomy.memory, found),
-        warnings=(*anatomy.warnings, *(doubts_of(found) if found else ())),
-    )
+    memory = with_trace(anatomy.memory, _memory(trace, attribution))
+    anatomy = replace(anatomy, memory=memory, warnings=(*anatomy.warnings, *doubts_of(memory)))
     return replace(anatomy, memory=_beside_theory(anatomy)) if trace.capture else anatomy
 
 
@@ -191,7 +187,9 @@ def _beside_theory(anatomy: Anatomy) -> Memory:
         memory,
         needed_bytes=needed_bytes(memory.shape, workload),
         savings=savings_of(memory.shape, workload, memory),
-        published=published_run(memory, workload, anatomy.step.samples_per_second),
+        published=published_run(
+            memory, workload, anatomy.step.samples_per_second, on_cpu=anatomy.environment.device_kind == "cpu"
+        ),
     )
 
 

@@ -15,8 +15,9 @@ import pytest
 import torch
 
 from opanatomy.capture.memory_failure import requested_bytes
+from opanatomy.capture.memory_outside import outside_the_allocator
 from opanatomy.capture.memory_points import CheckPoints
-from opanatomy.capture.memory_record import alike, outside_the_allocator, record_of
+from opanatomy.capture.memory_record import alike, record_of
 from opanatomy.capture.memory_replay import (
     ACTIVATIONS,
     AFTER_FORWARD,
@@ -248,15 +249,53 @@ def test_the_record_survives_the_trace(tmp_path: Path) -> None:
     assert memory.shape.kind == "bert"
 
 
-def test_context_is_what_nvml_says_beyond_the_allocator() -> None:
-    points = (
-        MemoryCheckPoint(name="before_the_device", allocated_bytes=0, reserved_bytes=0, nvml_used_bytes=400),
-        MemoryCheckPoint(name="weights", allocated_bytes=90, reserved_bytes=100, nvml_used_bytes=1800),
-        MemoryCheckPoint(name="peak", allocated_bytes=150, reserved_bytes=200),
-    )
-    rows = {row.component: row.measured_bytes for row in outside_the_allocator(points)}
-    assert rows == {"device_context": 1300, "allocator_cache": 50}
-    assert outside_the_allocator((MemoryCheckPoint(name="weights", allocated_bytes=90, rss_bytes=5),)) == ()
+MB = 10**6
+
+
+def context_of(*points: MemoryCheckPoint) -> tuple[dict[str, int | None], str]:
+    outside = outside_the_allocator(points)
+    return {row.component: row.measured_bytes for row in outside.components}, " ".join(outside.notes)
+
+
+def at(name: str, **bytes_: int) -> MemoryCheckPoint:
+    return MemoryCheckPoint(name=name, **bytes_)
+
+
+def test_context_is_what_nvml_says_of_this_process_beyond_the_allocator() -> None:
+    start = at("before_the_device", allocated_bytes=0, reserved_bytes=0, nvml_used_bytes=4_000 * MB)
+    # Another process took 900 MB meanwhile: what the whole device uses has grown by 1,400 MB.
+    weights = at("weights", reserved_bytes=100 * MB, nvml_used_bytes=5_400 * MB, nvml_process_bytes=500 * MB)
+    peak = at("peak", allocated_bytes=150 * MB, reserved_bytes=200 * MB)
+    assert context_of(start, weights, peak) == ({"device_context": 400 * MB, "allocator_cache": 50 * MB}, "")
+
+
+def test_context_without_the_bytes_of_this_process_is_what_the_device_grew_by_and_says_so() -> None:
+    start = at("before_the_device", allocated_bytes=0, reserved_bytes=0, nvml_used_bytes=400 * MB)
+    weights = at("weights", allocated_bytes=90 * MB, reserved_bytes=100 * MB, nvml_used_bytes=1_800 * MB)
+    sizes, notes = context_of(start, weights)
+    assert sizes == {"device_context": 1_300 * MB}
+    assert "what others took of the device meanwhile counts as context" in notes
+
+
+@pytest.mark.parametrize("first", [None, at("before_the_device", reserved_bytes=0)])
+def test_context_is_left_out_where_the_device_was_not_seen_before(first: MemoryCheckPoint | None) -> None:
+    """Before, all that others use of the device was called context: 5,300 MB here."""
+    weights = at("weights", reserved_bytes=100 * MB, nvml_used_bytes=5_400 * MB)
+    sizes, notes = context_of(*((first,) if first else ()), weights)
+    assert sizes == {}
+    assert "the device context is not measured" in notes
+
+
+@pytest.mark.parametrize(("used", "found"), [(350 * MB, -50 * MB), (9_000 * MB, 8_600 * MB), (401 * MB, MB)])
+def test_a_context_that_none_has_is_left_out(used: int, found: int) -> None:
+    start = at("before_the_device", reserved_bytes=0, nvml_used_bytes=300 * MB)
+    sizes, notes = context_of(start, at("weights", reserved_bytes=100 * MB, nvml_used_bytes=used))
+    assert sizes == {}
+    assert f"is {found:,} B, which no context has" in notes
+
+
+def test_the_cpu_has_neither_context_nor_cache() -> None:
+    assert context_of(at("weights", allocated_bytes=90, rss_bytes=5)) == ({}, "")
 
 
 def test_hooks_and_marks_add_no_byte_to_the_peak() -> None:

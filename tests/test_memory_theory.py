@@ -174,14 +174,33 @@ def test_the_classic_run_is_set_beside_its_published_figures() -> None:
             MemoryComponent(component="allocator_cache", measured_bytes=100_000_000),
         ),
     )
-    rows = {row.figure: (row.published, row.measured) for row in published_run(memory, workload(), 20.0)}
+    rows = {row.figure: (row.published, row.measured) for row in published_run(memory, workload(), 20.0, on_cpu=False)}
     assert rows == {
         "device context and kernels": (1343, 500.0),
         "weights": (1288, 1340.0),
-        "gradients, optimizer state, activations, buffers, cache": (12318, 12660.0),
+        "gradients, optimizer state, activations, buffers, cache": (12318, 12760.0),
         "training, all of the device": (14949, 14600.0),
         "samples per second": (8.86, 20.0),
     }
-    assert published_run(memory, workload(batch=8), 20.0) == ()
+    assert published_run(memory, workload(batch=8), 20.0, on_cpu=False) == ()
     assert not is_published(workload(changes=("--layers 2",)))
-    assert published_run(Memory(), workload(), None)[0].measured is None
+    assert published_run(Memory(), workload(), None, on_cpu=True)[0].measured is None
+
+
+def _classic(*, on_cpu: bool, **components: int) -> dict[str, float | None]:
+    rows = tuple(MemoryComponent(component=name, measured_bytes=size) for name, size in components.items())
+    memory = Memory(peak_bytes=14_000_000_000, components=rows)
+    return {row.figure: row.measured for row in published_run(memory, workload(), None, on_cpu=on_cpu)}
+
+
+def test_a_sum_with_a_part_that_is_not_known_is_not_known() -> None:
+    """Before, a cache that nobody measured counted as 0 B: 14,500 MB of the whole device."""
+    figures = _classic(on_cpu=False, weights=1_340_000_000, device_context=500_000_000)
+    assert figures["training, all of the device"] is None
+    assert figures["gradients, optimizer state, activations, buffers, cache"] is None
+    figures = _classic(on_cpu=False, weights=1_340_000_000, allocator_cache=100_000_000)
+    assert figures["training, all of the device"] is None
+    # The CPU has no cache, and no context.
+    figures = _classic(on_cpu=True, weights=1_340_000_000)
+    assert figures["gradients, optimizer state, activations, buffers, cache"] == 12_660.0
+    assert figures["training, all of the device"] is None

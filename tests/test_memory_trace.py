@@ -16,6 +16,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from opanatomy.attribution import attribute
 from opanatomy.attribution.linking import enclosing_rows
+from opanatomy.checks import check_memory
 from opanatomy.errors import TraceError
 from opanatomy.memory import doubts_of, memory_of_trace, with_trace
 from opanatomy.memory.blocks import blocks_of
@@ -227,6 +228,31 @@ def test_missing_events_are_found_by_the_totals(tmp_path: Path) -> None:
     (row,) = memory.devices
     assert (row.equal_events, row.checked_events, row.largest_difference_bytes) == (3, 4, 7000)
     assert "in 1 of 4 events" in doubts_of(memory)[0]
+
+
+@pytest.mark.parametrize(("lost", "ours", "total"), [("allocation", 1_000, 1_300), ("free", 1_300, 1_000)])
+@pytest.mark.parametrize("device", [CUDA, (6, 0)])
+def test_a_lost_event_is_a_warning_and_a_row_of_the_checks(
+    lost: str, ours: int, total: int, device: tuple[int, int], tmp_path: Path
+) -> None:
+    trace = _window()
+    trace.give(10, 1, 1_000, total=1_000, device=device)
+    trace.give(20, 2, 200, total=1_200, device=device)
+    trace.take(30, 2, 200, total=1_000, device=device)
+    if lost == "free":
+        trace.give(40, 3, 300, total=1_300, device=device)
+        trace.give(60, 4, 7, total=1_007, device=device)
+        trace.take(70, 4, 7, total=1_000, device=device)
+    else:
+        trace.give(60, 4, 7, total=1_307, device=device)
+        trace.take(70, 4, 7, total=1_300, device=device)
+    memory = memory_of(trace, tmp_path)
+    assert "in 2 of" in doubts_of(memory)[0]
+    assert "by up to 300 B" in doubts_of(memory)[0]
+    (check,) = check_memory(memory)
+    (difference,) = check.unexplained
+    assert (check.quantity, check.compared - check.equal) == ("allocated bytes", 2)
+    assert (difference.operator, difference.ours, difference.other) == (memory.devices[0].device, ours + 7, total + 7)
 
 
 # -------------------------------------------------------------------------------------------------------------- order

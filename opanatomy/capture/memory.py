@@ -9,7 +9,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from opanatomy.capture.memory_storages import optimizer_tensors, unpacked
+from opanatomy.capture.memory_allocator import DeviceAllocator, allocator_name
+from opanatomy.capture.memory_storages import on_device, optimizer_tensors, unpacked
 from opanatomy.model import Memory, MemoryComponent
 
 if TYPE_CHECKING:
@@ -45,24 +46,20 @@ class PeakMeter:
     @property
     def measured_by(self) -> str:
         """What the figure is."""
-        return "CUDA caching allocator" if self.on_cuda else "resident set of the process"
+        return allocator_name(DeviceAllocator(self.device)) if self.on_cuda else "resident set of the process"
 
     def reset(self) -> None:
         """Forget the peak so far."""
         if self.on_cuda:
-            import torch
-
-            torch.cuda.reset_peak_memory_stats(self.device)
+            DeviceAllocator(self.device).reset_peak()
             return
         with suppress(OSError):
             Path("/proc/self/clear_refs").write_text("5")
 
     def peak(self) -> int | None:
-        """Bytes at the peak since the last reset."""
+        """Bytes at the peak since the last reset; `None` where the allocator does not say."""
         if self.on_cuda:
-            import torch
-
-            return torch.cuda.max_memory_allocated(self.device)
+            return DeviceAllocator(self.device).peak_bytes()
         peak = _status_bytes("VmHWM") or _highest_resident_bytes()
         return None if peak is None else max(peak - self.own_bytes, 0)
 
@@ -171,9 +168,10 @@ def memory_of(
     watch: ForwardSaves | None,
     peak_bytes: int | None,
     measured_by: str,
+    device: str | None = None,
 ) -> Memory:
-    """The components as they stand after a step, each beside its theory."""
-    parameters = list(module.parameters())
+    """The components as they stand after a step, each beside its theory: those on `device` where one is given."""
+    parameters = on_device(module.parameters(), device)
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     trainable = sum(parameter.numel() * parameter.element_size() for parameter in parameters if parameter.requires_grad)
     components = [
@@ -183,7 +181,7 @@ def memory_of(
             theory_bytes=sum(parameter.numel() * parameter.element_size() for parameter in parameters),
             formula="parameters x bytes an element",
         ),
-        MemoryComponent(component="buffers", measured_bytes=storage_bytes(module.buffers())),
+        MemoryComponent(component="buffers", measured_bytes=storage_bytes(on_device(module.buffers(), device))),
     ]
     if gradients:
         components.append(
@@ -195,7 +193,7 @@ def memory_of(
             )
         )
     if optimizer is not None:
-        components.append(_optimizer_component(optimizer, parameters))
+        components.append(_optimizer_component(optimizer, parameters, device))
     if watch is not None and watch.bytes is not None:
         components.append(MemoryComponent(component="forward_activations", measured_bytes=watch.bytes))
         if watch.cast_bytes:
@@ -203,8 +201,10 @@ def memory_of(
     return Memory(peak_bytes=peak_bytes, peak_at=None, measured_by=measured_by, components=tuple(components))
 
 
-def _optimizer_component(optimizer: torch.optim.Optimizer, parameters: list[torch.nn.Parameter]) -> MemoryComponent:
-    state, _ = optimizer_tensors(optimizer)
+def _optimizer_component(
+    optimizer: torch.optim.Optimizer, parameters: list[torch.nn.Parameter], device: str | None
+) -> MemoryComponent:
+    state = on_device(optimizer_tensors(optimizer)[0], device)
     trainable = sum(parameter.numel() * parameter.element_size() for parameter in parameters if parameter.requires_grad)
     copies = {"AdamW": 2, "Adam": 2, "SGD": 1}.get(type(optimizer).__name__)
     return MemoryComponent(

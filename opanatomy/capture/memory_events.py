@@ -16,6 +16,8 @@ _ALLOCATES: Final = frozenset({
     "aten::new_empty_strided", "aten::resize_", "aten::resize_as_", "aten::set_",
 })  # fmt: skip
 _CASTS: Final = ("aten::to", "aten::_to_copy")
+#: What the events call a device that torch calls otherwise: ROCm's allocator is c10/hip's, the device is `cuda` there.
+_ALSO_CALLED: Final = {"cuda": "hip"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +42,8 @@ class Change:
     pointer: int
     bytes: int
     reserved_bytes: int | None
+    #: What the allocator says that it has given in all after this; on the CPU since it was first profiled.
+    total_bytes: int | None = None
     around: Around
 
 
@@ -76,7 +80,7 @@ def read_tree(roots: Iterable[Any], device: str, weights: frozenset[int]) -> Eve
             if _is_of(fields.device, device):
                 change = Change(
                     time_ns=event.start_time_ns, pointer=fields.ptr, bytes=fields.alloc_size,
-                    reserved_bytes=fields.total_reserved or None, around=around,
+                    reserved_bytes=fields.total_reserved or None, total_bytes=fields.total_allocated, around=around,
                 )  # fmt: skip
                 found.moments.append(change)
         elif event.name.startswith(MARK_RANGE):
@@ -135,4 +139,6 @@ def _reads(event: Any, weights: frozenset[int]) -> bool:
 
 def _is_of(device: Any, wanted: str) -> bool:
     kind, _, number = wanted.partition(":")
-    return device.type == kind and (kind == "cpu" or device.index == int(number or 0))
+    if device.type not in (kind, _ALSO_CALLED.get(kind)):
+        return False
+    return kind == "cpu" or (device.index or 0) == int(number or 0)

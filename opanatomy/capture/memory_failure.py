@@ -77,12 +77,12 @@ def _without_profiler(stepper: Stepper, module: torch.nn.Module, check_points: C
     try:
         stepper.run()
     except Exception as error:
-        found = memory_of(module, stepper.optimizer, watch, None, _WITHOUT_PROFILER)
+        found = memory_of(module, stepper.optimizer, watch, None, _WITHOUT_PROFILER, stepper.device)
         _let_go(error, stepper)
         return found
     finally:
         stepper.watch = before
-    return memory_of(module, stepper.optimizer, watch, None, _WITHOUT_PROFILER)
+    return memory_of(module, stepper.optimizer, watch, None, _WITHOUT_PROFILER, stepper.device)
 
 
 def _failure_of(observed: Observed, error: Exception, memory: Memory) -> MemoryFailure:

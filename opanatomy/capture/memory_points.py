@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from opanatomy.capture import nvml
+from opanatomy.capture.memory_allocator import DeviceAllocator
+from opanatomy.capture.nvml import NvmlDevice
 from opanatomy.model import MemoryCheckPoint
 
 #: The check points in the order of a run.
@@ -29,7 +32,9 @@ class CheckPoints:
 
     def start(self) -> None:
         """Take the point before the device is touched, then make its context and take that."""
-        self.take(START, touched=False)
+        # Where there is a context already, the device's used bytes are not those of others alone.
+        if not self.on_cuda or not _has_context(DeviceAllocator(self.device).index):
+            self.take(START, touched=False)
         if self.on_cuda:
             import torch
 
@@ -42,44 +47,39 @@ class CheckPoints:
         """Note what is in use now; on the CPU `allocated_bytes` is what the caller knows of torch's allocator."""
         allocated, reserved = allocated_bytes, None
         if self.on_cuda:
-            import torch
-
-            allocated = torch.cuda.memory_allocated(self.device) if touched else 0
-            reserved = torch.cuda.memory_reserved(self.device) if touched else 0
+            allocator = DeviceAllocator(self.device)
+            allocated = allocator.allocated_bytes() if touched else 0
+            reserved = allocator.reserved_bytes() if touched else 0
+        occupied = self._occupied()
         point = MemoryCheckPoint(
             name=name, allocated_bytes=allocated, reserved_bytes=reserved,
-            nvml_used_bytes=self.nvml_used_bytes(), rss_bytes=resident_bytes(),
+            nvml_used_bytes=None if occupied is None else occupied.used_bytes,
+            nvml_process_bytes=None if occupied is None else occupied.process_bytes, rss_bytes=resident_bytes(),
         )  # fmt: skip
         self.taken = (*(taken for taken in self.taken if taken.name != name), point)
 
-    def nvml_used_bytes(self) -> int | None:
-        """Used memory of the whole device; `None` and a note where NVML does not say."""
+    def _occupied(self) -> NvmlDevice | None:
+        """What NVML says of the device; `None` and a note where it does not say."""
         if not self.on_cuda:
             return None
-        try:
-            return _nvml_used(self.device)
-        except Exception as error:  # pynvml's errors are its own classes, and it may be missing
-            note = f"NVML does not say what of {self.device} is used ({type(error).__name__}: {error})"
+        answer = nvml.answer(DeviceAllocator(self.device).index)
+        if answer.device is None:
+            note = f"what of {self.device} is occupied is not known, nor the device's context: {answer.why_not}"
             if note not in self.notes:
                 self.notes.append(note)
-            return None
+        return answer.device
 
 
-def _nvml_used(device: str) -> int:
+def _has_context(index: int) -> bool:
+    """Whether this process has a context on the device already; asking makes none."""
     import torch
 
-    if torch.version.hip:
-        raise RuntimeError("an AMD device has none")
-    import pynvml
-
-    # Reads CUDA_VISIBLE_DEVICES without touching the device; torch has no public function for it.
-    index: int = torch.cuda._get_nvml_device_index(device)
-    pynvml.nvmlInit()
+    cuda: Any = torch.cuda  # its functions have no types
+    ask = getattr(torch._C, "_cuda_hasPrimaryContext", None)  # in CUDA builds
     try:
-        info: Any = pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(index))
-        return int(info.used)
-    finally:
-        pynvml.nvmlShutdown()
+        return cuda.is_initialized() and (ask is None or bool(ask(index)))
+    except Exception:  # what cannot be asked may have one
+        return True
 
 
 def resident_bytes() -> int | None:

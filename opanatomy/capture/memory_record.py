@@ -10,8 +10,10 @@ from typing import Any, Final
 
 import numpy as np
 
+from opanatomy.capture.memory_allocator import DeviceAllocator, allocator_name
 from opanatomy.capture.memory_events import EventTree
-from opanatomy.capture.memory_points import PEAK, START, CheckPoints
+from opanatomy.capture.memory_outside import outside_the_allocator
+from opanatomy.capture.memory_points import PEAK, CheckPoints
 from opanatomy.capture.memory_replay import (
     ACTIVATIONS,
     AFTER_FORWARD,
@@ -52,6 +54,8 @@ _OF_FORWARD: Final = (ACTIVATIONS, WEIGHT_CASTS, RNG_STATES, CHECKPOINT_ARGUMENT
 def record_of(observed: Observed) -> Memory:
     """The memory of the step; of a step that broke, the moment at which it did stands for the peak."""
     found = observed.found
+    if observed.unknown is not None:
+        return _without_blocks(observed)
     states = bytes_over_time(found, observed.base)
     allocated = states.sum(axis=0)
     peak = int(allocated.argmax()) if observed.error is None else _broke_at(found)
@@ -65,6 +69,20 @@ def record_of(observed: Observed) -> Memory:
         blocks=blocks,
         unlisted_bytes=unlisted,
         activations=_activations(found),
+        allocator=observed.figures,
+        uncovered_devices=observed.uncovered_devices,
+    )
+
+
+def _without_blocks(observed: Observed) -> Memory:
+    """What the storages before the step and the allocator's own peak say, where it tells no blocks."""
+    rows = (MemoryComponent(component=name, measured_bytes=size) for name, size in observed.base.items() if size)
+    return Memory(
+        peak_bytes=observed.figures.peak_bytes,
+        measured_by=f"{allocator_name(DeviceAllocator(observed.device))} of {observed.device}, its own peak",
+        components=tuple(rows),
+        allocator=observed.figures,
+        uncovered_devices=observed.uncovered_devices,
     )
 
 
@@ -72,22 +90,40 @@ def measured_memory(observed: Observed, check_points: CheckPoints) -> Memory:
     """`record_of` with the check points, and with what is no part of the allocated bytes."""
     memory = record_of(observed)
     points = check_points_of(observed, check_points.taken, memory)
-    notes = [*check_points.notes]
-    if observed.found.unseen_saved:
-        size = sum(observed.found.unseen_saved.values())
-        notes.append(f"{size:,} B that autograd saved were allocated before the step and are none of its components")
+    outside = outside_the_allocator(points)
     return replace(
         memory,
-        components=(*memory.components, *outside_the_allocator(points)),
+        components=(*memory.components, *outside.components),
         check_points=points,
-        notes=tuple(notes),
+        notes=(*check_points.notes, *outside.notes, *_notes(observed)),
     )
 
 
+def _notes(observed: Observed) -> list[str]:
+    """What the figures leave out."""
+    notes = [] if observed.unknown is None else [observed.unknown]
+    if observed.found.unseen_saved and observed.unknown is None:
+        size = sum(observed.found.unseen_saved.values())
+        notes.append(f"{size:,} B that autograd saved were allocated before the step and are none of its components")
+    if observed.outside_bytes:
+        notes.append(
+            f"{observed.outside_bytes:,} B of the model, its state and inputs are none of the allocator of"
+            f" {observed.device} (another process's, or a library's own) and none of the components"
+        )
+    return [*notes, *uncovered(observed.uncovered_devices, observed.device)]
+
+
+def uncovered(devices: Sequence[str], device: str) -> list[str]:
+    """The note on a module that lies on several devices."""
+    if not devices:
+        return []
+    return [f"parts of the module are on {', '.join(devices)}: the memory is that of {device} alone"]
+
+
 def _measured_by(device: str) -> str:
-    if device.startswith("cuda"):
-        return f"CUDA caching allocator of {device}, every allocation of one step"
-    return "torch's CPU allocator, every allocation of one step, over the weights, state and inputs before it"
+    if device == "cpu":
+        return "torch's CPU allocator, every allocation of one step, over the weights, state and inputs before it"
+    return f"{allocator_name(DeviceAllocator(device))} of {device}, every allocation of one step"
 
 
 def check_points_of(
@@ -95,6 +131,8 @@ def check_points_of(
 ) -> tuple[MemoryCheckPoint, ...]:
     """The check points, on the CPU with what the step's allocations say of the allocator, and the peak as the last."""
     found = observed.found
+    if observed.unknown is not None:
+        return (*taken, MemoryCheckPoint(name=PEAK, allocated_bytes=memory.peak_bytes))
     allocated = bytes_over_time(found, observed.base).sum(axis=0)
     at = {name: int(allocated[place + 1]) for name, place in found.places.items() if name in PLACES}
     at[WEIGHTS] = observed.base.get(WEIGHTS, 0) + observed.base.get(BUFFERS, 0)
@@ -105,28 +143,6 @@ def check_points_of(
     ]
     reserved = None if peak is None else peak.reserved_bytes
     return (*points, MemoryCheckPoint(name=PEAK, allocated_bytes=memory.peak_bytes, reserved_bytes=reserved))
-
-
-def outside_the_allocator(points: Sequence[MemoryCheckPoint]) -> tuple[MemoryComponent, ...]:
-    """What is no part of the allocated bytes: the device's context and kernels, and the allocator's cache."""
-    rows = []
-    first = next((point for point in points if point.name == START), None)
-    after = next((point for point in reversed(points) if point.nvml_used_bytes is not None), None)
-    if after is not None and after.nvml_used_bytes is not None and after.reserved_bytes is not None:
-        others = first.nvml_used_bytes if first is not None and first.nvml_used_bytes is not None else 0
-        rows.append(
-            MemoryComponent(
-                component="device_context",
-                measured_bytes=after.nvml_used_bytes - after.reserved_bytes - others,
-                formula="NVML used - reserved by the allocator - used before the run",
-            )
-        )
-    peak = next((point for point in points if point.name == PEAK), None)
-    if peak is not None and peak.reserved_bytes is not None and peak.allocated_bytes is not None:
-        cached = peak.reserved_bytes - peak.allocated_bytes
-        formula = "reserved - allocated, at the peak"
-        rows.append(MemoryComponent(component="allocator_cache", measured_bytes=cached, formula=formula))
-    return tuple(rows)
 
 
 def _broke_at(found: Replay) -> int:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from opanatomy.capture.memory_events import Around, EventTree, Mark
+from opanatomy.capture.memory_events import Around, Change, EventTree, Mark
 from opanatomy.capture.memory_storages import Storages
 from opanatomy.model import Phase
 
@@ -25,7 +25,7 @@ CHECKPOINT_ARGUMENTS: Final = "checkpoint_arguments"
 RECOMPUTED: Final = "recomputed_activations"
 OUTPUTS: Final = "outputs"
 HELD_BY_MODEL: Final = "held_by_model"
-WORKSPACE: Final = "cublas_workspace"
+WORKSPACE: Final = "blas_workspace"
 HELD_BEFORE: Final = "held_before"
 ROUNDING: Final = "allocator_rounding"
 TEMPORARY: Final = "temporary_buffers"
@@ -46,8 +46,9 @@ class Noted:
     dtype: str = ""
 
 
-#: What marks stand for beside components.
+#: What marks stand for beside components: saved for backward, and freed without a word since the mark before.
 SAVED: Final = "saved"
+GONE: Final = "gone"
 AFTER_FORWARD, AFTER_BACKWARD, AFTER_OPTIMIZER = "after_forward", "after_backward", "after_optimizer"
 AFTER_STEP, BROKEN = "after_step", "broken"
 PLACES: Final = (AFTER_FORWARD, AFTER_BACKWARD, AFTER_OPTIMIZER, AFTER_STEP, BROKEN)
@@ -82,11 +83,31 @@ class Block:
 
 
 @dataclass(slots=True, kw_only=True)
+class Held:
+    """A block from before the step: the bytes of each component in it. It is freed at the `end`th moment, if at all."""
+
+    parts: tuple[tuple[str, int], ...]
+    end: int | None = None
+    #: Whether the allocator told of that: the CPU's does not of what it gave before it was profiled.
+    reported: bool = False
+
+    @property
+    def bytes(self) -> int:
+        """All of it."""
+        return sum(size for _, size in self.parts)
+
+
+@dataclass(slots=True, kw_only=True)
 class Replay:
-    """The blocks of a step, and the places of its marks among the moments."""
+    """The blocks of a step, those from before it by address, and the places of its marks among the moments."""
 
     tree: EventTree
     blocks: list[Block] = field(default_factory=list)
+    held: dict[int, Held] = field(default_factory=dict)
+    #: Blocks whose address was given again without a free between.
+    unseen_frees: int = 0
+    #: Frees of blocks of which nothing is known: places and bytes.
+    unknown_frees: list[tuple[int, int]] = field(default_factory=list)
     places: dict[str, int] = field(default_factory=dict)
     #: Storages saved for backward that were neither allocated in the step nor known before it.
     unseen_saved: Storages = field(default_factory=dict)
@@ -103,14 +124,20 @@ class Setting:
     rng_bytes: int | None = None
 
 
-def replay(tree: EventTree, notes: Sequence[Noted], known: Storages, setting: Setting) -> Replay:
-    """Pair allocations with frees by address and give each block its component; `known` storages precede the step."""
-    found = Replay(tree=tree)
+def replay(
+    tree: EventTree, notes: Sequence[Noted], known: Storages, setting: Setting, held: dict[int, Held] | None = None
+) -> Replay:
+    """Pair allocations with frees by address and give each block its component.
+
+    `known` storages precede the step, in the blocks `held` by their address: these may be freed in it.
+    """
+    found = Replay(tree=tree, held=held or {})
     live: dict[int, Block] = {}
     for place, moment in enumerate(tree.moments):
         if isinstance(moment, Mark):
             _note(found, notes[moment.number], moment, place, live, known)
         elif moment.bytes > 0:
+            _ended(found, live, moment, place)
             phase = moment.around.phase or tree.phase_at(moment.time_ns)
             block = Block(bytes=moment.bytes, begin=place, around=moment.around, phase=phase)
             block.module = moment.around.module
@@ -118,16 +145,33 @@ def replay(tree: EventTree, notes: Sequence[Noted], known: Storages, setting: Se
                 block.module = tree.module_of_sequence.get(moment.around.sequence)
             live[moment.pointer] = block
             found.blocks.append(block)
-        elif (freed := live.pop(moment.pointer, None)) is not None:
-            freed.end, freed.end_ns = place, moment.time_ns
+        elif not _ended(found, live, moment, place):
+            found.unknown_frees.append((place, -moment.bytes))
     for block in found.blocks:
         block.component = _component(block, setting)
     return found
 
 
+def _ended(found: Replay, live: dict[int, Block], change: Change, place: int) -> bool:
+    """Let the block at the address end here, by a free of it or by being given again; whether there was one."""
+    told = change.bytes < 0
+    if (block := live.pop(change.pointer, None)) is not None:
+        block.end, block.end_ns = place, change.time_ns
+        found.unseen_frees += not told
+        return True
+    held = found.held.get(change.pointer)
+    if held is None or held.end is not None:
+        return False
+    held.end, held.reported = place, told
+    return True
+
+
 def _note(found: Replay, note: Noted, mark: Mark, place: int, live: dict[int, Block], known: Storages) -> None:
     """Tell the live blocks what the mark says of them."""
-    for pointer, size in note.storages.items():
+    for pointer in note.storages if note.what == GONE else ():
+        if found.held[pointer].end is None:
+            found.held[pointer].end = place
+    for pointer, size in note.storages.items() if note.what != GONE else ():
         block = live.get(pointer)
         if block is None:
             if note.what == SAVED and pointer not in known:
@@ -177,7 +221,10 @@ def _kept(block: Block, setting: Setting) -> str:
 
 
 def bytes_over_time(found: Replay, base: dict[str, int]) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """The bytes of each component (a row each) before the first moment and after each."""
+    """The bytes of each component (a row each) before the first moment and after each.
+
+    A free of what nobody knows is one of a block held before where all of the allocator is in `base`, as on a device.
+    """
     states = np.zeros((len(COMPONENTS), len(found.tree.moments) + 1), dtype=np.int64)
     states[:, 0] = [base.get(component, 0) for component in COMPONENTS]
     rounding = COMPONENTS.index(ROUNDING)
@@ -187,4 +234,9 @@ def bytes_over_time(found: Replay, base: dict[str, int]) -> np.ndarray[Any, np.d
             if place is not None:
                 states[row, place + 1] += sign * block.own_bytes
                 states[rounding, place + 1] += sign * (block.bytes - block.own_bytes)
+    for held in found.held.values():
+        for component, size in held.parts if held.end is not None else ():
+            states[COMPONENTS.index(component), (held.end or 0) + 1] -= size
+    for place, size in found.unknown_frees if HELD_BEFORE in base else ():
+        states[COMPONENTS.index(HELD_BEFORE), place + 1] -= size
     return states.cumsum(axis=1)

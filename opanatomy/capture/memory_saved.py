@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from opanatomy.capture.memory_points import AFTER_BACKWARD, AFTER_FORWARD, AFTER_OPTIMIZER, CheckPoints
-from opanatomy.capture.memory_storages import unpacked
+from opanatomy.capture.memory_storages import same_device, unpacked
 from opanatomy.capture.stepper import StepWatch
 
 if TYPE_CHECKING:
@@ -18,8 +18,12 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class StorageSet:
-    """Storages by themselves, not by an address that a later one takes over; none is kept alive."""
+    """Storages by themselves, not by an address that a later one takes over; none is kept alive.
 
+    With a `device` those elsewhere are left out.
+    """
+
+    device: str | None = None
     #: Address of the storage's own record -> a weak reference, which keeps that address its own, and the bytes.
     held: dict[int, tuple[Any, int]] = field(default_factory=dict)
 
@@ -28,6 +32,8 @@ class StorageSet:
         from torch.multiprocessing.reductions import StorageWeakRef
 
         for part in unpacked((tensor,)):
+            if self.device is not None and not same_device(str(part.device), self.device):
+                continue
             storage = part.untyped_storage()
             if storage._cdata not in self.held and storage.nbytes():
                 reference: Any = StorageWeakRef
@@ -84,11 +90,11 @@ def saved_form(tensor: torch.Tensor) -> torch.Tensor:
 
 
 @contextmanager
-def saved_tensors(known: Iterable[torch.Tensor]) -> Iterator[SavedTensors]:
-    """Count what autograd saves while inside."""
+def saved_tensors(known: Iterable[torch.Tensor], device: str | None = None) -> Iterator[SavedTensors]:
+    """Count what autograd saves while inside, on `device` alone where one is given."""
     import torch
 
-    saved = SavedTensors(storages(known))
+    saved = SavedTensors(storages(known), StorageSet(device=device))
     with torch.autograd.graph.saved_tensors_hooks(uncompiled(saved.pack), uncompiled(_as_it_is)):
         yield saved
 
@@ -176,7 +182,7 @@ class ForwardSaves(PointWatch):
         self.casts = StorageSet()
         if self.look_for_casts:
             casts = weight_casts(storages(self.weights), self.casts)
-        with saved_tensors(self.known) as self.saved, casts:
+        with saved_tensors(self.known, self.check_points.device) as self.saved, casts:
             try:
                 yield
             finally:

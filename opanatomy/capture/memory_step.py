@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import gc
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from opanatomy.capture import memory_points as points
 from opanatomy.capture.memory import held_bytes, room_for
-from opanatomy.capture.memory_events import MARK_RANGE, EventTree, read_tree
+from opanatomy.capture.memory_agreement import figures_of
+from opanatomy.capture.memory_allocator import DeviceAllocator, why_no_blocks
+from opanatomy.capture.memory_before import Before, before
+from opanatomy.capture.memory_events import MARK_RANGE, Change, EventTree, read_tree
 from opanatomy.capture.memory_points import CheckPoints
 from opanatomy.capture.memory_replay import (
     AFTER_BACKWARD,
@@ -19,27 +23,23 @@ from opanatomy.capture.memory_replay import (
     AFTER_OPTIMIZER,
     AFTER_STEP,
     BROKEN,
-    BUFFERS,
+    GONE,
     GRADIENTS,
-    HELD_BEFORE,
-    INPUTS,
     OPTIMIZER_STATE,
     OUTPUTS,
-    ROUNDING,
     SAVED,
     STEP_COUNTERS,
     WEIGHTS,
-    WORKSPACE,
     Noted,
     Replay,
     Setting,
     replay,
 )  # fmt: skip
 from opanatomy.capture.memory_saved import saved_form, uncompiled
-from opanatomy.capture.memory_storages import Storages, optimizer_tensors, storages_of, tensors_in, unpacked
+from opanatomy.capture.memory_storages import Storages, devices_beside, optimizer_tensors, storages_of, unpacked
 from opanatomy.capture.ranges import module_ranges
 from opanatomy.capture.stepper import Stepper, StepWatch
-from opanatomy.model import Phase
+from opanatomy.model import AllocatorFigures, Phase
 
 if TYPE_CHECKING:
     import torch
@@ -48,8 +48,6 @@ if TYPE_CHECKING:
 PROFILER_BYTES: Final = 256 << 20
 #: What its threads and its records take while the step runs.
 _SLACK_BYTES: Final = 16 << 20
-#: Sizes that torch gives a cuBLAS workspace by default (CUDAContextLight: on compute capability 9 and 10, before it).
-_WORKSPACES: Final = (32 << 20, (4096 * 1024 * 2) + (16 * 1024 * 8))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,8 +57,14 @@ class Observed:
     found: Replay
     base: dict[str, int]
     device: str
+    figures: AllocatorFigures
     error: Exception | None = None
     phase: Phase = Phase.OTHER
+    #: Why the blocks of the step are not known, where the allocator does not tell them.
+    unknown: str | None = None
+    #: Bytes of storages that no block of the allocator holds.
+    outside_bytes: int = 0
+    uncovered_devices: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -71,6 +75,8 @@ class MemoryWatch(StepWatch):
     check_points: CheckPoints
     hooked: bool = True
     notes: list[Noted] = field(default_factory=list)
+    #: Storages from before the step that the allocator would not report as freed, by address.
+    references: dict[int, Any] = field(default_factory=dict)
 
     def forward(self) -> AbstractContextManager[Any]:
         """Saved tensors are noted in forward only: in backward they are those of a recomputation."""
@@ -96,11 +102,19 @@ class MemoryWatch(StepWatch):
         with _RecordFunctionFast(f"{MARK_RANGE}{len(self.notes)}"):
             self.notes.append(noted)
 
+    def _look_for_gone(self) -> None:
+        """Note the storages from before the step that live no more."""
+        gone = {pointer: 0 for pointer, reference in self.references.items() if reference.expired()}
+        if gone:
+            self._mark(Noted(what=GONE, storages=gone))
+            self.references = {pointer: kept for pointer, kept in self.references.items() if pointer not in gone}
+
     def _storages(self, tensors: Any) -> Storages:
         return storages_of(tensors, self.stepper.device)
 
     def after_forward(self, roots: tuple[torch.Tensor, ...]) -> None:
         """Note what forward leaves."""
+        self._look_for_gone()
         self._mark(Noted(what=OUTPUTS, storages=self._storages(roots)))
         self._mark(Noted(what=AFTER_FORWARD, storages={}))
         self.check_points.take(points.AFTER_FORWARD)
@@ -111,17 +125,20 @@ class MemoryWatch(StepWatch):
 
     def after_backward(self) -> None:
         """Note the gradients."""
+        self._look_for_gone()
         self._mark(self._gradients())
         self._mark(Noted(what=AFTER_BACKWARD, storages={}))
         self.check_points.take(points.AFTER_BACKWARD)
 
     def after_optimizer(self) -> None:
         """Note that the weights are updated."""
+        self._look_for_gone()
         self._mark(Noted(what=AFTER_OPTIMIZER, storages={}))
         self.check_points.take(points.AFTER_OPTIMIZER)
 
     def end(self, *, broken: bool = False) -> None:
         """Note what is there at the end, or where the step broke."""
+        self._look_for_gone()
         state, counters = optimizer_tensors(self.stepper.optimizer)
         if broken:
             self._mark(self._gradients())
@@ -148,17 +165,47 @@ def observe_step(
     an activation there.
     """
     import torch
-    from torch.profiler import ProfilerActivity, profile
 
     stepper.free_gradients()
-    if check_points.on_cuda:
-        torch.cuda.reset_peak_memory_stats(stepper.device)
-    known, base = _before(stepper, module)
-    watch = MemoryWatch(stepper, check_points, hooked=hooked and not compiled)
+    if stepper.device != "cpu":
+        # What the collector would free between the snapshot and the first event would be in no event.
+        gc.collect()
+        DeviceAllocator(stepper.device).reset_peak()
+    there = before(stepper, module)
+    watch = MemoryWatch(stepper, check_points, hooked=hooked and not compiled, references=there.references)
     ranges: AbstractContextManager[Any] = nullcontext() if compiled else module_ranges(module)
+    profiler, error, phase = _profiled(stepper, watch, ranges)
+    tree = _tree(profiler, stepper.device, frozenset(there.storages[WEIGHTS]))
+    setting = Setting(
+        hooked=watch.hooked, autocast=stepper.amp is not None, checkpointing=checkpointing,
+        rng_bytes=torch.get_rng_state().numel() if checkpointing and stepper.device == "cpu" else None,
+    )  # fmt: skip
+    observed = replayed(tree, watch.notes, there, setting, stepper.device)
+    beside = devices_beside(module, stepper.device)
+    return replace(observed, error=error, phase=phase, uncovered_devices=beside)
+
+
+def replayed(tree: EventTree, notes: Sequence[Noted], there: Before, setting: Setting, device: str) -> Observed:
+    """The step that `tree` is of, beside what its allocator says now."""
+    allocator = None if device == "cpu" else DeviceAllocator(device)
+    found = replay(tree, notes, there.known, setting, there.held)
+    silent = not there.whole or not any(isinstance(one, Change) for one in tree.moments)
+    return Observed(
+        found=found, base=there.base, device=device, figures=figures_of(found, there, allocator, device),
+        unknown=why_no_blocks(allocator) if allocator is not None and silent else None,
+        outside_bytes=there.outside_bytes,
+    )  # fmt: skip
+
+
+def _profiled(
+    stepper: Stepper, watch: MemoryWatch, ranges: AbstractContextManager[Any]
+) -> tuple[Any, Exception | None, Phase]:
+    """Run the step under the profiler; the profiler, the error that broke the step, and in which phase."""
+    from torch.profiler import ProfilerActivity, profile
+
     # Shapes carry the storages of the arguments, which tell casts of weights from other casts.
     profiler = profile(activities=[ProfilerActivity.CPU], record_shapes=True, profile_memory=True)
-    before, stepper.watch = stepper.watch, watch
+    outer, stepper.watch = stepper.watch, watch
     held = held_bytes() or 0
     with room_for(PROFILER_BYTES):
         profiler.start()
@@ -169,17 +216,10 @@ def observe_step(
         with ranges, room_for(grown + _SLACK_BYTES):
             error, phase = _ran(stepper, watch)
     finally:
-        stepper.watch = before
+        stepper.watch = outer
         with room_for(PROFILER_BYTES):
             profiler.stop()
-    tree = _tree(profiler, stepper.device, frozenset(known[WEIGHTS]))
-    everything: Storages = {pointer: size for storages in known.values() for pointer, size in storages.items()}
-    setting = Setting(
-        hooked=watch.hooked, autocast=stepper.amp is not None, checkpointing=checkpointing,
-        rng_bytes=torch.get_rng_state().numel() if checkpointing and stepper.device == "cpu" else None,
-    )  # fmt: skip
-    found = replay(tree, watch.notes, everything, setting)
-    return Observed(found=found, base=base, device=stepper.device, error=error, phase=phase)
+    return profiler, error, phase
 
 
 def _ran(stepper: Stepper, watch: MemoryWatch) -> tuple[Exception | None, Phase]:
@@ -198,50 +238,3 @@ def _ran(stepper: Stepper, watch: MemoryWatch) -> tuple[Exception | None, Phase]
 
 def _tree(profiler: Any, device: str, weights: frozenset[int]) -> EventTree:
     return read_tree(profiler.profiler.kineto_results.experimental_event_tree(), device, weights)
-
-
-def _before(stepper: Stepper, module: torch.nn.Module) -> tuple[dict[str, Storages], dict[str, int]]:
-    """The storages of each component before the step, and the bytes of each; on CUDA with all else in the allocator."""
-    device = stepper.device
-    state, counters = optimizer_tensors(stepper.optimizer)
-    known: dict[str, Storages] = {}
-    seen: Storages = {}
-    for component, tensors in (
-        (WEIGHTS, list(module.parameters())),
-        (BUFFERS, list(module.buffers())),
-        (INPUTS, tensors_in(stepper.inputs)),
-        (OPTIMIZER_STATE, state),
-        (STEP_COUNTERS, counters),
-    ):
-        storages = storages_of(tensors, device)
-        known[component] = {pointer: size for pointer, size in storages.items() if pointer not in seen}
-        seen.update(storages)
-    base = {component: sum(storages.values()) for component, storages in known.items()}
-    if device.startswith("cuda"):
-        base.update(_rest_of_allocator(device, seen))
-    return known, base
-
-
-def _rest_of_allocator(device: str, known: Storages) -> dict[str, int]:
-    """What the caching allocator holds beside the known storages: workspaces, its rounding, and blocks of others."""
-    import torch
-
-    index = torch.device(device).index or 0
-    found = {WORKSPACE: 0, ROUNDING: 0, HELD_BEFORE: 0}
-    allocator: Any = torch.cuda  # its functions have no types
-    for segment in allocator.memory_snapshot():
-        if segment["device"] != index:
-            continue
-        address = segment["address"]
-        for block in segment["blocks"]:
-            size = block["size"]
-            if block["state"] == "active_allocated":
-                if address in known:
-                    found[ROUNDING] += size - known[address]
-                else:
-                    found[WORKSPACE if size in _WORKSPACES else HELD_BEFORE] += size
-            address += size
-    # Blocks that wait for a stream count as allocated too.
-    total = torch.cuda.memory_allocated(device)
-    found[HELD_BEFORE] += total - sum(known.values()) - sum(found.values())
-    return found

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     import torch
+
+Tensor = TypeVar("Tensor", bound="torch.Tensor")
 
 #: Address of a storage -> its bytes.
 Storages = dict[int, int]
@@ -21,6 +23,30 @@ def storages_of(tensors: Iterable[torch.Tensor], device: str) -> Storages:
             if storage.nbytes():
                 found[storage.data_ptr()] = storage.nbytes()
     return found
+
+
+def weakly(tensors: Iterable[torch.Tensor], device: str) -> dict[int, Any]:
+    """Address of each such storage -> a reference that does not keep it and tells whether it is `expired()`."""
+    from torch.multiprocessing.reductions import StorageWeakRef
+
+    reference: Any = StorageWeakRef
+    found: dict[int, Any] = {}
+    for tensor in unpacked(tensors):
+        storage = tensor.untyped_storage()
+        if same_device(str(tensor.device), device) and storage.nbytes():
+            found.setdefault(storage.data_ptr(), reference(storage))
+    return found
+
+
+def devices_beside(module: torch.nn.Module, device: str) -> tuple[str, ...]:
+    """The other devices on which a module has parameters or buffers."""
+    there = {str(tensor.device) for tensor in (*module.parameters(), *module.buffers())}
+    return tuple(sorted(one for one in there if not same_device(one, device)))
+
+
+def on_device(tensors: Iterable[Tensor], device: str | None) -> list[Tensor]:
+    """Those on `device`, all of them without one."""
+    return [one for one in tensors if device is None or same_device(str(one.device), device)]
 
 
 def same_device(one: str, other: str) -> bool:

@@ -15,12 +15,13 @@ from opanatomy.capture.instruments import Instrument, Instruments
 from opanatomy.capture.kept import Kept
 from opanatomy.capture.loss_scale import prepared_loss_scale, scale_of, skipped_updates
 from opanatomy.capture.memory import PeakMeter, give_back, memory_of
+from opanatomy.capture.memory_outside import outside_the_allocator
 from opanatomy.capture.memory_points import CheckPoints
-from opanatomy.capture.memory_record import measured_memory, outside_the_allocator
+from opanatomy.capture.memory_record import measured_memory, uncovered
 from opanatomy.capture.memory_saved import ForwardSaves, PointWatch
 from opanatomy.capture.memory_shape import shape_of
 from opanatomy.capture.memory_step import Observed, observe_step
-from opanatomy.capture.memory_storages import tensors_in
+from opanatomy.capture.memory_storages import devices_beside, tensors_in
 from opanatomy.capture.out_of_memory import is_out_of_memory
 from opanatomy.capture.profiler_times import profiler_times_ns
 from opanatomy.capture.progress_hooks import Progress
@@ -183,13 +184,16 @@ class Run:
 
     def _memory(self) -> Memory:
         module, saves = self.subject.module, self.instruments.saves
-        memory = memory_of(module, self.stepper.optimizer, saves, self.meter.peak(), self.meter.measured_by)
+        peak, measured_by, device = self.meter.peak(), self.meter.measured_by, self.options.device
+        memory = memory_of(module, self.stepper.optimizer, saves, peak, measured_by, device)
+        outside, beside = outside_the_allocator(self.points.taken), devices_beside(module, device)
         return replace(
             memory,
-            components=(*memory.components, *outside_the_allocator(self.points.taken)),
+            components=(*memory.components, *outside.components),
             check_points=self.points.taken,
-            notes=tuple(self.points.notes),
-            shape=shape_of(module, self.options.device),
+            uncovered_devices=beside,
+            notes=(*self.points.notes, *outside.notes, *uncovered(beside, device)),
+            shape=shape_of(module, device),
         )
 
     def _memory_in_depth(self) -> Memory:
@@ -202,8 +206,11 @@ class Run:
             observed = self._observed(hooked=False)
         if observed.error is not None:
             raise observed.error
-        memory = measured_memory(observed, self.points)
         give_back()
+        if observed.unknown is not None and self.memory is not None:
+            notes = (*self.memory.notes, observed.unknown)
+            return replace(self.memory, allocator=observed.figures, notes=notes)
+        memory = measured_memory(observed, self.points)
         return replace(memory, shape=shape_of(self.subject.module, self.options.device))
 
     def _observed(self, *, hooked: bool) -> Observed:

@@ -6,8 +6,9 @@ with those of the operator that computes.
 """
 
 from opanatomy.checks.gate import require_agreement
+from opanatomy.checks.memory import check_memory
 from opanatomy.checks.run import self_checks
 from opanatomy.checks.second_count import check_counts
 from opanatomy.checks.times import check_times
 
-__all__ = ["check_counts", "check_times", "require_agreement", "self_checks"]
+__all__ = ["check_counts", "check_memory", "check_times", "require_agreement", "self_checks"]

@@ -33,6 +33,8 @@ class Agreement:
     checked: int
     equal: int
     largest_difference_bytes: int
+    #: Our bytes and the allocator's where they differ most.
+    at_largest_difference: tuple[int, int] | None = None
 
 
 def possible(events: MemoryEvents) -> Int64:
@@ -118,9 +120,13 @@ def agreement(total_allocated: Int64, live: Int64) -> Agreement:
     offsets = total[checked] - live[checked]
     values, counts = np.unique(offsets, return_counts=True)
     offset = int(values[counts.argmax()])
+    apart = np.abs(offsets - offset)
+    worst = int(apart.argmax())
+    there = int(live[checked[worst]]) + offset, int(total[checked[worst]])
     return Agreement(
         offset_bytes=offset,
         checked=len(checked),
         equal=int(counts.max()),
-        largest_difference_bytes=int(np.abs(offsets - offset).max()),
+        largest_difference_bytes=int(apart[worst]),
+        at_largest_difference=there if apart[worst] else None,
     )

@@ -93,36 +93,6 @@ def with_trace(measured: Memory, found: Memory | None) -> Memory:
     )
 
 
-def doubts_of(memory: Memory) -> tuple[str, ...]:
-    """What a reader should know before trusting figures of the trace's memory events (of the CPU's, where they are
-    the memory of the step)."""
-    doubts = []
-    for row in (*memory.devices[:1], *(other for other in memory.devices[1:] if other.device != CPU)):
-        if row.checked_events > row.equal_events:
-            unequal = row.checked_events - row.equal_events
-            doubts.append(
-                f"memory of {row.device}: in {unequal:,} of {row.checked_events:,} events the allocator's total differs"
-                f" from the sum of the blocks, by up to {row.largest_difference_bytes:,} B: the trace lacks allocations"
-                " or frees, or has them in another order"
-            )
-        if row.unseen_frees:
-            doubts.append(
-                f"memory of {row.device}: {row.unseen_frees:,} addresses ({row.unseen_free_bytes:,} B) were given again"
-                " without a free between, which the trace lacks; they are taken as freed at that moment"
-            )
-        if row.uneven_frees:
-            doubts.append(
-                f"memory of {row.device}: {row.uneven_frees:,} frees gave back other than what was allocated at their"
-                " address: the trace lacks allocations and frees between"
-            )
-        if row.matched_by == "size":
-            doubts.append(
-                f"memory of {row.device}: the events have no addresses: a free is taken to be of the last block of its"
-                " size, so operators and components of blocks of equal sizes may be exchanged; their sum is exact"
-            )
-    return tuple(doubts)
-
-
 def _device(
     label: str, events: MemoryEvents, around: Int64, rows: HostRows, window: tuple[int, int],
     spans: Sequence[tuple[int, int, Phase]],
@@ -157,6 +127,7 @@ def _device(
         checked_events=agreed.checked,
         equal_events=agreed.equal,
         largest_difference_bytes=agreed.largest_difference_bytes,
+        at_largest_difference=agreed.at_largest_difference,
     )
     inferences = _inferences(blocks, placing, curve)
     row = replace(row, inferences=inferences, components=_components(inferences, curve))

@@ -28,7 +28,9 @@ def is_published(workload: Workload) -> bool:
     )
 
 
-def published_run(memory: Memory, workload: Workload, samples_per_second: float | None) -> tuple[PublishedFigure, ...]:
+def published_run(
+    memory: Memory, workload: Workload, samples_per_second: float | None, *, on_cpu: bool
+) -> tuple[PublishedFigure, ...]:
     """The published figures beside ours, empty for any other workload; `None` for what this device does not tell.
 
     The published ones are what NVML saw of the whole device, so their differences are set beside our components.
@@ -37,10 +39,11 @@ def published_run(memory: Memory, workload: Workload, samples_per_second: float 
         return ()
     measured = {component.component: component.measured_bytes for component in memory.components}
     context, weights = measured.get("device_context"), measured.get("weights")
-    peak = memory.peak_bytes
-    rest = None if peak is None or weights is None else peak - weights
-    cache = measured.get("allocator_cache")
-    whole = None if peak is None or context is None else peak + context + (cache or 0)
+    # The allocator's cache is the device's: the CPU has none, and where a device's is not known its sums are not.
+    cache = measured.get("allocator_cache", 0 if on_cpu else None)
+    held = _sum(memory.peak_bytes, cache)
+    rest = None if held is None or weights is None else held - weights
+    whole = _sum(held, context)
     return (
         _row("device context and kernels", _CONTEXT, _mb(context)),
         _row("weights", _WITH_WEIGHTS - _CONTEXT, _mb(weights)),
@@ -48,6 +51,11 @@ def published_run(memory: Memory, workload: Workload, samples_per_second: float 
         _row("training, all of the device", _TRAINING, _mb(whole)),
         _row("samples per second", _SAMPLES_PER_SECOND, samples_per_second, unit="1/s"),
     )
+
+
+def _sum(*sizes: int | None) -> int | None:
+    known = [size for size in sizes if size is not None]
+    return sum(known) if len(known) == len(sizes) else None
 
 
 def _mb(size: int | None) -> float | None:
