@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from opanatomy.capture import kineto_log
 from opanatomy.capture import memory_points as points
 from opanatomy.capture.memory import held_bytes, room_for
 from opanatomy.capture.memory_events import MARK_RANGE, EventTree, read_tree
@@ -160,7 +161,7 @@ def observe_step(
     profiler = profile(activities=[ProfilerActivity.CPU], record_shapes=True, profile_memory=True)
     before, stepper.watch = stepper.watch, watch
     held = held_bytes() or 0
-    with room_for(PROFILER_BYTES):
+    with room_for(PROFILER_BYTES), kineto_log.listening(stepper.device):
         profiler.start()
         # Its threads take what is theirs when they begin; where there is none then, the C library ends the process.
         time.sleep(0.05)
@@ -170,7 +171,7 @@ def observe_step(
             error, phase = _ran(stepper, watch)
     finally:
         stepper.watch = before
-        with room_for(PROFILER_BYTES):
+        with room_for(PROFILER_BYTES), kineto_log.listening(stepper.device):
             profiler.stop()
     tree = _tree(profiler, stepper.device, frozenset(known[WEIGHTS]))
     everything: Storages = {pointer: size for storages in known.values() for pointer, size in storages.items()}
