@@ -53,7 +53,7 @@ _CAUSES: Final = (
 
 def device_event_count(profiler: Any) -> int:
     """How many kernels, copies and fills of a device the profiler recorded."""
-    from torch.autograd import DeviceType
+    from torch._C._autograd import DeviceType
 
     return sum(
         event.device_type != DeviceType.CPU
@@ -96,9 +96,9 @@ def _cause(lines: tuple[str, ...]) -> tuple[str, str]:
 
 def _can_trace() -> bool:
     """Whether this build of torch traces devices at all."""
-    import torch
+    from torch._C._autograd import _supported_activities
 
-    return any(activity.name != "CPU" for activity in torch.profiler.supported_activities())
+    return any(activity.name != "CPU" for activity in _supported_activities())
 
 
 def _attached_profiler() -> str | None:

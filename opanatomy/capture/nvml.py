@@ -107,6 +107,19 @@ def driver() -> Driver | str:
         return _reason(error)
 
 
+def knows(uuid: str) -> bool | None:
+    """Whether there is a device or MIG instance of that UUID, which for a device may be its beginning; `None` where
+    NVML does not answer."""
+    try:
+        with _library() as nvml:
+            if uuid.startswith("MIG-"):
+                return _ask(nvml, "nvmlDeviceGetHandleByUUID", uuid) is not None
+            handles = [_ask(nvml, "nvmlDeviceGetHandleByIndex", at) for at in range(nvml.nvmlDeviceGetCount())]
+            return any(_decoded(_ask(nvml, "nvmlDeviceGetUUID", one) or "").startswith(uuid) for one in handles if one)
+    except Exception:  # as above
+        return None
+
+
 @contextmanager
 def _library() -> Iterator[Any]:
     import pynvml
@@ -216,7 +229,7 @@ def _reason(error: Exception) -> str:
 
 
 def _text(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
+    return " ".join(str(error).split()).rstrip(".") or type(error).__name__
 
 
 def _decoded(text: Any) -> str:

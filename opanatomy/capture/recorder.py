@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from opanatomy.capture.devices import current_device
 from opanatomy.capture.environment import environment_of
 from opanatomy.capture.kept import Kept, own_inputs, process_as_it_was
 from opanatomy.capture.memory import PeakMeter, limited_to_available
@@ -40,7 +41,8 @@ def record_step(subject: Subject, options: Options, trace: Path, progress: Progr
     points = subject.check_points or CheckPoints(options.device)
     points.take(WEIGHTS)
     stepper: Stepper | None = None
-    with process_as_it_was(compiled=options.compiled), _kept(subject, options) as kept:
+    as_it_was = process_as_it_was(compiled=options.compiled)
+    with as_it_was, current_device(options.device), _kept(subject, options) as kept:
         meter = PeakMeter(options.device)
         try:
             stepper = _make_stepper(subject, options)
