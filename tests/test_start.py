@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from opanatomy.__main__ import main
-from opanatomy.capture import unused_gpu
+from opanatomy.capture import device_start, unused_gpu
 from opanatomy.capture.environment import choose_device, no_gpu_note, processor_name
 from tests import fake_cuda
 from tests.fake_cuda import GIB, FakeGpu, FakeMachine, FakeProcess, install
@@ -91,8 +91,8 @@ FAILURES = {
     "full": (
         FakeMachine(gpus=(FULL,), context_error=fake_cuda.CONTEXT_OUT_OF_MEMORY),
         "cuda:0 is full before anything is on it: NVIDIA H100 80GB HBM3 (sm_90), 85.9 of 85.9 GB used, 42.9 GB by"
-        " python (process 100), 21.5 GB by python (process 101), 10.7 GB by python (process 102), 2 more - free it, or choose"
-        f" another with --device {SAID}",
+        " python (process 100), 21.5 GB by python (process 101), 10.7 GB by python (process 102), 2 more - free it, or"
+        f" choose another with --device {SAID}",
     ),
     "full, no NVML": (
         FakeMachine(
@@ -274,3 +274,40 @@ def test_the_command_notes_why_and_runs(
     assert main(["profile", "tiny_of_start:tiny", "--warmup", "1"]) == 0
     note = f"no GPU in use, {why}: the CPU is the device ({processor_name()}) - {do}"
     assert note in capsys.readouterr().err.splitlines()
+
+
+# ---------------------------------------------------------------------------------------------------- architectures
+
+
+@pytest.mark.parametrize(
+    ("architecture", "code", "runs"),
+    [
+        ("sm_90", "sm_90", True), ("sm_89", "sm_86", True), ("sm_86", "sm_89", False), ("sm_70", "sm_75", False),
+        ("sm_80", "sm_75", False), ("sm_121", "sm_120", True), ("sm_120", "compute_90", True),
+        ("sm_70", "compute_75", False), ("sm_100", "sm_90a", False), ("sm_90", "sm_90a", True),
+        ("sm_120", "compute_90a", False), ("sm_103", "sm_100f", True), ("sm_120", "sm_100f", False),
+        ("sm_87", "sm_80", False), ("sm_110", "sm_101", True), ("gfx942", "gfx942", True), ("gfx942", "gfx90a", False),
+    ],
+)  # fmt: skip
+def test_what_was_compiled_for_one_architecture_runs_on_another(architecture: str, code: str, runs: bool) -> None:
+    assert device_start.runs_on(architecture, code) is runs
+
+
+def test_torch_agrees_on_the_architectures_that_it_is_built_for() -> None:
+    requirements = getattr(torch.cuda, "DEVICE_REQUIREMENT", None)
+    if requirements is None:
+        pytest.skip("this torch has no table of what runs where")
+    for code, runs in requirements.items():
+        ours = {device for device in requirements if device_start.runs_on(f"sm_{device}", f"sm_{code}")}
+        assert ours == {device for device in requirements if device in runs}, code
+
+
+def test_a_kernel_of_an_extension_is_not_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(FakeMachine(gpus=(replace(H100, name="NVIDIA GeForce RTX 5090", capability=(12, 0)),)), monkeypatch)
+    line = device_start.missing_kernels(RuntimeError(fake_cuda.NO_KERNEL_IMAGE), "cuda:0")
+    assert line == (
+        "cuda:0 cannot run a kernel of an extension, a package with GPU code of its own: NVIDIA GeForce RTX 5090 is"
+        f" sm_120, which torch {VERSION} has kernels for and the extension has not - install or build it for sm_120, or"
+        " leave it out"
+    )
+    assert device_start.missing_kernels(RuntimeError("CUDA error: misaligned address"), "cuda:0") is None

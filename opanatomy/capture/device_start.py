@@ -23,6 +23,9 @@ _NO_KERNELS: Final = re.compile(
     re.IGNORECASE,
 )
 _BUSY: Final = re.compile(r"busy or unavailable|device is already in use", re.IGNORECASE)
+_ARCHITECTURE: Final = re.compile(r"(sm|compute)_(\d+)([af]?)")
+#: Those of Jetson and DRIVE.
+_INTEGRATED: Final = frozenset({53, 62, 72, 87, 101})
 #: So many processes are named in a line.
 _NAMED: Final = 3
 
@@ -56,6 +59,11 @@ def run_first_kernel(device: str) -> None:
         torch.cuda.empty_cache()
 
 
+def missing_kernels(error: BaseException, device: str) -> str | None:
+    """The line of an error that says that no kernel was built for the GPU; `None` for any other."""
+    return _no_kernels(device) if device.startswith("cuda") and _NO_KERNELS.search(str(error)) else None
+
+
 def device_text(device: str) -> str:
     """The GPU in words: name, architecture, what of its memory is used, and by which processes.
 
@@ -87,8 +95,8 @@ def architecture_of(device: str) -> str | None:
 
 def _failure(error: Exception, device: str) -> OpanatomyError:
     text = str(error)
-    if _NO_KERNELS.search(text):
-        return CaptureError(_no_kernels(device))
+    if line := missing_kernels(error, device):
+        return CaptureError(line)
     if is_out_of_memory(error):
         return OutOfMemory(
             f"{device} is full before anything is on it: {device_text(device)} - free it, or choose another with"
@@ -110,40 +118,57 @@ def _said(error: Exception) -> str:
 def _no_kernels(device: str) -> str:
     import torch
 
-    built = ", ".join(torch.cuda.get_arch_list()) or "none that it names"
-    version = (
-        f"torch {torch.__version__} (CUDA {torch.version.cuda})" if torch.version.cuda else f"torch {torch.__version__}"
-    )
-    name, architecture = _name(device) or "the GPU", architecture_of(device) or "an unknown architecture"
+    built, name = torch.cuda.get_arch_list(), _name(device) or "the GPU"
+    architecture = architecture_of(device) or "an unknown architecture"
+    if any(runs_on(architecture, code) for code in built):
+        return (
+            f"{device} cannot run a kernel of an extension, a package with GPU code of its own: {name} is"
+            f" {architecture}, which torch {torch.__version__} has kernels for and the extension has not"
+            f" - install or build it for {architecture}, or leave it out"
+        )
+    version = f"torch {torch.__version__}" + (f" (CUDA {torch.version.cuda})" if torch.version.cuda else "")
+    kernels = ", ".join(built) or "none that it names"
     return (
-        f"{device} cannot run this torch's kernels: {name} is {architecture}, {version} has {built}"
-        f" - install {_fitting_build(device)}, or give --device cpu"
+        f"{device} cannot run this torch's kernels: {name} is {architecture}, {version} has {kernels}"
+        f" - install {_fitting_build(architecture)}, or give --device cpu"
     )
 
 
-def _fitting_build(device: str) -> str:
+def _fitting_build(architecture: str) -> str:
     """Which build of the same torch has kernels for the GPU, from torch's own table where this release has one."""
     import torch
 
-    architecture = architecture_of(device) or "its architecture"
     releases: Any = getattr(torch.cuda, "PYTORCH_RELEASES_CODE_CC", {})
-    digits = architecture.removeprefix("sm_")
-    if digits.isdigit():
-        host = "aarch64" if platform.machine().lower() == "aarch64" else "x86_64"
-        fitting = [
-            cuda for cuda, hosts in releases.items() if any(_runs(int(digits), code) for code in hosts.get(host, ()))
-        ]
-        if fitting:
-            return f"its build for CUDA {' or '.join(fitting)}, which has kernels for {architecture}"
+    host = "aarch64" if platform.machine().lower() == "aarch64" else "x86_64"
+    fitting = [
+        cuda
+        for cuda, hosts in releases.items()
+        if any(runs_on(architecture, f"sm_{code}") for code in hosts.get(host, ()))
+    ]
+    if fitting:
+        return f"its build for CUDA {' or '.join(fitting)}, which has kernels for {architecture}"
     return f"a build of torch with kernels for {architecture}"
 
 
-def _runs(device: int, code: int) -> bool:
-    """Whether kernels for the architecture `code` run on `device`: the same major version, no older minor one.
+def runs_on(architecture: str, code: str) -> bool:
+    """Whether what was compiled for `code` (`sm_80`, `sm_90a`, `compute_80`, `gfx90a`) runs on `architecture`.
 
-    CUDA's binary compatibility ("CUDA C++ Programming Guide", 3.1.2).
+    Machine code runs within its major version, from its minor version on; intermediate code (`compute_`, PTX) on every
+    later architecture; with an `a` only on that very one, with an `f` on its family (CUDA C++ Programming Guide,
+    "Binary Compatibility", "PTX Compatibility", "Family-Specific Features"). Integrated GPUs run only code of their
+    own (`DEVICE_REQUIREMENT` of torch.cuda).
     """
-    return device // 10 == code // 10 and device >= code
+    device, compiled = _ARCHITECTURE.fullmatch(architecture), _ARCHITECTURE.fullmatch(code)
+    if device is None or compiled is None:
+        return architecture == code
+    have, need = int(device[2]), int(compiled[2])
+    if compiled[3] == "a":
+        return have == need
+    if compiled[1] == "compute" and not compiled[3]:
+        return have >= need
+    if have != need and _INTEGRATED & {have, need}:
+        return (need, have) == (101, 110)  # one architecture, renamed
+    return have // 10 == need // 10 and have >= need
 
 
 def _mode(device: str) -> str:

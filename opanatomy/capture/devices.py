@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     import torch
 
+_RECORDED: Final = ("cuda", "xpu")
 
-def on_accelerator(device: str) -> bool:
-    """Whether what a step launches runs beside the host."""
-    return device != "cpu"
+
+def kineto_records(device: str) -> bool:
+    """Whether Kineto records what the device runs, and not only what the host does: where CUPTI, ROCm's or Intel's
+    tracer is behind it."""
+    return device.partition(":")[0] in _RECORDED
 
 
 def current_device(device: str) -> AbstractContextManager[Any]:

@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Final
 
+from opanatomy.capture import devices
+
 #: From here on CUPTI's failures are printed: they are warnings.
 _WARNING: Final = 2
 #: `Logger::Logger` of kineto: the level, the time, the process and thread, the place in its source.
@@ -39,7 +41,7 @@ def listening(device: str) -> Iterator[None]:
 
     Only for the moments in which a profiler starts or stops: what others write meanwhile is late by that much.
     """
-    if device == "cpu":
+    if not devices.kineto_records(device):
         yield
         return
     with _level_of_warnings(), _second_stderr() as stderr:

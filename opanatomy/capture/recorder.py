@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from opanatomy.capture.device_start import missing_kernels
 from opanatomy.capture.devices import current_device
 from opanatomy.capture.environment import environment_of
 from opanatomy.capture.kept import Kept, own_inputs, process_as_it_was
@@ -60,6 +61,8 @@ def record_step(subject: Subject, options: Options, trace: Path, progress: Progr
                 line = _out_of_memory_line(error, phase, meter.peak(), options)
                 memory = None if stepper is None else _memory_at_failure(error, stepper, subject, options, points)
                 raise StepOutOfMemory(line, memory, subject.workload, environment_of(options.device)) from error
+            if missing := missing_kernels(error, options.device):
+                raise CaptureError(missing) from error
             if phase is Phase.OTHER:
                 raise
             raise CaptureError(

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from opanatomy.capture import kineto_log
+from opanatomy.capture import devices, kineto_log
 from opanatomy.capture.compiled_parts import compilations, has_compiled_parts, mode_keeps_compiled
 from opanatomy.capture.device_events import require_device_events
-from opanatomy.capture.devices import devices_of, on_accelerator, synchronize
+from opanatomy.capture.devices import devices_of, synchronize
 from opanatomy.capture.environment import environment_of
 from opanatomy.capture.export import export_trace
 from opanatomy.capture.instruments import Instrument, Instruments
@@ -104,7 +104,7 @@ class Run:
             self.progress.stage("memory step", steps_after=self.options.steps, expected_ns=2 * max(unprofiled))
             self.memory = self._memory_in_depth()
         profiler, profiled, modules = self._profiled(max(unprofiled))
-        if self._on_accelerator:
+        if self._recorded_by_kineto:
             require_device_events(profiler, self.options.device, kineto_log.heard())
         if changed := self.kept.changed():
             self.warnings.append(
@@ -116,8 +116,8 @@ class Run:
         export_trace(profiler, capture, trace)
 
     @property
-    def _on_accelerator(self) -> bool:
-        return on_accelerator(self.options.device)
+    def _recorded_by_kineto(self) -> bool:
+        return devices.kineto_records(self.options.device)
 
     def _warm_up(self) -> int:
         options = self.options
@@ -256,7 +256,7 @@ class Run:
         )
         with named as modules:
             profiler, times = profile_steps(
-                self._step, steps=self.options.steps, device=self.options.device, warm=self._on_accelerator,
+                self._step, steps=self.options.steps, device=self.options.device, warm=self._recorded_by_kineto,
                 begin=lambda number: self._begin_profiled(number, expected),
             )  # fmt: skip
         return profiler, times, modules
