@@ -34,6 +34,12 @@ TOO_OLD = (
     " driver by downloading and installing a new version (Triggered internally at CUDAFunctions.cpp:119.)"
 )
 
+NOT_READY = (
+    "CUDA initialization: Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions before calling"
+    " NumCudaDevices() that might have already set an error? Error 802: system not yet initialized (Triggered"
+    " internally at CUDAFunctions.cpp:119.)"
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class FakeProcess:

@@ -125,6 +125,17 @@ def test_a_gpu_that_cannot_be_used_is_one_line(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("case", ["busy", "full", "no kernel image"])
+def test_ceilings_of_a_gpu_that_cannot_be_used(
+    case: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Else it would have no units for any data type."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    machine, line = FAILURES[case]
+    install(replace(machine, calls=[]), monkeypatch)
+    assert line_of(["ceilings"], capsys) == line
+
+
 def test_weights_that_do_not_fit_say_what_else_is_on_the_gpu(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -182,7 +193,17 @@ UNUSED = {
                     " set up environment"), "0",
         "CUDA does not start on the GPU (NVIDIA H100 80GB HBM3): CUDA unknown error - this may be due to an incorrectly"
         " set up environment",
-        "look at nvidia-smi, and whether this container was given the GPU",
+        "look at nvidia-smi, and start a container with its GPUs (--gpus all)",
+    ),
+    "fabric manager": (
+        FakeMachine(gpus=(H100,) * 8, cuda_order=(), warning=fake_cuda.NOT_READY), None,
+        "CUDA does not start on the 8 GPUs (NVIDIA H100 80GB HBM3): error 802, system not yet initialized",
+        "start nvidia-fabricmanager, which GPUs behind an NVSwitch need",
+    ),
+    "MIG without an instance": (
+        FakeMachine(gpus=(replace(H100, mig=True),), cuda_order=()), None,
+        "MIG is on and there is no instance of the GPU (NVIDIA H100 80GB HBM3)",
+        "make one (nvidia-smi mig -C -cgi ...)",
     ),
 }  # fmt: skip
 
@@ -207,16 +228,32 @@ def test_a_driver_of_the_same_major_version_is_not_too_old(monkeypatch: pytest.M
     assert no_gpu_note("auto").startswith("no GPU in use, CUDA does not start on the GPU (NVIDIA H100 80GB HBM3):")
 
 
-def test_a_gpu_is_named_where_nvml_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    install(FakeMachine(cuda_order=(), nvml_error=pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH), monkeypatch)
+@pytest.mark.parametrize(
+    ("error", "why", "do"),
+    [
+        (
+            pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH,
+            "the driver of the GPU (NVIDIA RTX A6000) does not work: NVML does not answer (RM has detected an NVML/RM"
+            " version mismatch)",
+            "restart after an update of the driver",
+        ),
+        (
+            pynvml.NVML_ERROR_LIBRARY_NOT_FOUND,
+            "the driver's libraries for the GPU (NVIDIA RTX A6000) are missing: NVML does not answer (NVML Shared"
+            " Library Not Found)",
+            "install the driver, and start a container with its GPUs (--gpus all)",
+        ),
+    ],
+    ids=["mismatch", "container"],
+)
+def test_a_gpu_is_named_where_nvml_does_not_answer(
+    error: int, why: str, do: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(FakeMachine(cuda_order=(), nvml_error=error), monkeypatch)
     folder = tmp_path / "gpus" / "0000:01:00.0"
     folder.mkdir(parents=True)
     (folder / "information").write_text("Model: \t\t NVIDIA RTX A6000\nIRQ:   \t\t 183\n")
-    assert no_gpu_note("auto") == (
-        "no GPU in use, the driver of the GPU (NVIDIA RTX A6000) does not work: NVML does not answer (RM has detected"
-        f" an NVML/RM version mismatch): the CPU is the device ({processor_name()}) - restart after an update of the"
-        " driver"
-    )
+    assert no_gpu_note("auto") == f"no GPU in use, {why}: the CPU is the device ({processor_name()}) - {do}"
 
 
 @pytest.mark.parametrize("build", ["12.6", None], ids=["CUDA build", "CPU build"])

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from opanatomy.capture import devices, kineto_log
 from opanatomy.errors import CaptureError
 
 
@@ -63,10 +64,11 @@ def device_event_count(profiler: Any) -> int:
     )
 
 
-def require_device_events(profiler: Any, device: str, lines: tuple[str, ...]) -> None:
-    """Raise `CaptureError` where the profiler recorded no event of `device`; `lines` are what Kineto said."""
-    if device_event_count(profiler):
+def require_device_events(profiler: Any, device: str) -> None:
+    """Raise `CaptureError` where Kineto can record what `device` runs and recorded none of it."""
+    if not devices.kineto_records(device) or device_event_count(profiler):
         return
+    lines = kineto_log.heard()
     what, do = _cause(lines)
     said = f" (Kineto: {lines[0][:200]})" if lines else ""
     raise CaptureError(f"the profiler recorded nothing of what {device} ran: {what} - {do}{said}")

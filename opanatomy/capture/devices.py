@@ -40,6 +40,13 @@ def devices_of(module: torch.nn.Module, device: str) -> tuple[str, ...]:
     return (device, *others)
 
 
+def of_the_peak(devices: tuple[str, ...]) -> tuple[str, ...]:
+    """What to say of the peak of a model that is on several."""
+    if len(devices) == 1:
+        return ()
+    return (f"the model is on {', '.join(devices)}: the peak of memory is that of {devices[0]} alone",)
+
+
 def synchronize(devices: Iterable[str]) -> None:
     """Wait for all of them; the host has nothing to wait for."""
     import torch

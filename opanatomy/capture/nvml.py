@@ -57,6 +57,8 @@ class Driver:
     version: str | None = None
     cuda: str | None = None
     gpus: tuple[str, ...] = ()
+    #: Those that MIG splits, and no instance was made: CUDA does not see them.
+    without_instance: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,10 +100,16 @@ def driver() -> Driver | str:
     try:
         with _library() as nvml:
             number = _ask(nvml, "nvmlSystemGetCudaDriverVersion_v2")
+            handles = [_ask(nvml, "nvmlDeviceGetHandleByIndex", at) for at in range(nvml.nvmlDeviceGetCount())]
             return Driver(
                 version=_decoded(_ask(nvml, "nvmlSystemGetDriverVersion") or "") or None,
                 cuda=None if not number else f"{number // 1000}.{number % 1000 // 10}",
-                gpus=tuple(_names(nvml)),
+                gpus=tuple(_name(nvml, handle) for handle in handles),
+                without_instance=tuple(
+                    _name(nvml, handle)
+                    for handle in handles
+                    if _is_split(nvml, handle) and not _instances(nvml, handle)
+                ),
             )
     except Exception as error:  # as above
         return _reason(error)
@@ -143,7 +151,7 @@ def _handle(nvml: Any, uuid: str, total_bytes: int) -> tuple[Any, bool]:
     whole = _ask(nvml, "nvmlDeviceGetHandleByUUID", f"GPU-{bare}")
     if whole is None:
         raise _NotFoundError(f"NVML has no device GPU-{bare}")
-    if (_ask(nvml, "nvmlDeviceGetMigMode", whole) or [0])[0] != 1:
+    if not _is_split(nvml, whole):
         return whole, False
     return _instance(nvml, whole, total_bytes), True
 
@@ -154,9 +162,7 @@ def _instance(nvml: Any, whole: Any, total_bytes: int) -> Any:
     named = _ask(nvml, "nvmlDeviceGetHandleByUUID", first) if first.startswith("MIG-") else None
     if named:
         return named
-    places = range(_ask(nvml, "nvmlDeviceGetMaxMigDeviceCount", whole) or 0)
-    found = [_ask(nvml, "nvmlDeviceGetMigDeviceHandleByIndex", whole, place) for place in places]
-    instances = [instance for instance in found if instance]
+    instances = _instances(nvml, whole)
     fitting = [instance for instance in instances if _is_of_size(nvml, instance, total_bytes)]
     if len(instances) == 1 or len(fitting) == 1:
         return (fitting or instances)[0]
@@ -164,6 +170,17 @@ def _instance(nvml: Any, whole: Any, total_bytes: int) -> Any:
         f"the GPU has {len(instances)} MIG instances and CUDA does not say on which it is"
         " (CUDA_VISIBLE_DEVICES=MIG-... does)"
     )
+
+
+def _is_split(nvml: Any, whole: Any) -> bool:
+    """Whether MIG is on now."""
+    return bool((_ask(nvml, "nvmlDeviceGetMigMode", whole) or [0])[0])
+
+
+def _instances(nvml: Any, whole: Any) -> list[Any]:
+    places = range(_ask(nvml, "nvmlDeviceGetMaxMigDeviceCount", whole) or 0)
+    found = [_ask(nvml, "nvmlDeviceGetMigDeviceHandleByIndex", whole, place) for place in places]
+    return [instance for instance in found if instance]
 
 
 def _is_of_size(nvml: Any, instance: Any, total_bytes: int) -> bool:
@@ -206,10 +223,8 @@ def _own_bytes(processes: tuple[NvmlProcess, ...]) -> int | None:
     return next((process.used_bytes for process in processes if process.pid == os.getpid()), None)
 
 
-def _names(nvml: Any) -> Iterator[str]:
-    for number in range(nvml.nvmlDeviceGetCount()):
-        handle = _ask(nvml, "nvmlDeviceGetHandleByIndex", number)
-        yield _decoded(_ask(nvml, "nvmlDeviceGetName", handle) or "a GPU that NVML cannot read")
+def _name(nvml: Any, handle: Any) -> str:
+    return _decoded(_ask(nvml, "nvmlDeviceGetName", handle) or "a GPU that NVML cannot read")
 
 
 def _ask(nvml: Any, function: str, *arguments: Any) -> Any:

@@ -7,21 +7,27 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, TypeAlias
 
-from opanatomy.capture import kineto_log
+from opanatomy.capture import devices, kineto_log
 
 #: A profile and the wall time of each step in it.
 Profiled: TypeAlias = "tuple[Any, list[int]]"
 
 
 def profile_steps(
-    step: Callable[[], None], *, steps: int, device: str, begin: Callable[[int | None], None], warm: bool
+    step: Callable[[], None],
+    *,
+    steps: int,
+    device: str,
+    begin: Callable[[int | None], None],
+    warm: bool | None = None,
 ) -> Profiled:
     """Run `steps` steps under the profiler, each in its range `ProfilerStep#N`, `N` from 0 on.
 
     `begin` is called before each with its number, outside of the clock. With `warm` one more step (`None` is its
     number) runs before them while the profiler is ready but records nothing, as in `torch.profiler.schedule`: the first
-    use of CUPTI is not in the figures, nor in the trace.
+    use of CUPTI is not in the figures, nor in the trace. `None` is where Kineto records the device.
     """
+    warm = devices.kineto_records(device) if warm is None else warm
     from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
     activities = [ProfilerActivity.CPU]

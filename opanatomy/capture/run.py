@@ -8,10 +8,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from opanatomy.capture import devices, kineto_log
 from opanatomy.capture.compiled_parts import compilations, has_compiled_parts, mode_keeps_compiled
 from opanatomy.capture.device_events import require_device_events
-from opanatomy.capture.devices import devices_of, synchronize
+from opanatomy.capture.devices import devices_of, of_the_peak, synchronize
 from opanatomy.capture.environment import environment_of
 from opanatomy.capture.export import export_trace
 from opanatomy.capture.instruments import Instrument, Instruments
@@ -64,10 +63,7 @@ class Run:
     def __post_init__(self) -> None:
         module = self.subject.module
         self.devices = devices_of(module, self.options.device)
-        if len(self.devices) > 1:
-            self.warnings.append(
-                f"the model is on {', '.join(self.devices)}: the peak of memory is that of {self.options.device} alone"
-            )
+        self.warnings.extend(of_the_peak(self.devices))
         self.compiled = self.options.compiled or has_compiled_parts(module)
         known = [*module.parameters(), *module.buffers(), *tensors_in(self.subject.inputs)]
         weights = module.parameters() if self.options.amp is not None else ()
@@ -104,8 +100,7 @@ class Run:
             self.progress.stage("memory step", steps_after=self.options.steps, expected_ns=2 * max(unprofiled))
             self.memory = self._memory_in_depth()
         profiler, profiled, modules = self._profiled(max(unprofiled))
-        if self._recorded_by_kineto:
-            require_device_events(profiler, self.options.device, kineto_log.heard())
+        require_device_events(profiler, self.options.device)
         if changed := self.kept.changed():
             self.warnings.append(
                 f"{changed:,} B of the model's tensors are written in a step and were too large to copy: they are not"
@@ -114,10 +109,6 @@ class Run:
         capture = self._capture(unprofiled, profiled, modules, profiler)
         self.progress.stage("writing the trace")
         export_trace(profiler, capture, trace)
-
-    @property
-    def _recorded_by_kineto(self) -> bool:
-        return devices.kineto_records(self.options.device)
 
     def _warm_up(self) -> int:
         options = self.options
@@ -256,16 +247,15 @@ class Run:
         )
         with named as modules:
             profiler, times = profile_steps(
-                self._step, steps=self.options.steps, device=self.options.device, warm=self._recorded_by_kineto,
+                self._step, steps=self.options.steps, device=self.options.device,
                 begin=lambda number: self._begin_profiled(number, expected),
             )  # fmt: skip
         return profiler, times, modules
 
     def _begin_profiled(self, number: int | None, expected: int) -> None:
         steps = self.options.steps
-        after = steps if number is None else steps - number - 1
         text = "the profiler's own warm-up step" if number is None else f"profiled step {number + 1} of {steps}"
-        self.progress.stage(text, steps_after=after, expected_ns=expected)
+        self.progress.stage(text, steps_after=steps - (0 if number is None else number + 1), expected_ns=expected)
         # As the step that was watched began: the same dropout, the same layers left out, the same routes.
         self.kept.random.put_back()
 

@@ -13,6 +13,15 @@ from opanatomy.capture import nvml
 
 #: "CUDA initialization: The NVIDIA driver on your system is too old ..." (c10/cuda/CUDAFunctions.cpp).
 _WARNED: Final = re.compile(r"(?:CUDA|HIP) initialization: (.*)", re.DOTALL)
+#: `cudaGetErrorString` behind its number, where torch has no sentence of its own.
+_ERROR: Final = re.compile(r"Error (\d+): (.+)")
+#: `cudaErrorSystemNotReady`, `cudaErrorSystemDriverMismatch`, `cudaErrorCompatNotSupportedOnDevice` of CUDA's runtime.
+_ERRORS: Final = {
+    "802": "start nvidia-fabricmanager, which GPUs behind an NVSwitch need",
+    "803": "restart after an update of the driver",
+    "804": "take the folder of CUDA's compatibility libraries out of LD_LIBRARY_PATH",
+}
+_GIVE: Final = "and start a container with its GPUs (--gpus all)"
 _PROC: Final = Path("/proc/driver/nvidia/gpus")
 _KFD: Final = Path("/dev/kfd")
 
@@ -56,16 +65,34 @@ def why_unused() -> Unused | None:
     if torch.version.cuda is None:
         return _not_built(gpus)
     if not gpus:
-        return Unused(f"CUDA does not start: {_warning[:160]}", "look at nvidia-smi") if _warning else None
+        what, do = _said()
+        return Unused(f"CUDA does not start{what}", do) if what else None
     there = _listed(gpus)
     if hidden := _hidden(len(gpus), there):
         return Unused(hidden, "unset it, or number them from 0")
     if not isinstance(driver, nvml.Driver):
-        return Unused(f"the driver of {there} does not work: {driver}", "restart after an update of the driver")
+        return _no_library(there, driver)
     if too_old := _too_old(driver, torch.version.cuda):
         return Unused(f"{too_old} to use {there}", "update the driver, or install a build of torch for an older CUDA")
-    why = f"CUDA does not start on {there}" + (f": {_warning[:160]}" if _warning else "")
-    return Unused(why, "look at nvidia-smi, and whether this container was given the GPU")
+    if driver.without_instance == driver.gpus:
+        return Unused(f"MIG is on and there is no instance of {there}", "make one (nvidia-smi mig -C -cgi ...)")
+    what, do = _said()
+    return Unused(f"CUDA does not start on {there}{what}", do)
+
+
+def _no_library(there: str, why: str) -> Unused:
+    """A GPU that only the kernel names: the container was not given it, or library and kernel module differ."""
+    if "Not Found" in why or "not installed" in why:
+        return Unused(f"the driver's libraries for {there} are missing: {why}", f"install the driver, {_GIVE}")
+    return Unused(f"the driver of {there} does not work: {why}", "restart after an update of the driver")
+
+
+def _said() -> tuple[str, str]:
+    """What torch's warning says, and what to do about it."""
+    text = re.sub(r" \(Triggered internally at .*", "", _warning or "")
+    if error := _ERROR.search(text):
+        return f": error {error[1]}, {error[2][:120]}", _ERRORS.get(error[1], "look at nvidia-smi")
+    return (f": {text[:160]}" if text else ""), f"look at nvidia-smi, {_GIVE}"
 
 
 def _not_built(gpus: tuple[str, ...]) -> Unused | None:
