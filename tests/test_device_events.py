@@ -29,7 +29,7 @@ def kineto_line(text: str, level: str = "WARNING") -> str:
 @pytest.fixture(autouse=True)
 def _nothing_heard(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kineto_log, "_heard", [])
-    monkeypatch.setattr(device_events, "_is_wsl", lambda: False)
+    monkeypatch.setattr(device_events, "_text", lambda path: "Linux version 6.1.0")
     monkeypatch.setattr(device_events, "_can_trace", lambda: True)
     for name in ("LD_LIBRARY_PATH", "NSYS_PROFILING_SESSION_ID", "CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH"):
         monkeypatch.delenv(name, raising=False)
@@ -148,11 +148,30 @@ def test_the_command_ends_with_that_line_and_leaves_no_trace(
     assert [path.name for path in tmp_path.iterdir() if path.name != "__pycache__"] == ["tiny_of_events.py"]
 
 
+def test_kineto_is_heard_in_the_memory_step_too(
+    accelerated: None, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It speaks once a process, when the first profiler starts, which is that of the memory step."""
+    start, starts = torch.profiler.profile.start, []
+
+    def talking_once(self: Any) -> None:
+        starts.append(1)
+        if len(starts) == 1:
+            os.write(2, kineto_line(PRIVILEGES).encode())
+        start(self)
+
+    monkeypatch.setattr(torch.profiler.profile, "start", talking_once)
+    with pytest.raises(CaptureError, match="the driver lets only administrators trace"):
+        opanatomy.profile(nn.Linear(2, 2), torch.ones(1, 2), warmup=1, memory=True)
+    assert len(starts) == 2
+    assert capfd.readouterr().err == ""
+
+
 @pytest.mark.parametrize(
     ("surroundings", "line"),
     [
-        ({}, "it gave no reason - run a small torch.profiler example with KINETO_LOG_LEVEL=0 and look for CUPTI in what"
-             " it prints"),
+        ({}, "it gave no reason - run a small torch.profiler example with KINETO_LOG_LEVEL=0 and read what it"
+             " prints of the device"),
         ({"NSYS_PROFILING_SESSION_ID": "7"}, "another profiler is attached to this process (NSYS_PROFILING_SESSION_ID)"
                                               " - run without it"),
         ({"LD_LIBRARY_PATH": "{folder}"}, "CUPTI failed, and LD_LIBRARY_PATH has another one than torch's ({folder}) -"
@@ -173,7 +192,7 @@ def test_without_a_word_of_kineto_the_surroundings_are_looked_at(
 
 
 def test_wsl_and_a_build_without_cupti_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_events, "_is_wsl", lambda: True)
+    monkeypatch.setattr(device_events, "_text", lambda path: "Linux version 5.15.90.1-microsoft-standard-WSL2")
     kineto_log._heard.append(FAILED)
     with pytest.raises(CaptureError, match="CUPTI does not work under WSL here - on Windows allow access"):
         device_events.require_device_events(profiled(), "cuda:0")

@@ -92,7 +92,7 @@ def _cause(lines: tuple[str, ...]) -> tuple[str, str]:
         return "CUPTI could not be started", f"update the driver; if that does not help, {_PRIVILEGES}"
     return (
         "it gave no reason",
-        "run a small torch.profiler example with KINETO_LOG_LEVEL=0 and look for CUPTI in what it prints",
+        "run a small torch.profiler example with KINETO_LOG_LEVEL=0 and read what it prints of the device",
     )
 
 
