@@ -219,6 +219,10 @@ class Environment:
     device_memory_bytes: int | None = None
     #: Multiprocessors (compute units) of the device.
     multiprocessors: int | None = None
+    #: What its kernels are compiled for: `sm_90`, `gfx942`.
+    architecture: str | None = None
+    #: Whether it is a MIG instance, a part of a GPU; `None` where the driver was not asked.
+    mig: bool | None = None
     torch: str | None = None
     cuda: str | None = None
     driver: str | None = None

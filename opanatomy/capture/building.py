@@ -8,8 +8,9 @@ from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from opanatomy.capture.device_start import device_text
 from opanatomy.capture.hub import hub_answers
-from opanatomy.capture.memory_failure import is_out_of_memory
+from opanatomy.capture.out_of_memory import is_out_of_memory
 from opanatomy.capture.quiet import one_line, quiet_libraries
 from opanatomy.errors import ModelError, OutOfMemory, UsageError
 
@@ -54,15 +55,17 @@ def build_module(
     with quiet_libraries():
         try:
             if pretrained is not None:
-                return _from_pretrained(pretrained, config, auto_class, dtype, attention, trust_remote_code).to(device)
+                options = {**_options(dtype, attention, trust_remote_code), **_placement(device)}
+                return _from_pretrained(pretrained, config, auto_class, attention, options).to(device)
             with torch.device(device):
                 module = _from_config(config, auto_class, dtype, attention, trust_remote_code)
             return module.to(device)
         except Exception as error:  # the readers of weights have errors of their own
             if is_out_of_memory(error):
                 smaller = "keep fewer --layers" + (" or use --dtype bfloat16" if dtype in _WIDE else "")
+                told = "" if device == "cpu" else f" ({device_text(device)})"
                 raise OutOfMemory(
-                    f"out of memory: the weights in {dtype} do not fit the memory of {device} - {smaller}"
+                    f"out of memory: the weights in {dtype} do not fit the memory of {device}{told} - {smaller}"
                 ) from error
             raise
 
@@ -79,14 +82,23 @@ def _from_config(
     return module
 
 
+def _placement(device: str) -> dict[str, Any]:
+    """Have the weights read onto the device one by one: the host need not hold what only the device has room for.
+
+    transformers does that with accelerate; without it they are read on the host and moved.
+    """
+    from transformers.utils import is_accelerate_available
+
+    return {"device_map": {"": device}} if device != "cpu" and is_accelerate_available() else {}
+
+
 def _from_pretrained(
-    location: str, config: Any, auto_class: str, dtype: str, attention: str | None, trust_remote_code: bool
+    location: str, config: Any, auto_class: str, attention: str | None, options: dict[str, Any]
 ) -> torch.nn.Module:
     import transformers
 
     local = Path(location).is_dir()
     online = not local and hub_answers()
-    options = _options(dtype, attention, trust_remote_code)
     try:
         with _attention_errors(config, attention):
             module: torch.nn.Module = getattr(transformers, auto_class).from_pretrained(

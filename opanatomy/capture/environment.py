@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import platform
 from contextlib import suppress
 from pathlib import Path
 
+from opanatomy.capture import nvml
+from opanatomy.capture.device_start import architecture_of
+from opanatomy.capture.unused_gpu import sees_gpu, why_unused
 from opanatomy.errors import CaptureError, UsageError
 from opanatomy.model import Environment
 
@@ -15,17 +19,30 @@ def choose_device(wanted: str) -> str:
     import torch
 
     if wanted == "auto":
-        return "cuda:0" if torch.cuda.is_available() else "cpu"
+        return "cuda:0" if sees_gpu() else "cpu"
     if wanted == "cpu":
         return "cpu"
     if wanted == "cuda" or wanted.startswith("cuda:"):
-        if not torch.cuda.is_available():
-            raise CaptureError(f"--device {wanted}: this torch ({torch.__version__}) sees no GPU - use --device cpu")
-        number = wanted.partition(":")[2] or "0"
-        if not number.isdigit() or int(number) >= torch.cuda.device_count():
-            raise CaptureError(f"--device {wanted}: there are {torch.cuda.device_count()} GPUs, counted from cuda:0")
+        if not sees_gpu():
+            unused = why_unused()
+            why = unused.why if unused else f"this torch ({torch.__version__}) sees no GPU"
+            do = f"{unused.do}, or use" if unused else "use"
+            raise CaptureError(f"--device {wanted}: {why} - {do} --device cpu")
+        number, count = wanted.partition(":")[2] or "0", torch.cuda.device_count()
+        if not number.isdigit() or int(number) >= count:
+            there = "there is 1 GPU" if count == 1 else f"there are {count} GPUs"
+            visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+            shown = f" (CUDA_VISIBLE_DEVICES={visible})" if visible else ""
+            raise CaptureError(f"--device {wanted}: {there}{shown} - count from cuda:0")
         return f"cuda:{number}"
     raise UsageError(f"--device {wanted}: not supported - use auto, cpu, cuda or cuda:N")
+
+
+def no_gpu_note(wanted: str) -> str:
+    """What to tell of a run on the CPU: where it was not asked for, why a GPU that is there is not used."""
+    unused = why_unused() if wanted == "auto" else None
+    why, do = (f", {unused.why}", f" - {unused.do}") if unused else ("", "")
+    return f"no GPU in use{why}: the CPU is the device ({processor_name()}){do}"
 
 
 def environment_of(device: str) -> Environment:
@@ -35,6 +52,8 @@ def environment_of(device: str) -> Environment:
 
     on_cuda = device.startswith("cuda")
     properties = torch.cuda.get_device_properties(device) if on_cuda else None
+    found = nvml.device(torch.device(device).index or 0) if on_cuda else None
+    driver = nvml.driver() if on_cuda else None
     processor = processor_name()
     return Environment(
         device=properties.name if properties else processor,
@@ -43,7 +62,10 @@ def environment_of(device: str) -> Environment:
         device_memory_bytes=properties.total_memory if properties else None,
         torch=str(torch.__version__),
         cuda=(torch.version.hip or torch.version.cuda) if on_cuda else None,
-        driver=_driver() if on_cuda else None,
+        multiprocessors=properties.multi_processor_count if properties else None,
+        architecture=architecture_of(device) if on_cuda else None,
+        mig=found.mig if found else None,
+        driver=driver.version if isinstance(driver, nvml.Driver) else None,
         transformers=str(transformers.__version__),
         python=platform.python_version(),
         host_threads=torch.get_num_threads(),
@@ -58,18 +80,3 @@ def processor_name() -> str:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
-
-
-def _driver() -> str | None:
-    """The driver's version from NVML; `None` where there is no NVML (another vendor, no driver)."""
-    try:
-        import pynvml
-    except ImportError:
-        return None
-    try:
-        pynvml.nvmlInit()
-        version = pynvml.nvmlSystemGetDriverVersion()
-        pynvml.nvmlShutdown()
-    except pynvml.NVMLError:
-        return None
-    return version.decode() if isinstance(version, bytes) else str(version)

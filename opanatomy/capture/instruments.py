@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final
 
 from opanatomy.capture.gradients import observed_gradients
 from opanatomy.capture.kept import Kept
-from opanatomy.capture.memory_failure import is_out_of_memory
 from opanatomy.capture.memory_saved import ForwardSaves
 from opanatomy.capture.observer import Observation, observing
+from opanatomy.capture.out_of_memory import is_out_of_memory
 from opanatomy.capture.progress_hooks import Progress, watched
 from opanatomy.capture.quiet import one_line
 from opanatomy.capture.stepper import Stepper

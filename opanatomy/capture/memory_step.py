@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from opanatomy.capture import kineto_log
 from opanatomy.capture import memory_points as points
 from opanatomy.capture.memory import held_bytes, room_for
 from opanatomy.capture.memory_agreement import figures_of
@@ -207,7 +208,7 @@ def _profiled(
     profiler = profile(activities=[ProfilerActivity.CPU], record_shapes=True, profile_memory=True)
     outer, stepper.watch = stepper.watch, watch
     held = held_bytes() or 0
-    with room_for(PROFILER_BYTES):
+    with room_for(PROFILER_BYTES), kineto_log.listening(stepper.device):
         profiler.start()
         # Its threads take what is theirs when they begin; where there is none then, the C library ends the process.
         time.sleep(0.05)
@@ -217,7 +218,7 @@ def _profiled(
             error, phase = _ran(stepper, watch)
     finally:
         stepper.watch = outer
-        with room_for(PROFILER_BYTES):
+        with room_for(PROFILER_BYTES), kineto_log.listening(stepper.device):
             profiler.stop()
     return profiler, error, phase
 

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from opanatomy.capture.advice import either, fewer_weights
-from opanatomy.capture.environment import choose_device, processor_name
+from opanatomy.capture.device_start import device_text, first_use, run_first_kernel
+from opanatomy.capture.devices import current_device
+from opanatomy.capture.environment import choose_device, no_gpu_note
 from opanatomy.capture.memory import available_bytes, limited_to_available
-from opanatomy.capture.memory_failure import is_out_of_memory
 from opanatomy.capture.memory_points import CheckPoints
+from opanatomy.capture.out_of_memory import is_out_of_memory
 from opanatomy.capture.recorder import Options, Progress, Subject, record_step
 from opanatomy.capture.stepper import amp_name
 from opanatomy.capture.user_function import is_function
@@ -71,14 +73,17 @@ def capture_model(wanted: Wanted, trace: Path, progress: Progress, note: Callabl
     progress.stage(f"building {wanted.model}")
     device = choose_device(wanted.device)
     if device == "cpu":
-        note(f"no GPU in use: the CPU is the device ({processor_name()})")
+        note(no_gpu_note(wanted.device))
     points = CheckPoints(device)
-    points.start()
-    prepared = _prepared(wanted, wanted.request(device))
-    subject = Subject(
-        module=prepared.module, inputs=prepared.inputs, workload=_workload(wanted, prepared), check_points=points
-    )
-    record_step(subject, wanted.options(device), trace, progress)
+    with first_use(device):
+        points.start()
+        run_first_kernel(device)
+    with current_device(device):
+        prepared = _prepared(wanted, wanted.request(device))
+        subject = Subject(
+            module=prepared.module, inputs=prepared.inputs, workload=_workload(wanted, prepared), check_points=points
+        )
+        record_step(subject, wanted.options(device), trace, progress)
 
 
 def _prepared(wanted: Wanted, request: Request) -> Prepared:
@@ -98,7 +103,8 @@ def _prepared(wanted: Wanted, request: Request) -> Prepared:
             what, smaller = f"{wanted.model} and its inputs were", "have it return a smaller module or smaller inputs"
         else:
             what, smaller = f"{wanted.model} was", either(fewer_weights(DTYPES[request.dtype]))
-        raise OutOfMemory(f"out of memory while {what} being built - {smaller}") from error
+        where = "" if request.device == "cpu" else f" on {request.device} ({device_text(request.device)})"
+        raise OutOfMemory(f"out of memory while {what} being built{where} - {smaller}") from error
 
 
 #: Bytes of optimizer state a parameter, as copies of the parameter; what is not here needs little.

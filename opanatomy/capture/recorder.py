@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from opanatomy.capture.advice import less_memory
+from opanatomy.capture.device_start import missing_kernels
+from opanatomy.capture.devices import current_device
 from opanatomy.capture.environment import environment_of
 from opanatomy.capture.kept import Kept, own_inputs, process_as_it_was
 from opanatomy.capture.memory import PeakMeter, limited_to_available
@@ -41,7 +43,8 @@ def record_step(subject: Subject, options: Options, trace: Path, progress: Progr
     points = subject.check_points or CheckPoints(options.device)
     points.take(WEIGHTS)
     stepper: Stepper | None = None
-    with process_as_it_was(compiled=options.compiled), _kept(subject, options) as kept:
+    as_it_was = process_as_it_was(compiled=options.compiled)
+    with as_it_was, current_device(options.device), _kept(subject, options) as kept:
         meter = PeakMeter(options.device)
         try:
             stepper = _make_stepper(subject, options)
@@ -59,6 +62,8 @@ def record_step(subject: Subject, options: Options, trace: Path, progress: Progr
                 line = _out_of_memory_line(error, stepper, meter.peak(), subject, options)
                 memory = None if stepper is None else _memory_at_failure(error, stepper, subject, options, points)
                 raise StepOutOfMemory(line, memory, subject.workload, environment_of(options.device)) from error
+            if missing := missing_kernels(error, options.device):
+                raise CaptureError(missing) from error
             if phase is Phase.OTHER:
                 raise
             raise CaptureError(

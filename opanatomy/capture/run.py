@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from opanatomy.capture.compiled_parts import compilations, has_compiled_parts, mode_keeps_compiled
+from opanatomy.capture.device_events import require_device_events
+from opanatomy.capture.devices import devices_of, of_the_peak, synchronize
 from opanatomy.capture.environment import environment_of
 from opanatomy.capture.export import export_trace
 from opanatomy.capture.instruments import Instrument, Instruments
@@ -23,6 +25,7 @@ from opanatomy.capture.memory_shape import shape_of
 from opanatomy.capture.memory_step import Observed, observe_step
 from opanatomy.capture.memory_storages import devices_beside, tensors_in
 from opanatomy.capture.out_of_memory import is_out_of_memory
+from opanatomy.capture.profiled import profile_steps
 from opanatomy.capture.profiler_times import profiler_times_ns
 from opanatomy.capture.progress_hooks import Progress
 from opanatomy.capture.ranges import module_ranges
@@ -57,9 +60,13 @@ class Run:
     #: Whether a part of the model is compiled, and whether it is in every step anew.
     compiled: bool = False
     compiles_always: bool = False
+    #: Every device of the model; one of a model that is sharded goes on when the first is done.
+    devices: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         module = self.subject.module
+        self.devices = devices_of(module, self.options.device)
+        self.warnings.extend(of_the_peak(self.devices))
         self.compiled = self.options.compiled or has_compiled_parts(module)
         known = [*module.parameters(), *module.buffers(), *tensors_in(self.subject.inputs)]
         weights = module.parameters() if self.options.amp is not None else ()
@@ -97,6 +104,7 @@ class Run:
             self.progress.stage("memory step", steps_after=self.options.steps, expected_ns=2 * max(unprofiled))
             self.memory = self._memory_in_depth()
         profiler, profiled, modules = self._profiled(max(unprofiled))
+        require_device_events(profiler, self.options.device)
         if changed := self.kept.changed():
             self.warnings.append(
                 f"{changed:,} B of the model's tensors are written in a step and were too large to copy: they are not"
@@ -146,12 +154,18 @@ class Run:
     def _clocked(self, watch: StepWatch | None = None) -> int:
         before = self.stepper.watch
         self.stepper.watch = watch or before
+        synchronize(self.devices)
         begin = time.perf_counter_ns()
         try:
-            self.stepper.run()
+            self._step()
         finally:
             self.stepper.watch = before
         return time.perf_counter_ns() - begin
+
+    def _step(self) -> None:
+        """One step, until every device that has a part of the model is done with it."""
+        self.stepper.run()
+        synchronize(self.devices)
 
     def _timed(self, expected: int) -> list[int]:
         """The wall times of unprofiled steps: as many as were asked for, of short ones more; none that starts cold."""
@@ -241,27 +255,22 @@ class Run:
         return found
 
     def _profile(self, expected: int, *, ranges: bool) -> tuple[Any, list[int], dict[str, str]]:
-        from torch.profiler import ProfilerActivity, profile, record_function
-
-        activities = [ProfilerActivity.CPU]
-        if self.options.device.startswith("cuda"):
-            activities.append(ProfilerActivity.CUDA)
-        times: list[int] = []
         named: AbstractContextManager[dict[str, str]] = (
             module_ranges(self.subject.module) if ranges else nullcontext({})
         )
-        with profile(activities=activities, record_shapes=True) as profiler, named as modules:
-            for number in range(self.options.steps):
-                after = self.options.steps - number - 1
-                text = f"profiled step {number + 1} of {self.options.steps}"
-                self.progress.stage(text, steps_after=after, expected_ns=expected)
-                # As the step that was watched began: the same dropout, the same layers left out, the same routes.
-                self.kept.random.put_back()
-                begin = time.perf_counter_ns()
-                with record_function(f"ProfilerStep#{number}"):
-                    self.stepper.run()
-                times.append(time.perf_counter_ns() - begin)
+        with named as modules:
+            profiler, times = profile_steps(
+                self._step, steps=self.options.steps, device=self.options.device,
+                begin=lambda number: self._begin_profiled(number, expected),
+            )  # fmt: skip
         return profiler, times, modules
+
+    def _begin_profiled(self, number: int | None, expected: int) -> None:
+        steps = self.options.steps
+        text = "the profiler's own warm-up step" if number is None else f"profiled step {number + 1} of {steps}"
+        self.progress.stage(text, steps_after=steps - (0 if number is None else number + 1), expected_ns=expected)
+        # As the step that was watched began: the same dropout, the same layers left out, the same routes.
+        self.kept.random.put_back()
 
     def _capture(self, unprofiled: list[int], profiled: list[int], modules: dict[str, str], profiler: Any) -> Capture:
         from opanatomy.version import __version__

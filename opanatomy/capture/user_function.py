@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from opanatomy.capture.memory_failure import is_out_of_memory
+from opanatomy.capture.out_of_memory import is_out_of_memory
 from opanatomy.capture.quiet import one_line
 from opanatomy.errors import ModelError
 

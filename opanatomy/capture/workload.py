@@ -13,7 +13,7 @@ from opanatomy.capture.batches import Shape, choose_shape, make_batch, move, siz
 from opanatomy.capture.building import build_module, build_on_meta, enable_checkpointing
 from opanatomy.capture.catalog import catalog_names
 from opanatomy.capture.configuration import Configuration, find_configuration, make_config
-from opanatomy.capture.memory_failure import is_out_of_memory
+from opanatomy.capture.out_of_memory import is_out_of_memory
 from opanatomy.capture.quiet import one_line
 from opanatomy.capture.settings import apply_settings, check_fit
 from opanatomy.capture.tasks import check_task, choose_task

@@ -68,7 +68,12 @@ def _measured(machine: Machine, device: str, dtypes: Sequence[str], given: Overr
     moves = () if given.bandwidth is not None or (old is not None and old.bandwidths) else MOVES
     if old is not None and not wanted and not moves:
         return old
-    with Display() as display:
+    from opanatomy.capture.device_start import first_use, run_first_kernel
+    from opanatomy.capture.devices import current_device
+
+    with first_use(device):  # else a GPU that is full or busy has no units for any data type
+        run_first_kernel(device)
+    with Display() as display, current_device(device):
         measured = measure(machine, device, wanted, moves=moves, tell=display.stage).over(kept)
     if measured.peaks or measured.bandwidths:
         try:

@@ -32,12 +32,14 @@ def ceilings_for(
 ) -> Found:
     """What the device of a report can do at most.
 
-    `multiprocessors` is `numSms` of the trace's device, which tells a whole device from a part. What was measured goes
+    `multiprocessors` is `numSms` of the trace's device, if `None` what the capture's own record has of it: it tells a
+    whole device from a part, and AMD's devices without a name from each other. What was measured goes
     before a data sheet, and only where device, driver, torch and threads are those of the measurement. `folder` is
     where measurements are kept, the user's cache folder if `None`.
     """
     on_cpu = environment.device_kind == "cpu" if on_cpu is None else on_cpu
-    found = _on_cpu(environment, folder) if on_cpu else _on_accelerator(environment, multiprocessors, folder)
+    units = environment.multiprocessors if multiprocessors is None else multiprocessors
+    found = _on_cpu(environment, folder) if on_cpu else _on_accelerator(environment, units, folder)
     if not overrides:
         return found
     device = environment.device or environment.processor or "the device"

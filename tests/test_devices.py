@@ -1,0 +1,223 @@
+"""The devices of a run: the current one, those of a sharded module, weights that are made where they are used."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch import nn
+
+import opanatomy
+from opanatomy.capture import profile, run
+from opanatomy.capture.building import build_module
+from opanatomy.capture.devices import current_device, devices_of, synchronize
+from opanatomy.device import ceilings_for
+from opanatomy.device.sheets import GIB
+from opanatomy.model import Environment
+from tests.fake_cuda import FakeGpu, FakeMachine, install
+
+TWO = (FakeGpu(), FakeGpu(uuid="22222222-0000-0000-0000-000000000000"))
+
+# ----------------------------------------------------------------------------------------------------- current device
+
+
+def test_the_device_of_the_run_is_current_and_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = install(FakeMachine(gpus=TWO, cuda_order=(0, 1)), monkeypatch)
+    with current_device("cuda:1"):
+        assert torch.cuda.current_device() == 1
+    assert torch.cuda.current_device() == 0
+    with current_device("cpu"):
+        pass
+    assert machine.calls == ["current cuda:1", "current cuda:0"]
+
+
+def test_a_model_is_built_and_run_with_its_device_current(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    machine = install(FakeMachine(gpus=TWO, cuda_order=(0, 1)), monkeypatch)
+    current: list[int] = []
+    prepared = SimpleNamespace(
+        module=nn.Linear(1, 1), inputs=(), name="m", architecture="Linear", source="function", task="function",
+        samples=1, sequence_length=None, attention=None, changes=(),
+    )  # fmt: skip
+
+    def build(wanted: object, request: object) -> Any:
+        current.append(torch.cuda.current_device())
+        return prepared
+
+    monkeypatch.setattr(profile, "_prepared", build)
+    monkeypatch.setattr(profile, "record_step", lambda *arguments: current.append(torch.cuda.current_device()))
+    profile.capture_model(
+        profile.Wanted(model="m", device="cuda:1"), tmp_path / "t.json", opanatomy.capture.recorder.Silence(), print
+    )
+    assert current == [1, 1]
+    touched = [call for call in machine.calls if call.startswith(("touch", "current"))]
+    # Nothing of cuda:0 is touched: a context on it would take its memory.
+    assert touched == ["touch cuda:1", "touch cuda:1", "current cuda:1", "current cuda:0"]
+
+
+def test_a_borrowed_module_leaves_the_current_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    from opanatomy.capture import recorder
+
+    order: list[str] = []
+
+    class Guard:
+        def __init__(self, device: str) -> None:
+            self.device = device
+
+        def __enter__(self) -> None:
+            order.append(f"enter {self.device}")
+
+        def __exit__(self, *error: object) -> None:
+            order.append(f"leave {self.device}")
+
+    class Watched(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            order.append("step")
+            return super().forward(x)
+
+    monkeypatch.setattr(recorder, "current_device", Guard)
+    opanatomy.profile(Watched(2, 2), torch.ones(1, 2), warmup=1)
+    assert (order[0], order[-1]) == ("enter cpu", "leave cpu")
+    assert set(order[1:-1]) == {"step"}
+
+
+# ------------------------------------------------------------------------------------------------------------- shards
+
+
+class OnDevices(nn.Module):
+    """What `devices_of` asks a module; there are no tensors on a GPU here."""
+
+    def __init__(self, *places: str, hf_device_map: dict[str, Any] | None = None) -> None:
+        super().__init__()
+        self.places = places
+        if hf_device_map is not None:
+            self.hf_device_map = hf_device_map
+
+    def parameters(self, recurse: bool = True) -> Any:
+        return iter([SimpleNamespace(device=torch.device(place)) for place in self.places])
+
+
+@pytest.mark.parametrize(
+    ("module", "expected"),
+    [
+        (OnDevices("cuda:0", "cuda:0"), ("cuda:0",)),
+        (OnDevices("cuda:0", "cuda:2", "cuda:1", "cpu"), ("cuda:0", "cuda:1", "cuda:2")),
+        (OnDevices("cuda:0", hf_device_map={"a": 0, "b": 3, "c": "cpu", "d": "disk"}), ("cuda:0", "cuda:3")),
+        (OnDevices("cuda:0", hf_device_map={"": torch.device("cuda:1")}), ("cuda:0", "cuda:1")),
+        (nn.Linear(1, 1), ("cpu",)),
+    ],
+)
+def test_every_device_of_a_sharded_module(module: nn.Module, expected: tuple[str, ...]) -> None:
+    assert devices_of(module, expected[0]) == expected
+
+
+def test_all_devices_are_waited_for_around_each_reading_of_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last layers of a sharded model run on its last device: the first alone is done before them."""
+    order: list[str] = []
+
+    class Watched(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            order.append("step")
+            return super().forward(x)
+
+    clock = run.time.perf_counter_ns
+
+    def read() -> int:
+        order.append("clock")
+        return clock()
+
+    monkeypatch.setattr(run, "devices_of", lambda module, device: ("cpu", "cuda:1"))
+    monkeypatch.setattr(run, "synchronize", lambda held: order.append(f"wait {' '.join(held)}"))
+    monkeypatch.setattr(run.time, "perf_counter_ns", read)
+    anatomy = opanatomy.profile(Watched(2, 2), torch.ones(1, 2), warmup=1)
+    text = " ".join(order)
+    steps = order.count("step")
+    assert steps > 3
+    assert text.count("step wait cpu cuda:1 clock") == steps
+    profiled = 1  # begins with its range's clock, after the wait at the end of the step before it
+    assert text.count("wait cpu cuda:1 clock step wait cpu cuda:1 clock") == steps - profiled
+    assert "the model is on cpu, cuda:1: the peak of memory is that of cpu alone" in anatomy.warnings
+
+
+def test_each_gpu_is_synchronized(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = install(FakeMachine(gpus=TWO, cuda_order=(0, 1)), monkeypatch)
+    synchronize(("cuda:0", "cuda:1"))
+    synchronize(("cpu",))
+    assert machine.calls == ["synchronize cuda:0", "synchronize cuda:1"]
+
+
+# ------------------------------------------------------------------------------------------------------------ weights
+
+
+@pytest.mark.parametrize(
+    ("device", "accelerate", "placement"),
+    [("cuda:1", True, {"": "cuda:1"}), ("cuda:1", False, None), ("cpu", True, None)],
+)
+def test_saved_weights_are_read_onto_the_device(
+    device: str, accelerate: bool, placement: dict[str, str] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The host must not have to hold a model that only the GPU has room for."""
+    asked: list[dict[str, Any]] = []
+
+    class Loaded(nn.Linear):
+        def to(self, *arguments: Any, **options: Any) -> Any:
+            return self
+
+    def from_pretrained(location: str, **options: Any) -> nn.Module:
+        asked.append(options)
+        return Loaded(1, 1)
+
+    monkeypatch.setattr("transformers.utils.is_accelerate_available", lambda *arguments: accelerate)
+    monkeypatch.setattr(transformers.AutoModel, "from_pretrained", from_pretrained)
+    config = transformers.BertConfig()
+    build_module(
+        config, "AutoModel", dtype="float32", device=device, attention=None, pretrained="/", trust_remote_code=False
+    )
+    assert [options.get("device_map") for options in asked] == [placement]
+
+
+def test_random_weights_are_made_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`meta` stands for a device with no room on the host: nothing is made elsewhere and moved."""
+    config = transformers.BertConfig(
+        hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=64, vocab_size=99
+    )
+    made: list[str] = []
+    register = nn.Module.register_parameter
+
+    def watched(self: nn.Module, name: str, parameter: Any) -> None:
+        if parameter is not None:
+            made.append(parameter.device.type)
+        register(self, name, parameter)
+
+    monkeypatch.setattr(nn.Module, "register_parameter", watched)
+    build_module(
+        config, "AutoModel", dtype="float32", device="meta", attention=None, pretrained=None, trust_remote_code=False
+    )
+    assert made
+    assert set(made) == {"meta"}
+
+
+# ----------------------------------------------------------------------------------------------------------- ceilings
+
+
+@pytest.mark.parametrize(("multiprocessors", "device"), [(304, "Instinct MI300X"), (None, None)])
+def test_ceilings_are_matched_on_our_own_record(multiprocessors: int | None, device: str | None) -> None:
+    """ROCm's traces have no numSms, and some of its devices no name."""
+    environment = Environment(
+        device="AMD Radeon Graphics", device_kind="rocm", device_memory_bytes=192 * GIB, multiprocessors=multiprocessors
+    )
+    found = ceilings_for(environment)
+    assert (found.ceilings.device if found.ceilings else None) == device
+
+
+def test_a_gpu_with_fewer_multiprocessors_than_its_sheet_has_no_ceilings() -> None:
+    whole = Environment(device="NVIDIA A100-SXM4-80GB", device_kind="cuda", device_memory_bytes=80 * GIB)
+    assert ceilings_for(replace(whole, multiprocessors=108)).ceilings is not None
+    found = ceilings_for(replace(whole, multiprocessors=42))
+    assert found.ceilings is None
+    assert found.why_not is not None
+    assert found.why_not.startswith("no ceilings: NVIDIA A100-SXM4-80GB has 42 multiprocessors here and 108 on its")

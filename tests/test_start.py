@@ -1,0 +1,350 @@
+"""What a first user of a GPU meets before a step has run: a GPU that is not used, cannot be used, or is taken."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pynvml
+import pytest
+import torch
+
+from opanatomy.__main__ import main
+from opanatomy.capture import device_start, unused_gpu
+from opanatomy.capture.environment import choose_device, no_gpu_note, processor_name
+from tests import fake_cuda
+from tests.fake_cuda import GIB, FakeGpu, FakeMachine, FakeProcess, install
+
+H100 = FakeGpu()
+V100 = FakeGpu(name="Tesla V100-SXM2-16GB", capability=(7, 0), total_bytes=16 * GIB, multiprocessors=80)
+BERT = ["profile", "google-bert/bert-base-uncased", "--layers", "1"]
+VERSION = torch.__version__
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(unused_gpu, "_warning", None)
+    monkeypatch.setattr(unused_gpu, "_PROC", tmp_path / "gpus")
+    monkeypatch.setattr(unused_gpu, "_KFD", tmp_path / "kfd")
+
+
+def line_of(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    """The one line on stderr that the command ends with; what else it prints are its stages."""
+    assert main(arguments) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    lines = [line for line in err.splitlines() if line.startswith("opanatomy: ") and "building" not in line]
+    assert len(lines) == 1, err
+    assert "Traceback" not in err
+    return lines[0].removeprefix("opanatomy: ")
+
+
+# --------------------------------------------------------------------------------------------------- cannot be used
+
+BUSY = replace(
+    H100, compute_mode=3, used_bytes=12 * GIB,
+    processes=(FakeProcess(pid=4242, name="/usr/bin/python3", used_bytes=11 * GIB),),
+)  # fmt: skip
+FULL = replace(
+    H100, used_bytes=80 * GIB,
+    processes=tuple(FakeProcess(pid=100 + at, name="python", used_bytes=(40 >> at) * GIB) for at in range(5)),
+)  # fmt: skip
+SAID = "(CUDA error: out of memory)"
+
+FAILURES = {
+    "no kernel image": (
+        FakeMachine(gpus=(V100,), kernel_error=fake_cuda.NO_KERNEL_IMAGE),
+        "cuda:0 cannot run this torch's kernels: Tesla V100-SXM2-16GB is sm_70,"
+        f" torch {VERSION} (CUDA 13.0) has sm_75, sm_80, sm_86, sm_90, sm_100, sm_120"
+        " - install its build for CUDA 12.6, which has kernels for sm_70, or give --device cpu",
+    ),
+    "no kernel image, no build": (
+        FakeMachine(
+            gpus=(replace(V100, name="Tesla K80", capability=(3, 7)),), kernel_error=fake_cuda.NO_KERNEL_IMAGE
+        ),
+        f"cuda:0 cannot run this torch's kernels: Tesla K80 is sm_37, torch {VERSION} (CUDA 13.0) has sm_75, sm_80,"
+        " sm_86, sm_90, sm_100, sm_120 - install a build of torch with kernels for sm_37, or give --device cpu",
+    ),
+    "HIP without kernels": (
+        FakeMachine(
+            gpus=(replace(H100, name="AMD Radeon RX 6600", gcn="gfx1032:sramecc+:xnack-"),), cuda=None, hip="6.4",
+            arch_list=("gfx90a", "gfx942"), kernel_error="HIP error: invalid device function",
+        ),
+        f"cuda:0 cannot run this torch's kernels: AMD Radeon RX 6600 is gfx1032, torch {VERSION} has gfx90a, gfx942"
+        " - install a build of torch with kernels for gfx1032, or give --device cpu",
+    ),
+    "busy": (
+        FakeMachine(gpus=(BUSY,), context_error=fake_cuda.BUSY),
+        "cuda:0 is busy: NVIDIA H100 80GB HBM3 (sm_90), 12.9 of 85.9 GB used, 11.8 GB by /usr/bin/python3 (process"
+        " 4242); its compute mode is exclusive process, which takes one process - wait for that one, choose another GPU"
+        " with --device, or have the mode set to default (nvidia-smi -c 0) (CUDA error: CUDA-capable device(s) is/are"
+        " busy or unavailable)",
+    ),
+    "prohibited": (
+        FakeMachine(gpus=(replace(H100, compute_mode=2),), context_error="CUDA error: all CUDA-capable devices are busy"
+                    " or unavailable"),
+        "cuda:0 is busy: NVIDIA H100 80GB HBM3 (sm_90), 0.0 of 85.9 GB used; its compute mode is prohibited - have it"
+        " set to default (nvidia-smi -c 0), or choose another GPU (CUDA error: all CUDA-capable devices are busy or"
+        " unavailable)",
+    ),
+    "full": (
+        FakeMachine(gpus=(FULL,), context_error=fake_cuda.CONTEXT_OUT_OF_MEMORY),
+        "cuda:0 is full before anything is on it: NVIDIA H100 80GB HBM3 (sm_90), 85.9 of 85.9 GB used, 42.9 GB by"
+        " python (process 100), 21.5 GB by python (process 101), 10.7 GB by python (process 102), 2 more - free it, or"
+        f" choose another with --device {SAID}",
+    ),
+    "full, no NVML": (
+        FakeMachine(
+            gpus=(FULL,), kernel_error=fake_cuda.CONTEXT_OUT_OF_MEMORY,
+            nvml_error=pynvml.NVML_ERROR_LIBRARY_NOT_FOUND,
+        ),
+        "cuda:0 is full before anything is on it: NVIDIA H100 80GB HBM3 (sm_90), 85.9 of 85.9 GB used - free it, or"
+        f" choose another with --device {SAID}",
+    ),
+    "full, nothing is told": (
+        FakeMachine(gpus=(FULL,), context_error=fake_cuda.CONTEXT_OUT_OF_MEMORY, nvml_error="package"),
+        "cuda:0 is full before anything is on it: NVIDIA H100 80GB HBM3 (sm_90) - free it, or choose another with"
+        f" --device {SAID}",
+    ),
+    "broken": (
+        FakeMachine(context_error=fake_cuda.UNCORRECTABLE),
+        "cuda:0 cannot be used: NVIDIA H100 80GB HBM3 (sm_90), 0.0 of 85.9 GB used - look at nvidia-smi, or give"
+        " --device cpu (AcceleratorError: CUDA error: uncorrectable ECC error encountered)",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", FAILURES)
+def test_a_gpu_that_cannot_be_used_is_one_line(
+    case: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    machine, line = FAILURES[case]
+    install(replace(machine, calls=[]), monkeypatch)
+    assert line_of(BERT, capsys) == line
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("case", ["busy", "full", "no kernel image"])
+def test_ceilings_of_a_gpu_that_cannot_be_used(
+    case: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Else it would have no units for any data type."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    machine, line = FAILURES[case]
+    install(replace(machine, calls=[]), monkeypatch)
+    assert line_of(["ceilings"], capsys) == line
+
+
+def test_weights_that_do_not_fit_say_what_else_is_on_the_gpu(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import opanatomy.capture.building as building
+
+    def no_room(*arguments: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+    held = replace(H100, used_bytes=70 * GIB, processes=(FakeProcess(pid=7, name="vllm", used_bytes=69 * GIB),))
+    install(FakeMachine(gpus=(held,)), monkeypatch)
+    monkeypatch.setattr(building, "_from_config", no_room)
+    monkeypatch.setattr("opanatomy.capture.workload.build_on_meta", lambda *arguments: torch.nn.Linear(1, 1))
+    monkeypatch.setattr("opanatomy.capture.workload.choose_shape", lambda *arguments: None)
+    assert line_of(BERT, capsys) == (
+        "out of memory: the weights in float32 do not fit the memory of cuda:0 (NVIDIA H100 80GB HBM3 (sm_90), 75.2 of"
+        " 85.9 GB used, 74.1 GB by vllm (process 7)) - keep fewer --layers or use --dtype bfloat16"
+    )
+
+
+# ----------------------------------------------------------------------------------------------------- is not used
+
+TWO = (H100, replace(H100, name="NVIDIA T400", uuid="22222222-0000-0000-0000-000000000000"))
+
+UNUSED = {
+    "CPU build": (
+        FakeMachine(cuda=None, cuda_order=()), None,
+        f"this torch ({VERSION}) is a build for the CPU and does not use the GPU (NVIDIA H100 80GB HBM3)",
+        "install a build of torch with CUDA",
+    ),
+    "driver too old": (
+        FakeMachine(cuda_order=(), driver="550.54.15", driver_cuda=12040, warning=fake_cuda.TOO_OLD), None,
+        "driver 550.54.15 (CUDA 12.4) is too old for this torch (CUDA 13.0) to use the GPU (NVIDIA H100 80GB HBM3)",
+        "update the driver, or install a build of torch for an older CUDA",
+    ),
+    "hidden by nothing": (
+        FakeMachine(gpus=TWO, cuda_order=()), "",
+        "CUDA_VISIBLE_DEVICES is empty and hides the 2 GPUs (NVIDIA H100 80GB HBM3, NVIDIA T400)",
+        "unset it, or number them from 0",
+    ),
+    "hidden by -1": (
+        FakeMachine(cuda_order=()), "-1",
+        "CUDA_VISIBLE_DEVICES=-1 names none of the GPU (NVIDIA H100 80GB HBM3)", "unset it, or number them from 0",
+    ),
+    "hidden by a wrong number": (
+        FakeMachine(gpus=TWO, cuda_order=()), "2,0",
+        "CUDA_VISIBLE_DEVICES=2,0 names none of the 2 GPUs (NVIDIA H100 80GB HBM3, NVIDIA T400)",
+        "unset it, or number them from 0",
+    ),
+    "hidden by a wrong UUID": (
+        FakeMachine(cuda_order=()), "GPU-77",
+        "CUDA_VISIBLE_DEVICES=GPU-77 names none of the GPU (NVIDIA H100 80GB HBM3)", "unset it, or number them from 0",
+    ),
+    "does not start": (
+        FakeMachine(cuda_order=(), warning="CUDA initialization: CUDA unknown error - this may be due to an incorrectly"
+                    " set up environment"), "0",
+        "CUDA does not start on the GPU (NVIDIA H100 80GB HBM3): CUDA unknown error - this may be due to an incorrectly"
+        " set up environment",
+        "look at nvidia-smi, and start a container with its GPUs (--gpus all)",
+    ),
+    "fabric manager": (
+        FakeMachine(gpus=(H100,) * 8, cuda_order=(), warning=fake_cuda.NOT_READY), None,
+        "CUDA does not start on the 8 GPUs (NVIDIA H100 80GB HBM3): error 802, system not yet initialized",
+        "start nvidia-fabricmanager, which GPUs behind an NVSwitch need",
+    ),
+    "MIG without an instance": (
+        FakeMachine(gpus=(replace(H100, mig=True),), cuda_order=()), None,
+        "MIG is on and there is no instance of the GPU (NVIDIA H100 80GB HBM3)",
+        "make one (nvidia-smi mig -C -cgi ...)",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", UNUSED)
+def test_a_gpu_that_is_not_used_says_why(
+    case: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    machine, visible, why, do = UNUSED[case]
+    install(machine, monkeypatch)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert choose_device("auto") == "cpu"
+    assert no_gpu_note("auto") == f"no GPU in use, {why}: the CPU is the device ({processor_name()}) - {do}"
+    assert no_gpu_note("cpu") == f"no GPU in use: the CPU is the device ({processor_name()})"
+    assert line_of([*BERT, "--device", "cuda"], capsys) == f"--device cuda: {why} - {do}, or use --device cpu"
+
+
+def test_a_driver_of_the_same_major_version_is_not_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Minor version compatibility: what was built for CUDA 13.2 runs on a driver for 13.0."""
+    install(FakeMachine(cuda="13.2", driver_cuda=13000, cuda_order=()), monkeypatch)
+    assert no_gpu_note("auto").startswith("no GPU in use, CUDA does not start on the GPU (NVIDIA H100 80GB HBM3):")
+
+
+@pytest.mark.parametrize(
+    ("error", "why", "do"),
+    [
+        (
+            pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH,
+            "the driver of the GPU (NVIDIA RTX A6000) does not work: NVML does not answer (RM has detected an NVML/RM"
+            " version mismatch)",
+            "restart after an update of the driver",
+        ),
+        (
+            pynvml.NVML_ERROR_LIBRARY_NOT_FOUND,
+            "the driver's libraries for the GPU (NVIDIA RTX A6000) are missing: NVML does not answer (NVML Shared"
+            " Library Not Found)",
+            "install the driver, and start a container with its GPUs (--gpus all)",
+        ),
+    ],
+    ids=["mismatch", "container"],
+)
+def test_a_gpu_is_named_where_nvml_does_not_answer(
+    error: int, why: str, do: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(FakeMachine(cuda_order=(), nvml_error=error), monkeypatch)
+    folder = tmp_path / "gpus" / "0000:01:00.0"
+    folder.mkdir(parents=True)
+    (folder / "information").write_text("Model: \t\t NVIDIA RTX A6000\nIRQ:   \t\t 183\n")
+    assert no_gpu_note("auto") == f"no GPU in use, {why}: the CPU is the device ({processor_name()}) - {do}"
+
+
+@pytest.mark.parametrize("build", ["12.6", None], ids=["CUDA build", "CPU build"])
+def test_no_gpu_at_all_needs_no_reason(build: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(FakeMachine(gpus=(), cuda_order=(), cuda=build), monkeypatch)
+    assert no_gpu_note("auto") == f"no GPU in use: the CPU is the device ({processor_name()})"
+
+
+def test_an_amd_gpu_that_is_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(FakeMachine(gpus=(), cuda_order=(), cuda=None, hip="6.4"), monkeypatch)
+    assert no_gpu_note("auto") == f"no GPU in use: the CPU is the device ({processor_name()})"
+    (tmp_path / "kfd").touch()
+    assert "HIP finds no device behind /dev/kfd" in no_gpu_note("auto")
+    monkeypatch.setenv("HIP_VISIBLE_DEVICES", "")
+    assert "HIP_VISIBLE_DEVICES= hides all AMD GPUs" in no_gpu_note("auto")
+    install(FakeMachine(gpus=(), cuda_order=(), cuda=None), monkeypatch)
+    assert "is a build for the CPU and does not use an AMD GPU" in no_gpu_note("auto")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "line"),
+    [
+        ("cuda:2", "--device cuda:2: there are 2 GPUs - count from cuda:0"),
+        ("cuda:x", "--device cuda:x: there are 2 GPUs - count from cuda:0"),
+    ],
+)
+def test_a_number_that_is_none(wanted: str, line: str, monkeypatch: pytest.MonkeyPatch,
+                               capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
+    install(FakeMachine(gpus=TWO, cuda_order=(0, 1)), monkeypatch)
+    assert line_of([*BERT, "--device", wanted], capsys) == line
+
+
+def test_a_number_that_is_hidden(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    install(FakeMachine(gpus=TWO, cuda_order=(1,)), monkeypatch)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    line = "--device cuda:1: there is 1 GPU (CUDA_VISIBLE_DEVICES=1) - count from cuda:0"
+    assert line_of([*BERT, "--device", "cuda:1"], capsys) == line
+
+
+TINY = """
+import torch
+
+def tiny():
+    return torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU()), torch.ones(2, 4)
+"""
+
+
+def test_the_command_notes_why_and_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    machine, _, why, do = UNUSED["CPU build"]
+    install(machine, monkeypatch)
+    (tmp_path / "tiny_of_start.py").write_text(TINY)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert main(["profile", "tiny_of_start:tiny", "--warmup", "1"]) == 0
+    note = f"no GPU in use, {why}: the CPU is the device ({processor_name()}) - {do}"
+    assert note in capsys.readouterr().err.splitlines()
+
+
+# ---------------------------------------------------------------------------------------------------- architectures
+
+
+@pytest.mark.parametrize(
+    ("architecture", "code", "runs"),
+    [
+        ("sm_90", "sm_90", True), ("sm_89", "sm_86", True), ("sm_86", "sm_89", False), ("sm_70", "sm_75", False),
+        ("sm_80", "sm_75", False), ("sm_121", "sm_120", True), ("sm_120", "compute_90", True),
+        ("sm_70", "compute_75", False), ("sm_100", "sm_90a", False), ("sm_90", "sm_90a", True),
+        ("sm_120", "compute_90a", False), ("sm_103", "sm_100f", True), ("sm_120", "sm_100f", False),
+        ("sm_87", "sm_80", False), ("sm_110", "sm_101", True), ("gfx942", "gfx942", True), ("gfx942", "gfx90a", False),
+    ],
+)  # fmt: skip
+def test_what_was_compiled_for_one_architecture_runs_on_another(architecture: str, code: str, runs: bool) -> None:
+    assert device_start.runs_on(architecture, code) is runs
+
+
+def test_torch_agrees_on_the_architectures_that_it_is_built_for() -> None:
+    requirements = getattr(torch.cuda, "DEVICE_REQUIREMENT", None)
+    if requirements is None:
+        pytest.skip("this torch has no table of what runs where")
+    for code, runs in requirements.items():
+        ours = {device for device in requirements if device_start.runs_on(f"sm_{device}", f"sm_{code}")}
+        assert ours == {device for device in requirements if device in runs}, code
+
+
+def test_a_kernel_of_an_extension_is_not_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(FakeMachine(gpus=(replace(H100, name="NVIDIA GeForce RTX 5090", capability=(12, 0)),)), monkeypatch)
+    line = device_start.missing_kernels(RuntimeError(fake_cuda.NO_KERNEL_IMAGE), "cuda:0")
+    assert line == (
+        "cuda:0 cannot run a kernel of an extension, a package with GPU code of its own: NVIDIA GeForce RTX 5090 is"
+        f" sm_120, which torch {VERSION} has kernels for and the extension has not - install or build it for sm_120, or"
+        " leave it out"
+    )
+    assert device_start.missing_kernels(RuntimeError("CUDA error: misaligned address"), "cuda:0") is None
