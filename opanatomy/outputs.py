@@ -102,15 +102,20 @@ class Claim:
 
 @contextmanager
 def claimed(
-    path: Path, *, force: bool = False, numbered: bool = False, needed_bytes: int = NEEDED_BYTES
+    path: Path,
+    *,
+    force: bool = False,
+    numbered: bool = False,
+    needed_bytes: int = NEEDED_BYTES,
+    forced_by: str = "add --force",
 ) -> Iterator[Claim]:
     """The claim of `path`, released at the end of the block; `OutputError` where it is taken or cannot be written.
 
-    Taken is a name that exists, which `force` allows, or that a live run has claimed, which nothing does. A `numbered`
-    name counts up to the next that is free. A device or a pipe is written as it is.
+    Taken is a name that exists, which `force` allows (`forced_by` says how to), or that a live run has claimed, which
+    nothing does. A `numbered` name counts up to the next that is free. A device or a pipe is written as it is.
     """
     try:
-        claim = _claim(path, force=force, numbered=numbered, needed_bytes=needed_bytes)
+        claim = _claim(path, force=force, numbered=numbered, needed_bytes=needed_bytes, forced_by=forced_by)
     except OSError as error:
         other = "name" if error.errno == errno.ENAMETOOLONG else "folder"
         raise OutputError(f"cannot write {path}: {error.strerror or error} - choose another {other}") from error
@@ -161,9 +166,11 @@ def is_full(error: BaseException) -> bool:
     return isinstance(error, OSError) and error.errno in _FULL
 
 
-def _claim(path: Path, *, force: bool, numbered: bool, needed_bytes: int) -> Claim:
-    if path.is_dir():
+def _claim(path: Path, *, force: bool, numbered: bool, needed_bytes: int, forced_by: str) -> Claim:
+    if os.path.isdir(path):
         raise OutputError(f"cannot write {path}: it is a folder - give a file name")
+    with suppress(FileNotFoundError):
+        os.lstat(path)  # fails where no file can have such a name
     wanted = path
     target = Path(os.path.realpath(path))
     if _is_stream(path):
@@ -174,7 +181,7 @@ def _claim(path: Path, *, force: bool, numbered: bool, needed_bytes: int) -> Cla
     if not folder.is_dir():
         raise OutputError(f"cannot write {path}: the folder {folder} does not exist - create it first")
     number = 1
-    while (lock := _lock(path, target, force=force, numbered=numbered)) is None:
+    while (lock := _lock(path, target, force=force, numbered=numbered, forced_by=forced_by)) is None:
         number, force = number + 1, False  # of numbered names only the first is one to overwrite
         path = numbered_name(wanted, number)
         target = Path(os.path.realpath(path))
@@ -188,7 +195,7 @@ def _claim(path: Path, *, force: bool, numbered: bool, needed_bytes: int) -> Cla
     return Claim(path=path, target=target, partial=partial, force=force, numbered=numbered, lock=lock)
 
 
-def _lock(path: Path, target: Path, *, force: bool, numbered: bool) -> Lock | None:
+def _lock(path: Path, target: Path, *, force: bool, numbered: bool, forced_by: str) -> Lock | None:
     """The lock on `target`; `None` for a `numbered` name that is taken, `OutputError` for another one."""
     lock = None
     for _ in range(1 if numbered else _TRIES):
@@ -206,7 +213,7 @@ def _lock(path: Path, target: Path, *, force: bool, numbered: bool) -> Lock | No
     lock.release()
     if numbered:
         return None
-    raise OutputError(f"cannot write {path}: it exists already - add --force or choose another name")
+    raise OutputError(f"cannot write {path}: it exists already - {forced_by} or choose another name")
 
 
 def _check_room(path: Path, folder: Path, needed_bytes: int) -> None:
@@ -253,4 +260,4 @@ def _move_exclusively(source: Path, target: Path) -> None:
 
 def _is_stream(path: Path) -> bool:
     """Whether it is a device, pipe or socket, such as /dev/null or /dev/stdout."""
-    return path.exists() and not path.is_file() and not path.is_dir()
+    return os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)

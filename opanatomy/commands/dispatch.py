@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import errno
 import gc
 import os
@@ -33,8 +34,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     ends = argv is None
     _open_closed_streams()
     with _caught_signals() as caught:
+        if ends:
+            atexit.register(caught.leave)
         code = _run(argv, caught)
         if ends:
+            caught.code = code
             gc.freeze()  # nothing of the process is worth looking for cycles
             code = _close_stdout(code)
             # Taking down torch lasts a second, and what was to be said is said: an interrupt only hurries it.
@@ -137,6 +141,7 @@ class _Caught:
     last_ns: int = 0
     #: Whether all is done and said.
     over: bool = False
+    code: int | None = None
 
     def stop(self, number: int, _frame: FrameType | None) -> None:
         """Unwind, so that nothing half-written stays behind; a key held down does not interrupt the unwinding."""
@@ -147,6 +152,14 @@ class _Caught:
             return
         self.number, self.last_ns = number, now
         raise KeyboardInterrupt
+
+    def leave(self) -> None:
+        """The last of the handlers at exit: the exit code that an interrupted Python may make another of."""
+        if self.number is not None:
+            for stream in (sys.stdout, sys.stderr):
+                with suppress(OSError, ValueError):
+                    stream.flush()
+            os._exit(SIGNALLED + self.number if self.code is None else self.code)
 
     def unraisable(self, what: sys.UnraisableHookArgs) -> None:
         """Where an interrupt hit a finalizer or a callback it was lost: it is sent again."""

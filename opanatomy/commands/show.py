@@ -63,7 +63,7 @@ def in_folder(name: str, default: str) -> Iterator[tuple[Path, bool]]:
     A folder is one that exists or whose name ends in a slash, which is made; if nothing comes to lie in it, it goes.
     """
     path = Path(name)
-    if not path.is_dir() and not name.endswith(("/", os.sep)):
+    if not os.path.isdir(path) and not name.endswith(("/", os.sep)):
         yield path, False
         return
     made = _made(path)

@@ -92,5 +92,5 @@ def _read(source: BinaryIO, name: str) -> bytes:
 def _is_stream(path: Path) -> bool:
     """Whether it is stdin, or a pipe, socket or device."""
     if str(path) == STDIN:
-        return not path.exists()
-    return path.exists() and not path.is_file() and not path.is_dir()
+        return not os.path.exists(path)
+    return os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
