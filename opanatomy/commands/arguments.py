@@ -8,6 +8,7 @@ import re
 import sys
 from typing import Any, NoReturn
 
+from opanatomy.commands.stdout import write_out
 from opanatomy.version import __version__
 
 EXAMPLES = """examples:
@@ -42,6 +43,13 @@ class Parser(argparse.ArgumentParser):
         if others:
             self.error(f"unknown {' '.join(others)}{self._near_option(others)}")
         return found, others
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Print help and version; unlike argparse's own, a stdout that takes nothing is not kept quiet."""
+        if file is sys.stdout:
+            write_out(message, machine_readable=False)
+        else:
+            super()._print_message(message, file)
 
     def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
         """Leave, with `message` on stderr."""

@@ -8,8 +8,8 @@ import shutil
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from opanatomy.commands.show import note, write_out
-from opanatomy.commands.stdout import kept_for_the_report
+from opanatomy.commands.show import note
+from opanatomy.commands.stdout import kept_for_the_report, write_out
 from opanatomy.errors import CaptureError, UsageError
 
 if TYPE_CHECKING:

@@ -13,13 +13,10 @@ from pathlib import Path
 from typing import TextIO
 
 from opanatomy.addresses import check_no_address
-from opanatomy.commands.stdout import columns_of
+from opanatomy.commands.stdout import check_open, columns_of, write_out
 from opanatomy.errors import OutputError, UsageError
 from opanatomy.model import Anatomy
 from opanatomy.outputs import Claim, claimed, same_file
-
-#: What stands for the report's marks where the terminal's encoding has none of them.
-_PLAIN = str.maketrans("─━█▏▎▍▌▋▊▉■…≥", "--#.......#~>")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +42,7 @@ def destination(
         raise UsageError("-o: the name is empty - give a file name, or - for stdout")
     name = chosen_format(arguments)
     if _is_stdout(arguments.output, out):
-        _check_open(out)
+        check_open(out)
         yield Destination(format=name, stream=out)
         return
     check_no_address("-o", arguments.output)
@@ -136,36 +133,6 @@ def _is_stdout(name: str | None, stream: TextIO) -> bool:
         return os.path.samestat(os.stat(name), os.fstat(stream.fileno()))
     except (OSError, ValueError, AttributeError):
         return False
-
-
-def _check_open(stream: TextIO) -> None:
-    """Raise where the caller closed stdout, which leads nowhere now."""
-    if getattr(stream, "name", None) == os.devnull:
-        raise OutputError("cannot write the report to stdout: it is closed - leave it open or use -o FILE")
-
-
-def write_out(text: str, *, machine_readable: bool, stream: TextIO | None = None) -> None:
-    """`text` on stdout: what a machine reads in UTF-8, what a person reads in what the terminal shows."""
-    out = sys.stdout if stream is None else stream
-    _check_open(out)
-    reconfigure = getattr(out, "reconfigure", None)
-    encoding = out.encoding or "utf-8"
-    try:
-        text.encode(encoding)
-    except UnicodeEncodeError:
-        if machine_readable and reconfigure is not None:
-            reconfigure(encoding="utf-8", errors="backslashreplace")
-        else:
-            text = text.translate(_PLAIN).encode(encoding, "replace").decode(encoding)
-    try:
-        out.write(text)
-        out.flush()
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        # What is still in the buffer must not fail a second time when Python flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
-        raise OutputError(f"cannot write the report to stdout: {error.strerror} - free some space or use -o") from error
 
 
 def wants_color(stream: TextIO) -> bool:

@@ -8,7 +8,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
 from typing import TextIO
 
+from opanatomy.errors import OutputError
+
 _OUT, _ERR = 1, 2
+#: What stands for the report's marks where the terminal's encoding has none of them.
+_PLAIN = str.maketrans("─━█▏▎▍▌▋▊▉■…≥", "--#.......#~>")
 
 
 @contextmanager
@@ -65,6 +69,36 @@ def flush_native() -> None:
 
     with suppress(OSError, AttributeError, TypeError):
         ctypes.CDLL(None).fflush(None)
+
+
+def check_open(stream: TextIO) -> None:
+    """Raise where the caller closed stdout, which leads nowhere now."""
+    if getattr(stream, "name", None) == os.devnull:
+        raise OutputError("cannot write the report to stdout: it is closed - leave it open or use -o FILE")
+
+
+def write_out(text: str, *, machine_readable: bool, stream: TextIO | None = None) -> None:
+    """`text` on stdout: what a machine reads in UTF-8, what a person reads in what the terminal shows."""
+    out = sys.stdout if stream is None else stream
+    check_open(out)
+    reconfigure = getattr(out, "reconfigure", None)
+    encoding = out.encoding or "utf-8"
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        if machine_readable and reconfigure is not None:
+            reconfigure(encoding="utf-8", errors="backslashreplace")
+        else:
+            text = text.translate(_PLAIN).encode(encoding, "replace").decode(encoding)
+    try:
+        out.write(text)
+        out.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        # What is still in the buffer must not fail a second time when Python flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
+        raise OutputError(f"cannot write the report to stdout: {error.strerror} - free some space or use -o") from error
 
 
 def columns_of(stream: TextIO) -> int:
