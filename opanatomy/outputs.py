@@ -70,7 +70,7 @@ class Claim:
             self.lock.release()
 
     def _publish(self) -> None:
-        if self.lock is None:
+        if self.lock is None or not self.lock.is_ours():
             return
         _flush_to_device(self.partial)
         if self.force:

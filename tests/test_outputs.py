@@ -270,6 +270,29 @@ def test_a_model_that_changes_the_folder_moves_no_output(
     assert json.loads(Path("r.json").read_text())["provenance"]["trace"] == "output_models-moves.trace.json.gz"
 
 
+def test_a_folder_without_locks_is_said(
+    here: Path, models: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "fcntl", None)
+    assert main([*PLAIN, "--trace", "t.json"]) == 0
+    assert (
+        f"no file locks in {here}: another run that writes t.json is noticed at the end only" in capfd.readouterr().err
+    )
+    assert left_in(here) == ["t.json"]
+
+
+def test_an_interrupt_between_the_two_outputs_says_which_is_there(
+    here: Path, trace: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("opanatomy.commands.analyze.show", stop)
+    assert main(["analyze", trace, "--trace", "a.json", "-o", "r.json"]) == 130
+    assert capsys.readouterr().err == "opanatomy: interrupted; the trace is written, the report is not\n"
+    assert left_in(here) == ["a.json"]
+
+
 def test_no_trace_keeps_none_and_names_none(here: Path, models: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert main([*PLAIN, "--no-trace", "-f", "json"]) == 0
     out, err = capfd.readouterr()
@@ -315,6 +338,17 @@ def test_python_keeps_to_the_same_rules(here: Path) -> None:
     opanatomy.profile(layer, x, trace="t.json", force=True)
     assert Path("t.json").read_bytes() != before
     assert left_in(here) == ["t.json"]
+
+
+def test_a_module_that_changes_the_folder_moves_nothing_from_python(here: Path) -> None:
+    class Moves(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            os.chdir("/")
+            return super().forward(x)
+
+    opanatomy.profile(Moves(4, 4), torch.ones(2, 4), trace="t.json")
+    assert left_in(here) == ["t.json"]
+    assert not Path("/t.json").exists()
 
 
 def test_an_error_of_the_model_is_not_called_one_of_the_trace(here: Path) -> None:
@@ -399,6 +433,21 @@ def test_a_trace_whose_packed_form_finds_no_room(
         "opanatomy: cannot write output_models-plain.trace.json.gz: File too large - free some space or choose another"
         " folder"
     )
+    assert left_in(here) == []
+
+
+@pytest.mark.parametrize("end", [b'"ph": "X"}, {"na', b'"dur": 1.5', b""])
+def test_a_profilers_file_that_stops_in_the_middle_is_noticed(end: bytes, here: Path) -> None:
+    from opanatomy.capture.export import export_trace
+    from opanatomy.model import Capture, Environment, Workload
+
+    class Full:
+        def export_chrome_trace(self, path: str) -> None:
+            Path(path).write_bytes(b'{"traceEvents": [' + b'{"name": "x"},' * 100 + end if end else b"")
+
+    capture = Capture(version="0", command="", created="", environment=Environment(), workload=Workload())
+    with pytest.raises(OutputError, match="the profiler could not write its trace of this step to the end - free"):
+        export_trace(Full(), capture, here / "t.json")
     assert left_in(here) == []
 
 

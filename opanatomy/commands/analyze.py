@@ -93,7 +93,10 @@ def _annotated(
         with claim.written() as partial:
             annotated = Annotated(path=partial, redact=arguments.redact)
             anatomy = analyze_traces(paths, annotated=annotated, ceilings=ceilings, phases=phases)
-        show(anatomy, where)
+        try:
+            show(anatomy, where)
+        except KeyboardInterrupt as error:
+            raise KeyboardInterrupt("the trace is written, the report is not") from error
         left_out = (
             "environment, tokens, paths, stacks, hosts and users" if arguments.redact else "environment and tokens"
         )

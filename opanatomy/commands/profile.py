@@ -38,6 +38,9 @@ def run(arguments: argparse.Namespace) -> None:
                 arguments, stem=_stem(arguments), traces=[trace.target] if trace else [], stream=stream
             )
         )  # fmt: skip
+        if trace is not None and not trace.alone:
+            folder = trace.target.parent
+            note(f"no file locks in {folder}: another run that writes {trace.path} is noticed at the end only")
         from opanatomy.device import parse_overrides
 
         ceilings = parse_overrides(arguments.peak, arguments.bandwidth)

@@ -41,7 +41,7 @@ def destination(
     if arguments.output == "":
         raise UsageError("-o: the name is empty - give a file name, or - for stdout")
     name = chosen_format(arguments)
-    if _is_stdout(arguments.output, out):
+    if _is_stdout(arguments.output):
         check_open(out)
         yield Destination(format=name, stream=out)
         return
@@ -98,7 +98,7 @@ def chosen_format(arguments: argparse.Namespace) -> str:
             raise UsageError(f"-f {arguments.format}: no such format - one of {', '.join(REPORTERS)}")
         return str(arguments.format)
     name = arguments.output
-    if name is None or name.endswith("/") or os.path.isdir(name) or _is_stdout(name, sys.stdout):
+    if name is None or name.endswith("/") or os.path.isdir(name) or _is_stdout(name):
         return "terminal"
     return format_of(Path(name))
 
@@ -123,16 +123,9 @@ def show(anatomy: Anatomy, where: Destination) -> None:
     note(f"report: {where.claim.path}")
 
 
-def _is_stdout(name: str | None, stream: TextIO) -> bool:
-    """Whether the name of `-o` is stdout's, which may be redirected by the time it is opened."""
-    if name in (None, "-"):
-        return True
-    if not name.startswith(("/dev/", "/proc/")):
-        return False
-    try:
-        return os.path.samestat(os.stat(name), os.fstat(stream.fileno()))
-    except (OSError, ValueError, AttributeError):
-        return False
+def _is_stdout(name: str | None) -> bool:
+    """Whether the name of `-o` is stdout's, which leads elsewhere by the time it is opened."""
+    return name in (None, "-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")
 
 
 def wants_color(stream: TextIO) -> bool:
