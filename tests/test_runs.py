@@ -123,7 +123,7 @@ def test_nothing_but_the_report_is_on_stdout(here: Path) -> None:
 
 MOMENTS = (
     "opanatomy.commands", "opanatomy.commands.dispatch", "argparse", "traceback", "opanatomy.addresses", "numpy",
-    "numpy.linalg", "opanatomy.report.terminal",
+    "opanatomy.report.terminal",
 )  # fmt: skip
 
 
@@ -135,10 +135,9 @@ def test_an_interrupt_while_importing_is_one_line(moment: str, here: Path, trace
     assert made_in(here) == []
 
 
-@pytest.mark.parametrize("moment", ["torch", "torch.nn"])
-def test_an_interrupt_in_a_profile_leaves_nothing(moment: str, here: Path) -> None:
+def test_an_interrupt_in_a_profile_leaves_nothing(here: Path) -> None:
     words = ["profile", "run_models:plain", "--device", "cpu"]
-    process = started([sys.executable, "-c", INTERRUPTED, moment, *words], here)
+    process = started([sys.executable, "-c", INTERRUPTED, "torch.nn", *words], here)
     out, err = process.communicate(timeout=120)
     assert (process.returncode, out) == (130, "")
     assert err.splitlines()[-1].startswith("opanatomy: interrupted")
