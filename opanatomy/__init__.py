@@ -10,11 +10,12 @@ importing `opanatomy` imports no torch.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from opanatomy.version import __version__
 
+TYPE_CHECKING = False  # `typing` itself takes milliseconds in which an interrupt is a traceback
 if TYPE_CHECKING:
+    from typing import Any
+
     from opanatomy.api import analyze, profile
     from opanatomy.cost import formula
     from opanatomy.errors import OpanatomyError

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from opanatomy.addresses import check_no_address, check_no_trace_address, local_name
 from opanatomy.attribution import phase_rules_of
-from opanatomy.errors import CaptureError, OutputError, UsageError
+from opanatomy.errors import CaptureError, UsageError
 from opanatomy.fleet import analyze_traces
 from opanatomy.model import Anatomy, Workload
+from opanatomy.outputs import claimed, temporary
 from opanatomy.pipeline import analyze_trace, beside_ceilings
 
 if TYPE_CHECKING:
     import torch
 
-    from opanatomy.capture.recorder import Options
+    from opanatomy.capture.recorder import Options, Subject
 
 Name: TypeAlias = "str | os.PathLike[str]"
 Inputs: TypeAlias = "dict[str, Any] | tuple[Any, ...]"
@@ -36,7 +38,7 @@ def analyze(trace: Name | Iterable[Name], *, phases: Mapping[str, str | Sequence
     names = [trace] if isinstance(trace, (str, bytes, os.PathLike)) else trace
     if not isinstance(names, Iterable):
         raise UsageError(f"analyze: a trace is a path, not {_kind(trace)} - give the name of a file or folder")
-    paths = [_path("analyze", name) for name in names]
+    paths = [_trace(name) for name in names]
     if not paths:
         raise UsageError("analyze: no trace is given - give the name of a file or folder")
     return analyze_traces(paths, phases=rules)
@@ -47,6 +49,7 @@ def profile(
     inputs: Any,
     *,
     trace: Name | None = None,
+    force: bool = False,
     amp: str | None = None,
     optimizer: str | None = None,
     inference: bool = False,
@@ -60,15 +63,15 @@ def profile(
 
     The module runs where its parameters are, in the mode it is in. Its output's `loss` starts the backward; without
     one, the only single number that requires a gradient; without that, every output that does, with a gradient of
-    ones (`workload.backward_from` says which). `amp` is `bf16` or `fp16`; `trace` keeps the Chrome trace, in place of
-    a file of that name. `memory` follows the memory of one more step, block by block. Every run is counted a second
-    time (`Anatomy.checks`); with `check` a count that does not agree raises `GateError`.
+    ones (`workload.backward_from` says which). `amp` is `bf16` or `fp16`; `trace` keeps the Chrome trace in a new file
+    of that name, with `force` in place of an old one. `memory` follows the memory of one more step, block by block.
+    Every run is counted a second time (`Anatomy.checks`); with `check` a count that does not agree raises `GateError`.
 
     The module is left as it was: modes, buffers, gradients, flags, and with them the inputs, their gradients and the
     random states. Its weights change only with `optimizer`, which updates them in every step that is run.
     Raises `UsageError`, `ModelError`, `CaptureError`, `OutOfMemory` and `OutputError`, each an `OpanatomyError`.
     """
-    from opanatomy.capture.recorder import Options, Subject, record_step
+    from opanatomy.capture.recorder import Options, Subject
     from opanatomy.capture.user_function import check_module
 
     _check_kind(module)
@@ -82,10 +85,10 @@ def profile(
     _check_options(options)
     _check_no_profiler()
     subject = Subject(module=module, inputs=arguments, workload=_workload(module, arguments, options), borrowed=True)
-    with _folder(target) as folder:
-        path = folder / (target.name if target else "step.trace.json.gz")
-        record_step(subject, options, path)
-        anatomy = beside_ceilings(analyze_trace(path.replace(target) if target else path))
+    with _recorded(subject, options, target, force) as path:
+        anatomy = beside_ceilings(analyze_trace(path, name=target.name if target else None))
+    if target is None:
+        anatomy = replace(anatomy, provenance=replace(anatomy.provenance, trace=None))
     if check:
         from opanatomy.checks import require_agreement
 
@@ -94,14 +97,19 @@ def profile(
 
 
 @contextmanager
-def _folder(target: Path | None) -> Iterator[Path]:
-    """A folder to make the trace in, beside `target`, so that it is there whole or not at all."""
-    try:
-        with tempfile.TemporaryDirectory(prefix=".opanatomy-", dir=target.parent if target else None) as folder:
-            yield Path(folder)
-    except OSError as error:
-        what = target or "the trace"
-        raise OutputError(f"cannot write {what}: {error.strerror or error} - choose another folder") from error
+def _recorded(subject: Subject, options: Options, target: Path | None, force: bool) -> Iterator[Path]:
+    """The trace of the step: in `target`, whole or not at all, or in a file that is gone afterwards."""
+    from opanatomy.capture.recorder import record_step
+
+    if target is None:
+        with temporary("step.trace.json.gz", "the trace") as path:
+            record_step(subject, options, path)
+            yield path
+        return
+    with claimed(target, force=force, forced_by="give force=True") as claim:
+        with claim.written() as partial:
+            record_step(subject, options, partial)
+        yield claim.target
 
 
 def _workload(module: torch.nn.Module, inputs: Inputs, options: Options) -> Workload:
@@ -190,11 +198,17 @@ def _target(trace: Name) -> Path:
     path = _path("profile: trace", trace)
     if not path.name.endswith((".json", ".json.gz")):
         raise UsageError(f"profile: trace {path}: the name must end in .json or .json.gz")
-    if path.is_dir():
-        raise OutputError(f"cannot write {path}: it is a folder - give a file name")
-    if not path.parent.is_dir():
-        raise OutputError(f"cannot write {path}: the folder {path.parent} does not exist - create it first")
+    check_no_address("profile: trace", os.fspath(trace))
     return path
+
+
+def _trace(name: object) -> Path:
+    """The path of a trace to read."""
+    text = str(_path("analyze", name))
+    if isinstance(name, str):
+        check_no_trace_address(local_name(name))
+        text = local_name(name)
+    return Path(text)
 
 
 def _path(what: str, name: object) -> Path:

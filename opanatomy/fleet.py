@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,8 @@ from opanatomy.device import Overrides
 from opanatomy.errors import TraceError, UsageError
 from opanatomy.model import Anatomy
 from opanatomy.pipeline import analyze_trace, beside_ceilings
-from opanatomy.trace.sources import Source, sources_of
+from opanatomy.trace.pipes import spooled
+from opanatomy.trace.sources import Source, left_out_of, sources_of
 
 if TYPE_CHECKING:
     from opanatomy.trace.writer import Annotated
@@ -33,9 +35,17 @@ def analyze_traces(
     cannot be ranks of one run. `advance` is told the share that is done. `annotated` is for one trace. `ceilings` go
     before those known of the device. `phases` say the phases of the traces' own annotations.
     """
-    sources = sources_of(paths)
+    with spooled(paths) as files:
+        return beside_ceilings(_anatomy(files, annotated, advance, phases), ceilings)
+
+
+def _anatomy(
+    paths: Sequence[Path], annotated: Annotated | None, advance: Callable[[float], None], phases: Sequence[PhaseRule]
+) -> Anatomy:
+    sources, left_out = sources_of(paths), left_out_of(paths)
     if len(sources) == 1:
-        return beside_ceilings(_analyzed(sources[0], annotated, phases), ceilings)
+        anatomy = _analyzed(sources[0], annotated, phases)
+        return replace(anatomy, warnings=(*anatomy.warnings, *left_out))
     if annotated is not None:
         raise UsageError(f"--trace: {len(sources)} traces are given, one can be written back - give one TRACE")
     found: list[Anatomy] = []
@@ -48,7 +58,7 @@ def analyze_traces(
         advance((place + 1) / len(sources))
     if not found:
         raise TraceError(f"none of the {len(sources)} traces can be read; the first: {lost[0]}")
-    return beside_ceilings(over_ranks(found, name=_together(paths, len(found)), warnings=lost), ceilings)
+    return over_ranks(found, name=_together(paths, len(found)), warnings=[*lost, *left_out])
 
 
 def _analyzed(source: Source, annotated: Annotated | None, phases: Sequence[PhaseRule]) -> Anatomy:

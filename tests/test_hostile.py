@@ -24,10 +24,10 @@ from opanatomy.capture import profile as capture
 from opanatomy.capture.export import export_trace
 from opanatomy.capture.memory import available_bytes
 from opanatomy.capture.workload import Request, prepare
-from opanatomy.commands.output import written_whole
 from opanatomy.commands.progress import Display
 from opanatomy.errors import ModelError, OutOfMemory, OutputError
 from opanatomy.model import Capture, Environment, Workload
+from opanatomy.outputs import claimed
 from tests.handmade import training_step
 from tests.tiny import message_of
 
@@ -376,7 +376,7 @@ def test_a_pipe_is_written_and_stays_one(here: Path, trace: str) -> None:
 
 def test_a_disk_that_fills_up_leaves_nothing(here: Path) -> None:
     def write() -> None:
-        with written_whole(Path("x.json")) as partial:
+        with claimed(Path("x.json")) as claim, claim.written() as partial:
             partial.write_text("half")
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -387,7 +387,7 @@ def test_a_disk_that_fills_up_leaves_nothing(here: Path) -> None:
 
 def test_an_error_about_another_file_is_not_called_a_full_disk(here: Path) -> None:
     def read() -> None:
-        with written_whole(Path("x.json")):
+        with claimed(Path("x.json")) as claim, claim.written():
             Path("model.safetensors").read_bytes()
 
     with pytest.raises(FileNotFoundError, match="safetensors"):

@@ -38,7 +38,7 @@ def find_configuration(model: str, *, hub: bool = False, trust_remote_code: bool
     path = _local_path(model)
     name = find_name(model)
     if path is not None:
-        found = Configuration(name=model, source="folder", location=str(path.parent), content=_read(path))
+        found = Configuration(name=model, source="folder", location=str(path.parent.absolute()), content=_read(path))
     elif name is not None and not hub:
         found = Configuration(name=name, source="catalog", location=name, content=read_configuration(name))
     else:

@@ -16,6 +16,7 @@ from opanatomy.model import METADATA_KEY, Capture
 
 #: Kineto writes its own keys before the events; they are all within this much text.
 HEAD_BYTES = 1 << 20
+_END_BYTES = 256
 _HOST_NAME = re.compile(rb'\s*"host_name":\s*"[^"]*",')
 
 
@@ -31,9 +32,10 @@ def export_trace(profiler: Any, capture: Capture, path: Path) -> None:
         if not plain.exists():  # Kineto fails in silence
             free = shutil.disk_usage(folder).free
             raise OutputError(
-                f"the profiler could not write its trace of this step into {plain.parent.parent}, where"
-                f" {free / 1e6:.1f} MB are free - free some space or choose another folder with --trace"
+                f"the profiler could not write its trace of this step: {free / 1e6:.1f} MB are free - free some space"
+                " or choose another folder, with --trace or TMPDIR"
             )
+        _check_end(plain)
         with plain.open("rb") as source, _opened(path) as target:
             head = source.read(HEAD_BYTES).lstrip()
             if not head.startswith(b"{"):
@@ -41,6 +43,14 @@ def export_trace(profiler: Any, capture: Capture, path: Path) -> None:
             told = json.dumps({METADATA_KEY: msgspec.to_builtins(capture)}).encode()
             target.write(told[:-1] + b"," + _HOST_NAME.sub(b"", head[1:], count=1))
             shutil.copyfileobj(source, target)
+
+
+def _check_end(plain: Path) -> None:
+    """Raise where the device filled up in the last piece that was written, which nothing else says."""
+    with plain.open("rb") as file:
+        file.seek(-min(_END_BYTES, plain.stat().st_size), 2)
+        if not file.read().rstrip().endswith(b"}"):
+            raise OutputError("the profiler could not write its trace of this step to the end - free some space")
 
 
 def _opened(path: Path) -> BinaryIO:

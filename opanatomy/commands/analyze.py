@@ -9,12 +9,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from opanatomy.addresses import check_no_address, check_no_trace_address, local_name
 from opanatomy.commands.limits import keep_to_limits
-from opanatomy.commands.output import check_writable, same_file, written_whole
 from opanatomy.commands.progress import Display
-from opanatomy.commands.show import check_output, note, show
+from opanatomy.commands.show import Destination, destination, in_folder, note, show, stem_of
 from opanatomy.errors import UsageError
 from opanatomy.model import Anatomy
+from opanatomy.outputs import Claim, claimed, same_file
 
 if TYPE_CHECKING:
     from opanatomy.attribution import PhaseRule
@@ -48,36 +49,58 @@ def _without_collector() -> Iterator[None]:
 
 def _run(arguments: argparse.Namespace) -> Anatomy:
     keep_to_limits()
+    from opanatomy.trace.pipes import STDIN, spooled
+
+    names = [local_name(name) for name in arguments.trace]
+    if "" in names:
+        raise UsageError("analyze: the name of a trace is empty - give the name of a file or folder")
+    if names.count(STDIN) > 1:
+        raise UsageError("analyze - -: stdin can be read once - give it once")
+    for name in names:
+        check_no_trace_address(name)
+    with spooled([Path(name) for name in names]) as paths:
+        return _reported(paths, arguments)
+
+
+def _reported(paths: list[Path], arguments: argparse.Namespace) -> Anatomy:
+    from opanatomy.device import parse_overrides
     from opanatomy.trace.sources import sources_of
 
-    if "" in arguments.trace:
-        raise UsageError("analyze: the name of a trace is empty - give the name of a file or folder")
-    paths = [Path(path) for path in arguments.trace]
     sources = [source.path for source in sources_of(paths)]
-    check_output(arguments, sources)
-    from opanatomy.device import parse_overrides
+    with destination(arguments, stem=stem_of(paths[0].name) or "trace", traces=sources) as where:
+        ceilings = parse_overrides(arguments.peak, arguments.bandwidth)
+        from opanatomy.attribution import phase_rules
 
-    ceilings = parse_overrides(arguments.peak, arguments.bandwidth)
-    from opanatomy.attribution import phase_rules
-
-    phases = phase_rules(arguments.phase)
-    if arguments.annotated is None:
+        phases = phase_rules(arguments.phase)
+        if arguments.annotated is not None:
+            return _annotated(paths, sources, arguments, where, ceilings, phases)
         if arguments.redact:
             raise UsageError("--redact: it is about the trace that --trace writes - add --trace FILE")
         anatomy = _analyzed(paths, ceilings, phases)
-        show(anatomy, arguments)
+        show(anatomy, where)
         return anatomy
-    target = Path(arguments.annotated)
-    _check_target(target, sources, arguments)
+
+
+def _annotated(
+    paths: list[Path], sources: list[Path], arguments: argparse.Namespace, where: Destination, ceilings: Overrides,
+    phases: tuple[PhaseRule, ...],
+) -> Anatomy:  # fmt: skip
+    """The anatomy, after the trace is written back with it."""
     from opanatomy.fleet import analyze_traces
     from opanatomy.trace.writer import Annotated
 
-    with written_whole(target) as partial:
-        annotated = Annotated(path=partial, redact=arguments.redact)
-        anatomy = analyze_traces(paths, annotated=annotated, ceilings=ceilings, phases=phases)
-    show(anatomy, arguments)
-    left_out = "environment, tokens, paths, stacks, hosts and users" if arguments.redact else "environment and tokens"
-    note(f"trace: {target}, without {left_out} (open it in ui.perfetto.dev)")
+    with _claimed_target(sources, arguments, where) as claim:
+        with claim.written() as partial:
+            annotated = Annotated(path=partial, redact=arguments.redact)
+            anatomy = analyze_traces(paths, annotated=annotated, ceilings=ceilings, phases=phases)
+        try:
+            show(anatomy, where)
+        except KeyboardInterrupt as error:
+            raise KeyboardInterrupt("the trace is written, the report is not") from error
+        left_out = (
+            "environment, tokens, paths, stacks, hosts and users" if arguments.redact else "environment and tokens"
+        )
+        note(f"trace: {claim.path}, without {left_out} (open it in ui.perfetto.dev)")
     return anatomy
 
 
@@ -91,14 +114,22 @@ def _analyzed(paths: list[Path], ceilings: Overrides, phases: tuple[PhaseRule, .
         return analyze_traces(paths, ceilings=ceilings, advance=display.advance, phases=phases)
 
 
-def _check_target(target: Path, sources: list[Path], arguments: argparse.Namespace) -> None:
-    """Raise where the annotated trace cannot be written, or would take the place of a source or of the report."""
-    if not target.name.endswith((".json", ".json.gz")):
-        raise UsageError(f"--trace {target}: the name must end in .json or .json.gz")
-    if any(same_file(target, source) for source in sources):
-        raise UsageError(f"--trace {target}: that is the trace to read - choose another name")
-    if arguments.output not in (None, "-") and Path(arguments.output).absolute() == target.absolute():
-        raise UsageError(f"--trace {target}: the report goes there - choose another name for one of them")
-    packed = sum(source.stat().st_size for source in sources[:1] if source.is_file())
-    unpacks = sources[0].suffix in (".gz", ".zip") and target.suffix != ".gz"
-    check_writable(target, force=arguments.force, needed_bytes=max(packed * (_PACKED if unpacks else 2), 1 << 20))
+@contextmanager
+def _claimed_target(sources: list[Path], arguments: argparse.Namespace, where: Destination) -> Iterator[Claim]:
+    """The claim of the annotated trace; raises where it would take the place of a source or of the report."""
+    if not arguments.annotated:
+        raise UsageError("--trace: the name is empty - give a file name")
+    check_no_address("--trace", arguments.annotated)
+    stem = stem_of(sources[0].name) or "trace"
+    with in_folder(arguments.annotated, f"{stem}.annotated.json.gz") as (target, numbered):
+        if not target.name.endswith((".json", ".json.gz")):
+            raise UsageError(f"--trace {target}: the name must end in .json or .json.gz")
+        if any(same_file(target, source) for source in sources):
+            raise UsageError(f"--trace {target}: that is the trace to read - choose another name")
+        if where.claim is not None and same_file(target, where.claim.target):
+            raise UsageError(f"--trace {target}: the report goes there - choose another name for one of them")
+        packed = sum(source.stat().st_size for source in sources[:1] if source.is_file())
+        unpacks = sources[0].suffix in (".gz", ".zip") and target.suffix != ".gz"
+        needed = max(packed * (_PACKED if unpacks else 2), 1 << 20)
+        with claimed(target, force=arguments.force, numbered=numbered, needed_bytes=needed) as claim:
+            yield claim

@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import difflib
 import re
+import sys
 from typing import Any, NoReturn
 
+from opanatomy.commands.stdout import write_out
 from opanatomy.version import __version__
 
 EXAMPLES = """examples:
@@ -23,6 +25,12 @@ VERBS = ("profile", "analyze", "explain", "ceilings")
 KINDS = ("non-reentrant", "reentrant")
 
 
+class ParserExit(SystemExit):
+    """The parser is done: help or the version is printed, or the complaint."""
+
+    code: int
+
+
 class Parser(argparse.ArgumentParser):
     """`argparse` whose complaint is one line that names the nearest right word; options are written in full."""
 
@@ -35,6 +43,19 @@ class Parser(argparse.ArgumentParser):
         if others:
             self.error(f"unknown {' '.join(others)}{self._near_option(others)}")
         return found, others
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Print help and version; unlike argparse's own, a stdout that takes nothing is not kept quiet."""
+        if file is sys.stdout:
+            write_out(message, machine_readable=False)
+        else:
+            super()._print_message(message, file)
+
+    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
+        """Leave, with `message` on stderr."""
+        if message:
+            self._print_message(message, sys.stderr)
+        raise ParserExit(status)
 
     def error(self, message: str) -> NoReturn:
         """Exit 2 with `message` on stderr."""
@@ -100,7 +121,12 @@ def _add_profile(verbs: argparse._SubParsersAction[Parser]) -> None:
     _add_output(parser.add_argument_group("the report"))
     _add_limits(parser.add_argument_group("the device's ceilings"))
     trace = parser.add_argument_group("the trace")
-    trace.add_argument("--trace", metavar="FILE", help="where the Chrome trace goes (default: MODEL.trace.json.gz)")
+    trace.add_argument(
+        "--trace",
+        metavar="FILE",
+        help="file or folder for the Chrome trace (default: MODEL.trace.json.gz, counting up)",
+    )
+    trace.add_argument("--no-trace", action="store_true", help="keep no trace, only the report")
 
 
 def _add_batch(group: argparse._ArgumentGroup) -> None:
@@ -150,7 +176,7 @@ def _add_analyze(verbs: argparse._SubParsersAction[Parser]) -> None:
         " one run in several traces, a folder or a zip.",
     )
     parser.add_argument(
-        "trace", metavar="TRACE", nargs="+", help="a trace; several, a folder or a zip: one for each rank"
+        "trace", metavar="TRACE", nargs="+", help="a trace, - for stdin; several, a folder or a zip: one for each rank"
     )
     parser.add_argument(
         "--phase", action="append", default=[], metavar="PHASE=REGEX",
@@ -162,7 +188,10 @@ def _add_analyze(verbs: argparse._SubParsersAction[Parser]) -> None:
     parser.add_argument("--check", action="store_true", help="exit 3 where a second source does not agree")
     trace = parser.add_argument_group("the annotated trace")
     trace.add_argument(
-        "--trace", dest="annotated", metavar="FILE", help="write the trace back with classes, phases and rates in it"
+        "--trace",
+        dest="annotated",
+        metavar="FILE",
+        help="file or folder to write the trace back to, with classes, phases and rates in it",
     )
     trace.add_argument(
         "--redact", action="store_true", help="also leave out paths, call stacks, argument strings, hosts and users"
@@ -184,7 +213,9 @@ def _add_explain(verbs: argparse._SubParsersAction[Parser]) -> None:
 
 
 def _add_output(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("-o", "--output", metavar="FILE", help="report file, format by its ending; - is stdout")
+    group.add_argument(
+        "-o", "--output", metavar="FILE", help="report file, format by its ending; or a folder; - is stdout"
+    )
     group.add_argument("-f", "--format", metavar="FORMAT", help="terminal, json or csv")
     group.add_argument("--force", action="store_true", help="overwrite existing files")
     group.add_argument("--debug", action="store_true", help="show the traceback of an error")

@@ -8,7 +8,8 @@ import shutil
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from opanatomy.commands.show import note, write_out
+from opanatomy.commands.show import note
+from opanatomy.commands.stdout import kept_for_the_report, write_out
 from opanatomy.errors import CaptureError, UsageError
 
 if TYPE_CHECKING:
@@ -43,7 +44,8 @@ def run(arguments: argparse.Namespace) -> None:
     machine = machine_of(environment_of(device))
     if machine is None:
         raise CaptureError(f"--device {device}: torch does not say what it is - give --peak and --bandwidth instead")
-    measured = _measured(machine, device, dtypes, given, refresh=arguments.refresh)
+    with kept_for_the_report():
+        measured = _measured(machine, device, dtypes, given, refresh=arguments.refresh)
     shown = [name for name in dtypes if name in measured.peaks or _given_peak(given, name) is not None]
     for name in asked:
         if name not in shown:

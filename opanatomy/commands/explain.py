@@ -6,7 +6,7 @@ import argparse
 import difflib
 from pathlib import Path
 
-from opanatomy.commands.show import write_out
+from opanatomy.commands.stdout import write_out
 from opanatomy.commands.worked import as_written, example, not_explained, read_report
 from opanatomy.errors import UsageError
 from opanatomy.model import Anatomy, Classification, OperatorClass

@@ -3,34 +3,63 @@
 from __future__ import annotations
 
 import argparse
-import re
 import shlex
 import sys
-from contextlib import redirect_stdout
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from opanatomy.commands.output import check_writable, written_whole
+from opanatomy.addresses import check_no_address
 from opanatomy.commands.progress import Display
-from opanatomy.commands.show import check_output, note, show
+from opanatomy.commands.show import Destination, destination, in_folder, note, show, stem_of
+from opanatomy.commands.stdout import kept_for_the_report
 from opanatomy.errors import OutOfMemory, UsageError
+from opanatomy.model import Anatomy
+from opanatomy.outputs import Claim, claimed, temporary
+
+if TYPE_CHECKING:
+    from opanatomy.capture.profile import Wanted
+    from opanatomy.device import Overrides
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Check everything that is cheap, capture, analyze the trace that was written, show."""
+    """Check everything that is cheap, claim the outputs, capture, analyze the trace that was written, show."""
     _check_numbers(arguments)
+    check_no_address("MODEL", arguments.model)
     settings = _settings(arguments.set)
-    trace = _trace_path(arguments)
-    check_output(arguments, [trace])
-    check_writable(trace, force=arguments.force)
-    from opanatomy.device import parse_overrides
+    with ExitStack() as stack:
+        # stdout is the report's: what a model and its children print goes to stderr.
+        stream = stack.enter_context(kept_for_the_report())
+        trace = None if arguments.no_trace else stack.enter_context(_claimed_trace(arguments))
+        where = stack.enter_context(
+            destination(
+                arguments, stem=_stem(arguments), traces=[trace.target] if trace else [], stream=stream
+            )
+        )  # fmt: skip
+        if trace is not None and not trace.alone:
+            folder = trace.target.parent
+            note(f"no file locks in {folder}: another run that writes {trace.path} is noticed at the end only")
+        from opanatomy.device import parse_overrides
 
-    ceilings = parse_overrides(arguments.peak, arguments.bandwidth)
-    from opanatomy.capture.profile import Wanted, capture_model
+        ceilings = parse_overrides(arguments.peak, arguments.bandwidth)
+        wanted = _wanted(arguments, settings)
+        anatomy = _kept(wanted, trace, where, ceilings) if trace else _not_kept(wanted, where, ceilings)
+    if arguments.check:
+        from opanatomy.checks import require_agreement
+
+        require_agreement(anatomy)
+    if trace is not None:
+        note(f"next: opanatomy analyze {shlex.quote(str(trace.path))} -f json")
+
+
+def _wanted(arguments: argparse.Namespace, settings: tuple[tuple[str, str], ...]) -> Wanted:
+    from opanatomy.capture.profile import Wanted
     from opanatomy.capture.stepper import check_optimizer
 
     check_optimizer(arguments.optimizer)
-    wanted = Wanted(
+    return Wanted(
         model=arguments.model, batch=arguments.batch, seq=arguments.seq, task=arguments.task, seed=arguments.seed,
         layers=arguments.layers, settings=settings, dtype=arguments.dtype,
         attention=arguments.attention, pretrained=arguments.weights == "pretrained", hub=arguments.hub,
@@ -40,36 +69,54 @@ def run(arguments: argparse.Namespace) -> None:
         steps=arguments.steps, warmup=arguments.warmup,
         command=_command(),
     )  # fmt: skip
-    try:
-        # stdout is the report's: what a model prints goes to stderr.
-        with written_whole(trace) as partial, redirect_stdout(sys.stderr), Display() as display:
-            capture_model(wanted, partial, display, note)
-    except OutOfMemory as error:
-        _show_failure(error, arguments)
-        raise
-    try:
-        from opanatomy.fleet import analyze_traces
 
-        anatomy = analyze_traces([trace], ceilings=ceilings)
-        show(anatomy, arguments)
+
+def _capture(wanted: Wanted, trace: Path, where: Destination) -> None:
+    from opanatomy.capture.profile import capture_model
+
+    try:
+        with Display() as display:
+            capture_model(wanted, trace, display, note)
+    except OutOfMemory as error:
+        _show_failure(error, where)
+        raise
+
+
+def _kept(wanted: Wanted, trace: Claim, where: Destination, ceilings: Overrides) -> Anatomy:
+    """The anatomy of a capture whose trace is published before it is analyzed."""
+    from opanatomy.fleet import analyze_traces
+
+    with trace.written() as partial:
+        _capture(wanted, partial, where)
+    try:
+        anatomy = analyze_traces([trace.target], ceilings=ceilings)
+        show(anatomy, where)
     except KeyboardInterrupt as error:
         raise KeyboardInterrupt("the trace is written, the report is not") from error
     finally:
-        note(f"trace: {trace} (open it in ui.perfetto.dev)")
-    if arguments.check:
-        from opanatomy.checks import require_agreement
-
-        require_agreement(anatomy)
-    note(f"next: opanatomy analyze {shlex.quote(str(trace))} -f json")
+        note(f"trace: {trace.path} (open it in ui.perfetto.dev)")
+    return anatomy
 
 
-def _show_failure(error: OutOfMemory, arguments: argparse.Namespace) -> None:
+def _not_kept(wanted: Wanted, where: Destination, ceilings: Overrides) -> Anatomy:
+    """The anatomy of a capture whose trace is gone afterwards."""
+    from opanatomy.fleet import analyze_traces
+
+    with temporary("step.trace.json.gz", "the trace") as trace:
+        _capture(wanted, trace, where)
+        anatomy = analyze_traces([trace], ceilings=ceilings)
+    anatomy = replace(anatomy, provenance=replace(anatomy.provenance, trace=None))
+    show(anatomy, where)
+    return anatomy
+
+
+def _show_failure(error: OutOfMemory, where: Destination) -> None:
     """The report of a step that did not fit, as far as one could begin."""
     from opanatomy.capture.memory_failure import StepOutOfMemory
     from opanatomy.pipeline import anatomy_of_failure
 
     if isinstance(error, StepOutOfMemory) and error.memory is not None:
-        show(anatomy_of_failure(error.memory, error.workload, error.environment, _command()), arguments)
+        show(anatomy_of_failure(error.memory, error.workload, error.environment, _command()), where)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +141,8 @@ def _check_numbers(arguments: argparse.Namespace) -> None:
             raise UsageError(f"--{bound.option} {value}: must be at most {bound.most}")
     if arguments.inference and (arguments.optimizer or arguments.checkpointing):
         raise UsageError("--inference has no backward: leave out --optimizer and --checkpointing")
+    if arguments.no_trace and arguments.trace is not None:
+        raise UsageError(f"--no-trace keeps no trace, --trace {arguments.trace} does - leave one out")
 
 
 def _settings(texts: list[str]) -> tuple[tuple[str, str], ...]:
@@ -106,22 +155,28 @@ def _settings(texts: list[str]) -> tuple[tuple[str, str], ...]:
     return tuple(pairs)
 
 
-def _trace_path(arguments: argparse.Namespace) -> Path:
-    """The file of `--trace`; else a name from the model that does not exist yet."""
-    if arguments.trace is not None:
-        path = Path(arguments.trace)
-        if not arguments.trace:
-            raise UsageError("--trace: the name is empty - give a file name")
+@contextmanager
+def _claimed_trace(arguments: argparse.Namespace) -> Iterator[Claim]:
+    """The file of `--trace`; else, and in a folder, a name from the model that is not taken yet."""
+    default = f"{_stem(arguments)}.trace.json.gz"
+    if arguments.trace is None:
+        with claimed(Path(default), force=arguments.force, numbered=True) as claim:
+            yield claim
+        return
+    if not arguments.trace:
+        raise UsageError("--trace: the name is empty - give a file name")
+    check_no_address("--trace", arguments.trace)
+    with in_folder(arguments.trace, default) as (path, numbered):
         if not path.name.endswith((".json", ".json.gz")):
             raise UsageError(f"--trace {path}: the name must end in .json or .json.gz")
-        return path
-    words = re.sub(r"[^A-Za-z0-9._-]+", "-", arguments.model.rstrip("/").rsplit("/", 1)[-1].removesuffix(".json"))
-    stem = words.strip("-.") or "model"
-    path, number = Path(f"{stem}.trace.json.gz"), 1
-    while path.exists() and not arguments.force:
-        number += 1
-        path = Path(f"{stem}-{number}.trace.json.gz")
-    return path
+        with claimed(path, force=arguments.force, numbered=numbered) as claim:
+            if claim.lock is None:
+                raise UsageError(f"--trace {path}: it is a pipe or a device, which the report cannot be read from")
+            yield claim
+
+
+def _stem(arguments: argparse.Namespace) -> str:
+    return stem_of(arguments.model.replace(":", "-")) or "model"
 
 
 def _command() -> str:

@@ -4,35 +4,89 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
+import re
 import sys
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO
 
-from opanatomy.commands.output import check_writable, same_file, written_whole
+from opanatomy.addresses import check_no_address
+from opanatomy.commands.stdout import check_open, columns_of, write_out
 from opanatomy.errors import OutputError, UsageError
 from opanatomy.model import Anatomy
-
-#: What stands for the report's marks where the terminal's encoding has none of them.
-_PLAIN = str.maketrans("─━█▏▎▍▌▋▊▉■…≥", "--#.......#~>")
+from opanatomy.outputs import Claim, claimed, same_file
 
 
-def check_output(arguments: argparse.Namespace, traces: Iterable[Path] = ()) -> None:
-    """Raise before the expensive part where the report cannot be written or has no such format.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Destination:
+    """Where the report goes, held from the start: the file of `-o`, or stdout."""
 
-    `traces` are files that the report must not take the place of.
+    format: str
+    stream: TextIO
+    claim: Claim | None = None
+
+
+@contextmanager
+def destination(
+    arguments: argparse.Namespace, *, stem: str, traces: Iterable[Path] = (), stream: TextIO | None = None
+) -> Iterator[Destination]:
+    """The destination, claimed before the expensive part; raises where the report cannot be written there.
+
+    `stem` begins the name of a report in a folder, `traces` are files that the report must not take the place of,
+    `stream` is stdout where `sys.stdout` is not.
     """
+    out = sys.stdout if stream is None else stream
     if arguments.output == "":
         raise UsageError("-o: the name is empty - give a file name, or - for stdout")
-    chosen_format(arguments)
-    if arguments.output in (None, "-"):
-        _check_open()
+    name = chosen_format(arguments)
+    if _is_stdout(arguments.output):
+        check_open(out)
+        yield Destination(format=name, stream=out)
         return
-    target = Path(arguments.output)
-    if any(same_file(target, trace) for trace in traces):
-        raise UsageError(f"-o {target}: that is the trace - choose another name for the report")
-    check_writable(target, force=arguments.force, needed_bytes=1 << 20)
+    check_no_address("-o", arguments.output)
+    with in_folder(arguments.output, f"{stem}.report{_ending(name)}") as (target, numbered):
+        if any(same_file(target, trace) for trace in traces):
+            raise UsageError(f"-o {target}: that is the trace - choose another name for the report")
+        with claimed(target, force=arguments.force, numbered=numbered, needed_bytes=1 << 20) as claim:
+            yield Destination(format=name, stream=out, claim=claim)
+
+
+@contextmanager
+def in_folder(name: str, default: str) -> Iterator[tuple[Path, bool]]:
+    """The file that an option names, and whether that is `default` in a folder.
+
+    A folder is one that exists or whose name ends in a slash, which is made; if nothing comes to lie in it, it goes.
+    """
+    path = Path(name)
+    if not os.path.isdir(path) and not name.endswith(("/", os.sep)):
+        yield path, False
+        return
+    made = _made(path)
+    try:
+        yield path / default, True
+    finally:
+        for folder in made:
+            with suppress(OSError):
+                folder.rmdir()
+
+
+def _made(folder: Path) -> list[Path]:
+    """The folders that had to be made for this one, innermost first."""
+    folder = Path(os.path.abspath(folder))
+    missing = [one for one in (folder, *folder.parents) if not one.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"cannot make the folder {folder}: {error.strerror or error} - choose another one") from error
+    return missing
+
+
+def stem_of(name: str) -> str:
+    """What a model or a trace of this name begins the names of its files with."""
+    last = re.sub(r"((\.pt)?\.trace)?(\.json)?(\.gz|\.zip)?$", "", name.rstrip("/").rsplit("/", 1)[-1], count=1)
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", last).strip("-.")
 
 
 def chosen_format(arguments: argparse.Namespace) -> str:
@@ -43,63 +97,42 @@ def chosen_format(arguments: argparse.Namespace) -> str:
         if arguments.format not in REPORTERS:
             raise UsageError(f"-f {arguments.format}: no such format - one of {', '.join(REPORTERS)}")
         return str(arguments.format)
-    if arguments.output in (None, "-"):
+    name = arguments.output
+    if name is None or name.endswith("/") or os.path.isdir(name) or _is_stdout(name):
         return "terminal"
-    return format_of(Path(arguments.output))
+    return format_of(Path(name))
 
 
-def show(anatomy: Anatomy, arguments: argparse.Namespace) -> None:
+def _ending(name: str) -> str:
+    return ".txt" if name == "terminal" else f".{name}"
+
+
+def show(anatomy: Anatomy, where: Destination) -> None:
     """The report to stdout, or to the file of `-o`."""
     from opanatomy.report import REPORTERS, terminal_report
 
-    name = chosen_format(arguments)
-    to_file = arguments.output not in (None, "-")
-    color = not to_file and wants_color()
-    width = 100 if to_file else shutil.get_terminal_size((80, 24)).columns
-    text = terminal_report(anatomy, width=width, color=color) if name == "terminal" else REPORTERS[name](anatomy)
-    if not to_file:
-        write_out(text, machine_readable=name != "terminal")
+    color = where.claim is None and wants_color(where.stream)
+    width = columns_of(where.stream) if where.claim is None else 100
+    on_terminal = where.format == "terminal"
+    text = terminal_report(anatomy, width=width, color=color) if on_terminal else REPORTERS[where.format](anatomy)
+    if where.claim is None:
+        write_out(text, machine_readable=not on_terminal, stream=where.stream)
         return
-    target = Path(arguments.output)
-    with written_whole(target) as partial:
+    with where.claim.written() as partial:
         partial.write_text(text, encoding="utf-8")
-    note(f"report: {target}")
+    note(f"report: {where.claim.path}")
 
 
-def _check_open() -> None:
-    """Raise where the caller closed stdout, which leads nowhere now."""
-    if getattr(sys.stdout, "name", None) == os.devnull:
-        raise OutputError("cannot write the report to stdout: it is closed - leave it open or use -o FILE")
+def _is_stdout(name: str | None) -> bool:
+    """Whether the name of `-o` is stdout's, which leads elsewhere by the time it is opened."""
+    return name in (None, "-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")
 
 
-def write_out(text: str, *, machine_readable: bool) -> None:
-    """`text` on stdout: what a machine reads in UTF-8, what a person reads in what the terminal shows."""
-    _check_open()
-    reconfigure = getattr(sys.stdout, "reconfigure", None)
-    encoding = sys.stdout.encoding or "utf-8"
-    try:
-        text.encode(encoding)
-    except UnicodeEncodeError:
-        if machine_readable and reconfigure is not None:
-            reconfigure(encoding="utf-8", errors="backslashreplace")
-        else:
-            text = text.translate(_PLAIN).encode(encoding, "replace").decode(encoding)
-    try:
-        sys.stdout.write(text)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        # What is still in the buffer must not fail a second time when Python flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise OutputError(f"cannot write the report to stdout: {error.strerror} - free some space or use -o") from error
-
-
-def wants_color() -> bool:
+def wants_color(stream: TextIO) -> bool:
     """Whether stdout is a terminal that shows colour and `NO_COLOR` is not set."""
     if os.environ.get("NO_COLOR"):
         return False
-    return sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
 def note(text: str) -> None:

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
-from tempfile import TemporaryDirectory
 from typing import BinaryIO, Final
 
 from opanatomy.errors import TraceError
+from opanatomy.outputs import is_full, temporary
 
 _ENDINGS: Final = (".json", ".json.gz")
 _ZIP_MAGIC: Final = (b"PK\x03\x04", b"PK\x05\x06")
@@ -22,6 +22,9 @@ _ZIP_MAGIC: Final = (b"PK\x03\x04", b"PK\x05\x06")
 _REPACKED_MOST: Final = 20
 _GZIP_HEAD: Final = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
 _LOCAL_HEAD: Final = struct.Struct("<4s5H3L2H")
+#: Members left out are named up to so many; those that a file system keeps for itself are not.
+_NAMED: Final = 5
+_OF_SYSTEMS: Final = {"__MACOSX", ".DS_Store", "Thumbs.db", "desktop.ini"}
 _DIGITS: Final = re.compile(r"(\d+)")
 
 
@@ -39,8 +42,8 @@ class Source:
         if self.member is None:
             yield self.path
             return
-        with TemporaryDirectory(prefix="opanatomy-") as folder:
-            yield _unzipped(self.path, self.member, Path(folder))
+        with temporary("trace.json", f"what is unpacked of {self.path}") as file:
+            yield _unzipped(self.path, self.member, file.parent)
 
 
 def sources_of(paths: Sequence[Path]) -> list[Source]:
@@ -80,19 +83,41 @@ def _in_folder(folder: Path) -> list[Source]:
 
 
 def _in_zip(path: Path) -> list[Source]:
-    try:
-        with zipfile.ZipFile(path) as archive:
-            names = [
-                info.filename
-                for info in archive.infolist()
-                if not info.is_dir() and _is_trace(PurePosixPath(info.filename).parts)
-            ]
-    except (zipfile.BadZipFile, OSError, NotImplementedError) as error:
-        raise TraceError(f"cannot read the zip {path}: {error} - is it whole?") from error
+    names = [name for name in _members(path) if _is_trace(PurePosixPath(name).parts)]
     if not names:
         raise TraceError(f"no trace in the zip {path}: none of its files ends in .json or .json.gz - give another one")
     ordered = sorted(names, key=_natural)
     return [Source(path, name, name) for name in ordered]
+
+
+def left_out_of(paths: Sequence[Path]) -> list[str]:
+    """A line for each zip some of whose members are left out because of their names, those of no system excepted."""
+    lines = []
+    for path in paths:
+        if path.is_dir() or not _is_zip(path):
+            continue
+        parts = {name: PurePosixPath(name).parts for name in _members(path)}
+        names = [name for name in parts if not _is_trace(parts[name]) and not set(parts[name]) & _OF_SYSTEMS]
+        if names:
+            more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+            said = ", ".join(_readable(name) for name in sorted(names, key=_natural)[:_NAMED])
+            files = "1 file of the zip is" if len(names) == 1 else f"{len(names):,} files of the zip are"
+            lines.append(
+                f"{files} left out for the name, which does not end in .json or .json.gz or is hidden: {said}{more}"
+            )
+    return lines
+
+
+def _members(path: Path) -> list[str]:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return [info.filename for info in archive.infolist() if not info.is_dir()]
+    except (zipfile.BadZipFile, OSError, NotImplementedError) as error:
+        raise TraceError(f"cannot read the zip {path}: {error} - is it whole?") from error
+
+
+def _readable(name: str) -> str:
+    return "".join(character if character.isprintable() else " " for character in name)[:100]
 
 
 def _is_trace(parts: tuple[str, ...]) -> bool:
@@ -127,6 +152,8 @@ def _unzipped(path: Path, member: str, folder: Path) -> Path:
                 return target
             return _unpacked(archive, info, folder)
     except (zipfile.BadZipFile, OSError, NotImplementedError, KeyError, struct.error, EOFError) as error:
+        if is_full(error):
+            raise
         raise TraceError(f"cannot read {member} in {path}: {error} - is the zip whole?") from error
 
 

@@ -1,0 +1,199 @@
+"""Parse -> command -> exit code; the one place that turns an error into a line on stderr."""
+
+from __future__ import annotations
+
+import atexit
+import errno
+import gc
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from importlib import import_module
+from traceback import extract_tb
+from types import FrameType
+
+from opanatomy.commands.arguments import ParserExit, make_parser
+from opanatomy.commands.stdout import point_at_stderr
+from opanatomy.errors import OpanatomyError
+
+#: A signal's exit code is this and its number: 130 for Ctrl-C.
+SIGNALLED = 128
+_SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
+#: Interrupts that follow within this time are of one key press.
+_HELD_NS = 1_000_000_000
+_WORD = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; the exit code. Without `argv` the process ends with it."""
+    ends = argv is None
+    _open_closed_streams()
+    with _caught_signals() as caught:
+        if ends:
+            atexit.register(caught.leave)
+        code = _run(argv, caught)
+        if ends:
+            caught.code = code
+            gc.freeze()  # nothing of the process is worth looking for cycles
+            code = _close_stdout(code)
+            # Taking down torch lasts a second, and what was to be said is said: an interrupt only hurries it.
+            caught.before[signal.SIGINT] = lambda *_: os._exit(code)
+    return code
+
+
+def _run(argv: Sequence[str] | None, caught: _Caught) -> int:
+    debug = False
+    try:
+        arguments = make_parser().parse_args(argv)
+        debug = getattr(arguments, "debug", False)
+        import_module(f"opanatomy.commands.{arguments.verb}").run(arguments)
+        caught.over = True
+        return 0
+    except ParserExit as error:
+        if argv is not None:
+            raise
+        return error.code
+    except BaseException as error:
+        if debug and not isinstance(error, (KeyboardInterrupt, BrokenPipeError)):
+            raise
+        return _told(error, caught.number)
+
+
+def _close_stdout(code: int) -> int:
+    """The exit code; what is printed from here on, by handlers at exit and C libraries, is not in the report."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _let_go_of_stdout()
+    except OSError as error:
+        _let_go_of_stdout()
+        _tell(f"cannot write to stdout: {error.strerror} - free some space")
+        code = code or OpanatomyError.exit_code
+    with suppress(OSError, ValueError):
+        if sys.stdout.fileno() == 1:
+            point_at_stderr()
+    return code
+
+
+def _let_go_of_stdout() -> None:
+    """What is still in its buffer must not fail a second time when Python flushes at exit."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _told(error: BaseException, number: int | None) -> int:
+    """Say on stderr what happened; the exit code."""
+    if isinstance(error, KeyboardInterrupt) or number is not None:
+        # A library may have made an error of its own of the KeyboardInterrupt.
+        number = number or signal.SIGINT
+        about = f"; {str(error) or 'nothing was written'}" if isinstance(error, KeyboardInterrupt) else ""
+        _tell(_WORD.get(signal.Signals(number), "hung up") + about)
+        return SIGNALLED + number
+    if isinstance(error, BrokenPipeError):
+        _let_go_of_stdout()  # the reader has gone (`| head`)
+        return 0
+    if isinstance(error, OpanatomyError):
+        _tell(str(error))
+        return error.exit_code
+    if isinstance(error, SystemExit):
+        _tell(f"the model's code ended the program (SystemExit {error.code}) - take sys.exit() out of it")
+    elif _is_out_of_memory(error):
+        _tell("not enough memory - make the model or the trace smaller, or give the process more memory")
+    else:
+        _tell(f"this is a bug: {type(error).__name__}: {error}{_place(error)} - run again with --debug and report it")
+    return OpanatomyError.exit_code
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    """Whether memory ran out; a library that is loaded then, or starts a thread, fails with an error of its own."""
+    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
+        return True
+    words = ("can't spawn worker thread", "can't start new thread", "failed to map segment", "allocat", "out of memory")
+    native = type(error).__name__ == "PanicException" or isinstance(error, (RuntimeError, ImportError))
+    return native and any(word in str(error).lower() for word in words)
+
+
+def _tell(message: str) -> None:
+    """One line on stderr, whatever a file name in it is made of."""
+    line = "".join(character if character.isprintable() else " " for character in message)
+    with suppress(OSError):
+        print(f"opanatomy: {line}", file=sys.stderr, flush=True)
+
+
+def _place(error: BaseException) -> str:
+    """Where in our code `error` was raised; the checkout may lie in a folder of any name."""
+    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+    ours = [frame for frame in extract_tb(error.__traceback__) if os.path.abspath(frame.filename).startswith(package)]
+    return f" ({os.path.abspath(ours[-1].filename).removeprefix(package)}:{ours[-1].lineno})" if ours else ""
+
+
+@dataclass(slots=True)
+class _Caught:
+    """The handlers that signals had before, and the signal that came."""
+
+    before: dict[int, object]
+    number: int | None = None
+    last_ns: int = 0
+    #: Whether all is done and said.
+    over: bool = False
+    code: int | None = None
+
+    def stop(self, number: int, _frame: FrameType | None) -> None:
+        """Unwind, so that nothing half-written stays behind; a key held down does not interrupt the unwinding."""
+        now = time.monotonic_ns()
+        if self.over:
+            return
+        if self.number is not None and now - self.last_ns < _HELD_NS:
+            return
+        self.number, self.last_ns = number, now
+        raise KeyboardInterrupt
+
+    def leave(self) -> None:
+        """The last of the handlers at exit: the exit code that an interrupted Python may make another of."""
+        if self.number is not None:
+            for stream in (sys.stdout, sys.stderr):
+                with suppress(OSError, ValueError):
+                    stream.flush()
+            os._exit(SIGNALLED + self.number if self.code is None else self.code)
+
+    def unraisable(self, what: sys.UnraisableHookArgs) -> None:
+        """Where an interrupt hit a finalizer or a callback it was lost: it is sent again."""
+        if self.number is not None and what.exc_type is KeyboardInterrupt:
+            self.last_ns = 0
+            signal.raise_signal(self.number)
+        else:
+            sys.__unraisablehook__(what)
+
+
+@contextmanager
+def _caught_signals() -> Iterator[_Caught]:
+    """Signals that end a process unwind it first; those that are ignored (`nohup`) stay so."""
+    caught = _Caught({})
+    hook = sys.unraisablehook
+    if threading.current_thread() is threading.main_thread():
+        sys.unraisablehook = caught.unraisable
+        for number in (getattr(signal, name) for name in _SIGNALS if hasattr(signal, name)):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                caught.before[number] = signal.signal(number, caught.stop)
+    try:
+        yield caught
+    finally:
+        sys.unraisablehook = hook
+        for number, handler in caught.before.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]  # a handler that `signal.signal` gave
+
+
+def _open_closed_streams() -> None:
+    """A stream that the caller closed is `None`, and the next file opened would get its number."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  # until the end
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,182 @@
+"""Runs as processes: at once in one folder, with children that print, interrupted at any moment."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.handmade import training_step
+
+ROOT = Path(__file__).parent.parent
+MODELS = """
+import atexit, ctypes, os, signal, subprocess, sys, torch
+from torch import nn
+
+class Prints(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+    def forward(self, x):
+        os.chdir("/")
+        subprocess.run(["echo", "hello from a child"], check=True)
+        os.write(1, b"hello from a write\\n")
+        ctypes.CDLL(None).puts(b"hello from C")
+        print("hello from Python", file=sys.__stdout__)
+        return self.layer(x)
+
+def goodbye():
+    print("goodbye from Python", flush=True)
+    os.system("echo goodbye from a child")
+    ctypes.CDLL(None).puts(b"goodbye from C")
+
+def prints():
+    atexit.register(goodbye)
+    return Prints(), torch.ones(2, 4)
+
+def plain():
+    return nn.Linear(4, 4), torch.ones(2, 4)
+"""
+#: Runs `python -m opanatomy WORDS...` and interrupts it where it begins to import `sys.argv[1]`.
+INTERRUPTED = """
+import os, runpy, signal, sys
+moment, sys.argv = sys.argv[1], ["opanatomy", *sys.argv[2:]]
+
+def hook(event, arguments):
+    global moment
+    if moment and ((event == "import" and arguments[0] == moment) or event == moment):
+        moment = None
+        os.kill(os.getpid(), signal.SIGINT)
+
+sys.addaudithook(hook)
+runpy.run_module("opanatomy", run_name="__main__", alter_sys=True)
+"""
+
+
+def started(command: list[str], folder: Path) -> subprocess.Popen[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "80", "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def run(folder: Path, *words: str) -> subprocess.Popen[str]:
+    return started([sys.executable, "-m", "opanatomy", *words], folder)
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    folder = tmp_path / "here"
+    folder.mkdir()
+    (folder / "run_models.py").write_text(MODELS)
+    return folder
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> str:
+    return str(training_step().write(tmp_path / "step.json.gz"))
+
+
+def made_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir() if path.name not in ("run_models.py", "__pycache__"))
+
+
+def test_three_runs_at_once_keep_three_traces(here: Path) -> None:
+    processes = [run(here, "profile", "run_models:plain", "--device", "cpu", "-o", "out/") for _ in range(3)]
+    said = [process.communicate(timeout=120)[1] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0, 0], said
+    names = [f"run_models-plain{number}.trace.json.gz" for number in ("", "-2", "-3")]
+    assert made_in(here) == sorted(["out", *names])
+    assert len(made_in(here / "out")) == 3
+    assert sorted(text.partition("\ntrace: ")[2].partition(" ")[0] for text in said) == sorted(names)
+
+
+def test_of_runs_at_once_that_want_one_name_one_has_it(here: Path, trace: str) -> None:
+    processes = [run(here, "analyze", trace, "-o", "r.json") for _ in range(3)]
+    said = [process.communicate(timeout=120)[1] for process in processes]
+    assert sorted(process.returncode for process in processes) == [0, 1, 1], said
+    for process, text in zip(processes, said, strict=True):
+        if process.returncode:
+            assert "cannot write r.json: another run is writing it" in text or "exists already - add --force" in text
+            assert text.count("\n") == 1
+    assert json.loads((here / "r.json").read_text())["schema"] == 1
+    assert made_in(here) == ["r.json"]
+
+
+def test_nothing_but_the_report_is_on_stdout(here: Path) -> None:
+    process = run(here, "profile", "run_models:prints", "--device", "cpu", "-f", "json")
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    assert json.loads(out)["schema"] == 1
+    for who in ("a child", "a write", "C", "Python"):
+        assert f"hello from {who}\n" in err
+    for who in ("a child", "C", "Python"):
+        assert f"goodbye from {who}\n" in err
+    assert made_in(here) == ["run_models-prints.trace.json.gz"]
+
+
+MOMENTS = (
+    "opanatomy.commands", "opanatomy.commands.dispatch", "argparse", "traceback", "opanatomy.addresses", "numpy",
+    "opanatomy.report.terminal",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_an_interrupt_while_importing_is_one_line(moment: str, here: Path, trace: str) -> None:
+    process = started([sys.executable, "-c", INTERRUPTED, moment, "analyze", trace, "-o", "r.txt"], here)
+    out, err = process.communicate(timeout=120)
+    assert (process.returncode, out, err) == (130, "", "opanatomy: interrupted; nothing was written\n")
+    assert made_in(here) == []
+
+
+def test_an_interrupt_in_a_profile_leaves_nothing(here: Path) -> None:
+    words = ["profile", "run_models:plain", "--device", "cpu"]
+    process = started([sys.executable, "-c", INTERRUPTED, "torch.nn", *words], here)
+    out, err = process.communicate(timeout=120)
+    assert (process.returncode, out) == (130, "")
+    assert err.splitlines()[-1].startswith("opanatomy: interrupted")
+    assert "Traceback" not in err
+    assert made_in(here) == []
+
+
+def test_an_interrupt_after_all_is_done_changes_nothing(here: Path, trace: str) -> None:
+    """Taking down takes a while; that is the moment at which people press Ctrl-C."""
+    code = INTERRUPTED.replace(
+        "sys.addaudithook(hook)",
+        "import atexit; atexit.register(lambda: os.kill(os.getpid(), signal.SIGINT))",
+    )
+    process = started([sys.executable, "-c", code, "-", "analyze", trace, "-o", "r.txt"], here)
+    out, err = process.communicate(timeout=120)
+    assert (process.returncode, out, err) == (0, "", "report: r.txt\n")
+
+
+@pytest.mark.parametrize("words", [("--help",), ("--version",), ("profile", "--help"), ("explain", "aten::mm")])
+def test_a_full_stdout_is_one_line(words: tuple[str, ...]) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "opanatomy", *words],
+            env=environment, stdout=full, stderr=subprocess.PIPE, text=True, check=False,
+        )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr.startswith("opanatomy: cannot write")
+    assert "No space left on device - free some space" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_killed_run_blocks_nothing(here: Path, trace: str) -> None:
+    process = run(here, "profile", "run_models:plain", "--device", "cpu", "--trace", "t.json")
+    while len(made_in(here)) < 2 and process.poll() is None:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert sorted(name.rpartition(".")[2] for name in made_in(here)) == ["claim", "partial"]
+    again = run(here, "analyze", trace, "--trace", "t.json", "-f", "csv")
+    assert again.communicate(timeout=120)[1].startswith("trace: t.json")
+    assert made_in(here) == ["t.json"]
