@@ -22,7 +22,10 @@ from opanatomy.pieces import exchanged
 from opanatomy.tables import Bool, CallTable, Int64, PieceTable, Text, joined, text_column, text_of
 from opanatomy.trace import Trace
 
-_ACROSS = re.compile(r"^Memcpy (?:HtoD|DtoH|HostToDevice|DeviceToHost)|^(?:Copy)?(?:HostToDevice|DeviceToHost)")
+#: Names of CUPTI, roctracer and Intel's PTI (M is plain memory of the host, H what is pinned there).
+_ACROSS = re.compile(
+    r"^Memcpy (?:HtoD|DtoH|HostToDevice|DeviceToHost|[MH]2D|D2[MH])|^(?:Copy)?(?:HostToDevice|DeviceToHost)"
+)
 #: What kernels tell of the elements of tensor lists; the first is nothing.
 ELEMENT_TYPES = (None, *ITEM_SIZE)
 COSTS = ("flops", "read_bytes", "written_bytes", "causal_flops", "normalization_flops")
