@@ -717,7 +717,7 @@ class ModuleRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceRow:
-    """The window on one device; the terms are those of `Timeline`."""
+    """The window on one device; the terms are those of `Timeline`. `name` is what the trace calls the device."""
 
     device: int
     work: int
@@ -727,6 +727,7 @@ class DeviceRow:
     host_idle_ns: int
     stream_idle_ns: int
     other_idle_ns: int
+    name: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

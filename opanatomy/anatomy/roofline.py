@@ -167,10 +167,12 @@ def _figures(anatomy: Anatomy, ceilings: Ceilings, on_tensor_cores: frozenset[st
     wall = anatomy.step.unprofiled_wall_ns or anatomy.step.wall_ns
     dtype = _most_used(rows, on_tensor_cores)
     peak = ceilings.matrix_flops_per_second.get(dtype or "")
-    if not peak or not wall or named.mfu_covered is None or named.mfu_covered < COVERED_LEAST:
+    devices = [one for one in anatomy.timeline.devices if one.kernel_time_ns]
+    # The peak is that of one kind of device: of several kinds together it is not known.
+    unlike = len({one.name for one in devices}) > 1
+    if not peak or not wall or unlike or named.mfu_covered is None or named.mfu_covered < COVERED_LEAST:
         return named
-    devices = max(sum(1 for one in anatomy.timeline.devices if one.kernel_time_ns), 1)
-    most = peak * devices * anatomy.step.count * wall / _NS
+    most = peak * max(len(devices), 1) * anatomy.step.count * wall / _NS
     done = sum(row.flops or 0 for row in rows)
     again = sum(row.flops or 0 for row in rows if row.phase is Phase.RECOMPUTE)
     return replace(named, mfu=(done - again) / most, hfu=done / most, mfu_dtype=dtype)
