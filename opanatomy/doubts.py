@@ -34,12 +34,12 @@ def environment_of(trace: Trace) -> Environment:
         return told if device is None else replace(told, **device)
     if told.device_kind == "cpu":
         return told
-    # A GPU without an event says nothing of the host's times: neither its name nor its ceilings belong to them.
-    hidden = _without_events(trace) is not None
+    if _without_events(trace) is None:
+        return replace(told, device_kind="cpu")
+    # Neither the name nor the ceilings of a GPU without an event, nor those of the processor, belong to these times.
     return replace(
-        told, device=None if hidden else told.device, device_kind="cpu",
-        device_memory_bytes=None if hidden else told.device_memory_bytes, multiprocessors=None,
-        processor=None if hidden else told.processor,
+        told, device=None, device_kind="cpu", device_count=told.device_count or 1, device_memory_bytes=None,
+        multiprocessors=None, processor=None,
     )  # fmt: skip
 
 

@@ -125,6 +125,8 @@ def _batch(anatomy: Anatomy) -> str | None:
 
 def _device(anatomy: Anatomy) -> str:
     environment = anatomy.environment
+    if environment.device_kind == "cpu" and environment.processor is None and environment.device_count:
+        return "the host only; the trace has no event of its GPU"
     if environment.device_kind == "cpu":
         threads = None if environment.host_threads is None else f"{environment.host_threads} threads"
         about = _list((environment.processor, threads))
