@@ -170,6 +170,8 @@ class CallTable:
     costed: Bool
     #: By the names of `Cost`; -1 is "not known".
     costs: dict[str, Int64]
+    #: What float32 operands were computed in, as far as the kernels' names tell.
+    compute_type: Text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

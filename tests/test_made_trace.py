@@ -13,10 +13,10 @@ import pytest
 from opanatomy.attribution import attribute
 from opanatomy.calls import Calls
 from opanatomy.model import ACROSS, Anatomy, OperatorClass, OperatorRow, Phase
-from opanatomy.pipeline import analyze_trace, beside_ceilings
+from opanatomy.pipeline import analyze_trace
 from opanatomy.trace import read_trace
 from tests.handmade import HandMade
-from tests.made_events import GRAPH, LINKED, MI300X, V100, XPU, Piece
+from tests.made_events import GRAPH, LINKED, MI300X, XPU, Piece
 from tests.made_operators import WORK
 from tests.made_trace import TRACES, Made, Options, capture, made
 
@@ -260,32 +260,3 @@ def test_streams_and_launches(case: tuple[str, Made, Path, Anatomy]) -> None:
     delays = [piece.start_ns - piece.launched_ns for piece in first.values()]
     assert (launching.delayed, launching.delay_ns) == (len(delays), sum(delays))
     assert launching.tiny_kernels == sum(piece.duration_ns < 10_000 for piece in kernels)
-
-
-#: FLOP/s of float32 products and of all else, bytes a second: the data sheet of the V100 SXM2 16 GB.
-V100_PEAK, V100_BANDWIDTH = 15.7e12, 900e9
-
-
-def test_the_roofline_of_the_named_device(tmp_path: Path) -> None:
-    trace = made(capture(BERT), Options(accelerator=V100, foreign=False))
-    anatomy = beside_ceilings(analyze_trace(trace.write(tmp_path / "trace.json.gz")))
-    assert anatomy.device.peak_flops_per_second["float32"] == V100_PEAK
-    bounds, peak_bounds = Counter[OperatorClass](), 0
-    for row in anatomy.operators:
-        if row.rule.endswith("between host and device") or row.part_of is not None or row.flops is None:
-            continue
-        moved = (row.read_bytes or 0) + (row.written_bytes or 0)
-        expected = round(1e9 * max(row.flops / V100_PEAK, moved / V100_BANDWIDTH))
-        assert row.bound_ns == expected
-        peak_bounds += row.bound_by == "compute"
-        bounds[row.operator_class] += expected
-    found = Counter[OperatorClass]()
-    for one in anatomy.classes:
-        found[one.operator_class] += one.bound_ns or 0
-    assert {key: value for key, value in bounds.items() if value} == {
-        key: value for key, value in found.items() if value
-    }
-    done = sum(row.flops or 0 for row in anatomy.operators if row.operator_class is OperatorClass.TENSOR_CONTRACTION)
-    assert anatomy.step.wall_ns is not None
-    assert anatomy.device.mfu == done / (V100_PEAK * anatomy.step.count * anatomy.step.wall_ns / 1e9)
-    assert anatomy.device.mfu_dtype == "float32"

@@ -178,10 +178,12 @@ def _ceilings(anatomy: Anatomy) -> str:
     if device.source is None:
         return (device.no_ceilings or "").removeprefix("no ceilings: ")
     contractions = [row for row in anatomy.operators if row.operator_class is OperatorClass.TENSOR_CONTRACTION]
+    types = {(row.compute_type or "").removeprefix("3 x ") for row in contractions}
+    unsure = units.duration(device.unsure_ns) if device.unsure_ns else None
     peaks = [
         f"{units.flop_rate(peak)} {name}"
         for name, peak in device.peak_flops_per_second.items()
-        if name == device.mfu_dtype or any(f"{name}[" in row.signature for row in contractions)
+        if name in (device.mfu_dtype, *types) or any(f"{name}[" in row.signature for row in contractions)
     ]
     others = device.vector_flops_per_second.get("float32")
     return _list(
@@ -190,6 +192,7 @@ def _ceilings(anatomy: Anatomy) -> str:
             None if others is None else f"{units.flop_rate(others)} vector float32",
             None if bandwidth is None else units.byte_rate(bandwidth),
             f"by {device.source}",
+            unsure and f"{unsure} of products may be float32 or tf32 and have no bound",
         )
     )
 
