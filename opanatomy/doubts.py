@@ -102,11 +102,12 @@ def _of_launches(trace: Trace, attribution: Attribution) -> Iterator[str]:
         told = ", ".join(f"{count:,} {name}" for name, count in names)
         yield f"{len(lost):,} of {whole:,} launches have no device work in the trace ({told}): their time is missing"
     inside = work.link != OUTSIDE
-    open_ns = int(work.duration_ns[work.open & inside].sum())
-    if open_ns:
+    doubtful = work.open & inside
+    if doubtful.any():
+        spent = int(work.duration_ns[doubtful].sum()) / 1e6
         yield (
-            f"{int((work.open & inside).sum()):,} pieces of device work ({open_ns / 1e6:,.3f} ms) have a correlation id"
-            " that launches of several operators carry: each is given to the last that began before it"
+            f"{int(doubtful.sum()):,} pieces of device work ({spent:,.3f} ms) have an id that launches of several"
+            " operators carry: each is given to the last that began before it"
         )
     early = _early(trace, work.launch) if len(launches.name) else work.start_ns[:0]
     if len(early):

@@ -132,7 +132,7 @@ def test_launches_with_one_id_are_told_apart_by_time_and_said(tmp_path: Path) ->
     early, late = share_ids(trace, external=False)
     assert operators(trace, tmp_path) == truth(trace)
     (warning,) = analyzed(trace, tmp_path).warnings
-    told = f"2 pieces of device work ({(early.duration_ns + late.duration_ns) / 1e6:.3f} ms) have a correlation id"
+    told = f"2 pieces of device work ({(early.duration_ns + late.duration_ns) / 1e6:.3f} ms) have an id"
     assert warning.startswith(told)
 
 
@@ -174,6 +174,17 @@ def test_two_processes_in_one_trace(shift: int, open_ids: bool, tmp_path: Path) 
     else:
         assert [name for _, name in found] == [piece.operator for piece in trace.pieces]
         assert any("that launches of several operators carry" in line for line in warnings)
+
+
+def test_an_external_id_of_two_processes_is_said(tmp_path: Path) -> None:
+    """Without its launch a kernel went to the operator of the process that stands last in the file."""
+    trace = bert()
+    merged(trace, bert(), shift=0, later_ns=50_000)
+    trace.events[:] = [event for event in trace.events if event.get("cat") != "cuda_runtime"]
+    anatomy = analyzed(trace, tmp_path)
+    assert anatomy.ledger.linked_ns > 0
+    spent = f"({anatomy.ledger.linked_ns / 1e6:,.3f} ms) have an id that launches of several operators carry"
+    assert any(spent in line for line in anatomy.warnings)
 
 
 @pytest.mark.parametrize("by_ns", [5_000, 30_000_000])

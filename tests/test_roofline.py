@@ -217,6 +217,7 @@ def test_a_device_without_tf32_leaves_nothing_open() -> None:
     [
         ("ampere_sgemm_128x64_nn", "float32"),
         ("volta_sgemm_128x32_nt", "float32"),
+        ("void sgemm_largek_lds64<true, true, 6, 3, 4, 5, 2, 66>(float*, float const*, float const*, int)", "float32"),
         ("void cutlass::Kernel2<cutlass_80_simt_sgemm_128x32_8x5_nn_align1>(Params)", "float32"),
         ("sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize64x64x8_stage3_warpsize1x4x1_ffma_aligna4_alignc4", "float32"),
         ("void gemmSN_NN_kernel<float, 256, 4, 2, 8, 4, 4, false, cublasGemvTensorStridedBatched<float>>", "float32"),

@@ -40,7 +40,7 @@ RULES: Final[tuple[tuple[str, str | None], ...]] = (
     (r"_ffma_|simt|f32f32_f32f32", FLOAT32),
     (r"bf16|f16(?!\d)|fp16|half", None),
     (r"(?:^|_)s1688", TF32),
-    (r"_sgemm|scudnn|gemmSN|gemmk1|gemv|gevm|dot_kernel|convolve_sgemm|conv_depthwise|conv2d_grouped", FLOAT32),
+    (r"sgemm|scudnn|gemmSN|gemmk1|gemv|gevm|dot_kernel|convolve_sgemm|conv_depthwise|conv2d_grouped", FLOAT32),
     (r"(?:dgrad|wgrad|convolve|winograd|fft|engine|gemm)\w*<float", FLOAT32),
     # templates of Triton obey the setting; of Blackwell's kernels without the word some emulate
     (r"triton|sm10\d|sm12\d", None),

@@ -79,14 +79,17 @@ def link_work(work: DeviceWork, launch: Launch, host_external: Int64) -> Links:
     index, found = matched.launch, matched.launch >= 0
     host = np.where(found, _at(launch.host, index), -1)
     outer = np.where(work.external_id >= 0, work.external_id, np.where(found, _at(launch.external_id, index), -1))
-    host = np.where(host < 0, last_of(host_external, outer), host)
+    by_external = (host < 0) & (outer >= 0)
+    host = np.where(by_external, last_of(host_external, outer), host)
+    numbers, counts = np.unique(host_external, return_counts=True)
+    several = by_external & np.isin(outer, numbers[counts > 1])
     graph = found & _at(launch.is_graph.astype(np.int64), index).astype(bool)
     link = np.where(graph, GRAPH, np.where(found | (host >= 0), LINKED, NO_LAUNCH))
     launched = np.where(found, _at(launch.start_ns, index), work.start_ns)
     thread = np.where(found, _at(launch.thread, index), -1)
     return Links(
-        launch=index, open=matched.open, host=np.where(graph, -1, host), link=link, launched_ns=launched, around=host,
-        thread=thread,
+        launch=index, open=matched.open | several, host=np.where(graph, -1, host), link=link,
+        launched_ns=launched, around=host, thread=thread,
     )  # fmt: skip
 
 
