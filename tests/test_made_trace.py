@@ -28,7 +28,7 @@ OPTIONS = {
     "graphs": Options(graph=40),
     "device thread": Options(device_thread=True),
     "ROCm": Options(accelerator=MI300X, splits=True, graph=7, device_thread=True),
-    "XPU": Options(accelerator=XPU, device_thread=True),
+    "XPU": Options(accelerator=XPU, graph=5, device_thread=True),
 }
 Place = tuple[Phase, str | None]
 
