@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from opanatomy.anatomy.compute_type import compute_types
 from opanatomy.attribution import Attribution
 from opanatomy.attribution.linking import LINKS, OUTSIDE
 from opanatomy.attribution.nesting import nearest_above
@@ -22,7 +23,10 @@ from opanatomy.pieces import exchanged
 from opanatomy.tables import Bool, CallTable, Int64, PieceTable, Text, joined, text_column, text_of
 from opanatomy.trace import Trace
 
-_ACROSS = re.compile(r"^Memcpy (?:HtoD|DtoH|HostToDevice|DeviceToHost)|^(?:Copy)?(?:HostToDevice|DeviceToHost)")
+#: Names of CUPTI, roctracer and Intel's PTI (M is plain memory of the host, H what is pinned there).
+_ACROSS = re.compile(
+    r"^Memcpy (?:HtoD|DtoH|HostToDevice|DeviceToHost|[MH]2D|D2[MH])|^(?:Copy)?(?:HostToDevice|DeviceToHost)"
+)
 #: What kernels tell of the elements of tensor lists; the first is nothing.
 ELEMENT_TYPES = (None, *ITEM_SIZE)
 COSTS = ("flops", "read_bytes", "written_bytes", "causal_flops", "normalization_flops")
@@ -160,7 +164,15 @@ class Calls:
             inner=inner,
             costed=costed,
             costs=costs,
+            compute_type=self._compute_types(rows, owner),
         )
+
+    def _compute_types(self, rows: Int64, owner: Int64) -> Text:
+        """What the float32 operands of each call were computed in, by the kernels of the call it is part of."""
+        return compute_types(
+            self.trace.names, self.work.name, self.work.duration_ns, self._of_work(self.owner),
+            self._signatures(rows), owner,
+        )  # fmt: skip
 
     def _rules(self, owner: Int64) -> Text:
         """The rule that classed each call, and whether its work crosses the link to the host."""
@@ -239,6 +251,7 @@ class Calls:
             inner=np.zeros(len(index), dtype=bool),
             costed=np.zeros(len(index), dtype=bool),
             costs=dict.fromkeys(COSTS, none),
+            compute_type=text_of((), none),
         )
 
     def _of_work(self, column: Int64) -> Int64:

@@ -230,6 +230,9 @@ class Environment:
     python: str | None = None
     host_threads: int | None = None
     processor: str | None = None
+    #: What torch was allowed to compute float32 matrix products and convolutions in: "tf32", or "ieee" for float32.
+    matmul_float32: str | None = None
+    convolution_float32: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -721,6 +724,8 @@ class OperatorRow:
     bound_ns: int | None = None
     bound_by: str | None = None
     uncosted_ns: int = 0
+    #: What the longest kernel whose name tells computed float32 operands in: "float32", "tf32", "3 x tf32".
+    compute_type: str | None = None
 
     @property
     def bounded_ns(self) -> int:
@@ -756,7 +761,7 @@ class ModuleRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceRow:
-    """The window on one device; the terms are those of `Timeline`."""
+    """The window on one device; the terms are those of `Timeline`. `name` is what the trace calls the device."""
 
     device: int
     work: int
@@ -766,6 +771,7 @@ class DeviceRow:
     host_idle_ns: int
     stream_idle_ns: int
     other_idle_ns: int
+    name: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -849,7 +855,8 @@ class DeviceFigures:
     `mfu` is the share of the peak of `mfu_dtype`, the data type of most contractions, that the step's contractions
     reach without recompute, `hfu` with it; `mfu_covered` is the part of the time of contractions (and of what no rule
     knows) whose FLOPs are known: below 1 both are lower bounds, below `COVERED_LEAST` they are `None`.
-    `no_ceilings` says why there are no ceilings, and how to get them.
+    `no_ceilings` says why there are no ceilings, and how to get them. `unsure_ns` is the time of float32 products of
+    which neither a kernel's name nor a setting tells whether they ran as tf32: they have no bound.
     `utilization` is the union of the kernels over the total time of the steps. `sm_efficiency` is the
     mean over the same time of min(sum over the kernels that run then of min(blocks per multiprocessor, 1), 1),
     `occupancy` the mean of the kernels' estimated
@@ -872,6 +879,7 @@ class DeviceFigures:
     occupancy: float | None = None
     dimensioned_ns: int | None = None
     tensor_core_ns: int | None = None
+    unsure_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -1055,7 +1063,13 @@ class Ceilings:
     cache_bytes: int | None = None
 
     def matrix_peak(self, dtype: str | None, *, tf32: bool = False) -> float | None:
-        """Operations a second of matrix products of `dtype` (torch's name), float32 ones in tf32 if `tf32`."""
+        """Operations a second of matrix products of `dtype` (torch's name), float32 ones in tf32 if `tf32`.
+
+        Of "3 x tf32" a third of the tf32 peak: three products each.
+        """
+        if dtype == "3 x tf32":
+            peak = self.matrix_flops_per_second.get("tf32")
+            return None if peak is None else peak / 3
         name = "float8" if dtype is not None and dtype.startswith("float8") else dtype
         if name == "float32" and tf32:
             return self.matrix_flops_per_second.get("tf32", self.matrix_flops_per_second.get("float32"))

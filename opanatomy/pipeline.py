@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from opanatomy.anatomy import CONVENTIONS, Findings, Queue, build_anatomy
 from opanatomy.anatomy.collectives import collectives_of
@@ -22,10 +19,11 @@ from opanatomy.anatomy.ranks import with_rank, world_of
 from opanatomy.anatomy.roofline import with_roofline
 from opanatomy.anatomy.timeline import Clock
 from opanatomy.attribution import Attribution, PhaseRule, attribute
-from opanatomy.attribution.linking import GRAPH, OUTSIDE, enclosing_rows, last_of
+from opanatomy.attribution.linking import OUTSIDE, enclosing_rows
 from opanatomy.calls import Calls
 from opanatomy.checks import check_counts, check_memory, check_times, self_checks
 from opanatomy.device import Overrides, ceilings_for
+from opanatomy.doubts import doubts_of_trace, environment_of
 from opanatomy.memory import doubts_of, memory_of_trace, with_trace
 from opanatomy.memory.published import published_run
 from opanatomy.memory.savings import savings_of
@@ -37,7 +35,6 @@ from opanatomy.model import (
     Environment,
     Ledger,
     Memory,
-    Phase,
     Provenance,
     Step,
     Timeline,
@@ -50,9 +47,6 @@ from opanatomy.version import __version__
 
 if TYPE_CHECKING:
     from opanatomy.trace.writer import Annotated
-
-#: Kernels that no forward runs.
-_NO_FORWARD = re.compile(r"backward|_bwd|bwd_|wgrad|multi_tensor_apply|fused_?adam", re.IGNORECASE)
 
 
 def analyze_trace(
@@ -79,7 +73,7 @@ def analyze_trace(
     anatomy = build_anatomy(
         Findings(
             provenance=_provenance(trace, path, name),
-            environment=_environment(trace),
+            environment=environment_of(trace),
             capture=trace.capture,
             calls=table,
             work=work,
@@ -89,7 +83,7 @@ def analyze_trace(
             warnings=(
                 *trace.warnings,
                 *(trace.capture.warnings if trace.capture else ()),
-                *_doubts(trace, attribution),
+                *doubts_of_trace(trace, attribution),
             ),
         )
     )
@@ -160,8 +154,9 @@ def _queue(trace: Trace, attribution: Attribution) -> Queue:
         names=trace.names,
         work=trace.work,
         launches=trace.launches,
-        launch=last_of(trace.launches.correlation, trace.work.correlation),
+        launch=attribution.work.launch,
         inside=attribution.work.link != OUTSIDE,
+        device_names=tuple((device.number, device.name) for device in trace.devices),
     )
 
 
@@ -213,47 +208,6 @@ def _extent(trace: Trace) -> tuple[int | None, int | None]:
         return None, None
     begin = min(int(one.start_ns.min()) for one in columns)
     return base + begin, base + max(int((one.start_ns + one.duration_ns).max()) for one in columns)
-
-
-def _environment(trace: Trace) -> Environment:
-    """What the trace says of its device; one without any accelerator's events is of the CPU."""
-    if trace.on_device or trace.environment.device_kind:
-        return trace.environment
-    return replace(trace.environment, device_kind="cpu")
-
-
-def _doubts(trace: Trace, attribution: Attribution) -> tuple[str, ...]:
-    """What a reader should know before trusting the figures."""
-    doubts = []
-    launches = len(trace.launches.name)
-    if launches and not len(trace.work.name):
-        doubts.append(f"the trace has {launches:,} launches but no device work: its kernels were not recorded")
-    doubts.extend(
-        f"no annotation of the trace has a name in which {rule.pattern.pattern!r} is found: it gives nothing to the"
-        f" phase {rule.phase}"
-        for rule in attribution.unused_rules
-    )
-    for one in attribution.annotated.unexplained if attribution.annotated else ():
-        elsewhere = (one.other or 0) - (one.ours or 0)
-        doubts.append(
-            f"{elsewhere / max(one.other or 0, 1):.1%} of the time that the trace's own annotations call {one.phase}"
-            f" lies in another phase: {one.evidence}"
-        )
-    whole = _backward_in_graphs(trace, attribution)
-    if whole:
-        doubts.append(
-            f"graphs ran {whole / 1e6:,.3f} ms of kernels that by their names are of a backward or an optimizer, but"
-            " were launched in forward: a graph of whole steps does not tell its phases"
-        )
-    return tuple(doubts)
-
-
-def _backward_in_graphs(trace: Trace, attribution: Attribution) -> int:
-    """Nanoseconds of the kernels of graphs launched in forward whose names say another phase."""
-    work = attribution.work
-    names = np.array([_NO_FORWARD.search(name) is not None for name in trace.names], dtype=bool)
-    rows = np.flatnonzero((work.link == GRAPH) & names[work.name]).tolist() if len(work.name) else []
-    return sum(int(work.duration_ns[row]) for row in rows if work.phase[row] is Phase.FORWARD)
 
 
 def _sha256(path: Path) -> str:

@@ -5,12 +5,18 @@ Strings are numbers into a list of names, times int64 nanoseconds, -1 is "not re
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+
+#: Calls of a runtime or driver that start work on a device: CUDA, HIP, and Intel's `ur...` and `pi...`.
+STARTS_WORK: Final = re.compile(
+    r"Launch(?!HostFunc)|Memcpy|Memset|USMFill|EnqueueMem|CommandBufferEnqueue", re.IGNORECASE
+)
 
 Int64: TypeAlias = "npt.NDArray[np.int64]"
 Bool: TypeAlias = "npt.NDArray[np.bool_]"
@@ -75,6 +81,21 @@ class DeviceWork:
     #: Thread blocks launched for each multiprocessor, and the occupancy estimated in percent; NaN is "not recorded".
     blocks_per_sm: Float64
     occupancy: Float64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceDevice:
+    """A device that worked, and what the trace's header says of it; `None` is what it does not say.
+
+    `unnamed` has the names among which the trace does not tell whose this number is.
+    """
+
+    number: int
+    kernel_ns: int
+    name: str | None = None
+    memory_bytes: int | None = None
+    multiprocessors: int | None = None
+    unnamed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +170,8 @@ class CallTable:
     costed: Bool
     #: By the names of `Cost`; -1 is "not known".
     costs: dict[str, Int64]
+    #: What float32 operands were computed in, as far as the kernels' names tell.
+    compute_type: Text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

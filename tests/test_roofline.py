@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from opanatomy.anatomy.compute_type import compute_type
 from opanatomy.anatomy.roofline import bound_of, compute_dtype, with_roofline
-from opanatomy.model import Anatomy, Ceilings, ClassRow, KernelRow, OperatorClass, OperatorRow, Phase
+from opanatomy.model import Anatomy, Ceilings, ClassRow, Environment, OperatorClass, OperatorRow, Phase
 from opanatomy.report import terminal_report
 from tests import anatomies
 
@@ -31,7 +32,7 @@ def operator(
     )  # fmt: skip
 
 
-def anatomy_of(*rows: OperatorRow, wall_ns: int | None = None, kernels: tuple[KernelRow, ...] = ()) -> Anatomy:
+def anatomy_of(*rows: OperatorRow, wall_ns: int | None = None) -> Anatomy:
     empty = anatomies.nothing()
     classes = tuple(
         ClassRow(
@@ -42,28 +43,28 @@ def anatomy_of(*rows: OperatorRow, wall_ns: int | None = None, kernels: tuple[Ke
         for item, phase in dict.fromkeys((row.operator_class, row.phase) for row in rows)
         for members in [[row for row in rows if (row.operator_class, row.phase) == (item, phase)]]
     )  # fmt: skip
-    return replace(empty, operators=rows, classes=classes, kernels=kernels, step=replace(empty.step, wall_ns=wall_ns))
+    return replace(empty, operators=rows, classes=classes, step=replace(empty.step, wall_ns=wall_ns))
 
 
 @pytest.mark.parametrize(
-    ("flops", "moved", "item", "dtype", "tf32", "expected"),
+    ("flops", "moved", "item", "dtype", "expected"),
     [
-        (1000, 10, MM, "bfloat16", False, (10, "compute")),
-        (1000, 40, MM, "bfloat16", False, (20, "memory")),
-        (1000, 10, MM, "float32", False, (100, "compute")),
-        (1000, 10, MM, "float32", True, (20, "compute")),
-        (1000, 10, ADD, "bfloat16", False, (200, "compute")),
-        (0, 10, ADD, "int64", False, (5, "memory")),
-        (0, 10, OperatorClass.DATA_MOVEMENT, None, False, (5, "memory")),
-        (1000, 10, MM, "float8_e4m3fn", False, None),
-        (1000, 10, MM, None, False, None),
-        (0, 10, OperatorClass.COMMUNICATION, "float32", False, None),
+        (1000, 10, MM, "bfloat16", (10, "compute")),
+        (1000, 40, MM, "bfloat16", (20, "memory")),
+        (1000, 10, MM, "float32", (100, "compute")),
+        (1000, 10, MM, "tf32", (20, "compute")),
+        (1000, 10, ADD, "bfloat16", (200, "compute")),
+        (0, 10, ADD, "int64", (5, "memory")),
+        (0, 10, OperatorClass.DATA_MOVEMENT, None, (5, "memory")),
+        (1000, 10, MM, "float8_e4m3fn", None),
+        (1000, 10, MM, None, None),
+        (0, 10, OperatorClass.COMMUNICATION, "float32", None),
     ],
 )
 def test_the_bound(
-    flops: int, moved: int, item: OperatorClass, dtype: str | None, tf32: bool, expected: tuple[int, str] | None
+    flops: int, moved: int, item: OperatorClass, dtype: str | None, expected: tuple[int, str] | None
 ) -> None:
-    found = bound_of(flops, moved, item, dtype, CEILINGS, tf32=tf32)
+    found = bound_of(flops, moved, item, dtype, CEILINGS)
     assert (found and (found.ns, found.by)) == expected
 
 
@@ -162,16 +163,91 @@ def test_calls_without_a_cost_are_not_held_against_the_bound_of_the_others() -> 
     assert (found.classes[0].bounded_ns, found.classes[0].headroom_ns) == (20, 0)
 
 
-def test_float32_products_on_tensor_cores_are_tf32() -> None:
-    kernel = KernelRow(
-        kernel="ampere_sgemm_s1688gemm_128x128_tn", operator_class=MM, rule="r", count=1, time_ns=30,
-        operators=("aten::mm",),
-    )  # fmt: skip
-    row = operator("aten::mm", MM, 30, 1000, 10, dtype="float32")
-    found = with_roofline(anatomy_of(row, wall_ns=100, kernels=(kernel,)), CEILINGS)
-    assert (found.operators[0].bound_ns, found.device.mfu_dtype, found.device.mfu) == (20, "tf32", 0.2)
-    plain = with_roofline(anatomy_of(row, wall_ns=100), CEILINGS)
-    assert (plain.operators[0].bound_ns, plain.device.mfu_dtype, plain.device.mfu) == (100, "float32", 1.0)
+@pytest.mark.parametrize(
+    ("compute_type", "bound", "name"), [("tf32", 20, "tf32"), ("3 x tf32", 60, "3 x tf32"), ("float32", 100, "float32")]
+)
+def test_float32_products_go_by_what_they_were_computed_in(compute_type: str, bound: int, name: str) -> None:
+    row = replace(operator("aten::mm", MM, 30, 1000, 10, dtype="float32"), compute_type=compute_type)
+    found = with_roofline(anatomy_of(row, wall_ns=100), CEILINGS)
+    assert (found.operators[0].bound_ns, found.device.mfu_dtype, found.device.unsure_ns) == (bound, name, 0)
+    assert found.device.mfu == pytest.approx(bound / 100)
+
+
+IEEE_TF32 = {"matmul_float32": "ieee", "convolution_float32": "tf32"}
+TF32_IEEE = {"matmul_float32": "tf32", "convolution_float32": "ieee"}
+
+
+@pytest.mark.parametrize(
+    ("operator_name", "environment", "bound"),
+    [
+        ("aten::mm", {"device_kind": "cuda"}, None),
+        ("aten::mm", {"device_kind": "cuda", **IEEE_TF32}, 100),
+        ("aten::mm", {"device_kind": "cuda", **TF32_IEEE}, 20),
+        ("aten::cudnn_convolution", {"device_kind": "cuda", **IEEE_TF32}, 20),
+        ("aten::convolution_backward", {"device_kind": "cuda", **TF32_IEEE}, 100),
+        ("aten::mm", {"device_kind": "rocm"}, 100),
+        ("aten::mm", {"device_kind": "rocm", **TF32_IEEE}, 20),
+        ("aten::miopen_convolution", {"device_kind": "rocm", **IEEE_TF32}, 100),
+        ("aten::mm", {"device_kind": "cpu"}, 100),
+    ],
+)
+def test_where_no_name_tells_the_setting_does_or_nobody(
+    operator_name: str, environment: dict[str, str], bound: int | None
+) -> None:
+    """Without a telling name float32 was assumed: a product in tf32 was 5 times faster than possible."""
+    row = operator(operator_name, MM, 30, 1000, 10, dtype="float32")
+    anatomy = anatomy_of(row, wall_ns=100)
+    anatomy = replace(anatomy, environment=replace(Environment(), **environment))
+    found = with_roofline(anatomy, CEILINGS)
+    assert found.operators[0].bound_ns == bound
+    assert found.device.unsure_ns == (30 if bound is None else 0)
+    assert (found.device.mfu is None) is (bound is None)
+    text = terminal_report(found, width=120)
+    assert ("30 ns of products may be float32 or tf32 and have no bound" in " ".join(text.split())) is (bound is None)
+
+
+def test_a_device_without_tf32_leaves_nothing_open() -> None:
+    row = replace(operator("aten::mm", MM, 30, 1000, 10, dtype="float32"), compute_type=None)
+    ceilings = replace(CEILINGS, matrix_flops_per_second={"float32": 10e9})
+    assert with_roofline(anatomy_of(row, wall_ns=100), ceilings).operators[0].bound_ns == 100
+
+
+@pytest.mark.parametrize(
+    ("kernel", "found"),
+    [
+        ("ampere_sgemm_128x64_nn", "float32"),
+        ("volta_sgemm_128x32_nt", "float32"),
+        ("void sgemm_largek_lds64<true, true, 6, 3, 4, 5, 2, 66>(float*, float const*, float const*, int)", "float32"),
+        ("void cutlass::Kernel2<cutlass_80_simt_sgemm_128x32_8x5_nn_align1>(Params)", "float32"),
+        ("sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize64x64x8_stage3_warpsize1x4x1_ffma_aligna4_alignc4", "float32"),
+        ("void gemmSN_NN_kernel<float, 256, 4, 2, 8, 4, 4, false, cublasGemvTensorStridedBatched<float>>", "float32"),
+        ("void cudnn::detail::dgrad_engine<float, 512, 6, 5, 3, 3, 3, false>(int)", "float32"),
+        ("void implicit_convolve_sgemm<float, float, 1024, 6, 7, 3, 3, 5, 1, false, true, true>(int)", "float32"),
+        ("ampere_scudnn_128x64_relu_medium_nn_v1", "float32"),
+        ("void cutlass::Kernel<cutlass_80_tensorop_s1688gemm_128x64_32x6_nt_align1>(Params)", "tf32"),
+        ("sm80_xmma_gemm_f32f32_tf32f32_f32_nn_n_tilesize128x64x16_stage6_warpsize2x2x1_tensor16x8x8", "tf32"),
+        ("sm90_xmma_gemm_f32f32_tf32f32_f32_nt_n_tilesize256x128x32", "tf32"),
+        ("sm80_xmma_fprop_implicit_gemm_tf32f32_tf32f32_f32_nhwckrsc_nchw_tilesize128x128x16", "tf32"),
+        ("nvjet_sss_tf32_128x256_TNT", "tf32"),
+        ("cutlass_tensorop_s1688tf32gemm_256x128_16x3_nn_align4", "tf32"),
+        ("fmha_cutlassF_f32_aligned_64x64_rf_sm80(PyTorchMemEffAttention::AttentionKernel::Params)", "3 x tf32"),
+        ("fmha_cutlassF_f32_aligned_64x64_rf_sm75(PyTorchMemEffAttention::AttentionKernel::Params)", None),
+        ("Cijk_Ailk_Bljk_S_B_Bias_HA_S_SAV_UserArgs_MT16x16x128_MI16x16x1_SN_LDSB1", "float32"),
+        ("Cijk_Alik_Bljk_SB_Bias_AS_SAV_UserArgs_MT64x16x32_MI16x16x1_SN_LDSB0", "float32"),
+        ("Cijk_Alik_Bjlk_S_MX_B_Bias_AS_SAV_UserArgs_MT192x16x64_MI16x16x1_SN_LDSB1", "tf32"),
+        ("igemm_fwd_gtcx3_nhwc_fp32_bx0_ex0_bt128x128x16", "float32"),
+        ("_ZN2ck16tensor_operation6device39kernel_grouped_conv_fwd_xdl_cshuffle_v3I", None),
+        ("triton_tem_fused_mm_3", None),
+        ("nvjet_sm100_sss_128x256_TNT", None),
+        ("cublas_bf16x9_gemm", None),
+        ("ampere_bf16_s16816gemm_bf16_128x64_ldg8_f2f_stages_64x3_nn", None),
+        ("turing_fp16_s1688gemm_fp16_128x128_ldg8_f2f_nn", None),
+        ("void splitKreduce_kernel<32, 16, int, float>(Params)", None),
+        ("Memset (Device)", None),
+    ],
+)  # fmt: skip
+def test_what_names_say_of_float32_products(kernel: str, found: str | None) -> None:
+    assert compute_type(kernel) == found
 
 
 def test_ceilings_can_be_changed_later() -> None:

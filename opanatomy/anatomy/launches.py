@@ -13,8 +13,8 @@ from opanatomy.tables import Bool, Int64
 #: A launch costs the host and the device a few microseconds: a kernel that is not longer by much is all overhead.
 TINY_NS = 10_000
 
-_LAUNCH = re.compile(r"Launch(?!HostFunc)", re.IGNORECASE)
-_GRAPH = re.compile(r"GraphLaunch", re.IGNORECASE)
+_LAUNCH = re.compile(r"Launch(?!HostFunc)|CommandBufferEnqueue", re.IGNORECASE)
+_GRAPH = re.compile(r"GraphLaunch|CommandBufferEnqueue", re.IGNORECASE)
 #: Copies without `Async` return when they are done.
 _SYNCHRONIZE = re.compile(r"Synchronize|^(?:cuda|hip)Memcpy$|^hipMemcpyWithStream$")
 

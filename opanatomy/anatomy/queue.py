@@ -23,6 +23,8 @@ class Queue:
     launch: Int64
     #: Whether a piece belongs to the window: it was launched in it.
     inside: Bool
+    #: What the trace calls each device that worked.
+    device_names: tuple[tuple[int, str | None], ...] = ()
 
     def launched_ns(self) -> Int64:
         """When the host launched each piece of work, -1 where that is not recorded."""

@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from opanatomy.anatomy.compute_type import UNSURE, peak_name
 from opanatomy.anatomy.faster import QUANTITY, check_ceilings
-from opanatomy.anatomy.tensor_cores import uses_tensor_cores
 from opanatomy.model import (
     ACROSS,
     COVERED_LEAST,
@@ -21,7 +21,7 @@ from opanatomy.model import (
     Ceilings,
     ClassRow,
     DeviceFigures,
-    KernelRow,
+    Environment,
     OperatorClass,
     OperatorRow,
     Phase,
@@ -46,11 +46,11 @@ def with_roofline(anatomy: Anatomy, ceilings: Ceilings) -> Anatomy:
     What a device has no peak for, and what crosses a link, gets no bound. An operator that runs as a part of another
     one has a bound of 0: its work is counted there.
     """
-    on_tensor_cores = _operators_on_tensor_cores(anatomy.kernels)
-    operators = _with_parts(_bounded(row, ceilings, row.operator in on_tensor_cores) for row in anatomy.operators)
+    named = _Peaks(ceilings, anatomy.environment)
+    operators = _with_parts(_bounded(row, named) for row in anatomy.operators)
 
     def bounding(row: OperatorRow, flops: int, moved_bytes: int) -> int | None:
-        bound = _bound(row, flops, moved_bytes, ceilings, tf32=row.operator in on_tensor_cores)
+        bound = _bound(row, flops, moved_bytes, named)
         return bound.ns if bound else None
 
     others = tuple(check for check in anatomy.checks if check.quantity != QUANTITY)
@@ -59,18 +59,33 @@ def with_roofline(anatomy: Anatomy, ceilings: Ceilings) -> Anatomy:
         operators=operators,
         checks=(*others, check_ceilings(operators, ceilings, bounding)),
         classes=tuple(_class_row(row, operators) for row in anatomy.classes),
-        device=_figures(anatomy, ceilings, on_tensor_cores),
+        device=_figures(anatomy, named),
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Peaks:
+    """The ceilings, and what tells which of them a row is held against."""
+
+    ceilings: Ceilings
+    environment: Environment
+
+    def name(self, row: OperatorRow) -> str | None:
+        """The data type of the row's peak; float32 products go by what they were computed in."""
+        dtype = compute_dtype(row.signature)
+        if row.operator_class is not OperatorClass.TENSOR_CONTRACTION:
+            return dtype
+        return peak_name(row.compute_type, row.part_of or row.operator, dtype, self.ceilings, self.environment)
+
+
 def bound_of(
-    flops: int, moved_bytes: int, operator_class: OperatorClass, dtype: str | None, ceilings: Ceilings, *, tf32: bool
+    flops: int, moved_bytes: int, operator_class: OperatorClass, dtype: str | None, ceilings: Ceilings
 ) -> Bound | None:
-    """The bound of work of this class and data type; `None` where the ceiling it needs is not known."""
+    """The bound of work of this class and data type (a name of a peak); `None` where the ceiling is not known."""
     if operator_class is OperatorClass.COMMUNICATION or ceilings.bandwidth_bytes_per_second is None:
         return None
     by_memory = moved_bytes / ceilings.bandwidth_bytes_per_second
-    peak = _peak(operator_class, dtype, ceilings, tf32=tf32)
+    peak = _peak(operator_class, dtype, ceilings)
     if flops and not peak:
         return None
     by_compute = flops / peak if peak else 0.0
@@ -86,27 +101,21 @@ def compute_dtype(signature: str) -> str | None:
     return next((dtype for dtype in found if "int" not in dtype), found[0] if found else None)
 
 
-def _peak(operator_class: OperatorClass, dtype: str | None, ceilings: Ceilings, *, tf32: bool) -> float | None:
+def _peak(operator_class: OperatorClass, dtype: str | None, ceilings: Ceilings) -> float | None:
     if operator_class is OperatorClass.TENSOR_CONTRACTION:
-        return ceilings.matrix_peak(dtype, tf32=tf32)
+        return ceilings.matrix_peak(dtype)
     return ceilings.vector_peak(dtype)
 
 
-def _operators_on_tensor_cores(kernels: Iterable[KernelRow]) -> frozenset[str]:
-    """The operators of which a kernel's name says so: their float32 products run as tf32."""
-    return frozenset(name for row in kernels if uses_tensor_cores(row.kernel) for name in row.operators)
-
-
-def _bounded(row: OperatorRow, ceilings: Ceilings, tf32: bool) -> OperatorRow:
+def _bounded(row: OperatorRow, named: _Peaks) -> OperatorRow:
     if row.rule.endswith(ACROSS) or row.flops is None or row.read_bytes is None or row.written_bytes is None:
         return replace(row, bound_ns=None, bound_by=None)
-    moved = row.read_bytes + row.written_bytes
-    bound = _bound(row, row.flops, moved, ceilings, tf32=tf32)
+    bound = _bound(row, row.flops, row.read_bytes + row.written_bytes, named)
     return replace(row, bound_ns=bound.ns if bound else None, bound_by=bound.by if bound else None)
 
 
-def _bound(row: OperatorRow, flops: int, moved_bytes: int, ceilings: Ceilings, *, tf32: bool) -> Bound | None:
-    return bound_of(flops, moved_bytes, row.operator_class, compute_dtype(row.signature), ceilings, tf32=tf32)
+def _bound(row: OperatorRow, flops: int, moved_bytes: int, named: _Peaks) -> Bound | None:
+    return bound_of(flops, moved_bytes, row.operator_class, named.name(row), named.ceilings)
 
 
 def _with_parts(rows: Iterable[OperatorRow]) -> tuple[OperatorRow, ...]:
@@ -150,8 +159,10 @@ def headroom_ns(rows: Iterable[OperatorRow]) -> int:
     return sum(max(ns, 0) for ns in spare.values())
 
 
-def _figures(anatomy: Anatomy, ceilings: Ceilings, on_tensor_cores: frozenset[str]) -> DeviceFigures:
-    named = replace(
+def _figures(anatomy: Anatomy, named: _Peaks) -> DeviceFigures:
+    ceilings = named.ceilings
+    unsure = [row for row in anatomy.operators if named.name(row) == UNSURE]
+    figures = replace(
         anatomy.device,
         no_ceilings=None,
         peak_flops_per_second=ceilings.matrix_flops_per_second,
@@ -162,18 +173,21 @@ def _figures(anatomy: Anatomy, ceilings: Ceilings, on_tensor_cores: frozenset[st
         hfu=None,
         mfu_dtype=None,
         mfu_covered=_covered(anatomy.classes),
+        unsure_ns=sum(row.time_ns for row in unsure),
     )
     rows = [row for row in anatomy.operators if _is_costed_contraction(row)]
     wall = anatomy.step.unprofiled_wall_ns or anatomy.step.wall_ns
-    dtype = _most_used(rows, on_tensor_cores)
-    peak = ceilings.matrix_flops_per_second.get(dtype or "")
-    if not peak or not wall or named.mfu_covered is None or named.mfu_covered < COVERED_LEAST:
-        return named
-    devices = max(sum(1 for one in anatomy.timeline.devices if one.kernel_time_ns), 1)
-    most = peak * devices * anatomy.step.count * wall / _NS
+    dtype = _most_used(rows, named)
+    peak = ceilings.matrix_peak(dtype)
+    devices = [one for one in anatomy.timeline.devices if one.kernel_time_ns]
+    # The peak is that of one kind of device: of several kinds together it is not known.
+    unlike = len({one.name for one in devices}) > 1
+    if not peak or not wall or unlike or figures.mfu_covered is None or figures.mfu_covered < COVERED_LEAST:
+        return figures
+    most = peak * max(len(devices), 1) * anatomy.step.count * wall / _NS
     done = sum(row.flops or 0 for row in rows)
     again = sum(row.flops or 0 for row in rows if row.phase is Phase.RECOMPUTE)
-    return replace(named, mfu=(done - again) / most, hfu=done / most, mfu_dtype=dtype)
+    return replace(figures, mfu=(done - again) / most, hfu=done / most, mfu_dtype=dtype)
 
 
 def _is_costed_contraction(row: OperatorRow) -> bool:
@@ -193,12 +207,11 @@ def _covered(classes: Iterable[ClassRow]) -> float | None:
     return costed / (time + unknown) if time else None
 
 
-def _most_used(rows: Iterable[OperatorRow], on_tensor_cores: frozenset[str]) -> str | None:
+def _most_used(rows: Iterable[OperatorRow], named: _Peaks) -> str | None:
     """The data type in which most FLOPs of the contractions were done."""
     done: Counter[str] = Counter()
     for row in rows:
-        dtype = compute_dtype(row.signature)
+        dtype = named.name(row)
         if dtype is not None and row.flops:
-            tf32 = dtype == "float32" and row.operator in on_tensor_cores
-            done["tf32" if tf32 else "float8" if dtype.startswith("float8") else dtype] += row.flops
+            done["float8" if dtype.startswith("float8") else dtype] += row.flops
     return max(done, key=lambda dtype: (done[dtype], dtype)) if done else None

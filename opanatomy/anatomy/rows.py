@@ -104,21 +104,35 @@ def class_rows(calls: CallTable) -> tuple[ClassRow, ...]:
 
 def operator_rows(calls: CallTable) -> tuple[OperatorRow, ...]:
     """One row an operator, signature and phase, the longest first; work without an operator has none."""
-    groups = Groups(calls.operator, calls.signature, calls.phase, calls.operator_class, calls.rule, calls.part_of)
+    groups = Groups(
+        calls.operator, calls.signature, calls.phase, calls.operator_class, calls.rule, calls.part_of,
+        calls.compute_type,
+    )  # fmt: skip
     found = [
         OperatorRow(
             operator=operator, signature=signature or "", phase=Phase(str(phase)),
             operator_class=OperatorClass(str(name)), rule=rule or "", calls=sums.rows, time_ns=sums.time_ns,
             flops=sums.flops, read_bytes=sums.read_bytes, written_bytes=sums.written_bytes,
             causal_flops=sums.causal_flops, normalization_flops=sums.normalization_flops, part_of=part_of,
-            uncosted_ns=sums.uncosted_ns,
+            uncosted_ns=sums.uncosted_ns, compute_type=compute_type,
         )
-        for (operator, signature, phase, name, rule, part_of), sums in zip(groups, _sums(calls, groups), strict=True)
+        for (operator, signature, phase, name, rule, part_of, compute_type), sums in zip(
+            groups, _sums(calls, groups), strict=True
+        )
         if operator is not None
     ]  # fmt: skip
     return tuple(
         sorted(
-            found, key=lambda row: (-row.time_ns, row.operator, row.signature, row.phase, row.rule, row.part_of or "")
+            found,
+            key=lambda row: (
+                -row.time_ns,
+                row.operator,
+                row.signature,
+                row.phase,
+                row.rule,
+                row.part_of or "",
+                row.compute_type or "",
+            ),
         )
     )
 

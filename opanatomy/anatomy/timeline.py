@@ -187,6 +187,7 @@ def _device_row(time: DeviceTime, device: _Device) -> DeviceRow:
     return DeviceRow(
         device=device.number, work=int(device.mine.sum()), kernel_time_ns=int(time.duration[device.mine].sum()),
         busy_ns=busy, outside_ns=outside, host_idle_ns=host, stream_idle_ns=stream, other_idle_ns=other,
+        name=dict(time.queue.device_names).get(device.number),
     )  # fmt: skip
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from opanatomy.attribution.annotations import Timed, annotated_phases
-from opanatomy.attribution.linking import OUTSIDE, Launch, Links, enclosing_rows, left_over, link_work
+from opanatomy.attribution.linking import OUTSIDE, Links, enclosing_rows, left_over, link_work
+from opanatomy.attribution.matching import Launch
 from opanatomy.attribution.names import kinds_of, own_ranges
 from opanatomy.attribution.nesting import order_of, parents_of, self_times
 from opanatomy.attribution.phase_rules import PhaseRule
@@ -16,6 +18,9 @@ from opanatomy.attribution.phases import Placed, Step, place, steps_of
 from opanatomy.attribution.rows import HostRows, last_inside
 from opanatomy.model import Check, Phase
 from opanatomy.tables import NO_FLOWS, Bool, DeviceWork, Flows, HostEvents, Int64, Launches
+
+#: Launches of whole graphs: CUDA, HIP, and Intel's command buffers.
+_GRAPH = re.compile(r"GraphLaunch|CommandBufferEnqueue")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +47,8 @@ class HostTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkTable:
-    """Device work in the order of the file; `host` is a row of the host table or -1, `link` one of `LINKS`."""
+    """Device work in the order of the file; `host` is a row of the host table or -1, `link` one of `LINKS`, `launch` a
+    row of the launches or -1. `open` is set where several launches of other operators fit as well."""
 
     name: Int64
     device: Int64
@@ -51,6 +57,8 @@ class WorkTable:
     duration_ns: Int64
     host: Int64
     link: Int64
+    launch: Int64
+    open: Bool
     phase: Sequence[Phase]
     module: Sequence[str | None]
 
@@ -136,15 +144,15 @@ def _link(
     work: DeviceWork,
 ) -> Links:
     thread, start, duration, parent = host
-    graphs = np.array(["GraphLaunch" in name for name in names], dtype=bool)
+    graphs = np.array([_GRAPH.search(name) is not None for name in names], dtype=bool)
+    at = (launches.thread, launches.start_ns)
     launch = Launch(
         thread=launches.thread, start_ns=launches.start_ns, correlation=launches.correlation,
         external_id=launches.external_id,
         is_graph=graphs[launches.name] if len(launches.name) else np.zeros(0, dtype=bool),
+        host=enclosing_rows(thread, start, start + duration, parent, at),
     )  # fmt: skip
-    at = (launch.thread, launch.start_ns)
-    launch_host = enclosing_rows(thread, start, start + duration, parent, at)
-    return link_work(work.correlation, work.external_id, work.start_ns, launch, launch_host, host_external)
+    return link_work(work, launch, host_external)
 
 
 def _window(steps: tuple[Step, ...], start: Int64, duration: Int64, work: DeviceWork) -> tuple[int, int]:
@@ -167,7 +175,7 @@ def _work_table(work: DeviceWork, links: Links, placed: Placed, window: tuple[in
         link = np.where(outside | left_over(link, work.device, work.stream, work.start_ns), OUTSIDE, link)
     return WorkTable(
         name=work.name, device=work.device, stream=work.stream, start_ns=work.start_ns,
-        duration_ns=work.duration_ns, host=links.host, link=link,
+        duration_ns=work.duration_ns, host=links.host, link=link, launch=links.launch, open=links.open,
         phase=placed.of_launches(links.around, links.thread, links.launched_ns),
         module=[placed.module[row] if row >= 0 else None for row in links.around.tolist()],
     )  # fmt: skip

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from opanatomy.tables import Bool, Int64
+from opanatomy.attribution.matching import Launch, last_of, match
+from opanatomy.tables import Bool, DeviceWork, Int64
 
 #: How a piece of device work was traced back.
 LINKED, GRAPH, NO_LAUNCH, OUTSIDE = range(4)
@@ -17,24 +18,16 @@ _FEW = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Launch:
-    """Launch records as columns."""
-
-    thread: Int64
-    start_ns: Int64
-    correlation: Int64
-    external_id: Int64
-    is_graph: Bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Links:
-    """For each piece of device work: the host row that launched it (-1 none), the link, the host time of the launch.
+    """For each piece of device work: its launch and the host row that made it (-1 none), the link, the host time of the
+    launch.
 
     The work of a graph is of no operator; `around` is the host row in which its graph was launched. `thread` is that of
-    the launch, -1 where it is not recorded.
+    the launch, -1 where it is not recorded. `open` is set where several operators may have launched it.
     """
 
+    launch: Int64
+    open: Bool
     host: Int64
     link: Int64
     launched_ns: Int64
@@ -80,33 +73,24 @@ def _leap(rows: Int64, end_ns: Int64, parents: Int64, time: Int64) -> Int64:
     return np.where(over, leaps[0][rows], rows)
 
 
-def last_of(keys: Int64, wanted: Int64) -> Int64:
-    """For each wanted key the index of its last occurrence in `keys`; -1 for a missing or negative key."""
-    if not len(keys):
-        return np.full(len(wanted), -1, dtype=np.int64)
-    order = np.argsort(keys, kind="stable")
-    at = np.searchsorted(keys[order], wanted, side="right") - 1
-    found = np.where(at >= 0, order[np.maximum(at, 0)], -1)
-    known = (found >= 0) & (wanted >= 0)
-    known[known] = keys[found[known]] == wanted[known]
-    return np.where(known, found, -1)
-
-
-def link_work(
-    correlation: Int64, external_id: Int64, start_ns: Int64, launch: Launch, launch_host: Int64, host_external: Int64
-) -> Links:
+def link_work(work: DeviceWork, launch: Launch, host_external: Int64) -> Links:
     """Trace each piece of device work back: by correlation to its launch, else by external id to its operator."""
-    index = last_of(launch.correlation, correlation)
-    found = index >= 0
-    host = np.where(found, _at(launch_host, index), -1)
-    outer = np.where(external_id >= 0, external_id, np.where(found, _at(launch.external_id, index), -1))
-    by_external = last_of(host_external, outer)
-    host = np.where(host < 0, by_external, host)
+    matched = match(work, launch)
+    index, found = matched.launch, matched.launch >= 0
+    host = np.where(found, _at(launch.host, index), -1)
+    outer = np.where(work.external_id >= 0, work.external_id, np.where(found, _at(launch.external_id, index), -1))
+    by_external = (host < 0) & (outer >= 0)
+    host = np.where(by_external, last_of(host_external, outer), host)
+    numbers, counts = np.unique(host_external, return_counts=True)
+    several = by_external & np.isin(outer, numbers[counts > 1])
     graph = found & _at(launch.is_graph.astype(np.int64), index).astype(bool)
     link = np.where(graph, GRAPH, np.where(found | (host >= 0), LINKED, NO_LAUNCH))
-    launched = np.where(found, _at(launch.start_ns, index), start_ns)
+    launched = np.where(found, _at(launch.start_ns, index), work.start_ns)
     thread = np.where(found, _at(launch.thread, index), -1)
-    return Links(host=np.where(graph, -1, host), link=link, launched_ns=launched, around=host, thread=thread)
+    return Links(
+        launch=index, open=matched.open | several, host=np.where(graph, -1, host), link=link,
+        launched_ns=launched, around=host, thread=thread,
+    )  # fmt: skip
 
 
 def left_over(link: Int64, device: Int64, stream: Int64, start_ns: Int64) -> Bool:

@@ -70,7 +70,15 @@ def environment_of(device: str) -> Environment:
         python=platform.python_version(),
         host_threads=torch.get_num_threads(),
         processor=processor,
+        matmul_float32=_float32(torch.backends.cuda.matmul) if on_cuda else None,
+        convolution_float32=_float32(getattr(torch.backends.cudnn, "conv", None)) if on_cuda else None,
     )
+
+
+def _float32(settings: object) -> str | None:
+    """What torch may compute float32 products of a kind in, "tf32" or "ieee"; `None` before torch 2.9."""
+    told = getattr(settings, "fp32_precision", None)
+    return "ieee" if told == "none" else told
 
 
 def processor_name() -> str:

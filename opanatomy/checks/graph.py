@@ -10,7 +10,7 @@ from functools import cache
 import numpy as np
 
 from opanatomy.attribution.attribute import HostTable
-from opanatomy.attribution.linking import last_of
+from opanatomy.attribution.matching import last_of
 from opanatomy.attribution.names import kinds_of
 from opanatomy.attribution.nesting import nearest_above
 from opanatomy.tables import Bool, Int64

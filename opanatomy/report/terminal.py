@@ -126,6 +126,8 @@ def _batch(anatomy: Anatomy) -> str | None:
 
 def _device(anatomy: Anatomy) -> str:
     environment = anatomy.environment
+    if environment.device_kind == "cpu" and environment.processor is None and environment.device_count:
+        return "the host only; the trace has no event of its GPU"
     if environment.device_kind == "cpu":
         threads = None if environment.host_threads is None else f"{environment.host_threads} threads"
         about = _list((environment.processor, threads))
@@ -177,10 +179,12 @@ def _ceilings(anatomy: Anatomy) -> str:
     if device.source is None:
         return (device.no_ceilings or "").removeprefix("no ceilings: ")
     contractions = [row for row in anatomy.operators if row.operator_class is OperatorClass.TENSOR_CONTRACTION]
+    types = {(row.compute_type or "").removeprefix("3 x ") for row in contractions}
+    unsure = units.duration(device.unsure_ns) if device.unsure_ns else None
     peaks = [
         f"{units.flop_rate(peak)} {name}"
         for name, peak in device.peak_flops_per_second.items()
-        if name == device.mfu_dtype or any(f"{name}[" in row.signature for row in contractions)
+        if name in (device.mfu_dtype, *types) or any(f"{name}[" in row.signature for row in contractions)
     ]
     others = device.vector_flops_per_second.get("float32")
     return _list(
@@ -189,6 +193,7 @@ def _ceilings(anatomy: Anatomy) -> str:
             None if others is None else f"{units.flop_rate(others)} vector float32",
             None if bandwidth is None else units.byte_rate(bandwidth),
             f"by {device.source}",
+            unsure and f"{unsure} of products may be float32 or tf32 and have no bound",
         )
     )
 

@@ -78,6 +78,7 @@ class Collector:
         self.untimed = 0
         self.foreign: dict[str, int] = {}
         self._signatures: Numbers[bytes] = Numbers()
+        self._texts: Numbers[str] = Numbers()
         self._messages = Messages()
         self._kinds = _Kinds()
         self._host: list[Block] = []
@@ -205,8 +206,8 @@ class Collector:
         self._pieces += len(events)
         return {
             **self._common(events, args),
-            "device": _integers([_number(event.pid if one.device is None else one.device) for event, one in pairs]),
-            "stream": _integers([_number(event.tid if one.stream is None else one.stream) for event, one in pairs]),
+            "device": self._number([event.pid if one.device is None else one.device for event, one in pairs]),
+            "stream": self._number([event.tid if one.stream is None else one.stream for event, one in pairs]),
             "correlation": _integers([one.correlation for one in args]),
             "kind": np.maximum(np.where((kind := self._kind(events)) == FOREIGN, KERNEL, kind) - KERNEL, 0),
             "blocks_per_sm": _fractions([one.blocks_per_sm for one in args]),
@@ -225,6 +226,15 @@ class Collector:
             "device_type": _integers([one.device_type for one in args]),
             "device": _integers([one.device_id for one in args]),
         }
+
+    def _number(self, values: list[int | str | None]) -> Int64:
+        """Device or stream numbers; text without one gets a number of its own below -1."""
+        return np.array([one if isinstance(one, int) else self._of_text(one) for one in values], dtype=np.int64)
+
+    def _of_text(self, value: str | None) -> int:
+        text = "" if value is None else value
+        digits = text.split()[-1] if text.split() else ""
+        return int(digits) if digits.isdecimal() and len(digits) < 19 else -2 - self._texts[text]
 
     def _told(self, args: list[Args]) -> list[tuple[int, Message]]:
         """(place, message) of the collectives."""
@@ -279,15 +289,6 @@ def _integers(values: list[int] | list[int | None]) -> Int64:
 def _fractions(values: Iterable[float | str | None]) -> Float64:
     """The values as a column, NaN where there is none."""
     return np.array([nan if value is None or isinstance(value, str) else value for value in values], dtype=np.float64)
-
-
-def _number(value: object) -> int:
-    """A device or stream number; text that is none gets a number of its own below -1."""
-    if isinstance(value, int):
-        return value
-    text = str(value)
-    digits = text.split()[-1] if text.split() else ""
-    return int(digits) if digits.isdecimal() and len(digits) < 19 else -2 - (sum(text.encode()) % 1000)
 
 
 def _joined(record: Callable[..., Columns], blocks: list[Block]) -> Columns:

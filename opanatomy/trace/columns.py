@@ -6,7 +6,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from opanatomy.model import Capture, Environment, Signature
-from opanatomy.tables import NO_FLOWS, NO_MEMORY_EVENTS, DeviceWork, Flows, HostEvents, Launches, MemoryEvents, Message
+from opanatomy.tables import (
+    NO_FLOWS,
+    NO_MEMORY_EVENTS,
+    DeviceWork,
+    Flows,
+    HostEvents,
+    Launches,
+    MemoryEvents,
+    Message,
+    TraceDevice,
+)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -30,8 +40,8 @@ class Trace:
     host_messages: dict[tuple[int, int], Message] = field(default_factory=dict)
     memory: MemoryEvents = NO_MEMORY_EVENTS
     flows: Flows = NO_FLOWS
-
-    @property
-    def on_device(self) -> bool:
-        """Whether the trace is of an accelerator: it has its work, or launches whose work was not recorded."""
-        return len(self.work.name) > 0 or len(self.launches.name) > 0
+    #: The devices that worked, the busiest first.
+    devices: tuple[TraceDevice, ...] = ()
+    #: Whether the trace is of an accelerator: it has its work, or launches whose work was not recorded. Calls that only
+    #: ask or wait are no work: a profiler that looks for a device makes them too.
+    on_device: bool = False

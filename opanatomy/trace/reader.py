@@ -5,16 +5,16 @@ from __future__ import annotations
 import gc
 import os
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
 
 from opanatomy.errors import TraceError
-from opanatomy.model import METADATA_KEY, Capture, Environment
-from opanatomy.tables import HostEvents
+from opanatomy.model import METADATA_KEY, Capture
+from opanatomy.tables import STARTS_WORK, HostEvents, Launches
 from opanatomy.trace.collect import Collector
 from opanatomy.trace.columns import Trace
+from opanatomy.trace.devices import devices_of, environment_of
 from opanatomy.trace.observed import tell_observed
 from opanatomy.trace.plausible import (
     check_content,
@@ -61,22 +61,26 @@ def _trace(found: Collector, stream: EventStream) -> Trace:
     signatures = parse_signatures(raw_signatures, stream.warnings)
     if capture and capture.observed:
         tell_observed(list(found.names), host, signatures, capture.observed)
+    names, memory = list(found.names), found.memory()
+    devices = devices_of(metadata, work)
     return Trace(
-        names=list(found.names),
+        names=names,
         threads=list(found.threads),
         host=host,
         launches=launches,
         work=work,
-        environment=capture.environment if capture else _environment(metadata),
+        environment=capture.environment if capture else environment_of(metadata, devices, memory),
         capture=capture,
         metadata=metadata,
         warnings=stream.warnings,
         text_bytes=stream.text_bytes,
         signatures=signatures,
-        memory=found.memory(),
+        memory=memory,
         flows=found.flows(),
         work_messages=found.work_messages,
         host_messages=found.host_messages,
+        devices=devices,
+        on_device=len(work.name) > 0 or _launches_work(names, launches),
     )
 
 
@@ -100,32 +104,9 @@ def _capture(metadata: dict[str, object], warnings: list[str]) -> Capture | None
         return None
 
 
-def _environment(metadata: dict[str, Any]) -> Environment:
-    devices = metadata.get("deviceProperties")
-    first = devices[0] if isinstance(devices, list) and devices and isinstance(devices[0], dict) else {}
-    name = first.get("name")
-    cuda = metadata.get("cuda_runtime_version")
-    driver = metadata.get("cuda_driver_version")
-    memory, units = first.get("totalGlobalMem"), first.get("numSms")
-    return Environment(
-        device=name if isinstance(name, str) else None,
-        device_kind=_device_kind(name, metadata),
-        device_count=len(devices) if isinstance(devices, list) and devices else None,
-        device_memory_bytes=memory if type(memory) is int and memory > 0 else None,
-        multiprocessors=units if type(units) is int and units > 0 else None,
-        cuda=_version(cuda),
-        driver=_version(driver),
-    )
-
-
-def _device_kind(name: object, metadata: dict[str, Any]) -> str | None:
-    if "hip_runtime_version" in metadata or (isinstance(name, str) and "AMD" in name.upper()):
-        return "rocm"
-    return "cuda" if isinstance(name, str) else None
-
-
-def _version(value: object) -> str | None:
-    return f"{value // 1000}.{value % 1000 // 10}" if type(value) is int else None
+def _launches_work(names: list[str], launches: Launches) -> bool:
+    """Whether any call of the runtime launches work."""
+    return any(STARTS_WORK.search(names[number]) for number in np.unique(launches.name).tolist())
 
 
 def _tell_lists(host: HostEvents, raw: list[RawArguments], capture: Capture) -> None:

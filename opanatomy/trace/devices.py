@@ -1,0 +1,128 @@
+"""The devices of a trace: which of them worked, and what its header says of each.
+
+`deviceProperties` has an entry for each device that the process could see (Kineto, DeviceProperties.cpp), used or not.
+CUPTI numbers kernels' devices as these entries are. roctracer numbers agents, processors before devices, and of all
+devices instead of those that are visible (ROCm/roctracer#98): there a number names no entry.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from opanatomy.model import Environment
+from opanatomy.tables import DeviceWork, Int64, MemoryEvents, TraceDevice
+
+_KERNEL: Final = 0
+#: torch's number of the CPU among device types.
+_CPU: Final = 0
+
+
+def devices_of(metadata: dict[str, Any], work: DeviceWork) -> tuple[TraceDevice, ...]:
+    """The devices that worked, the one with most kernel time first."""
+    entries = entries_of(metadata)
+    found = []
+    for number in np.unique(work.device).tolist():
+        mine = work.device == number
+        kernels = int(work.duration_ns[mine & (work.kind == _KERNEL)].sum())
+        found.append((-kernels, -int(work.duration_ns[mine].sum()), _device(number, entries, metadata, kernels)))
+    return tuple(device for *_, device in sorted(found, key=lambda one: (one[0], one[1], one[2].number)))
+
+
+def entries_of(metadata: dict[str, Any]) -> list[dict[str, Any]]:
+    """The header's entries that describe a device."""
+    entries = metadata.get("deviceProperties")
+    return [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
+
+
+def environment_of(metadata: dict[str, Any], devices: tuple[TraceDevice, ...], memory: MemoryEvents) -> Environment:
+    """What a foreign trace says of where it ran: of the device that worked most, else of the one with its memory."""
+    entries = entries_of(metadata)
+    device = devices[0] if devices else _allocated(metadata, entries, memory)
+    names = [entry.get("name") for entry in entries]
+    return Environment(
+        device=device.name,
+        device_kind=_kind([device.name, *names], metadata),
+        device_count=len(entries) or None,
+        device_memory_bytes=device.memory_bytes,
+        multiprocessors=device.multiprocessors,
+        cuda=_version(metadata.get("cuda_runtime_version")),
+        driver=_version(metadata.get("cuda_driver_version")),
+    )
+
+
+def unlike(devices: tuple[TraceDevice, ...]) -> str | None:
+    """A line where the device of the report is not the only kind of device that ran kernels, or is not known."""
+    computing = [device for device in devices if device.kernel_ns]
+    if not computing:
+        return None
+    first, others = computing[0], [device for device in computing[1:] if _kinds(device) != _kinds(computing[0])]
+    if first.unnamed:
+        return (
+            f"the kernels ran on device {first.number}, and the trace does not say which of its devices"
+            f" ({', '.join(first.unnamed)}) that is: its ceilings are not known"
+        )
+    if not others:
+        return None
+    whole = sum(device.kernel_ns for device in computing)
+    told = ", ".join(f"{device.kernel_ns / whole:.1%} on {device.number} ({device.name})" for device in others)
+    return (
+        f"devices of several kinds ran the kernels, {first.kernel_ns / whole:.1%} of their time on {first.number}"
+        f" ({first.name}), {told}: all are held against the ceilings of device {first.number}"
+    )
+
+
+def has_accelerator(metadata: dict[str, Any], memory: MemoryEvents) -> str | None:
+    """What shows that there was an accelerator, where no event is of its work; `None` where nothing does."""
+    names = [str(entry["name"]) for entry in entries_of(metadata) if isinstance(entry.get("name"), str)]
+    if names:
+        return f"names a GPU ({names[0] or 'without a name'})"
+    return "has memory events of a GPU" if (memory.device_type > _CPU).any() else None
+
+
+def _kinds(device: TraceDevice) -> tuple[object, ...]:
+    return device.name, device.memory_bytes, device.multiprocessors
+
+
+def _device(number: int, entries: list[dict[str, Any]], metadata: dict[str, Any], kernel_ns: int) -> TraceDevice:
+    entry = _entry(number, entries, metadata)
+    unnamed = () if entry or not entries else tuple(dict.fromkeys(str(one.get("name")) for one in entries))
+    entry = entry or {}
+    name, memory, units = entry.get("name"), entry.get("totalGlobalMem"), entry.get("numSms")
+    return TraceDevice(
+        number=number, kernel_ns=kernel_ns, name=name if isinstance(name, str) else None,
+        memory_bytes=memory if type(memory) is int and memory > 0 else None,
+        multiprocessors=units if type(units) is int and units > 0 else None, unnamed=unnamed,
+    )  # fmt: skip
+
+
+def _entry(number: int, entries: list[dict[str, Any]], metadata: dict[str, Any]) -> dict[str, Any] | None:
+    """The entry of a device; any where all say the same, none where the number does not tell."""
+    described = {repr([entry.get(key) for key in ("name", "totalGlobalMem", "numSms")]) for entry in entries}
+    if len(described) == 1:
+        return entries[0]
+    if _kind([entry.get("name") for entry in entries], metadata) == "rocm":
+        return None
+    mine = [entry for place, entry in enumerate(entries) if entry.get("id", place) == number]
+    return mine[0] if len(mine) == 1 else None
+
+
+def _allocated(metadata: dict[str, Any], entries: list[dict[str, Any]], memory: MemoryEvents) -> TraceDevice:
+    """The device of most memory events; without any the one that there is."""
+    numbers: Int64 = memory.device[(memory.device_type > _CPU) & (memory.device >= 0)]
+    if len(numbers):
+        found, counts = np.unique(numbers, return_counts=True)
+        return _device(int(found[counts.argmax()]), entries, {}, 0)
+    return _device(-1, entries, metadata, 0)
+
+
+def _kind(names: list[object], metadata: dict[str, Any]) -> str | None:
+    named = [name for name in names if isinstance(name, str)]
+    if "hip_runtime_version" in metadata or any("AMD" in name.upper() for name in named):
+        return "rocm"
+    return "cuda" if named else None
+
+
+def _version(value: object) -> str | None:
+    return f"{value // 1000}.{value % 1000 // 10}" if type(value) is int else None

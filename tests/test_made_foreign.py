@@ -1,0 +1,78 @@
+"""Captures of the profiler alone, made into traces of an accelerator: phases inferred, no record of ours."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.profiler import ProfilerActivity, profile, record_function
+
+from opanatomy.attribution import attribute
+from opanatomy.capture.environment import _float32
+from opanatomy.model import Phase
+from opanatomy.pipeline import analyze_trace, beside_ceilings
+from opanatomy.trace import read_trace
+from tests.made_events import H100, MI300X, Accelerator
+from tests.made_trace import Options, made
+
+
+@pytest.fixture(scope="module")
+def captured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two steps of a perceptron with SGD, as a user's own script profiles them."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.GELU(), torch.nn.Linear(32, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, foreach=False)
+    inputs, labels = torch.randn(8, 16), torch.randint(0, 4, (8,))
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiler:
+        for step in range(2):
+            with record_function(f"ProfilerStep#{step}"):
+                optimizer.zero_grad()
+                torch.nn.functional.cross_entropy(model(inputs), labels).backward()
+                optimizer.step()
+    path = tmp_path_factory.mktemp("captured") / "trace.json"
+    profiler.export_chrome_trace(str(path))
+    return path
+
+
+def read(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text(), parse_float=Decimal)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("device", [H100, MI300X], ids=lambda device: device.name)
+@pytest.mark.parametrize("device_thread", [False, True])
+def test_a_foreign_training_step(device: Accelerator, device_thread: bool, captured: Path, tmp_path: Path) -> None:
+    trace = made(read(captured), Options(accelerator=device, device_thread=device_thread, foreign=True))
+    anatomy = analyze_trace(trace.write(tmp_path / "trace.json.gz"))
+    source = read_trace(captured)
+    host = attribute(source.names, source.host, source.launches, source.work, source.flows).host
+    phase = dict(zip(host.external_id.tolist(), host.phase, strict=True))
+    expected = Counter[Any]()
+    for piece in trace.pieces:
+        expected[piece.operator_class, phase[piece.external_id]] += piece.duration_ns
+    assert {(row.operator_class, row.phase): row.time_ns for row in anatomy.classes} == expected
+    assert {Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER} <= {row.phase for row in anatomy.classes}
+    flops = {
+        (row.operator, row.signature, row.phase): row.flops for row in analyze_trace(captured).operators if row.flops
+    }
+    assert {(row.operator, row.signature, row.phase): row.flops for row in anatomy.operators if row.flops} == flops
+    assert anatomy.environment.device == device.name
+    assert anatomy.warnings == ()
+    assert beside_ceilings(anatomy).device.mfu_dtype == "float32"
+
+
+def test_the_settings_of_float32_products_are_recorded() -> None:
+    """torch's defaults: convolutions may use tf32, matrix products may not."""
+    matmul, convolution = torch.backends.cuda.matmul, getattr(torch.backends.cudnn, "conv", None)
+    before = matmul.fp32_precision
+    try:
+        assert (_float32(matmul), _float32(convolution)) == ("ieee", "tf32")
+        matmul.fp32_precision = "tf32"
+        assert _float32(matmul) == "tf32"
+        assert _float32(None) is None
+    finally:
+        matmul.fp32_precision = before
