@@ -36,8 +36,8 @@ def main() -> int:
         if arguments.renew:
             from tests.gpu.recordings import renew
 
-            for path in renew(folder, arguments.renew):
-                print(f"renewed {path}")
+            for line in renew(folder, arguments.renew):
+                print(line, flush=True)
     print(f"{total - failed} of {total} figures hold")
     return 1 if failed else 0
 

@@ -141,7 +141,8 @@ def context_is_plausible(anatomy: Anatomy) -> Figure:
 
 def peak_is_the_allocators(anatomy: Anatomy) -> Figure:
     """The peak of the replayed blocks is `max_memory_allocated` of the same step, to the byte."""
-    replayed, counted = anatomy.memory.peak_bytes, anatomy.memory.allocator_peak_bytes
+    allocator = anatomy.memory.allocator
+    replayed, counted = anatomy.memory.peak_bytes, None if allocator is None else allocator.peak_bytes
     return Figure(
         name="replayed peak",
         found=f"{_bytes(replayed)}, max_memory_allocated {_bytes(counted)}",

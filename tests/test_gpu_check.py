@@ -1,0 +1,182 @@
+"""The figures of `make gpu-check` hold of a report that is right, and none of them of one that is not."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+import torch
+
+from opanatomy.fleet import analyze_traces
+from opanatomy.model import (
+    AllocatorFigures,
+    Anatomy,
+    Check,
+    Difference,
+    MemoryComponent,
+    MemoryFailure,
+    OperatorClass,
+    Phase,
+)
+from tests.gpu import figures
+from tests.gpu.figures import Figure
+from tests.made_trace import Options, capture, made
+
+ROOT = Path(__file__).parent.parent
+H100 = "NVIDIA H100 80GB HBM3"
+
+
+@cache
+def right() -> Anatomy:
+    """The report of a made trace of an H100, with the memory that a device would tell."""
+    with TemporaryDirectory() as folder:
+        path = made(capture("bert_cpu.json.gz"), Options(second_stream=False)).write(Path(folder) / "t.json.gz")
+        anatomy = analyze_traces([path])
+    memory = replace(
+        anatomy.memory,
+        peak_bytes=10_000,
+        allocator=AllocatorFigures(device="cuda:0", backend="native", peak_bytes=10_000),
+        components=(MemoryComponent(component="device_context", measured_bytes=500_000_000),),
+        failure=MemoryFailure(phase=Phase.FORWARD, message="out of memory", requested_bytes=512, seen=True),
+    )
+    names = ("call counts", "contraction FLOPs", "operator times")
+    checks = tuple(Check(quantity=name, source="a test", unit="calls", compared=3, equal=3) for name in names)
+    # The tiny model's products are bound by memory; those of a model are not.
+    rows = tuple(
+        replace(row, bound_by="compute") if row.operator_class is OperatorClass.TENSOR_CONTRACTION else row
+        for row in anatomy.operators
+    )
+    return replace(anatomy, memory=memory, checks=checks, operators=rows, warnings=())
+
+
+def _with_ledger(anatomy: Anatomy, **changes: int) -> Anatomy:
+    return replace(anatomy, ledger=replace(anatomy.ledger, **changes))
+
+
+def _faster(anatomy: Anatomy) -> Anatomy:
+    """Contractions in a tenth of the time that the peak allows."""
+    rows = [
+        replace(row, bound_ns=10 * row.bounded_ns)
+        if row.operator_class is OperatorClass.TENSOR_CONTRACTION and row.bound_ns
+        else row
+        for row in anatomy.operators
+    ]
+    return replace(anatomy, operators=tuple(rows))
+
+
+def _lost_kernels(anatomy: Anatomy) -> Anatomy:
+    launching = anatomy.timeline.launching
+    assert launching is not None
+    return replace(
+        anatomy, timeline=replace(anatomy.timeline, launching=replace(launching, delayed=launching.delayed - 1))
+    )
+
+
+def _memory(anatomy: Anatomy, **changes: object) -> Anatomy:
+    return replace(anatomy, memory=replace(anatomy.memory, **changes))  # type: ignore[arg-type]  # fields of a test
+
+
+def _unlike(anatomy: Anatomy) -> Anatomy:
+    difference = Difference(operator="aten::mm", phase=Phase.FORWARD, ours=2, other=1)
+    first, *others = anatomy.checks
+    return replace(anatomy, checks=(replace(first, differences=(difference,), equal=2), *others))
+
+
+def _moved(anatomy: Anatomy) -> Anatomy:
+    """The FLOPs of one backward module in its neighbour."""
+    rows = list(anatomy.modules)
+    place = next(
+        at
+        for at, row in enumerate(rows)
+        if (row.phase, row.operator_class) == (Phase.BACKWARD, OperatorClass.TENSOR_CONTRACTION)
+    )
+    rows[place] = replace(rows[place], module="elsewhere")
+    return replace(anatomy, modules=tuple(rows))
+
+
+def _without_optimizer(anatomy: Anatomy) -> Anatomy:
+    first, *others = anatomy.step.steps
+    return replace(anatomy, step=replace(anatomy.step, steps=(replace(first, optimizer_ns=0), *others)))
+
+
+PLANTS: dict[str, tuple[Callable[[Anatomy], Figure], Callable[[Anatomy], Anatomy]]] = {
+    "no kernel": (figures.kernels_recorded, lambda one: replace(one, kernels=())),
+    "kernels without an operator": (
+        figures.kernels_recorded,
+        lambda one: _with_ledger(one, linked_ns=one.ledger.device_work_ns // 2),
+    ),
+    "a lost kernel": (figures.kernels_launched, _lost_kernels),
+    "unknown kernels": (
+        figures.work_is_classed,
+        lambda one: _with_ledger(
+            one, classed_ns=one.ledger.classed_ns * 9 // 10, unknown_ns=one.ledger.classed_ns // 10
+        ),
+    ),
+    "a count that differs": (figures.second_sources_agree, _unlike),
+    "no count at all": (figures.second_sources_agree, lambda one: replace(one, checks=())),
+    "another device": (
+        lambda one: figures.device_is_named(one, H100),
+        lambda one: replace(one, environment=replace(one.environment, device="NVIDIA T4")),
+    ),
+    "no ceilings": (
+        lambda one: figures.device_is_named(one, H100),
+        lambda one: replace(one, device=replace(one.device, peak_flops_per_second={})),
+    ),
+    "another peak": (
+        lambda one: figures.product_type(one, "float32"),
+        lambda one: replace(one, device=replace(one.device, mfu_dtype="tf32")),
+    ),
+    "faster than the peak": (
+        lambda one: figures.product_type(one, "float32"),
+        lambda one: replace(one, device=replace(one.device, mfu=1.5)),
+    ),
+    "an operator faster than the peak": (figures.contractions_within_peak, _faster),
+    "no context": (figures.context_is_plausible, lambda one: _memory(one, components=())),
+    "a context of 3 GB": (
+        figures.context_is_plausible,
+        lambda one: _memory(
+            one, components=(MemoryComponent(component="device_context", measured_bytes=3_000_000_000),)
+        ),
+    ),
+    "a peak 512 B too high": (figures.peak_is_the_allocators, lambda one: _memory(one, peak_bytes=10_512)),
+    "a peak without the allocator's": (figures.peak_is_the_allocators, lambda one: _memory(one, allocator=None)),
+    "a backward module elsewhere": (lambda one: figures.same_backward_modules(right(), one, "x"), _moved),
+    "FLOPs in another module": (lambda one: figures.same_flops_by_module(one, right(), "x"), _moved),
+    "a skipped update": (
+        figures.every_step_updates,
+        lambda one: replace(one, warnings=("the update was skipped in 1 of 2 profiled steps",)),
+    ),
+    "a step without optimizer": (figures.every_step_updates, _without_optimizer),
+    "no report of a failure": (
+        lambda one: figures.failure_is_reported(one, Phase.FORWARD),
+        lambda one: _memory(one, failure=None),
+    ),
+    "a failure in another phase": (lambda one: figures.failure_is_reported(one, Phase.BACKWARD), lambda one: one),
+}
+#: These have no plant that only changes the report: what they are given is another phase.
+_RIGHT_DIFFERS = {"a failure in another phase"}
+
+
+@pytest.mark.parametrize("name", PLANTS)
+def test_a_figure_that_is_wrong_does_not_hold(name: str) -> None:
+    figure, plant = PLANTS[name]
+    if name not in _RIGHT_DIFFERS:
+        assert figure(right()).holds, figure(right())
+    wrong = figure(plant(right()))
+    assert not wrong.holds
+    assert wrong.found
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU: the checks run")
+def test_without_a_gpu_it_says_so() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.gpu"], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (f"gpu-check: this torch ({torch.__version__}) sees no GPU - run it where there is one\n")
