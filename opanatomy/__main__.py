@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import import_module
-from traceback import extract_tb
-from types import FrameType
+from traceback import extract_tb, format_exception
+from types import FrameType, TracebackType
 
 from opanatomy.commands.arguments import make_parser
 from opanatomy.errors import OpanatomyError
@@ -34,6 +34,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0
         except BaseException as error:
             if getattr(arguments, "debug", False) and not isinstance(error, (KeyboardInterrupt, BrokenPipeError)):
+                if argv is None:
+                    sys.excepthook = _show_traceback
                 raise
             return _told(error, caught.number)
         finally:
@@ -68,6 +70,14 @@ def _told(error: BaseException, number: int | None) -> int:
     return OpanatomyError.exit_code
 
 
+def _show_traceback(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """The traceback that Python would show, without secrets."""
+    from opanatomy.privacy.texts import spoken
+
+    with suppress(OSError):
+        print(spoken("".join(format_exception(kind, error, trace))), end="", file=sys.stderr, flush=True)
+
+
 def _is_out_of_memory(error: BaseException) -> bool:
     """Whether memory ran out; a library that is loaded then, or starts a thread, fails with an error of its own."""
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
@@ -79,7 +89,9 @@ def _is_out_of_memory(error: BaseException) -> bool:
 
 def _tell(message: str) -> None:
     """One line on stderr, whatever a file name in it is made of."""
-    line = "".join(character if character.isprintable() else " " for character in message)
+    from opanatomy.privacy.texts import spoken
+
+    line = "".join(character if character.isprintable() else " " for character in spoken(message))
     with suppress(OSError):
         print(f"opanatomy: {line}", file=sys.stderr, flush=True)
 

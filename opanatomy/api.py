@@ -13,7 +13,6 @@ from opanatomy.attribution import phase_rules_of
 from opanatomy.errors import CaptureError, OutputError, UsageError
 from opanatomy.fleet import analyze_traces
 from opanatomy.model import Anatomy, Workload
-from opanatomy.pipeline import analyze_trace, beside_ceilings
 
 if TYPE_CHECKING:
     import torch
@@ -85,7 +84,7 @@ def profile(
     with _folder(target) as folder:
         path = folder / (target.name if target else "step.trace.json.gz")
         record_step(subject, options, path)
-        anatomy = beside_ceilings(analyze_trace(path.replace(target) if target else path))
+        anatomy = analyze_traces([path.replace(target) if target else path])
     if check:
         from opanatomy.checks import require_agreement
 

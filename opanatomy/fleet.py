@@ -13,6 +13,8 @@ from opanatomy.device import Overrides
 from opanatomy.errors import TraceError, UsageError
 from opanatomy.model import Anatomy
 from opanatomy.pipeline import analyze_trace, beside_ceilings
+from opanatomy.privacy.records import redacted
+from opanatomy.privacy.texts import Texts
 from opanatomy.trace.sources import Source, sources_of
 
 if TYPE_CHECKING:
@@ -26,42 +28,57 @@ def analyze_traces(
     ceilings: Overrides | None = None,
     advance: Callable[[float], None] = lambda share: None,
     phases: Sequence[PhaseRule] = (),
+    redact: bool = False,
 ) -> Anatomy:
-    """The anatomy of a trace, or of all ranks in several files, a folder or a zip.
+    """The anatomy of a trace, or of all ranks in several files, a folder or a zip; it has no secrets in it.
 
     A rank that cannot be read is a warning while another one can; `TraceError` where none can, `UsageError` where two
     cannot be ranks of one run. `advance` is told the share that is done. `annotated` is for one trace. `ceilings` go
     before those known of the device. `phases` say the phases of the traces' own annotations.
+    With `redact` paths, arguments, hosts and users are left out as well.
     """
-    sources = sources_of(paths)
+    texts = Texts(everything=redact)
+    anatomy = _together(sources_of(paths), paths, annotated, phases, texts, advance)
+    return redacted(beside_ceilings(anatomy, ceilings), texts)
+
+
+def _together(
+    sources: Sequence[Source],
+    paths: Sequence[Path],
+    annotated: Annotated | None,
+    phases: Sequence[PhaseRule],
+    texts: Texts,
+    advance: Callable[[float], None],
+) -> Anatomy:
+    """The anatomy of one trace, or over the ranks."""
     if len(sources) == 1:
-        return beside_ceilings(_analyzed(sources[0], annotated, phases), ceilings)
+        return _analyzed(sources[0], annotated, phases, texts)
     if annotated is not None:
         raise UsageError(f"--trace: {len(sources)} traces are given, one can be written back - give one TRACE")
     found: list[Anatomy] = []
     lost: list[str] = []
     for place, source in enumerate(sources):
         try:
-            found.append(_analyzed(source, None, phases))
+            found.append(_analyzed(source, None, phases, texts))
         except TraceError as error:
             lost.append(_readable(f"{source.name} is left out: {error}"))
         advance((place + 1) / len(sources))
     if not found:
         raise TraceError(f"none of the {len(sources)} traces can be read; the first: {lost[0]}")
-    return beside_ceilings(over_ranks(found, name=_together(paths, len(found)), warnings=lost), ceilings)
+    return over_ranks(found, name=_name_of(paths, len(found)), warnings=lost)
 
 
-def _analyzed(source: Source, annotated: Annotated | None, phases: Sequence[PhaseRule]) -> Anatomy:
+def _analyzed(source: Source, annotated: Annotated | None, phases: Sequence[PhaseRule], texts: Texts) -> Anatomy:
     with source.opened() as path:
         try:
-            return analyze_trace(path, name=source.name, annotated=annotated, phases=phases)
+            return analyze_trace(path, name=source.name, annotated=annotated, phases=phases, texts=texts)
         except TraceError as error:
             if source.member is None:
                 raise
             raise TraceError(str(error).replace(str(path), f"{source.member} in {source.path}")) from error
 
 
-def _together(paths: Sequence[Path], count: int) -> str:
+def _name_of(paths: Sequence[Path], count: int) -> str:
     where = paths[0].resolve().name if len(paths) == 1 else ", ".join(path.name for path in paths[:3])
     more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""
     return _readable(f"{count} ranks: {where}{more}")

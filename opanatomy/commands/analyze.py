@@ -62,9 +62,7 @@ def _run(arguments: argparse.Namespace) -> Anatomy:
 
     phases = phase_rules(arguments.phase)
     if arguments.annotated is None:
-        if arguments.redact:
-            raise UsageError("--redact: it is about the trace that --trace writes - add --trace FILE")
-        anatomy = _analyzed(paths, ceilings, phases)
+        anatomy = _analyzed(paths, ceilings, phases, redact=arguments.redact)
         show(anatomy, arguments)
         return anatomy
     target = Path(arguments.annotated)
@@ -74,21 +72,21 @@ def _run(arguments: argparse.Namespace) -> Anatomy:
 
     with written_whole(target) as partial:
         annotated = Annotated(path=partial, redact=arguments.redact)
-        anatomy = analyze_traces(paths, annotated=annotated, ceilings=ceilings, phases=phases)
+        anatomy = analyze_traces(paths, annotated=annotated, ceilings=ceilings, phases=phases, redact=arguments.redact)
     show(anatomy, arguments)
-    left_out = "environment, tokens, paths, stacks, hosts and users" if arguments.redact else "environment and tokens"
+    left_out = "environment, secrets, paths, stacks, hosts and users" if arguments.redact else "environment and secrets"
     note(f"trace: {target}, without {left_out} (open it in ui.perfetto.dev)")
     return anatomy
 
 
-def _analyzed(paths: list[Path], ceilings: Overrides, phases: tuple[PhaseRule, ...]) -> Anatomy:
+def _analyzed(paths: list[Path], ceilings: Overrides, phases: tuple[PhaseRule, ...], *, redact: bool) -> Anatomy:
     from opanatomy.fleet import analyze_traces
 
     if len(paths) == 1 and not paths[0].is_dir():
-        return analyze_traces(paths, ceilings=ceilings, phases=phases)
+        return analyze_traces(paths, ceilings=ceilings, phases=phases, redact=redact)
     with Display() as display:
         display.stage("reading the ranks")
-        return analyze_traces(paths, ceilings=ceilings, advance=display.advance, phases=phases)
+        return analyze_traces(paths, ceilings=ceilings, advance=display.advance, phases=phases, redact=redact)
 
 
 def _check_target(target: Path, sources: list[Path], arguments: argparse.Namespace) -> None:

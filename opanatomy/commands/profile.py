@@ -115,7 +115,10 @@ def _trace_path(arguments: argparse.Namespace) -> Path:
         if not path.name.endswith((".json", ".json.gz")):
             raise UsageError(f"--trace {path}: the name must end in .json or .json.gz")
         return path
-    words = re.sub(r"[^A-Za-z0-9._-]+", "-", arguments.model.rstrip("/").rsplit("/", 1)[-1].removesuffix(".json"))
+    from opanatomy.privacy.texts import spoken
+
+    model = spoken(arguments.model.rstrip("/").rsplit("/", 1)[-1].removesuffix(".json"))
+    words = re.sub(r"[^A-Za-z0-9._-]+", "-", model)
     stem = words.strip("-.") or "model"
     path, number = Path(f"{stem}.trace.json.gz"), 1
     while path.exists() and not arguments.force:
