@@ -14,29 +14,34 @@ PEM: Final = "\n".join(("-----BEGIN PRIVATE KEY-----", *PEM_LINES, "-----END PRI
 
 #: Variables of the environment, what their names and values can look like.
 VARIABLES: Final = {
-    "MAIL_PASS": "p@ss/w0rd+with=more&than?that", "DB_PWD": 'quo"ted\\back$lash`tick', "SIGN_KEY": "a.*reg[0-9]+(ex)?^|x",
-    "CI_TOKEN": "ümläut-tôken-9981", "APP_SECRET": "plainsecretvalue77", "DEPLOY_KEY": PEM,
-    "SVC_CREDENTIALS": json.dumps({"type": "service_account", "private_key": PEM.replace("two", "six")}),
+    "MAIL_PASS": "p@ss/w0rd+with=more&than?that", "DB_PWD": 'quo"ted\\back$lash`tick', 
+    "SIGN_KEY": "a.*reg[0-9]+(ex)?^|x", "CI_TOKEN": "ümläut-tôken-9981", "APP_SECRET": "plainsecretvalue77", "DEPLOY_KEY": PEM,
+    "SVC_CREDENTIALS": json.dumps({"type": "service_account", "private_key": PEM.replace("bV9z", "aW5u")}),
     "SENTRY_DSN": "https://0f1e2d3c4b5a69788796a5b4@errors.example/42", "PGPASSWORD": "pg-passw0rd-x",
     "SESSION_COOKIE": "sid-9f8e7d6c5b4a", "SHELL_SECRET": "it's a 'quoted' secret", "my_api_key": "lower-case-name-1",
     "DATABASE_URL": "postgres://svc:urlpassw0rd-1@db.example/app", "TOKENS_2": "first-of-two-1,second-of-two-2",
 }  # fmt: skip
+#: Of these the items, lines or parts are secrets.
+_IN_PARTS: Final = ("SVC_CREDENTIALS", "DEPLOY_KEY", "DATABASE_URL", "TOKENS_2")
 #: What of them must not be found.
 VALUES: Final = (
-    *(VARIABLES[name] for name in VARIABLES if name not in ("SVC_CREDENTIALS", "DEPLOY_KEY", "DATABASE_URL", "TOKENS_2")),
-    *PEM_LINES, PEM_LINES[1].replace("two", "six"), "urlpassw0rd-1", "first-of-two-1", "second-of-two-2",
+    *(value for name, value in VARIABLES.items() if name not in _IN_PARTS),
+    *PEM_LINES, PEM_LINES[1].replace("bV9z", "aW5u"), "urlpassw0rd-1", "first-of-two-1", "second-of-two-2",
 )  # fmt: skip
 #: Secrets by their form, in no environment.
 FORMS: Final = (
     "hf_" + "AbCdEfGhIjKlMnOpQrStUvWxYz012345", "ghp_" + "0123456789abcdefghijABCDEFGHIJ012345",
     "glpat-" + "abcDEF123456_-xyz", "sk-" + "proj-abcdefghijklmnopqrstuvwx0123456789", "AKIA" + "IOSFODNN7EXAMPLE",
     "xoxb-" + "123456789012-abcdefghijklmnop", "AIza" + "SyA-0123456789abcdefghijklmnopqrstu",
-    "npm_" + "abcdefghijklmnopqrstuvwxyz0123456789", "pypi-" + "AgEIcHlwaS5vcmcCJDAwMDAwMDAw", "sk_live_" + "4eC39HqLyjWDarj",
+    "npm_" + "abcdefghijklmnopqrstuvwxyz0123456789", "pypi-" + "AgEIcHlwaS5vcmcCJDAwMDAwMDAw",
+    "sk_live_" + "4eC39HqLyjWDarj",
     "eyJ" + "hbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.c2lnbmF0dXJlc2ln", "gsk_" + "abcdefghijklmnop0123456789",
 )  # fmt: skip
 #: Secrets that only a trace's own metadata tell, by the key they stand under.
 TOLD: Final = {
-    "environ": {"HOME": "/home/someone", "FOREIGN_PASS": "foreign-p@ss-1", "WANDB_API_KEY": "0123456789abcdef0123456789abcdef"},
+    "environ": {
+        "HOME": "/home/someone", "FOREIGN_PASS": "foreign-p@ss-1", "WANDB_API_KEY": "0123456789abcdef0123456789abcdef",
+    },
     "config": {"apiKey": "camel-case-key-2", "nested": [{"db": {"dbPassword": "deep-passw0rd-3"}}]},
     "variables": ["OTHER_SECRET=listed-secret-4", "PATH=/bin", "LANG=C"],
     "as_text": json.dumps({"auth_token": "nested-json-t0ken-5", "HOME": "/root"}),

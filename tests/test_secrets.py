@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
+import os
 import re
+import subprocess
 import sys
 import zipfile
 from collections.abc import Callable
@@ -14,12 +17,19 @@ from typing import TypeAlias
 
 import pytest
 
+import opanatomy
 from opanatomy.__main__ import main
+from opanatomy.capture.export import copy_redacted
 from opanatomy.commands import ceilings
 from opanatomy.commands.arguments import make_parser
+from opanatomy.errors import OutputError
+from opanatomy.fleet import analyze_traces
+from opanatomy.model import Capture, Environment, Workload
 from opanatomy.pipeline import analyze_trace
+from opanatomy.privacy.texts import Texts
 from opanatomy.report import REPORTERS
 from opanatomy.report.json_report import json_report
+from opanatomy.trace.writer import Annotated
 from tests.handmade import HandMade, training_step
 from tests.planted import FORMS, SPELLINGS, TOLD, TOLD_VALUES, VALUES, VARIABLES, leaks, leaks_in
 from tests.test_ceilings import TINY as LITTLE
@@ -203,8 +213,7 @@ def run(argv: list[str], monkeypatch: pytest.MonkeyPatch) -> int:
     try:
         return main(argv)
     except SystemExit as error:
-        assert isinstance(error.code, int)
-        return error.code
+        return int(str(error.code))
 
 
 @pytest.mark.parametrize(("verb", "name"), EVERY)
@@ -224,3 +233,199 @@ def test_no_secret_is_written(
     written = [path for path in planted.rglob("*") if path.is_file() and f"cache-{NAMED}" in str(path)]
     assert all(leaks(path.read_bytes(), (*ALL, SET)) == [] for path in written)
     assert bool(written) == (verb == "ceilings")
+
+
+def test_the_search_finds_what_is_planted(planted: Path) -> None:
+    """Without the redaction each secret is in the sources, and in a report that is made without it."""
+    assert leaks((planted / "sources" / f"trace-{NAMED}.json").read_bytes(), ALL) == sorted(ALL)
+    assert leaks((planted / "sources" / "old.json").read_bytes(), ALL) == sorted(ALL)
+
+
+def test_the_figures_stay(planted: Path) -> None:
+    """Only texts change: all numbers of the report, row for row, are those of the trace."""
+    trace = planted / "sources" / f"trace-{NAMED}.json"
+    before, after = analyze_trace(trace), opanatomy.analyze(trace)
+    assert (before.ledger, before.timeline, before.step) == (after.ledger, after.timeline, after.step)
+    assert [replace(row, kernel="", operators=()) for row in before.kernels] == [
+        replace(row, kernel="", operators=()) for row in after.kernels
+    ]
+    figures = [(row.time_ns, row.calls, row.flops, row.operator_class) for row in before.operators]
+    assert [(row.time_ns, row.calls, row.flops, row.operator_class) for row in after.operators] == figures
+
+
+def test_the_python_entry_points(planted: Path) -> None:
+    from leaking_model import leaking
+
+    module, inputs = leaking()
+    anatomy = opanatomy.profile(module, inputs, trace=planted / "out" / "own.json.gz", warmup=0)
+    assert leaks(json_report(anatomy).encode(), ALL) == []
+    assert leaks_in(planted / "out", ALL) == {}
+    told = {check.quantity: check for check in anatomy.checks}["operator times"]
+    assert (told.equal, told.unexplained) == (told.compared, ()), "names without secrets have their times"
+    foreign = opanatomy.analyze(planted / "sources" / f"trace-{NAMED}.json")
+    assert leaks(json_report(foreign).encode(), ALL) == []
+
+
+def test_a_traceback_gives_nothing_away(planted: Path) -> None:
+    command = [sys.executable, "-m", "opanatomy", "analyze", str(planted / f"missing-{NAMED}.json"), "--debug"]
+    done = subprocess.run(
+        command, capture_output=True, cwd=planted / "out", env={**os.environ, "CI_X": "1"}, check=False
+    )
+    assert (done.returncode, b"Traceback" in done.stderr, b"no such file" in done.stderr) == (1, True, True)
+    assert leaks(done.stderr, ALL) == []
+
+
+# --------------------------------------------------------------------------------------------------------- --redact
+
+PEOPLE = (
+    "alice-of-home",
+    "secret_project",
+    "gpu-node-17",
+    "argument-string",
+    "corp.internal",
+    "bucket-name",
+    "10.20.30.40",
+)
+
+
+@pytest.mark.parametrize("name", REPORTERS)
+def test_redact_holds_for_every_format(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    trace = training_step()
+    trace.metadata |= {"host_name": "gpu-node-17", "user": "alice-of-home"}
+    matrix = {"shapes": [[8, 4], [4, 2], []], "types": ["float", "float", "Scalar"]}
+    for place, text in enumerate(
+        ("/home/alice-of-home/x.py", "s3://bucket-name/x of node1.corp.internal (10.20.30.40)", "run on gpu-node-17")
+    ):
+        trace.host(f"custom::{text}", 150 + place, 0.5, **matrix, constants=["", "", "argument-string"])
+        trace.launch(150.1 + place, 70 + place)
+        trace.kernel(f"kernel of {text}", 700 + 10 * place, 5, 70 + place)
+    trace.launch(130, 60)
+    trace.kernel("triton_/opt/cache/secret_project/kernel_0", 660, 5, 60)
+    folder = tmp_path / "alice-of-home" / "secret_project"
+    folder.mkdir(parents=True)
+    source = trace.write(folder / "gpu-node-17.json")
+    assert run(["analyze", str(source), "-f", name, "--redact"], monkeypatch) == 0
+    said = capfd.readouterr()
+    assert leaks(said.out.encode(), PEOPLE) == []
+    assert "opanatomy" in said.out or "operator" in said.out
+    ranks = tmp_path / "ranks-of-alice-of-home"
+    ranks.mkdir()
+    for rank in range(2):
+        trace.metadata["distributedInfo"] = {"backend": "nccl", "rank": rank, "world_size": 2}
+        trace.write(ranks / f"gpu-node-17-rank{rank}.json")
+    assert run(["analyze", str(ranks), "-f", name, "--redact"], monkeypatch) == 0
+    assert leaks(capfd.readouterr().out.encode(), PEOPLE) == []
+
+
+def test_the_report_of_the_redacted_trace_is_the_redacted_report(tmp_path: Path) -> None:
+    trace = training_step()
+    matrix = {"shapes": [[8, 4], [4, 2], []], "types": ["float", "float", "Scalar"]}
+    trace.host("aten::mm", 520, 5, **matrix, constants=["", "", "argument-string"])
+    trace.host("custom::/home/alice-of-home/x.py", 530, 5, **matrix, constants=["", "", "3"])
+    for place, start in enumerate((521, 531)):
+        trace.launch(start, 80 + place)
+        trace.kernel("ampere_sgemm_128x64_nn", 700 + 10 * place, 5, 80 + place)
+    source = trace.write(tmp_path / "in.json")
+    wanted = Annotated(path=tmp_path / "out.json", redact=True)
+    redacted = analyze_traces([source], annotated=wanted, redact=True)
+    again = analyze_traces([tmp_path / "out.json"], redact=True)
+    assert redacted.operators == again.operators
+    assert {row.signature for row in again.operators if row.operator == "aten::mm"} >= {
+        "float32[8,4], float32[4,2], -", "float32[8,4], float32[4,2]",
+    }  # fmt: skip
+
+
+# -------------------------------------------------------------------------------------------- what is no secret stays
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("MY_TOKEN", "bfloat16"), ("MY_SECRET", "backward"), ("X_KEY", "transformer"), ("A_PASS", "12345678"),
+        ("SSH_AUTH_SOCK", "/tmp/agent.12345"), ("TOKEN_FILE", "aten::linear"), ("X_TOKEN", "short"),
+        ("TLS_KEY", "/etc/ssl/private/host.pem"), ("PWD", "aten::linear"), ("BOS_TOKEN", "aten::linear"),
+        ("API_KEY", "********"), ("USE_AUTH", "disabled"),
+    ],
+)  # fmt: skip
+def test_what_is_no_secret_of_the_environment(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, value)
+    text = f"step of {value} in backward: bfloat16[2,3]"
+    assert Texts().text(text) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "opanatomy profile gpt2 --set num_key_value_heads=2 --set pad_token_id=0 --seq 512", "max_token: 512",
+        "opanatomy profile gpt2 --set bos_token=<s> --task token-classification", "model.embed_tokens.weight",
+        "pad_token_id None -> 0", "vocab_size 50257 -> 160", "aten::tokenize", "tokenizer: fast", "key: float[8, 4]",
+        "void kernel<key, value>(Params::Token::kHash)", "triton_poi_fused_0123456789abcdef0123456789abcdef_0",
+        "cls_token: Parameter[1, 1, 768]", "forward_pass: step", "backward: matrix products, tokens per second",
+        "vllm::unified_attention key_cache: bfloat16[2,3]", "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(args)",
+    ],
+)  # fmt: skip
+def test_what_only_looks_like_a_secret(text: str) -> None:
+    assert Texts().sentence(text) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("--set auth_token=abc --batch 4", "--set auth_token=<redacted> --batch 4"),
+        ("--set 'auth_token=a b c' --batch 4", "--set 'auth_token=<redacted>' --batch 4"),
+        ("auth_token None -> a b", "auth_token <redacted> -> <redacted>"),
+        (
+            "--set auth_token=12ab34cd: '12ab34cd' is not a number",
+            "--set auth_token=<redacted>: '<redacted>' is not a number",
+        ),
+        ('{"db_pwd": "x y", "n": 1}', '{"db_pwd": "<redacted>", "n": 1}'),
+        ("note: my_secret=abc", "note: my_secret=<redacted>"),
+        ("PGPASSWORD=abc psql", "PGPASSWORD=<redacted> psql"),
+        ("Cookie: a=b; c=d", "Cookie: <redacted>"),
+    ],
+)
+def test_secrets_by_key(text: str, told: str) -> None:
+    assert Texts().sentence(text) == told
+
+
+def test_a_message_that_ends_within_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("X_SECRET", "abcdefgh-ijklmnop-qrstuvwx")
+    assert Texts().line("login with abcdefgh-ijklmnop-qr...") == "login with <redacted>"
+
+
+# ------------------------------------------------------------------------------------------- as Kineto writes a trace
+
+CAPTURE = Capture(version="0", command="x", created="", environment=Environment(), workload=Workload())
+
+
+def copied(text: str) -> str:
+    target = io.BytesIO()
+    copy_redacted(io.BytesIO(text.encode()), target, CAPTURE)
+    return target.getvalue().decode()
+
+
+def test_a_trace_without_secrets_keeps_the_text_of_its_events() -> None:
+    events = ",".join(
+        f'\n  {{\n    "ph": "X", "name": "aten::mm", "ts": {number}.125,\n    "args": {{\n    }}\n  }}'
+        for number in range(60_000)
+    )
+    head = '{\n  "schemaVersion": 1,\n  "host_name": "me",\n  "traceEvents": ['
+    text = f'{head}{events}\n  ],"traceName": "/home/me/x.json" }}'
+    told = copied(text)
+    assert len(text) > 3 << 20, "several chunks"
+    assert told[told.index('"traceEvents":[') + 15 : told.rindex("\n]")] == events
+    assert list(json.loads(told)) == ["opanatomy", "schemaVersion", "traceEvents"]
+
+
+def test_a_key_that_is_no_json_is_left_out_and_no_event_lost() -> None:
+    """`add_metadata` writes a quote as it is; the host's name is behind 2 MB of other keys."""
+    metadata = f'"long": "{"x" * (2 << 20)}",\n"plain": "va/"lue",\n"host_name": "me",'
+    told = json.loads(copied(f'{{\n{metadata}\n"traceEvents": [\n  {{\n    "name": "a"\n  }}\n  ],"traceName": "x"}}'))
+    assert (sorted(told), told["traceEvents"]) == (["long", "opanatomy", "traceEvents"], [{"name": "a"}])
+
+
+def test_a_trace_that_ends_early_is_an_error() -> None:
+    with pytest.raises(OutputError, match="ends early - free some space"):
+        copied('{"schemaVersion": 1, "traceEvents": [\n  {\n    "name": "a')

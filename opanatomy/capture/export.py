@@ -16,7 +16,7 @@ from opanatomy.model import METADATA_KEY, Capture
 from opanatomy.privacy.events import NOT_DECODABLE, Redaction
 
 #: So much text is looked at at once.
-_CHUNK: Final = 4 << 20
+_CHUNK: Final = 1 << 20
 #: Kineto writes its own keys, and those of `add_metadata`, before the events.
 _LONGEST_HEAD: Final = 64 << 20
 _EVENTS: Final = re.compile(rb'(?<!\\)"traceEvents"\s*:\s*\[')

@@ -38,7 +38,7 @@ _KEY: Final = (
 )
 _VALUE: Final = (
     r"(?P<value>\"(?:[^\"\\]|\\.){1,4096}\"|'(?:[^'\\]|\\.){1,4096}'|(?P<quote>\\+[\"']).{1,4096}?(?P=quote)"
-    r"|\\*[\"']?[^\s\"',;&)}\]<]+)"
+    r"|\\*[\"']?[^\s\"',;&)}\]<]*[^\s\"',;&)}\]<:.])"
 )
 _EQUALS: Final = r"\s{0,8}(?:=>?|:(?![:/]))\s{0,8}"
 #: `'key=a value in quotes'`, `key=value` and `"key": "value"`, `--key value`, and a setting's `key before -> after`.
