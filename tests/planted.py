@@ -14,8 +14,9 @@ PEM: Final = "\n".join(("-----BEGIN PRIVATE KEY-----", *PEM_LINES, "-----END PRI
 
 #: Variables of the environment, what their names and values can look like.
 VARIABLES: Final = {
-    "MAIL_PASS": "p@ss/w0rd+with=more&than?that", "DB_PWD": 'quo"ted\\back$lash`tick', 
-    "SIGN_KEY": "a.*reg[0-9]+(ex)?^|x", "CI_TOKEN": "ümläut-tôken-9981", "APP_SECRET": "plainsecretvalue77", "DEPLOY_KEY": PEM,
+    "MAIL_PASS": "p@ss/w0rd+with=more&than?that", "DB_PWD": 'quo"ted\\back$lash`tick',
+    "SIGN_KEY": "a.*reg[0-9]+(ex)?^|x", "CI_TOKEN": "ümläut-tôken-9981", "APP_SECRET": "plainsecretvalue77",
+    "DEPLOY_KEY": PEM,
     "SVC_CREDENTIALS": json.dumps({"type": "service_account", "private_key": PEM.replace("bV9z", "aW5u")}),
     "SENTRY_DSN": "https://0f1e2d3c4b5a69788796a5b4@errors.example/42", "PGPASSWORD": "pg-passw0rd-x",
     "SESSION_COOKIE": "sid-9f8e7d6c5b4a", "SHELL_SECRET": "it's a 'quoted' secret", "my_api_key": "lower-case-name-1",

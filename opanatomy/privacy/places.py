@@ -34,6 +34,8 @@ _PATHS: Final = re.compile(
     r"|(?:[\w.@+~-]{1,255}[/\\]){2,}[\w.@+~-]*"
     rf"|(?:[\w.@+~-]{{1,255}}[/\\])*[\w@+~-][\w.@+~-]{{0,255}}\.(?:{_ENDINGS})(?![\w.])"
 )
+#: What is left of `/home/someone/x.py` once the name is left out.
+_IN_HOME: Final = re.compile(rf"{PATH}/?{USER}(?:/?{PATH})?")
 _OWN_RANGE: Final = re.compile(r"^opanatomy\.(?:phase|module)/[\w.\[\]-]*$")
 
 
@@ -60,7 +62,7 @@ def without_paths(text: str) -> str:
     """The text without file names, URLs and the names of hosts; ranges of a capture are none of these."""
     if _OWN_RANGE.match(text):
         return text
-    return _DOMAIN.sub(HOST, _PATHS.sub(PATH, text))
+    return _DOMAIN.sub(HOST, _IN_HOME.sub(PATH, _PATHS.sub(PATH, text)))
 
 
 # ----------------------------------------------------------------------------------------------------- known shapes
