@@ -21,6 +21,7 @@ from opanatomy.errors import OpanatomyError
 #: A signal's exit code is this and its number: 130 for Ctrl-C.
 SIGNALLED = 128
 _SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
+_NO_MEMORY = "not enough memory - make the model or the trace smaller, or give the process more memory"
 _WORD = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
 
 
@@ -64,7 +65,7 @@ def _told(error: BaseException, number: int | None) -> int:
     if isinstance(error, SystemExit):
         _tell(f"the model's code ended the program (SystemExit {error.code}) - take sys.exit() out of it")
     elif _is_out_of_memory(error):
-        _tell("not enough memory - make the model or the trace smaller, or give the process more memory")
+        _tell(_NO_MEMORY)
     else:
         _tell(f"this is a bug: {type(error).__name__}: {error}{_place(error)} - run again with --debug and report it")
     return OpanatomyError.exit_code
@@ -89,9 +90,13 @@ def _is_out_of_memory(error: BaseException) -> bool:
 
 def _tell(message: str) -> None:
     """One line on stderr, whatever a file name in it is made of."""
-    from opanatomy.privacy.texts import spoken
+    try:
+        from opanatomy.privacy.texts import spoken
 
-    line = "".join(character if character.isprintable() else " " for character in spoken(message))
+        message = spoken(message)
+    except (MemoryError, ImportError):
+        message = _NO_MEMORY
+    line = "".join(character if character.isprintable() else " " for character in message)
     with suppress(OSError):
         print(f"opanatomy: {line}", file=sys.stderr, flush=True)
 
