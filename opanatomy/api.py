@@ -15,7 +15,6 @@ from opanatomy.errors import CaptureError, UsageError
 from opanatomy.fleet import analyze_traces
 from opanatomy.model import Anatomy, Workload
 from opanatomy.outputs import claimed, temporary
-from opanatomy.pipeline import analyze_trace, beside_ceilings
 
 if TYPE_CHECKING:
     import torch
@@ -86,7 +85,7 @@ def profile(
     _check_no_profiler()
     subject = Subject(module=module, inputs=arguments, workload=_workload(module, arguments, options), borrowed=True)
     with _recorded(subject, options, target, force) as path:
-        anatomy = beside_ceilings(analyze_trace(path, name=target.name if target else None))
+        anatomy = analyze_traces([path])
     if target is None:
         anatomy = replace(anatomy, provenance=replace(anatomy.provenance, trace=None))
     if check:

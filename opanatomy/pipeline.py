@@ -41,6 +41,8 @@ from opanatomy.model import (
     Workload,
 )
 from opanatomy.pieces import overlay_of, talks_of
+from opanatomy.privacy.records import redacted
+from opanatomy.privacy.texts import Texts
 from opanatomy.tables import CallTable
 from opanatomy.trace import Trace, read_trace
 from opanatomy.version import __version__
@@ -55,13 +57,16 @@ def analyze_trace(
     name: str | None = None,
     annotated: Annotated | None = None,
     phases: Sequence[PhaseRule] = (),
+    texts: Texts | None = None,
 ) -> Anatomy:
     """The anatomy of the trace in `path`; `name` is what the report calls the file.
 
     With `annotated` the trace is also written back, with its classes, phases and rates in it. `phases` say the phases
-    of the trace's own annotations.
+    of the trace's own annotations. `texts` learn the secrets that its metadata tell: the anatomy still has them.
     """
     trace = read_trace(path)
+    if texts is not None:
+        texts.learn(trace.metadata)
     attribution = attribute(trace.names, trace.host, trace.launches, trace.work, trace.flows, phases)
     calls = Calls(trace, attribution)
     work = calls.pieces_table() if trace.on_device else None
@@ -172,7 +177,7 @@ def anatomy_of_failure(memory: Memory, workload: Workload, environment: Environm
         modules=(), memory=memory, timeline=Timeline(window_ns=0, busy_ns=0, idle_ns=0), device=DeviceFigures(),
         ledger=nothing, conventions=CONVENTIONS,
     )  # fmt: skip
-    return replace(anatomy, memory=_beside_theory(anatomy))
+    return redacted(replace(anatomy, memory=_beside_theory(anatomy)), Texts())
 
 
 def _beside_theory(anatomy: Anatomy) -> Memory:

@@ -279,7 +279,6 @@ def test_the_command_writes_both(tmp_path: Path) -> None:
         (["step.json", "--trace", "old.json"], 1, "exists already"),
         (["step.json", "--trace", "out.txt"], 2, "must end in .json or .json.gz"),
         (["step.json", "--trace", "out.json", "-o", "out.json"], 2, "the report goes there"),
-        (["step.json", "--redact"], 2, "add --trace FILE"),
         (["step.json", "other.json", "--trace", "out.json"], 2, "2 traces are given"),
         (["broken.json", "--trace", "out.json"], 1, "is not a trace"),
         (["missing.json", "--trace", "out.json"], 1, "no such file"),

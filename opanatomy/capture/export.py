@@ -1,23 +1,30 @@
-"""The profiler's trace as a file, with our metadata as its first key and without the name of the host."""
+"""The profiler's trace as a file: with our metadata as its first key, without secrets and without the host's name."""
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, Final, cast
 
 import msgspec
 
 from opanatomy.errors import CaptureError, OutputError
 from opanatomy.model import METADATA_KEY, Capture
+from opanatomy.privacy.events import NOT_DECODABLE, Redaction
 
-#: Kineto writes its own keys before the events; they are all within this much text.
-HEAD_BYTES = 1 << 20
-_END_BYTES = 256
-_HOST_NAME = re.compile(rb'\s*"host_name":\s*"[^"]*",')
+_END_BYTES: Final = 256
+#: So much text is looked at at once.
+_CHUNK: Final = 1 << 20
+#: Kineto writes its own keys, and those of `add_metadata`, before the events.
+_LONGEST_HEAD: Final = 64 << 20
+_EVENTS: Final = re.compile(rb'(?<!\\)"traceEvents"\s*:\s*\[')
+#: How Kineto ends an event and begins the next; no string of JSON has a line end in it.
+_BETWEEN: Final = b"\n  },\n  {"
+_END: Final = b"\n  }"
+_END_OF_ALL: Final = re.compile(rb"(?<=\n  \})\s*\]")
 
 
 def export_trace(profiler: Any, capture: Capture, path: Path) -> None:
@@ -37,12 +44,85 @@ def export_trace(profiler: Any, capture: Capture, path: Path) -> None:
             )
         _check_end(plain)
         with plain.open("rb") as source, _opened(path) as target:
-            head = source.read(HEAD_BYTES).lstrip()
-            if not head.startswith(b"{"):
-                raise CaptureError(f"the profiler wrote a trace that starts with {head[:20]!r}, not with '{{'")
-            told = json.dumps({METADATA_KEY: msgspec.to_builtins(capture)}).encode()
-            target.write(told[:-1] + b"," + _HOST_NAME.sub(b"", head[1:], count=1))
-            shutil.copyfileobj(source, target)
+            copy_redacted(source, target, capture)
+
+
+def copy_redacted(source: BinaryIO, target: BinaryIO, capture: Capture) -> None:
+    """The trace in `source`, as Kineto writes it, with `capture` before it and without what must not be written.
+
+    An event without a secret keeps its text; memory does not grow with the trace.
+    """
+    head, rest = _head(source)
+    metadata = {METADATA_KEY: msgspec.to_builtins(capture), **head}
+    redaction = Redaction(metadata)
+    target.write(b"{")
+    for key, value in redaction.metadata().items():
+        target.write(msgspec.json.encode(key) + b":" + msgspec.json.encode(value) + b",\n")
+    target.write(b'"traceEvents":[')
+    for chunk, is_last in _chunks(source, rest):
+        target.write(_last(chunk, redaction) if is_last else _cleaned(chunk, redaction, b","))
+
+
+def _head(source: BinaryIO) -> tuple[dict[str, object], bytes]:
+    """The metadata before the events, and what was read of the events."""
+    text = b""
+    while len(text) < _LONGEST_HEAD and (more := source.read(_CHUNK)):
+        text += more
+        begin = _EVENTS.search(text)
+        if begin:
+            return _metadata(text[: begin.start()]), text[begin.end() :]
+    raise CaptureError(f"the profiler wrote a trace without events, which starts with {text[:20]!r} - report it")
+
+
+def _metadata(text: bytes) -> dict[str, object]:
+    """The keys beside the events; one that is no JSON (the text of an `add_metadata` with a quote) costs its line."""
+    for tried in (text, b"\n".join(line for line in text.split(b"\n") if _is_sound(line))):
+        try:
+            return msgspec.json.decode(tried.rstrip(b", \t\r\n") + b"}", type=dict[str, object])
+        except NOT_DECODABLE:
+            continue
+    return {}
+
+
+def _is_sound(line: bytes) -> bool:
+    """Whether a line is no key with a text, or one that can be read."""
+    pair = re.match(rb'\s*"[^"]*":\s*(".*")\s*,?\s*$', line)
+    try:
+        return pair is None or msgspec.json.decode(pair[1]) is not None
+    except NOT_DECODABLE:
+        return False
+
+
+def _chunks(source: BinaryIO, text: bytes) -> Iterator[tuple[bytes, bool]]:
+    """Whole events, and whether they are the last, with what follows them."""
+    while more := source.read(_CHUNK):
+        text += more
+        end = text.rfind(_BETWEEN)
+        if end >= 0:
+            yield text[: end + len(_END)], False
+            text = text[end + len(_END) + 1 :]
+    yield text, True
+
+
+def _cleaned(chunk: bytes, redaction: Redaction, then: bytes = b"") -> bytes:
+    """The events of a chunk, which ends with one, and what separates them from more; as they stand where all may be."""
+    if not redaction.touches(chunk):
+        return chunk + then
+    whole = [event if event.endswith(_END) else event + _END for event in chunk.split(_END + b",\n")]
+    kept = redaction.events(whole)
+    return kept + then if kept else b""
+
+
+def _last(text: bytes, redaction: Redaction) -> bytes:
+    """The last events and the keys behind them, of which one is the name of Kineto's file."""
+    end = _END_OF_ALL.search(text)
+    if end is None:
+        if text.lstrip().startswith(b"]"):
+            return b"]}\n"
+        raise OutputError("the profiler's trace of this step ends early - free some space in the folder of --trace")
+    behind = redaction.metadata(_metadata(b"{" + text[end.end() :].strip(b", \t\r\n").removesuffix(b"}")))
+    texts = (msgspec.json.encode(key) + b":" + msgspec.json.encode(value) for key, value in behind.items())
+    return _cleaned(text[: end.start()], redaction) + b"\n]" + b"".join(b",\n" + one for one in texts) + b"}\n"
 
 
 def _check_end(plain: Path) -> None:

@@ -74,9 +74,7 @@ def _reported(paths: list[Path], arguments: argparse.Namespace) -> Anatomy:
         phases = phase_rules(arguments.phase)
         if arguments.annotated is not None:
             return _annotated(paths, sources, arguments, where, ceilings, phases)
-        if arguments.redact:
-            raise UsageError("--redact: it is about the trace that --trace writes - add --trace FILE")
-        anatomy = _analyzed(paths, ceilings, phases)
+        anatomy = _analyzed(paths, ceilings, phases, redact=arguments.redact)
         show(anatomy, where)
         return anatomy
 
@@ -92,26 +90,28 @@ def _annotated(
     with _claimed_target(sources, arguments, where) as claim:
         with claim.written() as partial:
             annotated = Annotated(path=partial, redact=arguments.redact)
-            anatomy = analyze_traces(paths, annotated=annotated, ceilings=ceilings, phases=phases)
+            anatomy = analyze_traces(
+                paths, annotated=annotated, ceilings=ceilings, phases=phases, redact=arguments.redact
+            )
         try:
             show(anatomy, where)
         except KeyboardInterrupt as error:
             raise KeyboardInterrupt("the trace is written, the report is not") from error
         left_out = (
-            "environment, tokens, paths, stacks, hosts and users" if arguments.redact else "environment and tokens"
+            "environment, secrets, paths, stacks, hosts and users" if arguments.redact else "environment and secrets"
         )
         note(f"trace: {claim.path}, without {left_out} (open it in ui.perfetto.dev)")
     return anatomy
 
 
-def _analyzed(paths: list[Path], ceilings: Overrides, phases: tuple[PhaseRule, ...]) -> Anatomy:
+def _analyzed(paths: list[Path], ceilings: Overrides, phases: tuple[PhaseRule, ...], *, redact: bool) -> Anatomy:
     from opanatomy.fleet import analyze_traces
 
     if len(paths) == 1 and not paths[0].is_dir():
-        return analyze_traces(paths, ceilings=ceilings, phases=phases)
+        return analyze_traces(paths, ceilings=ceilings, phases=phases, redact=redact)
     with Display() as display:
         display.stage("reading the ranks")
-        return analyze_traces(paths, ceilings=ceilings, advance=display.advance, phases=phases)
+        return analyze_traces(paths, ceilings=ceilings, advance=display.advance, phases=phases, redact=redact)
 
 
 @contextmanager

@@ -67,7 +67,9 @@ class Parser(argparse.ArgumentParser):
                 f"--checkpointing {match[2]}: no such kind, one of {', '.join(KINDS)} - MODEL goes before it:"
                 f" {self.prog} {match[2]} --checkpointing"
             )
-        line = "".join(character if character.isprintable() else " " for character in message)
+        from opanatomy.privacy.texts import spoken
+
+        line = "".join(character if character.isprintable() else " " for character in spoken(message))
         self.exit(2, f"{self.prog}: {line} (see {self.prog} --help)\n")
 
     def _near_option(self, others: list[str]) -> str:
@@ -183,7 +185,13 @@ def _add_analyze(verbs: argparse._SubParsersAction[Parser]) -> None:
         help="what runs in the trace's own ranges whose name fits is of this phase (forward, backward, recompute,"
         " optimizer, other), innermost first; repeatable",
     )  # fmt: skip
-    _add_output(parser.add_argument_group("the report"))
+    report = parser.add_argument_group("the report")
+    _add_output(report)
+    report.add_argument(
+        "--redact",
+        action="store_true",
+        help="leave paths, call stacks, argument strings, hosts and users out of the report and the trace",
+    )
     _add_limits(parser.add_argument_group("the device's ceilings"))
     parser.add_argument("--check", action="store_true", help="exit 3 where a second source does not agree")
     trace = parser.add_argument_group("the annotated trace")
@@ -192,9 +200,6 @@ def _add_analyze(verbs: argparse._SubParsersAction[Parser]) -> None:
         dest="annotated",
         metavar="FILE",
         help="file or folder to write the trace back to, with classes, phases and rates in it",
-    )
-    trace.add_argument(
-        "--redact", action="store_true", help="also leave out paths, call stacks, argument strings, hosts and users"
     )
 
 

@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import import_module
-from traceback import extract_tb
-from types import FrameType
+from traceback import extract_tb, format_exception
+from types import FrameType, TracebackType
 
 from opanatomy.commands.arguments import ParserExit, make_parser
 from opanatomy.commands.stdout import point_at_stderr
@@ -26,6 +26,7 @@ SIGNALLED = 128
 _SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
 #: Interrupts that follow within this time are of one key press.
 _HELD_NS = 1_000_000_000
+_NO_MEMORY = "not enough memory - make the model or the trace smaller, or give the process more memory"
 _WORD = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
 
 
@@ -60,6 +61,8 @@ def _run(argv: Sequence[str] | None, caught: _Caught) -> int:
         return error.code
     except BaseException as error:
         if debug and not isinstance(error, (KeyboardInterrupt, BrokenPipeError)):
+            if argv is None:
+                sys.excepthook = _show_traceback
             raise
         return _told(error, caught.number)
 
@@ -103,10 +106,18 @@ def _told(error: BaseException, number: int | None) -> int:
     if isinstance(error, SystemExit):
         _tell(f"the model's code ended the program (SystemExit {error.code}) - take sys.exit() out of it")
     elif _is_out_of_memory(error):
-        _tell("not enough memory - make the model or the trace smaller, or give the process more memory")
+        _tell(_NO_MEMORY)
     else:
         _tell(f"this is a bug: {type(error).__name__}: {error}{_place(error)} - run again with --debug and report it")
     return OpanatomyError.exit_code
+
+
+def _show_traceback(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """The traceback that Python would show, without secrets."""
+    from opanatomy.privacy.texts import spoken
+
+    with suppress(OSError):
+        print(spoken("".join(format_exception(kind, error, trace))), end="", file=sys.stderr, flush=True)
 
 
 def _is_out_of_memory(error: BaseException) -> bool:
@@ -120,6 +131,12 @@ def _is_out_of_memory(error: BaseException) -> bool:
 
 def _tell(message: str) -> None:
     """One line on stderr, whatever a file name in it is made of."""
+    try:
+        from opanatomy.privacy.texts import spoken
+
+        message = spoken(message)
+    except (MemoryError, ImportError):
+        message = _NO_MEMORY
     line = "".join(character if character.isprintable() else " " for character in message)
     with suppress(OSError):
         print(f"opanatomy: {line}", file=sys.stderr, flush=True)

@@ -10,6 +10,7 @@ from opanatomy.commands.stdout import write_out
 from opanatomy.commands.worked import as_written, example, not_explained, read_report
 from opanatomy.errors import UsageError
 from opanatomy.model import Anatomy, Classification, OperatorClass
+from opanatomy.privacy.texts import spoken
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -17,7 +18,7 @@ def run(arguments: argparse.Namespace) -> None:
     if not arguments.name and arguments.unknown is None:
         raise UsageError("explain: no name - give an operator or kernel, or --unknown REPORT")
     anatomy = read_report(Path(arguments.report)) if arguments.report else None
-    blocks = [explain(name, anatomy) for name in arguments.name]
+    blocks = [explain(spoken(name), anatomy) for name in arguments.name]
     if arguments.unknown is not None:
         unexplained = not_explained(read_report(Path(arguments.unknown)))
         blocks.append("".join(f"{line}\n" for line in unexplained))

@@ -176,7 +176,9 @@ def _claimed_trace(arguments: argparse.Namespace) -> Iterator[Claim]:
 
 
 def _stem(arguments: argparse.Namespace) -> str:
-    return stem_of(arguments.model.replace(":", "-")) or "model"
+    from opanatomy.privacy.texts import spoken
+
+    return stem_of(spoken(arguments.model).replace(":", "-")) or "model"
 
 
 def _command() -> str:

@@ -137,5 +137,7 @@ def wants_color(stream: TextIO) -> bool:
 
 def note(text: str) -> None:
     """A line for the user on stderr; a name that is no text keeps a mark for each such byte."""
+    from opanatomy.privacy.texts import spoken
+
     with suppress(OSError):
-        print(os.fsencode(text).decode(errors="replace"), file=sys.stderr, flush=True)
+        print(spoken(os.fsencode(text).decode(errors="replace")), file=sys.stderr, flush=True)

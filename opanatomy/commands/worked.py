@@ -12,6 +12,8 @@ from typing import Any
 
 from opanatomy.errors import OpanatomyError
 from opanatomy.model import Anatomy, KernelRow, OperatorClass, OperatorRow
+from opanatomy.privacy.records import redacted
+from opanatomy.privacy.texts import Texts
 from opanatomy.report import units
 from opanatomy.report.json_report import read_anatomy
 
@@ -22,7 +24,7 @@ _LONGEST = 24
 def read_report(path: Path) -> Anatomy:
     """The anatomy in a JSON report; `OpanatomyError` where it cannot be read."""
     try:
-        return read_anatomy(path.read_bytes())
+        return redacted(read_anatomy(path.read_bytes()), Texts())
     except OSError as error:
         raise OpanatomyError(
             f"cannot read the report {path}: {error.strerror} - give one that -f json wrote"

@@ -13,9 +13,9 @@ from typing import Any, BinaryIO, Final, cast
 
 import msgspec
 
+from opanatomy.privacy.events import Redaction
 from opanatomy.tables import Overlay
 from opanatomy.trace.decoding import NOT_DECODABLE, EventDecoder, mend
-from opanatomy.trace.redaction import Redaction
 from opanatomy.trace.stream import EventStream
 from opanatomy.trace.tracks import overlay_events
 
@@ -104,11 +104,12 @@ def _checked(text: bytes) -> bytes:
 
 
 def _redacted(overlay: Overlay, redaction: Redaction) -> Overlay:
-    def told(names: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(map(redaction.text, names))
-
+    texts = redaction.texts
     return replace(
-        overlay, tracks=told(overlay.tracks), operators=told(overlay.operators), modules=told(overlay.modules)
+        overlay,
+        tracks=tuple(map(texts.text, overlay.tracks)),
+        operators=tuple(map(texts.text, overlay.operators)),
+        modules=tuple(map(texts.module, overlay.modules)),
     )
 
 
