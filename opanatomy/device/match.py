@@ -164,7 +164,7 @@ def _misfit(name: str, sheets: list[Sheet], memory_bytes: int | None, multiproce
     if memory_bytes is not None and not any(_fits_memory(one, memory_bytes) for one in sheets):
         memories = " or ".join(f"{one:g}" for one in sorted({sheet.memory_gib or 0 for sheet in sheets}))
         return f"{name} has {_gib(memory_bytes)} here and {memories} GiB on its data sheet: it may be a part"
-    counts = " or ".join(str(count) for one in sheets for count in one.multiprocessors)
+    counts = " or ".join(str(count) for count in dict.fromkeys(n for one in sheets for n in one.multiprocessors))
     return f"{name} has {multiprocessors} multiprocessors here and {counts} on its data sheet: it may be a part"
 
 

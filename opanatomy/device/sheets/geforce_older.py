@@ -17,6 +17,7 @@ _TITAN_RTX = (
     "https://www.nvidia.com/content/dam/en-zz/Solutions/titan/documents/"
     "titan-rtx-for-creators-us-nvidia-1011126-r6-web.pdf"
 )
+_TU116 = "https://www.nvidia.com/en-us/geforce/news/geforce-gtx-1660-ti-advanced-shaders-streaming-multiprocessor/"
 _TITAN_V = "https://www.nvidia.com/en-us/titan/titan-v/"
 _TITAN_XP = "https://www.nvidia.com/en-us/titan/titan-xp/"
 _TURING = (
@@ -97,7 +98,7 @@ GEFORCE_OLDER: Final = (
         note=_NO_MATRIX_UNITS,
     ),
     Sheet(
-        device="GeForce GTX 1660 Ti", names=(r"GTX 1660 Ti",), source=_COMPARED,
+        device="GeForce GTX 1660 Ti", names=(r"GTX 1660 Ti",), source=_TU116,
         multiprocessors=(24,), memory_gib=6, bandwidth=288, cache_mib=1.5,
         matrix={"float64": 0.17, "float32": 5.44, "float16": 10.9}, vector={"float64": 0.17, "float32": 5.44},
         note=_NO_MATRIX_UNITS, also=_LAPTOP,

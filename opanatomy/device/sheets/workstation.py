@@ -130,6 +130,7 @@ WORKSTATION: Final = (
         multiprocessors=(80,), memory_gib=24, bandwidth=768, cache_mib=6,
         matrix=halves(136.4, float64=0.533, float32=34.1, tf32=68.2, int8=272.8),
         vector={"float64": 0.533, "float32": 34.1},
+        note="by TechPowerUp's clock; another listing has 1.695 GHz (34.7 TFLOP/s)",
     ),
     Sheet(
         device="RTX A6000", names=(r"RTX A6000",), source=_A6000,
@@ -173,7 +174,7 @@ WORKSTATION: Final = (
         multiprocessors=(110,), memory_gib=48, bandwidth=None, cache_mib=72,
         matrix=halves(277.1, float64=1.08, float32=69.3, tf32=138.5, float8=554.2, int8=554.2),
         vector={"float64": 1.08, "float32": 69.3},
-        note="listings have 864 or 960 GB/s, which is left out",
+        note="by TechPowerUp's clock; listings have 864 or 960 GB/s, which is left out",
     ),
     Sheet(
         device="RTX 6000 Ada Generation", names=(r"RTX 6000 Ada Generation",), source=_6000_ADA,
