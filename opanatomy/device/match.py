@@ -7,7 +7,7 @@ virtual GPU, or a device that is cut down in another way, has none.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from opanatomy.device.parts import Profile, partition_of, profile_of, slice_of
@@ -15,6 +15,9 @@ from opanatomy.device.sheets import GIB, SHEETS, Sheet
 from opanatomy.model import Ceilings
 
 _BRANDS: Final = re.compile(r"(?:(?:NVIDIA|AMD|Tesla|GeForce|Instinct)\s+)+", re.IGNORECASE)
+#: Their clocks follow from the power that the laptop's maker allows: no two laptops' are the same. Up to the RTX 20
+#: series `Super` is a laptop's, and a desktop's is `SUPER`.
+_LAPTOP: Final = re.compile(r".*(Laptop GPU|with Max-Q Design|Embedded GPU|RTX 20\d0 Super)")
 _PART: Final = re.compile(r"\bMIG\b|\d+g\.\d+gb", re.IGNORECASE)
 #: The types of virtual GPUs: `GRID A100D-80C`, `NVIDIA A40-8Q`, and of MIG slices `GRID A100-1-5C`.
 _VIRTUAL: Final = re.compile(r".*\S-\d+(-\d+)?[ABCQ]", re.IGNORECASE)
@@ -56,6 +59,8 @@ def match(name: str | None, memory_bytes: int | None = None, multiprocessors: in
         return _slice(name, profile, memory_bytes, multiprocessors)
     if _PART.search(name):
         return Match(why=f"{name} is a part of a device, and its name does not say which share of it")
+    if _LAPTOP.fullmatch(plain):
+        return Match(why=f"{name} is a laptop's, and how fast it is depends on the power it gets there")
     named = _named(plain)
     if not named:
         return Match(why=f"no data sheet of {name} is in the table")
@@ -70,6 +75,7 @@ def ceilings_of(sheet: Sheet, *, by: str = "name") -> Ceilings:
     """The sheet in base units."""
     note = "" if by == "name" else f", matched on {by}"
     note += f", scaled to {sheet.scaled}" if sheet.scaled else ""
+    note += f" ({sheet.also})" if sheet.also else ""
     return Ceilings(
         device=sheet.device,
         source=f"data sheet of {sheet.device}{note}, {sheet.source}",
@@ -116,11 +122,30 @@ def _by_size(name: str, architecture: str | None, memory_bytes: int | None, mult
 
 
 def _only(name: str, sheets: list[Sheet], by: str) -> Match:
-    """The one sheet, or one of several that say the same."""
+    """The one sheet, or what several with the same peaks have in common."""
     first = sheets[0]
-    if any((s.matrix, s.vector, s.bandwidth) != (first.matrix, first.vector, first.bandwidth) for s in sheets):
+    if any((sheet.matrix, sheet.vector) != (first.matrix, first.vector) for sheet in sheets):
         return Match(why=f"{name} may be {' or '.join(sheet.device for sheet in sheets)}")
-    return Match(sheet=first, by=by)
+    return Match(sheet=_common(sheets), by=by)
+
+
+def _common(sheets: list[Sheet]) -> Sheet:
+    """`None` where they differ: a GeForce RTX 3060 Ti has one of two kinds of memory."""
+    first = sheets[0]
+    memories = {sheet.memory_gib for sheet in sheets}
+    bandwidths = {sheet.bandwidth for sheet in sheets}
+    caches = {sheet.cache_mib for sheet in sheets}
+    if len(memories) == len(bandwidths) == len(caches) == 1:
+        return first
+    speeds = " or ".join(f"{one:g}" for one in sorted(one for one in bandwidths if one is not None))
+    return replace(
+        first,
+        device=" or ".join(sheet.device for sheet in sheets),
+        memory_gib=first.memory_gib if len(memories) == 1 else None,
+        bandwidth=first.bandwidth if len(bandwidths) == 1 else None,
+        cache_mib=first.cache_mib if len(caches) == 1 else None,
+        also=first.also if len(bandwidths) == 1 else f"{speeds} GB/s: which, no trace says",
+    )
 
 
 def _fits(sheet: Sheet, memory_bytes: int | None, multiprocessors: int | None) -> bool:
@@ -136,10 +161,10 @@ def _fits_memory(sheet: Sheet, memory_bytes: int | None) -> bool:
 
 
 def _misfit(name: str, sheets: list[Sheet], memory_bytes: int | None, multiprocessors: int | None) -> str:
-    sheet = sheets[0]
     if memory_bytes is not None and not any(_fits_memory(one, memory_bytes) for one in sheets):
-        return f"{name} has {_gib(memory_bytes)} here and {sheet.memory_gib:g} GiB on its data sheet: it may be a part"
-    counts = " or ".join(str(count) for one in sheets for count in one.multiprocessors)
+        memories = " or ".join(f"{one:g}" for one in sorted({sheet.memory_gib or 0 for sheet in sheets}))
+        return f"{name} has {_gib(memory_bytes)} here and {memories} GiB on its data sheet: it may be a part"
+    counts = " or ".join(str(count) for count in dict.fromkeys(n for one in sheets for n in one.multiprocessors))
     return f"{name} has {multiprocessors} multiprocessors here and {counts} on its data sheet: it may be a part"
 
 

@@ -40,6 +40,8 @@ class Sheet:
     matrix: dict[str, float] = field(default_factory=dict)
     vector: dict[str, float] = field(default_factory=dict)
     note: str = ""
+    #: What else drivers give the same name, multiprocessors and memory, so that no trace tells it from this.
+    also: str = ""
     cache_mib: float | None = None
     #: The slices that a device may be cut into, and into how many equal devices AMD's compute modes make it.
     mig: Mig | None = None
