@@ -165,7 +165,7 @@ def profile(sources: Path, name: str) -> Commands:
         (["leaking_model:cut", *cpu, "-f", name], 1),
         (["gpt2", "--set", f"auth_token={SET}", *cpu, "-f", name], 2),
         (["gpt2", "--set", VARIABLES["MAIL_PASS"], "-f", name], 2),
-        ([f"https://me:{SET}@host.x/model", *cpu, "-f", name], 1),
+        ([f"https://me:{SET}@host.x/model", *cpu, "-f", name], 2),
         (["gpt2", f"--{NAMED}", "-f", name], 2),
     ]
 

@@ -66,12 +66,19 @@ TRIGGERS: Final = (
 )  # fmt: skip
 
 
+def _without_login(match: re.Match[str]) -> str:
+    """In addresses of Azure's stores what stands before the host is a container, where no password follows it."""
+    scheme, login = match[1].lower(), match[0][len(match[1]) :]
+    is_container = scheme.rstrip("/\\:").endswith(("abfs", "abfss", "wasb", "wasbs")) and ":" not in login
+    return match[0] if is_container else f"{match[1]}{REDACTED}@"
+
+
 def without_tokens(text: str) -> str:
     """The text with access tokens, passwords and the credentials of URLs left out."""
     text = _TOKENS.sub(REDACTED, text)
     text = _BEARER.sub(rf"\1 {REDACTED}", text)
     text = _HEADER.sub(rf"\1\2{REDACTED}", text)
-    text = _LOGIN.sub(rf"\1{REDACTED}@", text)
+    text = _LOGIN.sub(_without_login, text)
     text = _HOOK.sub(rf"\1{REDACTED}", text)
     text = _QUERY.sub(rf"\1{REDACTED}", text)
     for pattern in _PAIRS:
