@@ -25,12 +25,18 @@ Name: TypeAlias = "str | os.PathLike[str]"
 Inputs: TypeAlias = "dict[str, Any] | tuple[Any, ...]"
 
 
-def analyze(trace: Name | Iterable[Name], *, phases: Mapping[str, str | Sequence[str]] | None = None) -> Anatomy:
+def analyze(
+    trace: Name | Iterable[Name],
+    *,
+    phases: Mapping[str, str | Sequence[str]] | None = None,
+    redact: bool = False,
+) -> Anatomy:
     """The anatomy of a torch.profiler trace (`.json` or `.json.gz`), or of the ranks of one run together.
 
     Ranks are several files, a folder or a zip. `phases` maps a phase ("forward", "backward", "recompute", "optimizer",
     "other") to a regular expression, or several, that is searched for in the names of the trace's own ranges: what runs
-    in them is of that phase, whatever else speaks for another. Raises `TraceError` where nothing can be read and
+    in them is of that phase, whatever else speaks for another. With `redact` paths, arguments, hosts and users are left
+    out, secrets always. Raises `TraceError` where nothing can be read and
     `UsageError` for what is no phase or no regular expression.
     """
     rules = phase_rules_of({} if phases is None else phases)
@@ -40,7 +46,7 @@ def analyze(trace: Name | Iterable[Name], *, phases: Mapping[str, str | Sequence
     paths = [_trace(name) for name in names]
     if not paths:
         raise UsageError("analyze: no trace is given - give the name of a file or folder")
-    return analyze_traces(paths, phases=rules)
+    return analyze_traces(paths, phases=rules, redact=redact)
 
 
 def profile(
@@ -57,6 +63,7 @@ def profile(
     warmup: int | None = None,
     memory: bool = False,
     check: bool = False,
+    redact: bool = False,
 ) -> Anatomy:
     """The anatomy of one forward and backward pass of `module` on `inputs` (a tensor, a tuple or a dictionary).
 
@@ -65,6 +72,7 @@ def profile(
     ones (`workload.backward_from` says which). `amp` is `bf16` or `fp16`; `trace` keeps the Chrome trace in a new file
     of that name, with `force` in place of an old one. `memory` follows the memory of one more step, block by block.
     Every run is counted a second time (`Anatomy.checks`); with `check` a count that does not agree raises `GateError`.
+    With `redact` paths, arguments, hosts and users are left out of the report and the trace, secrets always.
 
     The module is left as it was: modes, buffers, gradients, flags, and with them the inputs, their gradients and the
     random states. Its weights change only with `optimizer`, which updates them in every step that is run.
@@ -80,12 +88,13 @@ def profile(
     options = Options(
         device=_device(module, arguments), amp=amp, optimizer=optimizer, inference=inference, compiled=compile,
         steps=steps, warmup=warmup, memory=memory, command="opanatomy.profile(...)",
+        redact=redact,
     )  # fmt: skip
     _check_options(options)
     _check_no_profiler()
     subject = Subject(module=module, inputs=arguments, workload=_workload(module, arguments, options), borrowed=True)
     with _recorded(subject, options, target, force) as path:
-        anatomy = analyze_traces([path])
+        anatomy = analyze_traces([path], redact=redact)
     if target is None:
         anatomy = replace(anatomy, provenance=replace(anatomy.provenance, trace=None))
     if check:

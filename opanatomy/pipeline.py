@@ -165,7 +165,9 @@ def _queue(trace: Trace, attribution: Attribution) -> Queue:
     )
 
 
-def anatomy_of_failure(memory: Memory, workload: Workload, environment: Environment, command: str) -> Anatomy:
+def anatomy_of_failure(
+    memory: Memory, workload: Workload, environment: Environment, command: str, *, redact: bool = False
+) -> Anatomy:
     """The report of a step that ran out of memory: what was allocated, what it needs, what would make it fit."""
     nothing = Ledger(
         device_work_ns=0, linked_ns=0, graph_launched_ns=0, no_launch_record_ns=0, outside_window_ns=0, classed_ns=0,
@@ -177,7 +179,7 @@ def anatomy_of_failure(memory: Memory, workload: Workload, environment: Environm
         modules=(), memory=memory, timeline=Timeline(window_ns=0, busy_ns=0, idle_ns=0), device=DeviceFigures(),
         ledger=nothing, conventions=CONVENTIONS,
     )  # fmt: skip
-    return redacted(replace(anatomy, memory=_beside_theory(anatomy)), Texts())
+    return redacted(replace(anatomy, memory=_beside_theory(anatomy)), Texts(everything=redact))
 
 
 def _beside_theory(anatomy: Anatomy) -> Memory:

@@ -319,6 +319,42 @@ def test_redact_holds_for_every_format(
     assert leaks(capfd.readouterr().out.encode(), PEOPLE) == []
 
 
+WORKING = """
+import torch
+from torch.profiler import record_function
+
+class Working(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 4)
+    def forward(self, x):
+        with record_function("read s3://bucket-name/x of node1.corp.internal (10.20.30.40)"):
+            return self.layer(x).sum()
+
+def working():
+    return Working(), {"x": torch.ones(4, 4)}
+"""
+
+
+def test_redact_holds_for_a_profile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "alice-of-home" / "secret_project"
+    folder.mkdir(parents=True)
+    (folder / "working_model.py").write_text(WORKING)
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.chdir(folder)
+    words = ["profile", "working_model:working", "--device", "cpu", "-f", "json", "--trace", "t.json"]
+    assert run([*words, "-o", str(folder / "plain.json")], monkeypatch) == 0
+    assert set(leaks((folder / "plain.json").read_bytes(), PEOPLE)) != set()
+    assert leaks((folder / "t.json").read_bytes(), PEOPLE) != []
+    assert run([*words, "--force", "--redact", "-o", str(folder / "report.json")], monkeypatch) == 0
+    assert leaks((folder / "report.json").read_bytes(), PEOPLE) == []
+    assert leaks((folder / "t.json").read_bytes(), PEOPLE) == []
+    plain, redacted = (json.loads((folder / name).read_text()) for name in ("plain.json", "report.json"))
+    assert [row["calls"] for row in plain["operators"]] == [row["calls"] for row in redacted["operators"]]
+
+
 def test_the_report_of_the_redacted_trace_is_the_redacted_report(tmp_path: Path) -> None:
     trace = training_step()
     matrix = {"shapes": [[8, 4], [4, 2], []], "types": ["float", "float", "Scalar"]}

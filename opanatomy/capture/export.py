@@ -27,11 +27,11 @@ _END: Final = b"\n  }"
 _END_OF_ALL: Final = re.compile(rb"(?<=\n  \})\s*\]")
 
 
-def export_trace(profiler: Any, capture: Capture, path: Path) -> None:
+def export_trace(profiler: Any, capture: Capture, path: Path, *, everything: bool = False) -> None:
     """Write the trace of `profiler` and what `capture` knows to `path`; gzip where the name ends in `.gz`.
 
     `add_metadata_json` would do for the metadata, but it is heard only while the profiler runs, and part of what is
-    to be told is known only after.
+    to be told is known only after. With `everything` paths, arguments, hosts and users are left out too.
     """
     with tempfile.TemporaryDirectory(prefix=".opanatomy-", dir=path.absolute().parent) as folder:
         plain = Path(folder) / "trace.json"
@@ -44,17 +44,17 @@ def export_trace(profiler: Any, capture: Capture, path: Path) -> None:
             )
         _check_end(plain)
         with plain.open("rb") as source, _opened(path) as target:
-            copy_redacted(source, target, capture)
+            copy_redacted(source, target, capture, everything=everything)
 
 
-def copy_redacted(source: BinaryIO, target: BinaryIO, capture: Capture) -> None:
+def copy_redacted(source: BinaryIO, target: BinaryIO, capture: Capture, *, everything: bool = False) -> None:
     """The trace in `source`, as Kineto writes it, with `capture` before it and without what must not be written.
 
     An event without a secret keeps its text; memory does not grow with the trace.
     """
     head, rest = _head(source)
     metadata = {METADATA_KEY: msgspec.to_builtins(capture), **head}
-    redaction = Redaction(metadata)
+    redaction = Redaction(metadata, everything=everything)
     target.write(b"{")
     for key, value in redaction.metadata().items():
         target.write(msgspec.json.encode(key) + b":" + msgspec.json.encode(value) + b",\n")

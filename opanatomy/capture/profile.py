@@ -49,6 +49,7 @@ class Wanted:
     steps: int = 1
     warmup: int | None = None
     command: str = ""
+    redact: bool = False
 
     def request(self, device: str) -> Request:
         """The part that makes the module and its batch."""
@@ -64,7 +65,7 @@ class Wanted:
         return Options(
             device=device, amp=self.amp, optimizer=self.optimizer, inference=self.inference, compiled=self.compiled,
             checkpointing=self.checkpointing, memory=self.memory, steps=self.steps,
-            warmup=self.warmup, command=self.command,
+            warmup=self.warmup, command=self.command, redact=self.redact,
         )  # fmt: skip
 
 

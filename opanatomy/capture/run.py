@@ -112,7 +112,7 @@ class Run:
             )
         capture = self._capture(unprofiled, profiled, modules, profiler)
         self.progress.stage("writing the trace")
-        export_trace(profiler, capture, trace)
+        export_trace(profiler, capture, trace, everything=self.options.redact)
 
     def _warm_up(self) -> int:
         options = self.options

@@ -29,6 +29,8 @@ class Options:
     #: `None`: one step on the CPU, three on an accelerator (five when compiled there).
     warmup: int | None = None
     command: str = ""
+    #: Whether paths, arguments, hosts and users are left out of the trace too.
+    redact: bool = False
 
     def __post_init__(self) -> None:
         # However it was spelled: whoever asks later compares one name.

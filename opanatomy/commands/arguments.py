@@ -185,13 +185,7 @@ def _add_analyze(verbs: argparse._SubParsersAction[Parser]) -> None:
         help="what runs in the trace's own ranges whose name fits is of this phase (forward, backward, recompute,"
         " optimizer, other), innermost first; repeatable",
     )  # fmt: skip
-    report = parser.add_argument_group("the report")
-    _add_output(report)
-    report.add_argument(
-        "--redact",
-        action="store_true",
-        help="leave paths, call stacks, argument strings, hosts and users out of the report and the trace",
-    )
+    _add_output(parser.add_argument_group("the report"))
     _add_limits(parser.add_argument_group("the device's ceilings"))
     parser.add_argument("--check", action="store_true", help="exit 3 where a second source does not agree")
     trace = parser.add_argument_group("the annotated trace")
@@ -222,6 +216,11 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
         "-o", "--output", metavar="FILE", help="report file, format by its ending; or a folder; - is stdout"
     )
     group.add_argument("-f", "--format", metavar="FORMAT", help="terminal, json or csv")
+    group.add_argument(
+        "--redact",
+        action="store_true",
+        help="leave paths, call stacks, argument strings, hosts and users out of the report and the trace",
+    )
     group.add_argument("--force", action="store_true", help="overwrite existing files")
     group.add_argument("--debug", action="store_true", help="show the traceback of an error")
 

@@ -67,7 +67,7 @@ def _wanted(arguments: argparse.Namespace, settings: tuple[tuple[str, str], ...]
         checkpointing=arguments.checkpointing, compiled=arguments.compile, optimizer=arguments.optimizer,
         inference=arguments.inference, memory=arguments.memory,
         steps=arguments.steps, warmup=arguments.warmup,
-        command=_command(),
+        command=_command(), redact=arguments.redact,
     )  # fmt: skip
 
 
@@ -78,7 +78,7 @@ def _capture(wanted: Wanted, trace: Path, where: Destination) -> None:
         with Display() as display:
             capture_model(wanted, trace, display, note)
     except OutOfMemory as error:
-        _show_failure(error, where)
+        _show_failure(error, where, redact=wanted.redact)
         raise
 
 
@@ -89,7 +89,7 @@ def _kept(wanted: Wanted, trace: Claim, where: Destination, ceilings: Overrides)
     with trace.written() as partial:
         _capture(wanted, partial, where)
     try:
-        anatomy = analyze_traces([trace.target], ceilings=ceilings)
+        anatomy = analyze_traces([trace.target], ceilings=ceilings, redact=wanted.redact)
         show(anatomy, where)
     except KeyboardInterrupt as error:
         raise KeyboardInterrupt("the trace is written, the report is not") from error
@@ -104,19 +104,20 @@ def _not_kept(wanted: Wanted, where: Destination, ceilings: Overrides) -> Anatom
 
     with temporary("step.trace.json.gz", "the trace") as trace:
         _capture(wanted, trace, where)
-        anatomy = analyze_traces([trace], ceilings=ceilings)
+        anatomy = analyze_traces([trace], ceilings=ceilings, redact=wanted.redact)
     anatomy = replace(anatomy, provenance=replace(anatomy.provenance, trace=None))
     show(anatomy, where)
     return anatomy
 
 
-def _show_failure(error: OutOfMemory, where: Destination) -> None:
+def _show_failure(error: OutOfMemory, where: Destination, *, redact: bool) -> None:
     """The report of a step that did not fit, as far as one could begin."""
     from opanatomy.capture.memory_failure import StepOutOfMemory
     from opanatomy.pipeline import anatomy_of_failure
 
     if isinstance(error, StepOutOfMemory) and error.memory is not None:
-        show(anatomy_of_failure(error.memory, error.workload, error.environment, _command()), where)
+        anatomy = anatomy_of_failure(error.memory, error.workload, error.environment, _command(), redact=redact)
+        show(anatomy, where)
 
 
 @dataclass(frozen=True, slots=True)
