@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +14,12 @@ GOLDEN = Path(__file__).parent / "golden"
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add `--update-golden`."""
     parser.addoption("--update-golden", action="store_true", help="rewrite tests/golden/ with what the tests get")
+
+
+def pytest_configure() -> None:
+    """Let children be interrupted: what a shell starts in its background ignores interrupts, and so do its children."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
