@@ -18,10 +18,9 @@ def forward_of(rows: HostRows, is_node: Bool, same_node: Int64, flows: Flows) ->
     """For each node the row of the operator whose result it differentiates, -1 for other rows and where not known.
 
     The profiler links them by `fwdbwd` flows. Sequence numbers are the second source: they are counted thread by
-    thread, and the last operator with a node's number on the thread that made the node is the one. A node differentiates
-    what ran in the same place as itself where there is such an operator: outside of all nodes, or recomputed in the
-    node that runs it. So a number that the device thread took again for recomputation is not mistaken for one of the
-    forward.
+    thread, and the last operator with a node's number on the thread that made the node is the one. What ran in the same
+    place as the node goes first: outside of all nodes, or in the node in which checkpointing differentiates what it
+    recomputed. A number that recomputation took again on the device thread is not mistaken for one of the forward.
     """
     found = np.full(len(rows.name), -1, dtype=np.int64)
     _by_flows(rows, is_node, flows, found)

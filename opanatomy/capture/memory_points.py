@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from opanatomy.capture.accelerators import is_cuda
 from opanatomy.model import MemoryCheckPoint
 
 #: The check points in the order of a run.
@@ -25,7 +26,7 @@ class CheckPoints:
     @property
     def on_cuda(self) -> bool:
         """Whether the device has an allocator that says what it holds."""
-        return self.device.startswith("cuda")
+        return is_cuda(self.device)
 
     def start(self) -> None:
         """Take the point before the device is touched, then make its context and take that."""

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from opanatomy.capture.accelerators import is_cuda
 from opanatomy.capture.memory_events import EventTree
 from opanatomy.capture.memory_points import PEAK, START, CheckPoints
 from opanatomy.capture.memory_replay import (
@@ -85,7 +86,7 @@ def measured_memory(observed: Observed, check_points: CheckPoints) -> Memory:
 
 
 def _measured_by(device: str) -> str:
-    if device.startswith("cuda"):
+    if is_cuda(device):
         return f"CUDA caching allocator of {device}, every allocation of one step"
     return "torch's CPU allocator, every allocation of one step, over the weights, state and inputs before it"
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from opanatomy.capture import memory_points as points
+from opanatomy.capture.accelerators import is_cuda
 from opanatomy.capture.memory import held_bytes, room_for
 from opanatomy.capture.memory_events import MARK_RANGE, EventTree, read_tree
 from opanatomy.capture.memory_points import CheckPoints
@@ -217,7 +218,7 @@ def _before(stepper: Stepper, module: torch.nn.Module) -> tuple[dict[str, Storag
         known[component] = {pointer: size for pointer, size in storages.items() if pointer not in seen}
         seen.update(storages)
     base = {component: sum(storages.values()) for component, storages in known.items()}
-    if device.startswith("cuda"):
+    if is_cuda(device):
         base.update(_rest_of_allocator(device, seen))
     return known, base
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from opanatomy.capture import accelerators
 from opanatomy.capture.environment import environment_of
 from opanatomy.capture.kept import Kept, own_inputs, process_as_it_was
 from opanatomy.capture.memory import PeakMeter, limited_to_available
@@ -37,6 +38,8 @@ def record_step(subject: Subject, options: Options, trace: Path, progress: Progr
     fit, `CaptureError` where it cannot run.
     """
     guard: AbstractContextManager[None] = limited_to_available() if options.device == "cpu" else nullcontext()
+    if options.memory:
+        accelerators.check_memory_in_depth(options.device)
     points = subject.check_points or CheckPoints(options.device)
     points.take(WEIGHTS)
     stepper: Stepper | None = None

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+from opanatomy.capture import accelerators
 from opanatomy.capture.compiled_parts import compilations, has_compiled_parts, mode_keeps_compiled
 from opanatomy.capture.environment import environment_of
 from opanatomy.capture.export import export_trace
@@ -228,11 +229,9 @@ class Run:
         return found
 
     def _profile(self, expected: int, *, ranges: bool) -> tuple[Any, list[int], dict[str, str]]:
-        from torch.profiler import ProfilerActivity, profile, record_function
+        from torch.profiler import profile, record_function
 
-        activities = [ProfilerActivity.CPU]
-        if self.options.device.startswith("cuda"):
-            activities.append(ProfilerActivity.CUDA)
+        activities = accelerators.profiler_activities(self.options.device)
         times: list[int] = []
         named: AbstractContextManager[dict[str, str]] = (
             module_ranges(self.subject.module) if ranges else nullcontext({})
@@ -275,7 +274,7 @@ class Run:
             observed_counts=observation.counts() if observation else (),
             observed_step=self.instruments.observed_step if observation else None,
             not_observed=self._not_observed(),
-            profiler_times_ns=profiler_times_ns(profiler, on_device=self.options.device.startswith("cuda")),
+            profiler_times_ns=profiler_times_ns(profiler, on_device=accelerators.is_accelerator(self.options.device)),
             gradients=dict(self.instruments.gradients),
             warnings=(*self.instruments.warnings, *self.warnings),
         )

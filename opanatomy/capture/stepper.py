@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from opanatomy.capture import accelerators
 from opanatomy.capture.ranges import phase_range
 from opanatomy.capture.roots import Roots, backward_roots, leaves_below, materialized
 from opanatomy.errors import CaptureError, UsageError
@@ -107,7 +108,7 @@ class Stepper:
         import torch
 
         if self.amp == "fp16" and not self.inference:
-            self.scaler = torch.amp.GradScaler(self.device.split(":")[0])
+            self.scaler = torch.amp.GradScaler(accelerators.kind_of(self.device))
 
     def run(self) -> None:
         """One step; the gradients are freed before it, not after, so that they can be measured."""
@@ -190,11 +191,8 @@ class Stepper:
 
         if self.amp is None:
             return nullcontext()
-        return torch.autocast(self.device.split(":")[0], dtype=getattr(torch, AMP_DTYPES[self.amp]))
+        return torch.autocast(accelerators.kind_of(self.device), dtype=getattr(torch, AMP_DTYPES[self.amp]))
 
     def synchronize(self) -> None:
         """Wait for the device."""
-        import torch
-
-        if self.device.startswith("cuda"):
-            torch.cuda.synchronize(self.device)
+        accelerators.synchronize(self.device)
