@@ -63,17 +63,50 @@ class FakeDeviceMode(FakeTensorMode):
         return True
 
     def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is aten._local_scalar_dense.default and args[0].constant is None:
-            return _zero(args[0].dtype)
-        if func is aten.equal.default:
-            return False
+        if func in _ANSWERS and not isinstance(getattr(args[0], "constant", None), torch.Tensor):
+            with self:
+                return _ANSWERS[func](*args, **(kwargs or {}))
         return super().dispatch(func, types, args, kwargs or {})
 
 
-def _zero(dtype: torch.dtype) -> bool | int | float:
-    if dtype is torch.bool:
+def _item(tensor: torch.Tensor) -> bool | int | float:
+    if tensor.dtype is torch.bool:
         return False
-    return 0.0 if dtype.is_floating_point else 0
+    return 0.0 if tensor.dtype.is_floating_point else 0
+
+
+def _nonzero(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.new_empty((tensor.numel(), tensor.dim()), dtype=torch.int64)
+
+
+def _masked_select(tensor: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    return tensor.new_empty((torch.broadcast_shapes(tensor.shape, mask.shape).numel(),))
+
+
+def _grouped_mm(a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor | None = None, *_: Any) -> torch.Tensor:
+    """Of any data type, as on the CPU; torch's own rule for shapes takes bfloat16 alone."""
+    if a.dim() == b.dim() == 2:
+        assert offs is not None
+        return a.new_empty((len(offs), a.shape[0], b.shape[1]))
+    return a.new_empty((*(b.shape[:1] if a.dim() == b.dim() else ()), a.shape[-2], b.shape[-1]))
+
+
+def _ctc_loss(log_probs: torch.Tensor, targets: torch.Tensor, *_: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    time, batch, _ = log_probs.shape
+    states = 2 * (targets.numel() // batch) + 1
+    return log_probs.new_empty((batch,)), log_probs.new_empty((batch, time, states))
+
+
+#: What depends on values, as if each were zero or false and every mask took all; and what torch has no rule for.
+_ANSWERS = {
+    aten._local_scalar_dense.default: _item,
+    aten.equal.default: lambda *_: False,
+    aten.nonzero.default: _nonzero,
+    aten.masked_select.default: _masked_select,
+    aten._ctc_loss.Tensor: _ctc_loss,
+    aten._ctc_loss_backward.Tensor: lambda grad, log_probs, *_: torch.empty_like(log_probs),
+    aten._grouped_mm.default: _grouped_mm,
+}
 
 
 @contextmanager
@@ -90,13 +123,68 @@ def fake_device() -> Iterator[FakeDeviceMode]:
         torch.nn.Module._apply = apply  # type: ignore[method-assign]
 
 
-_registered: list[str] = []
+#: What keeps the registrations alive.
+_registered: list[torch.library.Library] = []
+
+#: Operators that autocast runs in the lower precision and in float32: those of torch's lists that the catalog calls.
+_LOWER = (
+    "conv1d conv2d conv3d convolution linear matmul mm bmm addmm baddbmm"
+    " scaled_dot_product_attention"
+)
+_FLOAT32 = "layer_norm native_layer_norm group_norm nll_loss nll_loss2d exp rsqrt log softplus ctc_loss.Tensor"
+#: Of these autocast sets the data type of the result instead.
+_FLOAT32_RESULT = "softmax.int log_softmax.int"
 
 
 def _register() -> None:
-    if not _registered:
-        _setup_privateuseone_for_python_backend(NAME, backend_module=DeviceModule())
-        _registered.append(NAME)
+    if _registered:
+        return
+    _setup_privateuseone_for_python_backend(NAME, backend_module=DeviceModule())
+    everything = torch.library.Library("_", "IMPL", _AUTOCAST)
+    everything.fallback(torch.library.fallthrough_kernel)
+    library = torch.library.Library("aten", "IMPL", _AUTOCAST)
+    for names, make in ((_LOWER, _lower), (_FLOAT32, _float32), (_FLOAT32_RESULT, _float32_result)):
+        for name in names.split():
+            packet, _, overload = name.partition(".")
+            operator = getattr(getattr(aten, packet), overload or "default")
+            library.impl(name, make(operator))
+    _registered.extend((everything, library))
+
+
+_AUTOCAST = "AutocastPrivateUse1"
+
+
+def _below_autocast(operator: Any, *args: Any, **kwargs: Any) -> Any:
+    with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)):
+        return operator(*args, **kwargs)
+
+
+def _cast(value: Any, dtype: torch.dtype) -> Any:
+    is_wide = isinstance(value, torch.Tensor) and value.is_floating_point() and value.device.type == NAME
+    return value.to(dtype) if is_wide and value.dtype != dtype else value
+
+
+def _lower(operator: Any) -> Any:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        dtype = torch.get_autocast_dtype(NAME)
+        return _below_autocast(operator, *(_cast(one, dtype) for one in args), **kwargs)
+
+    return call
+
+
+def _float32(operator: Any) -> Any:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return _below_autocast(operator, *(_cast(one, torch.float32) for one in args), **kwargs)
+
+    return call
+
+
+def _float32_result(operator: Any) -> Any:
+    def call(tensor: torch.Tensor, *args: Any, dtype: torch.dtype | None = None) -> Any:
+        wide = torch.float32 if tensor.dtype in (torch.float16, torch.bfloat16) else dtype
+        return _below_autocast(operator, tensor, *args[:1], dtype=wide if dtype is None else dtype)
+
+    return call
 
 
 def _moved(module: torch.nn.Module, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Any:

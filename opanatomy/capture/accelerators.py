@@ -68,7 +68,7 @@ def check_device(device: str) -> str:
         )
     count = device_count(device)
     if number is not None and number >= count:
-        raise CaptureError(f"device {device}: there are {count} {kind} devices, counted from {kind}:0")
+        raise CaptureError(f"device {device}: there are {count} {kind} devices - count them from {kind}:0")
     return f"{kind}:{number or 0}"
 
 

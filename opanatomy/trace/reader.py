@@ -121,6 +121,8 @@ def _environment(metadata: dict[str, Any]) -> Environment:
 def _device_kind(name: object, metadata: dict[str, Any]) -> str | None:
     if "hip_runtime_version" in metadata or (isinstance(name, str) and "AMD" in name.upper()):
         return "rocm"
+    if "xpupti_version" in metadata or (isinstance(name, str) and "INTEL" in name.upper()):
+        return "xpu"  # Kineto's plug-in for XPU leaves its version (XpuptiActivityProfilerSession)
     return "cuda" if isinstance(name, str) else None
 
 
