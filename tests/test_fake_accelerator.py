@@ -1,0 +1,205 @@
+"""The catalog on an accelerator without hardware, beside the CPU: the same phases, modules, classes and FLOPs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from opanatomy.attribution import Attribution, attribute
+from opanatomy.calls import Calls
+from opanatomy.capture.quiet import quiet_libraries
+from opanatomy.pipeline import analyze_trace
+from opanatomy.tables import NO_FLOWS
+from opanatomy.trace import Trace, read_trace
+from tests.fake_captures import NAMES, VARIANTS, capture, numbers_of
+from tests.fake_device import DEVICE
+
+_ROOT = Path(__file__).parents[1]
+
+#: Every variant once, and every kind of architecture.
+CASES = [
+    *(f"bert-base-uncased/{variant}" for variant in VARIANTS),
+    "Llama-3.1-8B/sdpa", "gpt2/non-reentrant", "resnet-50/eager", "Mixtral-8x7B-v0.1/eager", "t5-base/reentrant",
+]  # fmt: skip
+EVERY = [f"{name}/{variant}" for name in NAMES for variant in VARIANTS]
+
+#: Operators that differ by device, and why. Nothing else may.
+_DIFFER = {
+    "gradients are summed into a new tensor: autograd adds in place to plain tensors alone (areAnyTensorSubclassLike)":
+        "add add_ scatter scatter_ scatter_add scatter_add_ index_put _index_put_impl_ zeros new_zeros masked_fill_"
+        " masked_fill index_add index_add_ mul mul_ sub_ sub div div_",
+    "silu's backward is written out where a tensor is no plain one": "sigmoid fill_ mul sub_ silu_backward",
+    "a reshape of a plain tensor of the CPU is an alias": "_reshape_alias view reshape as_strided _unsafe_view to",
+    "what a program reads of values: transformers skips a mask that is all ones, which fake values cannot say":
+        "_local_scalar_dense item is_nonzero all any eq ne select as_strided fill_ lift_fresh __and__ bitwise_and index"
+        " new_ones expand to scalar_tensor copy_ _to_copy full_like ones_like unsqueeze slice where",
+    "the lengths of targets are values": "_ctc_loss _ctc_loss_backward ctc_loss nonzero masked_select sum",
+}  # fmt: skip
+#: Autocast has a list of operators for each kind of device.
+_AUTOCAST = "to _to_copy copy_"
+#: The update of the fake device is that of torch's loop, and a scaler's values are never read.
+_OPTIMIZER = "_fused_adamw_ _foreach_add_"
+#: Of these the FLOPs follow from values.
+_BY_VALUES = "all any eq ne _ctc_loss _ctc_loss_backward sum full_like __and__ bitwise_and index_put _index_put_impl_"
+
+
+def aten(*names: str) -> set[str]:
+    return {f"aten::{name}" for text in names for name in text.split()}
+
+
+def run_fake(folder: Path, cases: list[str]) -> None:
+    """Captures in a process of their own: the private device is for a whole process."""
+    environment = {**os.environ, "KINETO_LOG_LEVEL": "6", "OMP_NUM_THREADS": "1"}
+    ran = subprocess.run(
+        [sys.executable, "-m", "tests.fake_captures", str(folder), *cases],
+        cwd=_ROOT, env=environment, capture_output=True, text=True, timeout=900, check=False,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr[-3000:]
+
+
+@pytest.fixture(scope="module")
+def fake(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("fake")
+    run_fake(folder, CASES)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def first_steps(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("threads")
+    run_fake(folder, ["threads"])
+    return folder
+
+
+def attributed(path: Path, change: Callable[[Trace], Trace] = lambda trace: trace) -> tuple[Trace, Attribution]:
+    trace = change(read_trace(path))
+    return trace, attribute(trace.names, trace.host, trace.launches, trace.work, trace.flows)
+
+
+def operators(trace: Trace, found: Attribution, leaves: set[str]) -> Counter[tuple[str, str, str | None]]:
+    """The operators by name, phase and module, without what the operators `leaves` call."""
+    host = found.host
+    names = [trace.names[number] for number in host.name.tolist()]
+    is_operator = [name.startswith("aten::") for name in names]
+    below: set[int] = set()
+    counted: Counter[tuple[str, str, str | None]] = Counter()
+    for row, parent in enumerate(host.parent.tolist()):
+        if parent >= 0 and (parent in below or names[parent] in leaves):
+            below.add(row)
+        elif is_operator[row] and names[row] not in _MADE:
+            counted[names[row], str(host.phase[row]), host.module[row]] += 1
+    return counted
+
+
+#: What makes tensors without values: fake tensors are made of such.
+_MADE = aten("empty empty_like empty_strided set_ detach")
+
+
+def leaves_of(trace: Trace, found: Attribution) -> set[str]:
+    """The operators that call no other: on a device those with a kernel."""
+    host = found.host
+    outer = set(host.parent.tolist())
+    names = {trace.names[number] for row, number in enumerate(host.name.tolist()) if row not in outer}
+    return {name for name in names if name.startswith("aten::")} - aten("to reshape contiguous")
+
+
+def flops(trace: Trace, found: Attribution, left_out: set[str]) -> dict[str, Counter[tuple[str, str | None]]]:
+    """By class the FLOPs of each phase and module."""
+    table = Calls(trace, found).table()
+    counted: dict[str, Counter[tuple[str, str | None]]] = {}
+    for row, count in enumerate(table.costs["flops"].tolist()):
+        if count > 0 and table.part_of.at(row) is None and table.operator.at(row) not in left_out:
+            kind = counted.setdefault(str(table.operator_class.at(row)), Counter())
+            kind[str(table.phase.at(row)), table.module.at(row)] += count
+    return counted
+
+
+def check_the_same(case: str, fake: Path, plain: Path) -> None:
+    device, host = attributed(fake), attributed(plain)
+    leaves = leaves_of(*device)
+    on_device, on_host = operators(*device, leaves), operators(*host, leaves)
+    amp, optimizer = "/amp" in case, case.endswith("adamw")
+    may_differ = aten(*_DIFFER.values(), _AUTOCAST if amp else "", _OPTIMIZER if optimizer else "")
+    differing = {name for name, *_ in (on_device - on_host) + (on_host - on_device)}
+    assert differing <= may_differ, f"{case}: {sorted(differing - may_differ)}"
+    values = aten(_BY_VALUES)
+    assert flops(*device, values) == flops(*host, values), case
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_device_does_as_the_cpu(case: str, fake: Path, tmp_path: Path) -> None:
+    plain = tmp_path / "plain.json"
+    with quiet_libraries():
+        capture(case, "cpu", plain)
+    check_the_same(case, fake / f"{case.replace('/', '-')}.json", plain)
+
+
+@pytest.mark.slow
+def test_the_whole_catalog_does_as_the_cpu(tmp_path: Path) -> None:
+    """20 models in 9 variants: minutes, for every operator passes Python."""
+    run_fake(tmp_path, EVERY)
+    for case in EVERY:
+        plain = tmp_path / "plain.json"
+        with quiet_libraries():
+            capture(case, "cpu", plain)
+        check_the_same(case, tmp_path / f"{case.replace('/', '-')}.json", plain)
+
+
+def test_the_stand_in_is_an_accelerator(fake: Path) -> None:
+    facts = json.loads((fake / "facts.json").read_text())
+    assert "Expected all tensors to be on the same device" in facts["mismatch"]
+    assert facts["own_thread"] is True
+    assert facts["gradient_on"] == DEVICE
+
+
+def test_it_is_not_called_the_cpu(fake: Path) -> None:
+    anatomy = analyze_trace(fake / "bert-base-uncased-eager.json")
+    assert (anatomy.environment.device, anatomy.environment.device_kind) == ("Fake accelerator", "fake")
+    assert anatomy.memory.peak_bytes is None
+    assert anatomy.memory.measured_by is None
+    text = "the trace has no work of the fake device: its times are those of the host, not the device's"
+    assert text in anatomy.warnings
+
+
+# ------------------------------------------------------------------------------ numbers that two threads have in common
+
+
+def without_flows(trace: Trace) -> Trace:
+    return replace(trace, flows=NO_FLOWS)
+
+
+def without_threads(trace: Trace) -> Trace:
+    """Neither arrows nor the thread that made a node: numbers alone."""
+    host = replace(trace.host, forward_thread=np.zeros_like(trace.host.forward_thread))
+    return replace(trace, flows=NO_FLOWS, host=host)
+
+
+def backward_modules(path: Path, change: Callable[[Trace], Trace]) -> Counter[tuple[str, str | None]]:
+    trace, found = attributed(path, change)
+    counted = operators(trace, found, set())
+    return Counter({(name, module): n for (name, phase, module), n in counted.items() if phase == "backward"})
+
+
+@pytest.mark.parametrize("change", [lambda trace: trace, without_flows, without_threads])
+@pytest.mark.parametrize("kind", ["non-reentrant", "reentrant", "whole"])
+def test_backward_modules_are_those_without_checkpointing(
+    kind: str, change: Callable[[Trace], Trace], first_steps: Path
+) -> None:
+    """Recomputation on the device thread takes the numbers of the forward again. Of 283 backward operators 129, 243
+    and 133 had their module where a trace has numbers alone."""
+    path = first_steps / f"thread-{kind}.json"
+    recomputing, forward = numbers_of(path)
+    assert len(recomputing & forward) >= 22, "no number is of both threads: nothing is tried"
+    plain = backward_modules(first_steps / "thread-eager.json", lambda trace: trace)
+    assert plain.total() == 283
+    assert sum(n for (_, module), n in plain.items() if module is None) == 1
+    assert (backward_modules(path, change) & plain).total() == 283
