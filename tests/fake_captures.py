@@ -58,7 +58,20 @@ def prepared(name: str, variant: str, device: str) -> Prepared:
     request = {"attention": "eager", **VARIANTS[variant].request}
     if any(word in name for word in _NO_ATTENTION):
         request.pop("attention")
-    return prepare(tiny_request(NAMES[name], device=device, **request))
+    one = prepare(tiny_request(NAMES[name], device=device, **request))
+    if variant == "sdpa":
+        _without_dropout(one.module)
+    return one
+
+
+def _without_dropout(module: torch.nn.Module) -> None:
+    """Inside of torch's attention dropout is the device's own, whatever `like_the_device` does."""
+    for one in module.modules():
+        if isinstance(one, torch.nn.Dropout):
+            one.p = 0.0
+        for name in ("attention_dropout", "dropout", "dropout_prob"):
+            if isinstance(getattr(one, name, None), float):
+                setattr(one, name, 0.0)
 
 
 def capture(case: str, device: str, path: Path) -> None:
@@ -68,7 +81,9 @@ def capture(case: str, device: str, path: Path) -> None:
     with fake_device() if device == DEVICE else like_the_device():
         one = prepared(name, variant, device)
         checkpointing = VARIANTS[variant].request.get("checkpointing")
-        options = Options(device=device, warmup=0, checkpointing=checkpointing, **VARIANTS[variant].options)
+        # Where recomputation stops is seen by the observer of a first step: without kernels the trace does not say it.
+        warmup = int(variant == "non-reentrant")
+        options = Options(device=device, warmup=warmup, checkpointing=checkpointing, **VARIANTS[variant].options)
         record_step(Subject(module=one.module, inputs=one.inputs, workload=Workload()), options, path)
     if device == DEVICE:
         without_fake_kernels(path)
@@ -81,7 +96,7 @@ def like_the_device() -> Iterator[None]:
     before = torch.nn.functional.dropout
 
     def dropout(x: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> torch.Tensor:
-        return torch.native_dropout(x, p, True)[0] if training and 0 < p < 1 else x
+        return torch.native_dropout(x, p, True)[0] if training and 0 < p < 1 else before(x, p, training, inplace)
 
     torch.nn.functional.dropout = dropout
     try:
