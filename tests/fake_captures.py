@@ -18,6 +18,8 @@ from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
+from torch.utils.checkpoint import set_checkpoint_early_stop
+from transformers import masking_utils
 
 import opanatomy.capture.run
 from opanatomy.capture.quiet import quiet_libraries
@@ -81,10 +83,10 @@ def capture(case: str, device: str, path: Path) -> None:
     with fake_device() if device == DEVICE else like_the_device():
         one = prepared(name, variant, device)
         checkpointing = VARIANTS[variant].request.get("checkpointing")
-        # Where recomputation stops is seen by the observer of a first step: without kernels the trace does not say it.
-        warmup = int(variant == "non-reentrant")
-        options = Options(device=device, warmup=warmup, checkpointing=checkpointing, **VARIANTS[variant].options)
-        record_step(Subject(module=one.module, inputs=one.inputs, workload=Workload()), options, path)
+        options = Options(device=device, warmup=0, checkpointing=checkpointing, **VARIANTS[variant].options)
+        # Whether the operator at which recomputation stops ran is not in a trace without kernels.
+        with set_checkpoint_early_stop(False):
+            record_step(Subject(module=one.module, inputs=one.inputs, workload=Workload()), options, path)
     if device == DEVICE:
         without_fake_kernels(path)
 
@@ -92,18 +94,21 @@ def capture(case: str, device: str, path: Path) -> None:
 @contextmanager
 def like_the_device() -> Iterator[None]:
     """Dropout and attention by the operators that the fake device has: on the CPU dropout has none of its own, and
-    attention without a mask is fused."""
+    attention without a mask is fused. Masks are made whatever is in them, as of fake values."""
     before = torch.nn.functional.dropout
 
     def dropout(x: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> torch.Tensor:
         return torch.native_dropout(x, p, True)[0] if training and 0 < p < 1 else before(x, p, training, inplace)
 
     torch.nn.functional.dropout = dropout
+    is_tracing = masking_utils.is_tracing
+    masking_utils.is_tracing = lambda _=None: True
     try:
         with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
             yield
     finally:
         torch.nn.functional.dropout = before
+        masking_utils.is_tracing = is_tracing
 
 
 # ------------------------------------------------------------------------------------------ what is the stand-in's own

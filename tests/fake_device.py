@@ -127,10 +127,7 @@ def fake_device() -> Iterator[FakeDeviceMode]:
 _registered: list[torch.library.Library] = []
 
 #: Operators that autocast runs in the lower precision and in float32: those of torch's lists that the catalog calls.
-_LOWER = (
-    "conv1d conv2d conv3d convolution linear matmul mm bmm addmm baddbmm"
-    " scaled_dot_product_attention"
-)
+_LOWER = "conv1d conv2d conv3d convolution linear matmul mm bmm addmm baddbmm scaled_dot_product_attention"
 _FLOAT32 = "layer_norm native_layer_norm group_norm nll_loss nll_loss2d exp rsqrt log softplus ctc_loss.Tensor"
 #: Of these autocast sets the data type of the result instead.
 _FLOAT32_RESULT = "softmax.int log_softmax.int"

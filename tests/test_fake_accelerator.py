@@ -30,7 +30,9 @@ CASES = [
     *(f"bert-base-uncased/{variant}" for variant in VARIANTS),
     "Llama-3.1-8B/sdpa", "gpt2/non-reentrant", "resnet-50/eager", "Mixtral-8x7B-v0.1/eager", "t5-base/reentrant",
 ]  # fmt: skip
-EVERY = [f"{name}/{variant}" for name in NAMES for variant in VARIANTS]
+#: ResNet has no checkpointing; DeBERTa's fails with reentry on the CPU too: its layers share a tensor that is freed.
+NONE = {"resnet-50/non-reentrant", "resnet-50/reentrant", "deberta-v3-base/reentrant"}
+EVERY = [case for name in NAMES for variant in VARIANTS if (case := f"{name}/{variant}") not in NONE]
 
 #: Operators that differ by device, and why. Nothing else may.
 _DIFFER = {
@@ -47,11 +49,13 @@ _DIFFER = {
     "the lengths of targets are values": "_ctc_loss _ctc_loss_backward ctc_loss nonzero masked_select sum",
 }  # fmt: skip
 #: Autocast has a list of operators for each kind of device.
-_AUTOCAST = "to _to_copy copy_ softmax log_softmax layer_norm nll_loss cross_entropy_loss nll_loss2d"
+_AUTOCAST = "to _to_copy copy_ softmax log_softmax layer_norm nll_loss cross_entropy_loss nll_loss2d group_norm"
 #: The update of the fake device is that of torch's loop, and a scaler's values are never read.
 _OPTIMIZER = "_fused_adamw_ _foreach_add_"
 #: Of these the FLOPs follow from values.
-_BY_VALUES = "all any eq ne sub _ctc_loss _ctc_loss_backward sum full_like __and__ bitwise_and index_put _index_put_impl_"
+_BY_VALUES = (
+    "all any eq ne sub _ctc_loss _ctc_loss_backward sum full_like __and__ bitwise_and index_put _index_put_impl_"
+)
 
 
 def aten(*names: str) -> set[str]:
@@ -103,7 +107,7 @@ def operators(trace: Trace, found: Attribution, leaves: set[str]) -> Counter[tup
 
 
 #: What makes tensors without values: fake tensors are made of such.
-_MADE = aten("empty empty_like empty_strided set_ detach")
+_MADE = aten("empty new_empty empty_like empty_strided set_ detach")
 
 
 def leaves_of(trace: Trace, found: Attribution) -> set[str]:

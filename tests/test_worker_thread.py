@@ -45,9 +45,7 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("change", [lambda trace: trace, without_flows, without_threads])
 @pytest.mark.parametrize("kind", ["eager", "non-reentrant", "reentrant"])
-def test_a_backward_elsewhere_is_the_same_backward(
-    kind: str, change: Callable[..., object], traces: Path
-) -> None:
+def test_a_backward_elsewhere_is_the_same_backward(kind: str, change: Callable[..., object], traces: Path) -> None:
     plain = attributed(traces / f"{kind}-backward.json")
     worker = attributed(traces / f"{kind}-on_a_worker.json", change)  # type: ignore[arg-type]
     expected = operators(*plain, set())

@@ -61,7 +61,8 @@ def check_device(device: str) -> str:
     module = _module(device)
     if module is None or not module.is_available():
         raise CaptureError(f"device {device}: this torch ({torch.__version__}) sees no {kind} device - give cpu")
-    if kind != CUDA and _activity(kind) not in torch.autograd._supported_activities():
+    profiler: Any = torch.profiler  # its functions have no types
+    if kind != CUDA and _activity(kind) not in profiler.supported_activities():
         raise CaptureError(
             f"device {device}: the profiler of this torch ({torch.__version__}) records no work of a {kind} device, and"
             " the host's time is not its time - give cpu, or export a trace and give that to opanatomy analyze"
