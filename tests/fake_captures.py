@@ -1,8 +1,8 @@
 """Captures on the fake accelerator, in a process of their own: `python -m tests.fake_captures FOLDER CASE ...`.
 
 Each case is `MODEL/VARIANT` with the model's name without its owner; `FOLDER/MODEL-VARIANT.json` is its trace, without
-what the stand-in itself runs to make a result, and `FOLDER/facts.json` says what was seen of the device. `threads` as
-the last argument makes the traces of the first step of a process instead, with and without checkpointing.
+what the stand-in itself runs to make a result; `FOLDER/thread-VARIANT.json` are of the first steps of the process, and
+`FOLDER/facts.json` says what was seen of the device.
 """
 
 from __future__ import annotations
@@ -243,9 +243,7 @@ def _facts() -> dict[str, Any]:
 def main(folder: Path, cases: list[str]) -> None:
     """Write the traces of the cases and the facts into the folder."""
     with quiet_libraries():
-        if cases == ["threads"]:
-            _first_steps(folder)
-            return
+        _first_steps(folder)
         (folder / "facts.json").write_text(json.dumps(_facts()))
         for case in cases:
             capture(case, DEVICE, folder / f"{case.replace('/', '-')}.json")

@@ -28,7 +28,8 @@ CATEGORIES = {
     "concurrent_kernel": KERNEL, "mtia_insight": KERNEL, "mtia_ccp_events": KERNEL, "hpu_kernel": KERNEL,
     "python_function": IGNORED, "gpu_user_annotation": IGNORED, "cuda_sync": IGNORED, "cuda_event": IGNORED,
     "xpu_sync": IGNORED, "cuda_profiler_range": IGNORED, "overhead": IGNORED, "trace": IGNORED,
-    "cpu_instant_event": IGNORED, "external_correlation": IGNORED, "collective_comm": IGNORED, "gpu_pm_counter": IGNORED,
+    "cpu_instant_event": IGNORED, "external_correlation": IGNORED, "collective_comm": IGNORED,
+    "gpu_pm_counter": IGNORED,
 }  # fmt: skip
 
 #: The categories, of today and of 2022, of the flows from an operator to its autograd node.
