@@ -229,9 +229,6 @@ def _doubts(trace: Trace, attribution: Attribution) -> tuple[str, ...]:
     launches = len(trace.launches.name)
     if launches and not len(trace.work.name):
         doubts.append(f"the trace has {launches:,} launches but no device work: its kernels were not recorded")
-    kind = trace.capture.environment.device_kind if trace.capture else None
-    if kind not in (None, "cpu") and not trace.on_device:
-        doubts.append(f"the trace has no work of the {kind} device: its times are those of the host, not the device's")
     doubts.extend(
         f"no annotation of the trace has a name in which {rule.pattern.pattern!r} is found: it gives nothing to the"
         f" phase {rule.phase}"

@@ -53,23 +53,23 @@ def check_device(device: str) -> str:
     try:
         kind, number = torch.device(device).type, torch.device(device).index
     except (RuntimeError, ValueError) as error:
-        raise UsageError(f"device {device}: torch knows no such device - give cpu or cuda") from error
+        raise UsageError(f"--device {device}: torch knows no such device - give cpu or cuda") from error
     if kind == "cpu":
         return "cpu"
     if kind in _NO_DEVICES:
-        raise UsageError(f"device {device}: no step runs on {kind} - give cpu or cuda")
+        raise UsageError(f"--device {device}: no step runs on {kind} - give cpu or cuda")
     module = _module(device)
     if module is None or not module.is_available():
-        raise CaptureError(f"device {device}: this torch ({torch.__version__}) sees no {kind} device - give cpu")
+        raise CaptureError(f"--device {device}: this torch ({torch.__version__}) sees no {kind} device - give cpu")
     profiler: Any = torch.profiler  # its functions have no types
     if kind != CUDA and _activity(kind) not in profiler.supported_activities():
         raise CaptureError(
-            f"device {device}: the profiler of this torch ({torch.__version__}) records no work of a {kind} device, and"
+            f"--device {device}: the profiler of this torch ({torch.__version__}) records no work of a {kind} device, and"
             " the host's time is not its time - give cpu, or export a trace and give that to opanatomy analyze"
         )
     count = device_count(device)
     if number is not None and number >= count:
-        raise CaptureError(f"device {device}: there are {count} {kind} devices - count them from {kind}:0")
+        raise CaptureError(f"--device {device}: there are {count} {kind} devices - count them from {kind}:0")
     return f"{kind}:{number or 0}"
 
 
@@ -86,7 +86,7 @@ def check_measurable(device: str) -> None:
     """Refuse to measure a device for which there are no measurements."""
     if is_accelerator(device) and not is_cuda(device):
         raise UsageError(
-            f"device {device}: the ceilings of {kind_of(device)} devices are not measured - give cpu or cuda, or their"
+            f"--device {device}: the ceilings of {kind_of(device)} devices are not measured - give cpu or cuda, or their"
             " figures with --peak and --bandwidth"
         )
 

@@ -294,7 +294,7 @@ def _busy(anatomy: Anatomy) -> str:
     """Busy and idle time of an accelerator in a step, or in the whole window where no step is known."""
     step, timeline = anatomy.step, anatomy.timeline
     busy, wall = (step.busy_ns, step.wall_ns) if step.wall_ns else (timeline.busy_ns, timeline.window_ns)
-    if anatomy.environment.device_kind == "cpu" or step.framework_ns is not None or busy is None or not wall:
+    if anatomy.environment.device_kind == "cpu" or busy is None or not wall:
         return ""
     kernels = None if step.kernel_time_ns is None else f"kernel time {units.duration(step.kernel_time_ns)}"
     return _list((f"busy {_part(busy, wall)}", f"idle {_part(wall - busy, wall)}", kernels))

@@ -41,7 +41,7 @@ def _unexplained(anatomy: Anatomy) -> str | None:
 def _waiting(anatomy: Anatomy) -> str | None:
     """On the CPU the framework around the operators, elsewhere the time without device work."""
     step, timeline = anatomy.step, anatomy.timeline
-    if anatomy.environment.device_kind == "cpu" or step.framework_ns is not None:
+    if anatomy.environment.device_kind == "cpu":
         if step.framework_ns is None or not step.wall_ns or step.framework_ns < WAITING * step.wall_ns:
             return None
         framework = share(step.framework_ns, step.wall_ns)
