@@ -64,8 +64,8 @@ def check_device(device: str) -> str:
     profiler: Any = torch.profiler  # its functions have no types
     if kind != CUDA and _activity(kind) not in profiler.supported_activities():
         raise CaptureError(
-            f"--device {device}: the profiler of this torch ({torch.__version__}) records no work of a {kind} device, and"
-            " the host's time is not its time - give cpu, or export a trace and give that to opanatomy analyze"
+            f"--device {device}: the profiler of this torch ({torch.__version__}) records no work of a {kind} device,"
+            " and the host's time is not its time - give cpu, or export a trace and give that to opanatomy analyze"
         )
     count = device_count(device)
     if number is not None and number >= count:
@@ -86,8 +86,8 @@ def check_measurable(device: str) -> None:
     """Refuse to measure a device for which there are no measurements."""
     if is_accelerator(device) and not is_cuda(device):
         raise UsageError(
-            f"--device {device}: the ceilings of {kind_of(device)} devices are not measured - give cpu or cuda, or their"
-            " figures with --peak and --bandwidth"
+            f"--device {device}: the ceilings of {kind_of(device)} devices are not measured - give cpu or cuda, or"
+            " their figures with --peak and --bandwidth"
         )
 
 
