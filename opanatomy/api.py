@@ -140,8 +140,10 @@ def _workload(module: torch.nn.Module, inputs: Inputs, options: Options) -> Work
 
 
 def _device(module: torch.nn.Module, inputs: Inputs) -> str:
+    from opanatomy.capture.accelerators import check_device
+
     first = _first_tensor(module, inputs)
-    return "cpu" if first is None else str(first.device)
+    return "cpu" if first is None else check_device(str(first.device))
 
 
 def _first_tensor(module: torch.nn.Module, inputs: Inputs) -> torch.Tensor | None:

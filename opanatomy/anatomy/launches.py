@@ -23,8 +23,8 @@ def launching_of(queue: Queue, window: tuple[int, int]) -> Launching:
     """Launches and kernels of the `window` (on the host clock), over all devices."""
     launches, work = queue.launches, queue.work
     within = (launches.start_ns >= window[0]) & (launches.start_ns <= window[1])
-    calls = within & _named(queue, _LAUNCH)
-    waits = within & _named(queue, _SYNCHRONIZE)
+    calls = within & _outermost(queue, _named(queue, _LAUNCH))
+    waits = within & _outermost(queue, _named(queue, _SYNCHRONIZE))
     kernel_ns = work.duration_ns[queue.kernels()]
     tiny = kernel_ns < TINY_NS
     launched, begun = _waits(queue)
@@ -46,6 +46,20 @@ def _named(queue: Queue, pattern: re.Pattern[str]) -> Bool:
     numbers, inverse = np.unique(queue.launches.name, return_inverse=True)
     fits = np.array([bool(pattern.search(queue.names[number])) for number in numbers.tolist()], dtype=bool)
     return fits[inverse]
+
+
+def _outermost(queue: Queue, marked: Bool) -> Bool:
+    """The marked calls without those that a runtime makes of its driver for one of them: on XPU both are recorded."""
+    launches = queue.launches
+    rows = np.flatnonzero(marked)
+    rows = rows[np.lexsort((-launches.duration_ns[rows], launches.start_ns[rows], launches.thread[rows]))]
+    end = launches.start_ns[rows] + launches.duration_ns[rows]
+    found = np.zeros(len(marked), dtype=bool)
+    for number in np.unique(launches.thread[rows]):
+        mine = launches.thread[rows] == number
+        before = np.append(-1, np.maximum.accumulate(end[mine])[:-1])
+        found[rows[mine]] = (launches.start_ns[rows[mine]] >= before) | (end[mine] > before)
+    return found
 
 
 def _waits(queue: Queue) -> tuple[Int64, Int64]:

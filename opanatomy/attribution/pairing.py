@@ -18,11 +18,15 @@ def forward_of(rows: HostRows, is_node: Bool, same_node: Int64, flows: Flows) ->
     """For each node the row of the operator whose result it differentiates, -1 for other rows and where not known.
 
     The profiler links them by `fwdbwd` flows. Sequence numbers are the second source: they are counted thread by
-    thread, and the last operator with a node's number on the thread that made the node is the one.
+    thread, and the last operator with a node's number on the thread that made the node is the one. What ran in the same
+    place as the node goes first: outside of all nodes, or in the node in which checkpointing differentiates what it
+    recomputed. A number that recomputation took again on the device thread is not mistaken for one of the forward.
     """
     found = np.full(len(rows.name), -1, dtype=np.int64)
     _by_flows(rows, is_node, flows, found)
-    _by_numbers(rows, is_node, found)
+    inside = _inside(rows, is_node, same_node)
+    _by_numbers(rows, is_node, inside, found)
+    _by_numbers(rows, is_node, np.full(len(inside), -1, dtype=np.int64), found)
     _within_evaluations(rows, is_node, same_node, found)
     return found
 
@@ -50,23 +54,37 @@ def _starting(rows: HostRows, thread: Int64, time_ns: Int64, wanted: Bool, seque
     return np.where(fits, row, -1) if len(row) else row
 
 
-def _by_numbers(rows: HostRows, is_node: Bool, found: Int64) -> None:
-    """Pair the nodes that no flow is of."""
+def _inside(rows: HostRows, is_node: Bool, same_node: Int64) -> Int64:
+    """For each row the innermost node around it, for a node around its evaluation; -1 outside of all nodes."""
+    outer = above(nearest_above(is_node, rows.parent), rows.parent)
+    evaluated = is_node & (above(same_node, outer) == rows.name) & (outer >= 0)
+    return np.where(evaluated, above(outer, outer), outer)
+
+
+def _by_numbers(rows: HostRows, is_node: Bool, inside: Int64, found: Int64) -> None:
+    """Pair the nodes that have no operator yet with those of their number in the same place, which `inside` numbers."""
     nodes = np.flatnonzero(is_node & (rows.sequence >= 0))
     operators = np.flatnonzero(~is_node & (rows.sequence >= 0))
     operators = operators[np.isin(rows.sequence[operators], rows.sequence[nodes])]
-    threads = _threads(rows, nodes, operators, found)
+    key = _keys(rows.sequence, inside)
+    threads = _threads(rows, key, nodes, operators, found)
     for made_on, thread in threads.items():
         among = operators[rows.thread[operators] == thread] if thread is not None else operators
         left = nodes[(rows.forward_thread[nodes] == made_on) & (found[nodes] < 0)]
-        last = latest(rows, among)
+        last = latest(rows, key, among)
         if len(last) and len(left):
-            at = np.minimum(np.searchsorted(rows.sequence[last], rows.sequence[left]), len(last) - 1)
-            known = (rows.sequence[last[at]] == rows.sequence[left]) & (rows.start_ns[last[at]] < rows.start_ns[left])
+            at = np.minimum(np.searchsorted(key[last], key[left]), len(last) - 1)
+            known = (key[last[at]] == key[left]) & (rows.start_ns[last[at]] < rows.start_ns[left])
             found[left[known]] = last[at[known]]
 
 
-def _threads(rows: HostRows, nodes: Int64, operators: Int64, found: Int64) -> dict[int, int | None]:
+def _keys(sequence: Int64, inside: Int64) -> Int64:
+    """One number for each sequence number and place."""
+    numbers, place = np.unique(sequence, return_inverse=True)
+    return np.asarray(place.reshape(-1) + len(numbers) * (inside + 1), dtype=np.int64)
+
+
+def _threads(rows: HostRows, key: Int64, nodes: Int64, operators: Int64, found: Int64) -> dict[int, int | None]:
     """The thread of the operators that each number of a forward thread means: by flows, else the one on which most of
     its nodes' numbers are; those with most nodes choose first. `None` where a trace does not number threads."""
     made_on, counts = np.unique(rows.forward_thread[nodes], return_counts=True)
@@ -78,18 +96,18 @@ def _threads(rows: HostRows, nodes: Int64, operators: Int64, found: Int64) -> di
         mine = nodes[rows.forward_thread[nodes] == number]
         paired = found[mine][found[mine] >= 0]
         free = operators[~np.isin(rows.thread[operators], [t for t in chosen.values() if t is not None])]
-        votes = rows.thread[paired] if len(paired) else rows.thread[_distinct(rows, free, rows.sequence[mine])]
+        votes = rows.thread[paired] if len(paired) else rows.thread[_distinct(rows, key, free, mine)]
         if len(votes):
             chosen[number] = int(np.bincount(votes).argmax())
     return chosen
 
 
-def _distinct(rows: HostRows, among: Int64, numbers: Int64) -> Int64:
-    """Of the rows `among` one for each thread and sequence number of `numbers`."""
-    among = among[np.isin(rows.sequence[among], numbers)]
-    order = among[np.lexsort((rows.sequence[among], rows.thread[among]))]
-    thread, sequence = rows.thread[order], rows.sequence[order]
-    first = np.append(True, (thread[1:] != thread[:-1]) | (sequence[1:] != sequence[:-1]))
+def _distinct(rows: HostRows, key: Int64, among: Int64, nodes: Int64) -> Int64:
+    """Of the rows `among` one for each thread and key of the nodes."""
+    among = among[np.isin(key[among], key[nodes])]
+    order = among[np.lexsort((key[among], rows.thread[among]))]
+    thread, number = rows.thread[order], key[order]
+    first = np.append(True, (thread[1:] != thread[:-1]) | (number[1:] != number[:-1]))
     one_each: Int64 = order[first[: len(order)]]
     return one_each
 

@@ -39,11 +39,11 @@ def above(column: Int64, rows: Int64) -> Int64:
     return np.where(rows >= 0, column[rows], -1) if len(column) else np.full(len(rows), -1, dtype=np.int64)
 
 
-def latest(rows: HostRows, among: Int64) -> Int64:
-    """Of the rows `among` the last one to start with each sequence number, in the order of the numbers."""
-    order = among[np.lexsort((rows.start_ns[among], rows.sequence[among]))]
-    sequence = rows.sequence[order]
-    return order[np.append(sequence[1:] != sequence[:-1], True)] if len(order) else order
+def latest(rows: HostRows, key: Int64, among: Int64) -> Int64:
+    """Of the rows `among` the last one to start with each key, in the order of the keys."""
+    order = among[np.lexsort((rows.start_ns[among], key[among]))]
+    number = key[order]
+    return order[np.append(number[1:] != number[:-1], True)] if len(order) else order
 
 
 def last_started(rows: HostRows, thread: Int64, time_ns: Int64) -> Int64:

@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 from opanatomy.capture import nvml
+from opanatomy.capture.accelerators import is_cuda
 from opanatomy.capture.out_of_memory import is_out_of_memory
 from opanatomy.errors import CaptureError, OpanatomyError, OutOfMemory
 
@@ -44,7 +45,7 @@ def first_use(device: str) -> Iterator[None]:
     except OpanatomyError:
         raise
     except Exception as error:  # torch.AcceleratorError, OutOfMemoryError, DeferredCudaCallError, AssertionError
-        if not device.startswith("cuda"):
+        if not is_cuda(device):
             raise
         raise _failure(error, device) from error
 
@@ -53,7 +54,7 @@ def run_first_kernel(device: str) -> None:
     """Run one small kernel on `device` and give its memory back; raises what CUDA says where it cannot."""
     import torch
 
-    if device.startswith("cuda"):
+    if is_cuda(device):
         torch.zeros(1, device=device).add_(1)
         torch.cuda.synchronize(device)
         torch.cuda.empty_cache()
@@ -61,7 +62,7 @@ def run_first_kernel(device: str) -> None:
 
 def missing_kernels(error: BaseException, device: str) -> str | None:
     """The line of an error that says that no kernel was built for the GPU; `None` for any other."""
-    return _no_kernels(device) if device.startswith("cuda") and _NO_KERNELS.search(str(error)) else None
+    return _no_kernels(device) if is_cuda(device) and _NO_KERNELS.search(str(error)) else None
 
 
 def device_text(device: str) -> str:

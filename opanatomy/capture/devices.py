@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
+from opanatomy.capture import accelerators
+
 if TYPE_CHECKING:
     import torch
 
@@ -15,7 +17,7 @@ _RECORDED: Final = ("cuda", "xpu")
 def kineto_records(device: str) -> bool:
     """Whether Kineto records what the device runs, and not only what the host does: where CUPTI, ROCm's or Intel's
     tracer is behind it."""
-    return device.partition(":")[0] in _RECORDED
+    return accelerators.kind_of(device) in _RECORDED
 
 
 def current_device(device: str) -> AbstractContextManager[Any]:
@@ -25,7 +27,7 @@ def current_device(device: str) -> AbstractContextManager[Any]:
     """
     import torch
 
-    if not device.startswith("cuda"):
+    if not accelerators.is_cuda(device):
         return nullcontext()
     current: AbstractContextManager[Any] = torch.cuda.device(device)
     return current
@@ -36,7 +38,7 @@ def devices_of(module: torch.nn.Module, device: str) -> tuple[str, ...]:
     held = {str(tensor.device) for tensor in (*module.parameters(), *module.buffers())}
     for part in (getattr(module, "hf_device_map", None) or {}).values():
         held.add(f"cuda:{part}" if isinstance(part, int) else str(part))
-    others = sorted(name for name in held if name.startswith("cuda:") and name != device)
+    others = sorted(name for name in held if accelerators.is_accelerator(name) and name not in (device, "meta", "disk"))
     return (device, *others)
 
 
@@ -49,8 +51,5 @@ def of_the_peak(devices: tuple[str, ...]) -> tuple[str, ...]:
 
 def synchronize(devices: Iterable[str]) -> None:
     """Wait for all of them; the host has nothing to wait for."""
-    import torch
-
     for device in devices:
-        if device.startswith("cuda"):
-            torch.cuda.synchronize(device)
+        accelerators.synchronize(device)

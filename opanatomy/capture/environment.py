@@ -7,15 +7,15 @@ import platform
 from contextlib import suppress
 from pathlib import Path
 
-from opanatomy.capture import nvml
+from opanatomy.capture import accelerators, nvml
 from opanatomy.capture.device_start import architecture_of
 from opanatomy.capture.unused_gpu import sees_gpu, why_unused
-from opanatomy.errors import CaptureError, UsageError
+from opanatomy.errors import CaptureError
 from opanatomy.model import Environment
 
 
 def choose_device(wanted: str) -> str:
-    """The device to run on: `auto` is CUDA (or ROCm) where there is one, else the CPU."""
+    """The device to run on: `auto` is CUDA (or ROCm) where there is one, else the CPU; others where they are named."""
     import torch
 
     if wanted == "auto":
@@ -35,7 +35,7 @@ def choose_device(wanted: str) -> str:
             shown = f" (CUDA_VISIBLE_DEVICES={visible})" if visible else ""
             raise CaptureError(f"--device {wanted}: {there}{shown} - count from cuda:0")
         return f"cuda:{number}"
-    raise UsageError(f"--device {wanted}: not supported - use auto, cpu, cuda or cuda:N")
+    return accelerators.check_device(wanted)
 
 
 def no_gpu_note(wanted: str) -> str:
@@ -50,19 +50,18 @@ def environment_of(device: str) -> Environment:
     import torch
     import transformers
 
-    on_cuda = device.startswith("cuda")
-    properties = torch.cuda.get_device_properties(device) if on_cuda else None
+    on_cuda, on_host = accelerators.is_cuda(device), not accelerators.is_accelerator(device)
     found = nvml.device(torch.device(device).index or 0) if on_cuda else None
     driver = nvml.driver() if on_cuda else None
     processor = processor_name()
     return Environment(
-        device=properties.name if properties else processor,
-        device_kind=("rocm" if torch.version.hip else "cuda") if on_cuda else "cpu",
-        device_count=torch.cuda.device_count() if on_cuda else 1,
-        device_memory_bytes=properties.total_memory if properties else None,
+        device=processor if on_host else accelerators.device_name(device),
+        device_kind=accelerators.reported_kind(device),
+        device_count=accelerators.device_count(device),
+        device_memory_bytes=None if on_host else accelerators.total_memory_bytes(device),
         torch=str(torch.__version__),
         cuda=(torch.version.hip or torch.version.cuda) if on_cuda else None,
-        multiprocessors=properties.multi_processor_count if properties else None,
+        multiprocessors=None if on_host else accelerators.multiprocessors(device),
         architecture=architecture_of(device) if on_cuda else None,
         mig=found.mig if found else None,
         driver=driver.version if isinstance(driver, nvml.Driver) else None,

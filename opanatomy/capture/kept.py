@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from opanatomy.capture import accelerators
 from opanatomy.capture.memory import available_bytes
 from opanatomy.capture.memory_storages import tensors_in, unpacked
 
@@ -57,7 +58,7 @@ class RandomState:
         import torch
 
         return cls(
-            host=torch.get_rng_state(), device=torch.cuda.get_rng_state(device) if device.startswith("cuda") else None,
+            host=torch.get_rng_state(), device=accelerators.random_state(device),
             python=random.getstate(), numpy=np.random.get_state(), name=device,
         )  # fmt: skip
 
@@ -68,7 +69,7 @@ class RandomState:
 
         torch.set_rng_state(self.host)
         if self.device is not None:
-            torch.cuda.set_rng_state(self.device, self.name)
+            accelerators.set_random_state(self.name, self.device)
         random.setstate(self.python)
         np.random.set_state(self.numpy)
 

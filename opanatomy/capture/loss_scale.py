@@ -7,6 +7,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from opanatomy.capture.accelerators import kind_of
+
 if TYPE_CHECKING:
     import torch
 
@@ -47,7 +49,7 @@ class LossScale:
         import torch
 
         self.first = scale
-        self.scaler = torch.amp.GradScaler(self.device.split(":")[0], init_scale=scale, growth_interval=_NEVER)
+        self.scaler = torch.amp.GradScaler(kind_of(self.device), init_scale=scale, growth_interval=_NEVER)
 
     def start_again(self, optimizer: torch.optim.Optimizer | None) -> None:
         """Forget a step that broke, and what it left at a fused optimizer, which would be applied once more."""

@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from opanatomy.capture import accelerators
 from opanatomy.capture.memory_allocator import DeviceAllocator, allocator_name
 from opanatomy.capture.memory_storages import on_device, optimizer_tensors, unpacked
 from opanatomy.model import Memory, MemoryComponent
@@ -35,23 +36,30 @@ def storage_bytes(tensors: Iterable[torch.Tensor]) -> int:
 
 
 class PeakMeter:
-    """The peak of a step: the allocator's on CUDA, the process's resident set on the CPU."""
+    """The peak of a step: the allocator's on an accelerator, the process's resident set on the CPU."""
 
     def __init__(self, device: str) -> None:
         self.device = device
-        self.on_cuda = device.startswith("cuda")
+        self.on_host, self.on_cuda = not accelerators.is_accelerator(device), accelerators.is_cuda(device)
         #: Bytes of the process that are none of the step's: copies that the recording keeps.
         self.own_bytes = 0
 
     @property
-    def measured_by(self) -> str:
-        """What the figure is."""
-        return allocator_name(DeviceAllocator(self.device)) if self.on_cuda else "resident set of the process"
+    def measured_by(self) -> str | None:
+        """What the figure is; `None` where the device does not tell it."""
+        if self.on_host:
+            return "resident set of the process"
+        if self.on_cuda:
+            return allocator_name(DeviceAllocator(self.device))
+        return accelerators.allocator_name(self.device)
 
     def reset(self) -> None:
         """Forget the peak so far."""
         if self.on_cuda:
             DeviceAllocator(self.device).reset_peak()
+            return
+        if not self.on_host:
+            accelerators.reset_peak(self.device)
             return
         with suppress(OSError):
             Path("/proc/self/clear_refs").write_text("5")
@@ -60,6 +68,8 @@ class PeakMeter:
         """Bytes at the peak since the last reset; `None` where the allocator does not say."""
         if self.on_cuda:
             return DeviceAllocator(self.device).peak_bytes()
+        if not self.on_host:
+            return accelerators.peak_bytes(self.device)
         peak = _status_bytes("VmHWM") or _highest_resident_bytes()
         return None if peak is None else max(peak - self.own_bytes, 0)
 
@@ -167,7 +177,7 @@ def memory_of(
     optimizer: torch.optim.Optimizer | None,
     watch: ForwardSaves | None,
     peak_bytes: int | None,
-    measured_by: str,
+    measured_by: str | None,
     device: str | None = None,
 ) -> Memory:
     """The components as they stand after a step, each beside its theory: those on `device` where one is given."""

@@ -7,6 +7,7 @@ import traceback
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from opanatomy.capture import accelerators
 from opanatomy.capture.memory import could_have, give_back, memory_of
 from opanatomy.capture.memory_points import CheckPoints
 from opanatomy.capture.memory_record import measured_memory
@@ -105,9 +106,7 @@ def _let_go(error: BaseException, stepper: Stepper) -> None:
     error.__cause__ = _Traceback(f'\n"""\n{text}"""')
     stepper.start_again(fresh=False)
     gc.collect()
-    if stepper.device.startswith("cuda"):
-        import torch
-
-        torch.cuda.empty_cache()
+    if accelerators.is_accelerator(stepper.device):
+        accelerators.empty_cache(stepper.device)
     else:
         give_back()

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from opanatomy.capture import nvml
+from opanatomy.capture.accelerators import is_cuda
 from opanatomy.capture.memory_allocator import DeviceAllocator
 from opanatomy.capture.nvml import NvmlDevice
 from opanatomy.model import MemoryCheckPoint
@@ -28,7 +29,7 @@ class CheckPoints:
     @property
     def on_cuda(self) -> bool:
         """Whether the device has an allocator that says what it holds."""
-        return self.device.startswith("cuda")
+        return is_cuda(self.device)
 
     def start(self) -> None:
         """Take the point before the device is touched, then make its context and take that."""

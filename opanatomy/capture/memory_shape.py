@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from opanatomy.capture.accelerators import is_cuda
 from opanatomy.model import ModelShape
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def shape_of(module: torch.nn.Module, device: str) -> ModelShape | None:
         head_size=getattr(config, "head_dim", None) or hidden // heads,
         labels=getattr(config, "num_labels", 0),
         head=_head(type(module).__name__),
-        mask_bytes=1 if device.startswith("cuda") else None,
+        mask_bytes=1 if is_cuda(device) else None,
         dropout=_first(config, "hidden_dropout_prob", "resid_pdrop"),
         attention_dropout=_first(config, "attention_probs_dropout_prob", "attn_pdrop", "attention_dropout"),
         activation=str(_named(config, "hidden_act", "activation_function") or "gelu"),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, TypeAlias
 
-from opanatomy.capture import devices, kineto_log
+from opanatomy.capture import accelerators, devices, kineto_log
 
 #: A profile and the wall time of each step in it.
 Profiled: TypeAlias = "tuple[Any, list[int]]"
@@ -28,11 +28,9 @@ def profile_steps(
     use of CUPTI is not in the figures, nor in the trace. `None` is where Kineto records the device.
     """
     warm = devices.kineto_records(device) if warm is None else warm
-    from torch.profiler import ProfilerActivity, profile, record_function, schedule
+    from torch.profiler import profile, record_function, schedule
 
-    activities = [ProfilerActivity.CPU]
-    if device.startswith("cuda"):
-        activities.append(ProfilerActivity.CUDA)
+    activities = accelerators.profiler_activities(device)
     plan = schedule(wait=0, warmup=1, active=steps, repeat=1) if warm else None
     profiler = profile(activities=activities, record_shapes=True, schedule=plan)
     # With a schedule torch would write ranges of its own, numbered from the warm-up on, around more than the step.

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from opanatomy.capture import accelerators
 from opanatomy.capture.advice import less_memory
 from opanatomy.capture.device_start import missing_kernels
 from opanatomy.capture.devices import current_device
@@ -40,6 +41,8 @@ def record_step(subject: Subject, options: Options, trace: Path, progress: Progr
     fit, `CaptureError` where it cannot run.
     """
     guard: AbstractContextManager[None] = limited_to_available() if options.device == "cpu" else nullcontext()
+    if options.memory:
+        accelerators.check_memory_in_depth(options.device)
     points = subject.check_points or CheckPoints(options.device)
     points.take(WEIGHTS)
     stepper: Stepper | None = None

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+from opanatomy.capture import accelerators
 from opanatomy.capture.compiled_parts import compilations, has_compiled_parts, mode_keeps_compiled
 from opanatomy.capture.device_events import require_device_events
 from opanatomy.capture.devices import devices_of, of_the_peak, synchronize
@@ -298,7 +299,7 @@ class Run:
             observed_counts=observation.counts() if observation else (),
             observed_step=self.instruments.observed_step if observation else None,
             not_observed=self._not_observed(),
-            profiler_times_ns=profiler_times_ns(profiler, on_device=self.options.device.startswith("cuda")),
+            profiler_times_ns=profiler_times_ns(profiler, on_device=accelerators.is_accelerator(self.options.device)),
             gradients=dict(self.instruments.gradients),
             warnings=(*self.instruments.warnings, *self.warnings),
         )

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from opanatomy.capture import accelerators
 from opanatomy.capture.loss_scale import LossScale
 from opanatomy.capture.optimizer_state import FinishedState
 from opanatomy.capture.ranges import phase_range
@@ -223,11 +224,8 @@ class Stepper:
 
         if self.amp is None:
             return nullcontext()
-        return torch.autocast(self.device.split(":")[0], dtype=getattr(torch, AMP_DTYPES[self.amp]))
+        return torch.autocast(accelerators.kind_of(self.device), dtype=getattr(torch, AMP_DTYPES[self.amp]))
 
     def synchronize(self) -> None:
         """Wait for the device."""
-        import torch
-
-        if self.device.startswith("cuda"):
-            torch.cuda.synchronize(self.device)
+        accelerators.synchronize(self.device)

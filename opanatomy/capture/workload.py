@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from opanatomy.capture import accelerators
 from opanatomy.capture.advice import inputs_fit
 from opanatomy.capture.batches import Shape, choose_shape, make_batch, move, sizes
 from opanatomy.capture.building import build_module, build_on_meta, enable_checkpointing
@@ -182,12 +183,9 @@ def _check(request: Request) -> None:
 def _check_device(device: str) -> None:
     import torch
 
-    try:
-        kind = torch.device(device).type
-    except RuntimeError as error:
-        raise UsageError(f"--device {device}: no such device - give cpu or cuda") from error
-    if kind == "cuda" and not torch.cuda.is_available():
+    if accelerators.is_cuda(device) and not torch.cuda.is_available():
         raise UsageError(f"--device {device}: this torch ({torch.__version__}) sees no GPU - give --device cpu")
+    accelerators.check_device(device)
 
 
 def _plan(request: Request) -> _Plan:

@@ -37,10 +37,12 @@ def run(arguments: argparse.Namespace) -> None:
     words = [word.strip() for word in (arguments.dtype or "").split(",")]
     asked = [data_type(word, f"--dtype {arguments.dtype}") for word in words if word]
     dtypes = asked or list(DATA_TYPES)
+    from opanatomy.capture.accelerators import check_measurable
     from opanatomy.capture.environment import choose_device, environment_of
     from opanatomy.device.cache import machine_of
 
     device = choose_device(arguments.device)
+    check_measurable(device)
     machine = machine_of(environment_of(device))
     if machine is None:
         raise CaptureError(f"--device {device}: torch does not say what it is - give --peak and --bandwidth instead")

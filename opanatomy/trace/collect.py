@@ -22,13 +22,14 @@ OPERATOR, ANNOTATION, LAUNCH, KERNEL, MEMCPY, MEMSET, IGNORED, FOREIGN = range(8
 CATEGORIES = {
     "cpu_op": OPERATOR, "operator": OPERATOR, "user_annotation": ANNOTATION,
     "cuda_runtime": LAUNCH, "cuda_driver": LAUNCH, "runtime": LAUNCH, "hip_runtime": LAUNCH, "driver": LAUNCH,
-    "xpu_runtime": LAUNCH, "mtia_runtime": LAUNCH, "privateuse1_runtime": LAUNCH, "privateuse1_driver": LAUNCH,
-    "hpu_op": LAUNCH, "glow_runtime": LAUNCH,
+    "xpu_runtime": LAUNCH, "xpu_driver": LAUNCH, "mtia_runtime": LAUNCH, "privateuse1_runtime": LAUNCH,
+    "privateuse1_driver": LAUNCH, "hpu_op": LAUNCH, "glow_runtime": LAUNCH,
     "kernel": KERNEL, "gpu_memcpy": MEMCPY, "memcpy": MEMCPY, "gpu_memset": MEMSET, "memset": MEMSET,
     "concurrent_kernel": KERNEL, "mtia_insight": KERNEL, "mtia_ccp_events": KERNEL, "hpu_kernel": KERNEL,
     "python_function": IGNORED, "gpu_user_annotation": IGNORED, "cuda_sync": IGNORED, "cuda_event": IGNORED,
-    "cuda_profiler_range": IGNORED, "overhead": IGNORED, "trace": IGNORED, "cpu_instant_event": IGNORED,
-    "external_correlation": IGNORED, "collective_comm": IGNORED, "gpu_pm_counter": IGNORED,
+    "xpu_sync": IGNORED, "cuda_profiler_range": IGNORED, "overhead": IGNORED, "trace": IGNORED,
+    "cpu_instant_event": IGNORED, "external_correlation": IGNORED, "collective_comm": IGNORED,
+    "gpu_pm_counter": IGNORED,
 }  # fmt: skip
 
 #: The categories, of today and of 2022, of the flows from an operator to its autograd node.

@@ -121,6 +121,8 @@ def _kind(names: list[object], metadata: dict[str, Any]) -> str | None:
     named = [name for name in names if isinstance(name, str)]
     if "hip_runtime_version" in metadata or any("AMD" in name.upper() for name in named):
         return "rocm"
+    if "xpupti_version" in metadata or any("INTEL" in name.upper() for name in named):
+        return "xpu"  # Kineto's plug-in for XPU leaves its version (XpuptiActivityProfilerSession)
     return "cuda" if named else None
 
 

@@ -1,0 +1,207 @@
+"""What torch can do with a kind of device, asked of torch; CUDA (which ROCm is to torch) is the kind that has it all.
+
+`xpu`, `mtia`, `hpu` and private devices (`npu`) answer what they have: their module (`torch.get_device_module`) and
+`torch.accelerator`. What they do not answer is `None`.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from opanatomy.errors import CaptureError, UsageError
+
+if TYPE_CHECKING:
+    import torch
+
+CUDA: Final = "cuda"
+#: Devices that torch knows by name and on which nothing is timed: no step runs there, or none that is recorded.
+_NO_DEVICES: Final = ("meta", "fpga", "maia", "xla", "lazy", "vulkan", "opengl", "opencl", "ideep", "mkldnn", "ve")
+#: The profiler's activities by kind of device (`torch.profiler.ProfilerActivity`); MPS has none.
+_ACTIVITIES: Final = {"cuda": "CUDA", "xpu": "XPU", "mtia": "MTIA", "hpu": "HPU"}
+
+
+def kind_of(device: str) -> str:
+    """The kind of a device as torch calls it: `cuda` of `cuda:1`; for autocast and the gradient scaler too."""
+    return device.partition(":")[0]
+
+
+def is_cuda(device: str) -> bool:
+    """Whether a device is of CUDA or ROCm: with an allocator, a profiler and NVML that torch has functions for."""
+    return kind_of(device) == CUDA
+
+
+def is_accelerator(device: str) -> bool:
+    """Whether a device is another than the host."""
+    return kind_of(device) != "cpu"
+
+
+def reported_kind(device: str) -> str:
+    """What the environment record calls the kind of a device: torch's name for it, of an AMD device `rocm`."""
+    import torch
+
+    return "rocm" if is_cuda(device) and torch.version.hip else kind_of(device)
+
+
+def check_device(device: str) -> str:
+    """The device with its number; one line says what a device that cannot be profiled lacks.
+
+    Raises `UsageError` for what is no device to run on, `CaptureError` for one that this machine or torch has not.
+    """
+    import torch
+
+    try:
+        kind, number = torch.device(device).type, torch.device(device).index
+    except (RuntimeError, ValueError) as error:
+        raise UsageError(f"--device {device}: torch knows no such device - give cpu or cuda") from error
+    if kind == "cpu":
+        return "cpu"
+    if kind in _NO_DEVICES:
+        raise UsageError(f"--device {device}: no step runs on {kind} - give cpu or cuda")
+    module = _module(device)
+    if module is None or not module.is_available():
+        raise CaptureError(f"--device {device}: this torch ({torch.__version__}) sees no {kind} device - give cpu")
+    profiler: Any = torch.profiler  # its functions have no types
+    if kind != CUDA and _activity(kind) not in profiler.supported_activities():
+        raise CaptureError(
+            f"--device {device}: the profiler of this torch ({torch.__version__}) records no work of a {kind} device,"
+            " and the host's time is not its time - give cpu, or export a trace and give that to opanatomy analyze"
+        )
+    count = device_count(device)
+    if number is not None and number >= count:
+        raise CaptureError(f"--device {device}: there are {count} {kind} devices - count them from {kind}:0")
+    return f"{kind}:{number or 0}"
+
+
+def check_memory_in_depth(device: str) -> None:
+    """Refuse to follow every block on a device whose allocator the replay does not know."""
+    if is_accelerator(device) and not is_cuda(device):
+        raise UsageError(
+            f"memory in depth: what the allocator of {kind_of(device)} does is not followed - leave it out, or give cpu"
+            " or cuda"
+        )
+
+
+def check_measurable(device: str) -> None:
+    """Refuse to measure a device for which there are no measurements."""
+    if is_accelerator(device) and not is_cuda(device):
+        raise UsageError(
+            f"--device {device}: the ceilings of {kind_of(device)} devices are not measured - give cpu or cuda, or"
+            " their figures with --peak and --bandwidth"
+        )
+
+
+def profiler_activities(device: str) -> list[Any]:
+    """The activities that the profiler records for a step on the device."""
+    from torch.profiler import ProfilerActivity
+
+    return [ProfilerActivity.CPU, *([_activity(kind_of(device))] if is_accelerator(device) else [])]
+
+
+def _activity(kind: str) -> Any:
+    """The profiler's activity of a kind of device; `None` where it has none."""
+    from torch._C import _get_privateuse1_backend_name
+    from torch.profiler import ProfilerActivity
+
+    private = kind == _get_privateuse1_backend_name()
+    return getattr(ProfilerActivity, "PrivateUse1" if private else _ACTIVITIES.get(kind, ""), None)
+
+
+def synchronize(device: str) -> None:
+    """Wait for the device; the host has nothing to wait for."""
+    wait = getattr(_module(device), "synchronize", None) if is_accelerator(device) else None
+    if wait is None:
+        return
+    if kind_of(device) == "mps":
+        wait()
+    else:
+        wait(device)
+
+
+def empty_cache(device: str) -> None:
+    """Give unused memory of the device's allocator back to the device."""
+    empty = getattr(_module(device), "empty_cache", None) if is_accelerator(device) else None
+    if empty is not None:
+        empty()
+
+
+def device_count(device: str) -> int:
+    """How many devices of this kind there are; the host is one."""
+    return int(_module(device).device_count()) if is_accelerator(device) else 1
+
+
+def device_name(device: str) -> str | None:
+    """The device's own name, `None` where torch does not have it."""
+    name = getattr(_properties(device), "name", None) or _answer(device, "get_device_name", device)
+    return str(name) if name else None
+
+
+def total_memory_bytes(device: str) -> int | None:
+    """All memory of the device, `None` where torch does not say."""
+    total = getattr(_properties(device), "total_memory", None)
+    return int(total) if total else None
+
+
+def multiprocessors(device: str) -> int | None:
+    """The multiprocessors (compute units, on XPU those of the whole device) of the device."""
+    properties = _properties(device)
+    for name in ("multi_processor_count", "gpu_subslice_count"):
+        if (count := getattr(properties, name, None)) is not None:
+            return int(count)
+    return None
+
+
+def allocator_name(device: str) -> str | None:
+    """What measures the peak of the device's memory; `None` where nothing does."""
+    if is_cuda(device):
+        return "CUDA caching allocator"
+    return f"{kind_of(device)} allocator" if peak_bytes(device) is not None else None
+
+
+def reset_peak(device: str) -> None:
+    """Forget the peak of the device's allocator."""
+    _answer(device, "reset_peak_memory_stats", device)
+
+
+def peak_bytes(device: str) -> int | None:
+    """Bytes at the peak of the device's allocator since the last reset; `None` where it keeps none."""
+    peak = _answer(device, "max_memory_allocated", device)
+    return None if peak is None else int(peak)
+
+
+def random_state(device: str) -> torch.Tensor | None:
+    """The state of the device's random generator; `None` of the host, and where the device has none."""
+    return None if not is_accelerator(device) else _answer(device, "get_rng_state", *_numbered(device))
+
+
+def set_random_state(device: str, state: torch.Tensor) -> None:
+    """Put the device's random generator in a state that `random_state` gave."""
+    _module(device).set_rng_state(state, *_numbered(device))
+
+
+def _numbered(device: str) -> tuple[str, ...]:
+    return () if kind_of(device) == "mps" else (device,)
+
+
+def _module(device: str) -> Any:
+    """torch's module of a kind of device (`torch.cuda`); `None` where a backend has registered none."""
+    import torch
+
+    return getattr(torch, kind_of(device), None)
+
+
+def _properties(device: str) -> Any:
+    return _answer(device, "get_device_properties", device)
+
+
+def _answer(device: str, function: str, *arguments: Any) -> Any:
+    """What a function of the device's module returns, `None` where it has none or does not know; CUDA's errors are
+    the caller's."""
+    ask = getattr(_module(device), function, None)
+    if ask is None:
+        return None
+    if is_cuda(device):
+        return ask(*arguments)
+    with suppress(RuntimeError, NotImplementedError, AttributeError, TypeError):
+        return ask(*arguments)
+    return None

@@ -1,0 +1,203 @@
+"""An accelerator without hardware: torch's private device over fake tensors, which have shapes and no values.
+
+Real are the errors where devices are mixed, autograd's device thread, on which backward runs, and with that the
+threads and sequence numbers of a trace. There are no data pointers, no kernels and no times of a device. What a program
+reads of a tensor's values is zero or false, but of constants.
+
+The private device is of a process: torch takes its name once and gives it back never. Tests run it in processes of
+their own (`tests/fake_captures.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+
+NAME = "fake"
+DEVICE = f"{NAME}:0"
+
+aten = torch.ops.aten
+
+
+class DeviceModule:
+    """`torch.fake`: what a backend's module must have, after torch's own notes on `rename_privateuse1_backend`."""
+
+    def is_initialized(self) -> bool:
+        return True
+
+    def is_available(self) -> bool:
+        return True
+
+    def current_device(self) -> int:
+        return 0
+
+    def device_count(self) -> int:
+        return 1
+
+    def synchronize(self, device: Any = None) -> None:
+        return None
+
+    def _is_in_bad_fork(self) -> bool:
+        return False
+
+    def manual_seed_all(self, seed: int) -> None:
+        return None
+
+    def get_amp_supported_dtype(self) -> list[torch.dtype]:
+        return [torch.bfloat16, torch.float16]
+
+    def get_device_name(self, device: Any = None) -> str:
+        return "Fake accelerator"
+
+
+class FakeDeviceMode(FakeTensorMode):
+    """Fake tensors that never start a device, and whose values may be asked for."""
+
+    @property
+    def avoid_device_init(self) -> bool:
+        return True
+
+    def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in _ANSWERS and not isinstance(getattr(args[0], "constant", None), torch.Tensor):
+            with self:
+                return _ANSWERS[func](*args, **(kwargs or {}))
+        return super().dispatch(func, types, args, kwargs or {})
+
+
+def _item(tensor: torch.Tensor) -> bool | int | float:
+    if tensor.dtype is torch.bool:
+        return False
+    return 0.0 if tensor.dtype.is_floating_point else 0
+
+
+def _nonzero(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.new_empty((tensor.numel(), tensor.dim()), dtype=torch.int64)
+
+
+def _masked_select(tensor: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    return tensor.new_empty((torch.broadcast_shapes(tensor.shape, mask.shape).numel(),))
+
+
+def _grouped_mm(a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor | None = None, *_: Any) -> torch.Tensor:
+    """Of any data type, as on the CPU; torch's own rule for shapes takes bfloat16 alone."""
+    if a.dim() == b.dim() == 2:
+        assert offs is not None
+        return a.new_empty((len(offs), a.shape[0], b.shape[1]))
+    return a.new_empty((*(b.shape[:1] if a.dim() == b.dim() else ()), a.shape[-2], b.shape[-1]))
+
+
+def _ctc_loss(log_probs: torch.Tensor, targets: torch.Tensor, *_: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    time, batch, _ = log_probs.shape
+    states = 2 * (targets.numel() // batch) + 1
+    return log_probs.new_empty((batch,)), log_probs.new_empty((batch, time, states))
+
+
+#: What depends on values, as if each were zero or false and every mask took all; and what torch has no rule for.
+_ANSWERS = {
+    aten._local_scalar_dense.default: _item,
+    aten.equal.default: lambda *_: False,
+    aten.nonzero.default: _nonzero,
+    aten.masked_select.default: _masked_select,
+    aten._ctc_loss.Tensor: _ctc_loss,
+    aten._ctc_loss_backward.Tensor: lambda grad, log_probs, *_: torch.empty_like(log_probs),
+    aten._grouped_mm.default: _grouped_mm,
+}
+
+
+@contextmanager
+def fake_device() -> Iterator[FakeDeviceMode]:
+    """The device `fake:0` exists, and every tensor made inside has no values."""
+    _register()
+    mode = FakeDeviceMode(allow_non_fake_inputs=True)
+    apply = torch.nn.Module._apply
+    torch.nn.Module._apply = _moved  # type: ignore[method-assign, assignment]
+    try:
+        with mode:
+            yield mode
+    finally:
+        torch.nn.Module._apply = apply  # type: ignore[method-assign]
+
+
+#: What keeps the registrations alive.
+_registered: list[torch.library.Library] = []
+
+#: Operators that autocast runs in the lower precision and in float32: those of torch's lists that the catalog calls.
+_LOWER = "conv1d conv2d conv3d convolution linear matmul mm bmm addmm baddbmm scaled_dot_product_attention"
+_FLOAT32 = "layer_norm native_layer_norm group_norm nll_loss nll_loss2d exp rsqrt log softplus ctc_loss.Tensor"
+#: Of these autocast sets the data type of the result instead.
+_FLOAT32_RESULT = "softmax.int log_softmax.int"
+
+
+def _register() -> None:
+    if _registered:
+        return
+    _setup_privateuseone_for_python_backend(NAME, backend_module=DeviceModule())
+    everything = torch.library.Library("_", "IMPL", _AUTOCAST)
+    everything.fallback(torch.library.fallthrough_kernel)
+    library = torch.library.Library("aten", "IMPL", _AUTOCAST)
+    for names, make in ((_LOWER, _lower), (_FLOAT32, _float32), (_FLOAT32_RESULT, _float32_result)):
+        for name in names.split():
+            packet, _, overload = name.partition(".")
+            operator = getattr(getattr(aten, packet), overload or "default")
+            library.impl(name, make(operator))
+    _registered.extend((everything, library))
+
+
+_AUTOCAST = "AutocastPrivateUse1"
+
+
+def _below_autocast(operator: Any, *args: Any, **kwargs: Any) -> Any:
+    with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)):
+        return operator(*args, **kwargs)
+
+
+def _cast(value: Any, dtype: torch.dtype) -> Any:
+    is_wide = isinstance(value, torch.Tensor) and value.is_floating_point() and value.device.type == NAME
+    return value.to(dtype) if is_wide and value.dtype != dtype else value
+
+
+def _lower(operator: Any) -> Any:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        dtype = torch.get_autocast_dtype(NAME)
+        return _below_autocast(operator, *(_cast(one, dtype) for one in args), **kwargs)
+
+    return call
+
+
+def _float32(operator: Any) -> Any:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return _below_autocast(operator, *(_cast(one, torch.float32) for one in args), **kwargs)
+
+    return call
+
+
+def _float32_result(operator: Any) -> Any:
+    def call(tensor: torch.Tensor, *args: Any, dtype: torch.dtype | None = None) -> Any:
+        wide = torch.float32 if tensor.dtype in (torch.float16, torch.bfloat16) else dtype
+        return _below_autocast(operator, tensor, *args[:1], dtype=wide if dtype is None else dtype)
+
+    return call
+
+
+def _moved(module: torch.nn.Module, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Any:
+    """`Module._apply`, which swaps the tensors of a parameter: one of a fake tensor has weak references, and cannot."""
+    made: dict[int, torch.nn.Parameter] = {}
+    for one in module.modules() if recurse else (module,):
+        for name, parameter in one._parameters.items():
+            if parameter is None:
+                continue
+            if id(parameter) not in made:
+                with torch.no_grad():
+                    tensor = fn(parameter)
+                same = tensor is parameter
+                made[id(parameter)] = parameter if same else torch.nn.Parameter(tensor, parameter.requires_grad)
+            one._parameters[name] = made[id(parameter)]
+        for name, buffer in one._buffers.items():
+            if buffer is not None:
+                one._buffers[name] = fn(buffer)
+    return module
