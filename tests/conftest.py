@@ -12,8 +12,9 @@ GOLDEN = Path(__file__).parent / "golden"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add `--update-golden`."""
+    """Add `--update-golden` and `--exhaustive`."""
     parser.addoption("--update-golden", action="store_true", help="rewrite tests/golden/ with what the tests get")
+    parser.addoption("--exhaustive", action="store_true", help="run what takes many minutes too")
 
 
 def pytest_configure() -> None:
@@ -22,8 +23,15 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what is marked `gpu` where there is none; torch is imported only if such a test is collected."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what is marked `exhaustive` unless asked for it; skip what is marked `gpu` where there is none.
+
+    torch is imported only if such a test is collected.
+    """
+    if not config.getoption("--exhaustive"):
+        left_out = [item for item in items if item.get_closest_marker("exhaustive")]
+        items[:] = [item for item in items if not item.get_closest_marker("exhaustive")]
+        config.hook.pytest_deselected(items=left_out)
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if not marked:
         return
