@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from opanatomy.capture.catalog import catalog_names
@@ -57,9 +58,7 @@ def _main_job(folder: Path, device: str) -> Iterator[tuple[str, Figure]]:
 def _peaks(folder: Path, device: str) -> Iterator[tuple[str, Figure]]:
     for dtype in ("float32", "tf32"):
         run = profile(f"{dtype}-products", folder, f"{_MODELS}:{dtype}_products")
-        yield from _held(
-            run, lambda anatomy, dtype=dtype: figures.product_type(anatomy, dtype), figures.contractions_within_peak
-        )
+        yield from _held(run, partial(figures.product_type, dtype=dtype), figures.contractions_within_peak)
 
 
 def _checkpointing(folder: Path, device: str) -> Iterator[tuple[str, Figure]]:
@@ -74,7 +73,7 @@ def _checkpointing(folder: Path, device: str) -> Iterator[tuple[str, Figure]]:
         yield from _held(
             other,
             figures.second_sources_agree,
-            lambda anatomy, kind=kind: figures.same_backward_modules(plain.anatomy, anatomy, kind),
+            partial(figures.same_backward_modules, plain.anatomy, what=kind),
         )
 
 
@@ -87,7 +86,7 @@ def _mixed_precision(folder: Path, device: str) -> Iterator[tuple[str, Figure]]:
             figures.work_is_classed,
             figures.every_step_updates,
             figures.peak_is_the_allocators,
-            lambda anatomy, dtype=dtype: figures.product_type(anatomy, dtype),
+            partial(figures.product_type, dtype=dtype),
         )
 
 

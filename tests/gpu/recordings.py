@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Final
 
@@ -73,14 +74,13 @@ def _answers(kept: Path) -> str:
 
     properties = torch.cuda.get_device_properties(0)
     answer = nvml.answer(0)
+    device = None if answer.device is None else asdict(replace(answer.device, processes=(), uuid="<uuid>"))
     found = {
         "torch": torch.__version__, "cuda": torch.version.cuda, "hip": torch.version.hip,
         "architectures": torch.cuda.get_arch_list(), "name": properties.name,
         "total_memory": properties.total_memory, "multi_processor_count": properties.multi_processor_count,
-        "capability": list(torch.cuda.get_device_capability(0)), "nvml": str(answer.device), "why_not": answer.why_not,
+        "capability": list(torch.cuda.get_device_capability(0)), "nvml": device, "why_not": answer.why_not,
     }  # fmt: skip
-    uuid = str(getattr(properties, "uuid", ""))
-    text = json.dumps(found, indent=1).replace(uuid, "<uuid>") if uuid else json.dumps(found, indent=1)
     kept.parent.mkdir(parents=True, exist_ok=True)
-    kept.write_text(text + "\n")
+    kept.write_text(json.dumps(found, indent=1) + "\n")
     return f"renewed {kept}"
