@@ -46,6 +46,14 @@ def test_a_device_that_the_profiler_does_not_record_is_refused(monkeypatch: pyte
     assert "records no work of a mps device" in refused("mps", CaptureError)
 
 
+def test_a_backend_that_only_counts_its_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a module of a backend without `is_available`."""
+    monkeypatch.delattr(torch.mps, "is_available")
+    assert "sees no mps device" in refused("mps", CaptureError)
+    monkeypatch.setattr(torch.mps, "device_count", lambda: 1)
+    assert "records no work of a mps device" in refused("mps", CaptureError)
+
+
 @pytest.fixture
 def xpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two devices of XPU, with what torch says of them (`torch/xpu/__init__.py`, `torch/xpu/memory.py`)."""

@@ -259,6 +259,20 @@ def test_a_closed_stderr_is_no_obstacle(accelerated: None) -> None:
         os.close(kept)
 
 
+def test_a_full_temporary_folder_is_no_obstacle(
+    accelerated: None, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """What Kineto writes is not heard then, and goes where it went."""
+
+    def no_folder() -> Any:
+        raise FileNotFoundError(2, "No usable temporary directory found in ['/tmp']")
+
+    monkeypatch.setattr(kineto_log.tempfile, "TemporaryFile", no_folder)
+    with kineto_log.listening("cuda:0"):
+        os.write(2, b"inside")
+    assert capfd.readouterr().err == "inside"
+
+
 def test_on_the_cpu_nothing_is_kept(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("KINETO_LOG_LEVEL", "6")
     with kineto_log.listening("cpu"):

@@ -108,6 +108,9 @@ class OnDevices(nn.Module):
         (OnDevices("cuda:0", "cuda:2", "cuda:1", "cpu"), ("cuda:0", "cuda:1", "cuda:2")),
         (OnDevices("cuda:0", hf_device_map={"a": 0, "b": 3, "c": "cpu", "d": "disk"}), ("cuda:0", "cuda:3")),
         (OnDevices("cuda:0", hf_device_map={"": torch.device("cuda:1")}), ("cuda:0", "cuda:1")),
+        (OnDevices("cuda:0", hf_device_map={"": torch.device("cuda")}), ("cuda:0",)),
+        (OnDevices("cuda:1", hf_device_map={"": "cuda"}), ("cuda:1",)),
+        (OnDevices("xpu:0", hf_device_map={"a": 0, "b": 1}), ("xpu:0", "xpu:1")),
         (nn.Linear(1, 1), ("cpu",)),
     ],
 )

@@ -17,6 +17,7 @@ from opanatomy.capture.profile import Wanted, _workload
 from opanatomy.capture.recorder import Options, Subject, record_step
 from opanatomy.capture.stepper import AMP_DTYPES, Stepper, amp_name
 from opanatomy.commands.arguments import make_parser
+from opanatomy.errors import CaptureError
 from opanatomy.model import Phase, Workload
 from tests.test_out_of_memory import Stages
 
@@ -160,6 +161,23 @@ def test_gradients_that_overflow_at_every_scale_are_said() -> None:
     anatomy = profile(Loud(float("inf")), INPUT, amp="fp16", optimizer="adamw")
     assert anatomy.warnings[0].startswith("gradients are not finite in float16 at any loss scale from 65,536 down")
     assert any(line.startswith("1 of 1 profiled steps skipped the update") for line in anatomy.warnings)
+
+
+class Turned(torch.nn.Module):
+    """A weight that is complex, whose gradient the scaler cannot unscale."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(8, 8, dtype=torch.complex64))
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        return (values.to(torch.complex64) @ self.weight).abs().sum()
+
+
+def test_gradients_that_cannot_be_unscaled_are_one_line() -> None:
+    """The scale is looked for before the first step: what fails there is the model's failure as well."""
+    with pytest.raises(CaptureError, match=r"^the model failed in the optimizer phase: NotImplementedError: .*unscale"):
+        profile(Turned(), INPUT, amp="fp16", optimizer="sgd")
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "adamw-loop", "sgd"])

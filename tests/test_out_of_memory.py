@@ -380,6 +380,19 @@ def test_memory_that_runs_out_before_the_warm_up_leaves_a_report(phase: Phase, m
     assert (error.memory.failure.phase, error.memory.failure.seen) == (phase, True)
 
 
+def test_a_report_that_breaks_too_leaves_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory ran out, whatever happens while it is looked at."""
+
+    def measured(*_: Any) -> Any:
+        raise full()
+
+    monkeypatch.setattr("opanatomy.capture.memory_failure.measured_memory", measured)
+    error = broken_run("timed step", Phase.BACKWARD, monkeypatch)
+    assert error.memory is None
+    assert str(error).startswith("out of memory in the backward phase; ")
+    assert "; what held it could not be read: OutOfMemoryError: CUDA out of memory." in str(error)
+
+
 def test_a_handle_that_gets_no_memory_leaves_a_report() -> None:
     class Handle(torch.nn.Linear):
         def forward(self, values: torch.Tensor) -> torch.Tensor:

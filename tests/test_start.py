@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pynvml
 import pytest
 import torch
 
 from opanatomy.__main__ import main
-from opanatomy.capture import device_start, unused_gpu
+from opanatomy.capture import device_start, environment, unused_gpu
 from opanatomy.capture.environment import choose_device, no_gpu_note, processor_name
 from tests import fake_cuda
 from tests.fake_cuda import GIB, FakeGpu, FakeMachine, FakeProcess, install
@@ -188,6 +189,16 @@ UNUSED = {
         FakeMachine(cuda_order=()), "GPU-77",
         "CUDA_VISIBLE_DEVICES=GPU-77 names none of the GPU (NVIDIA H100 80GB HBM3)", "unset it, or number them from 0",
     ),
+    "hidden by Slurm": (
+        FakeMachine(gpus=TWO, cuda_order=()), "NoDevFiles",
+        "CUDA_VISIBLE_DEVICES=NoDevFiles names none of the 2 GPUs (NVIDIA H100 80GB HBM3, NVIDIA T400)",
+        "unset it, or number them from 0",
+    ),
+    "hidden by naming one twice": (
+        FakeMachine(gpus=TWO, cuda_order=()), "0, 0",
+        "CUDA_VISIBLE_DEVICES=0, 0 names a GPU twice, which hides the 2 GPUs (NVIDIA H100 80GB HBM3, NVIDIA T400)",
+        "unset it, or number them from 0",
+    ),
     "does not start": (
         FakeMachine(cuda_order=(), warning="CUDA initialization: CUDA unknown error - this may be due to an incorrectly"
                     " set up environment"), "0",
@@ -278,12 +289,30 @@ def test_an_amd_gpu_that_is_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     [
         ("cuda:2", "--device cuda:2: there are 2 GPUs - count from cuda:0"),
         ("cuda:x", "--device cuda:x: there are 2 GPUs - count from cuda:0"),
+        ("cuda:\u00b2", "--device cuda:\u00b2: there are 2 GPUs - count from cuda:0"),
     ],
 )
 def test_a_number_that_is_none(wanted: str, line: str, monkeypatch: pytest.MonkeyPatch,
                                capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
     install(FakeMachine(gpus=TWO, cuda_order=(0, 1)), monkeypatch)
     assert line_of([*BERT, "--device", wanted], capsys) == line
+
+
+@pytest.mark.parametrize(("wanted", "device"), [("cuda", "cuda:0"), ("cuda:01", "cuda:1"), ("cuda:1", "cuda:1")])
+def test_a_number_is_as_torch_takes_it(wanted: str, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch refuses leading zeros."""
+    install(FakeMachine(gpus=TWO, cuda_order=(0, 1)), monkeypatch)
+    assert str(torch.device(choose_device(wanted))) == device
+
+
+def test_tf32_that_the_driver_libraries_are_told_to_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = SimpleNamespace(fp32_precision="tf32")
+    monkeypatch.delenv("NVIDIA_TF32_OVERRIDE", raising=False)
+    assert environment._float32(asked) == "tf32"
+    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "0")
+    assert environment._float32(asked) == "ieee"
+    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "1")
+    assert environment._float32(asked) == "tf32"
 
 
 def test_a_number_that_is_hidden(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -59,7 +59,7 @@ def check_device(device: str) -> str:
     if kind in _NO_DEVICES:
         raise UsageError(f"--device {device}: no step runs on {kind} - give cpu or cuda")
     module = _module(device)
-    if module is None or not module.is_available():
+    if module is None or not getattr(module, "is_available", module.device_count)():
         raise CaptureError(f"--device {device}: this torch ({torch.__version__}) sees no {kind} device - give cpu")
     profiler: Any = torch.profiler  # its functions have no types
     if kind != CUDA and _activity(kind) not in profiler.supported_activities():

@@ -36,8 +36,11 @@ def current_device(device: str) -> AbstractContextManager[Any]:
 def devices_of(module: torch.nn.Module, device: str) -> tuple[str, ...]:
     """`device` first, then the other accelerators with a parameter or buffer of the module, or a part of its map."""
     held = {str(tensor.device) for tensor in (*module.parameters(), *module.buffers())}
+    kind = accelerators.kind_of(device) if accelerators.is_accelerator(device) else accelerators.CUDA
     for part in (getattr(module, "hf_device_map", None) or {}).values():
-        held.add(f"cuda:{part}" if isinstance(part, int) else str(part))
+        name = f"{kind}:{part}" if isinstance(part, int) else str(part)
+        if ":" in name:  # `device_map="cuda"` is the one that was current then, which the tensors name
+            held.add(name)
     others = sorted(name for name in held if accelerators.is_accelerator(name) and name not in (device, "meta", "disk"))
     return (device, *others)
 

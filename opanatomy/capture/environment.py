@@ -29,12 +29,12 @@ def choose_device(wanted: str) -> str:
             do = f"{unused.do}, or use" if unused else "use"
             raise CaptureError(f"--device {wanted}: {why} - {do} --device cpu")
         number, count = wanted.partition(":")[2] or "0", torch.cuda.device_count()
-        if not number.isdigit() or int(number) >= count:
+        if not number.isdecimal() or int(number) >= count:
             there = "there is 1 GPU" if count == 1 else f"there are {count} GPUs"
             visible = os.environ.get("CUDA_VISIBLE_DEVICES")
             shown = f" (CUDA_VISIBLE_DEVICES={visible})" if visible else ""
             raise CaptureError(f"--device {wanted}: {there}{shown} - count from cuda:0")
-        return f"cuda:{number}"
+        return f"cuda:{int(number)}"
     return accelerators.check_device(wanted)
 
 
@@ -75,7 +75,12 @@ def environment_of(device: str) -> Environment:
 
 
 def _float32(settings: object) -> str | None:
-    """What torch may compute float32 products of a kind in, "tf32" or "ieee"; `None` before torch 2.9."""
+    """What torch may compute float32 products of a kind in, "tf32" or "ieee"; `None` before torch 2.9.
+
+    `NVIDIA_TF32_OVERRIDE=0` turns tf32 off in NVIDIA's libraries, whatever torch asks of them.
+    """
+    if os.environ.get("NVIDIA_TF32_OVERRIDE") == "0":
+        return "ieee"
     told = getattr(settings, "fp32_precision", None)
     return "ieee" if told == "none" else told
 

@@ -12,8 +12,8 @@ import re
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from typing import Final
+from contextlib import ExitStack, contextmanager, suppress
+from typing import IO, Final
 
 from opanatomy.capture import devices
 
@@ -44,19 +44,29 @@ def listening(device: str) -> Iterator[None]:
     if not devices.kineto_records(device):
         yield
         return
-    with _level_of_warnings(), _second_stderr() as stderr:
-        if stderr is None:
+    with _level_of_warnings(), _second_stderr() as stderr, _place(stderr) as file:
+        if stderr is None or file is None:
             yield
             return
-        with tempfile.TemporaryFile() as file:
-            os.dup2(file.fileno(), 2)
-            try:
-                yield
-            finally:
-                _flush()
-                os.dup2(stderr, 2)
-                file.seek(0)
-                _pass_on(file.read())
+        os.dup2(file.fileno(), 2)
+        try:
+            yield
+        finally:
+            _flush()
+            os.dup2(stderr, 2)
+            file.seek(0)
+            _pass_on(file.read())
+
+
+@contextmanager
+def _place(stderr: int | None) -> Iterator[IO[bytes] | None]:
+    """A file for what would go to stderr; `None` without it, and where no temporary file can be made."""
+    with ExitStack() as stack:
+        file = None
+        if stderr is not None:
+            with suppress(OSError):
+                file = stack.enter_context(tempfile.TemporaryFile())
+        yield file
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from opanatomy.capture.accelerators import kind_of
+from opanatomy.model import Phase
 
 if TYPE_CHECKING:
     import torch
@@ -115,7 +116,9 @@ def _largest_that_fits(
     def fits(exponent: int) -> bool:
         loss_scale.start(2.0**exponent)
         stepper.gradients_only()
+        stepper.phase = Phase.OPTIMIZER  # what the scaler cannot unscale would break the update
         overflowed = loss_scale.overflowed(optimizer)
+        stepper.phase = Phase.OTHER
         stepper.free_gradients()
         kept.put_back_values()
         return not overflowed

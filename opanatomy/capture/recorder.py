@@ -63,8 +63,11 @@ def record_step(subject: Subject, options: Options, trace: Path, progress: Progr
             phase = stepper.phase if stepper else Phase.OTHER
             if is_out_of_memory(error):
                 line = _out_of_memory_line(error, stepper, meter.peak(), subject, options)
-                memory = None if stepper is None else _memory_at_failure(error, stepper, subject, options, points)
-                raise StepOutOfMemory(line, memory, subject.workload, environment_of(options.device)) from error
+                memory, unread = None, ""
+                if stepper is not None:
+                    memory, unread = _memory_at_failure(error, stepper, subject, options, points)
+                environment = environment_of(options.device)
+                raise StepOutOfMemory(line + unread, memory, subject.workload, environment) from error
             if missing := missing_kernels(error, options.device):
                 raise CaptureError(missing) from error
             if phase is Phase.OTHER:
@@ -99,15 +102,21 @@ def _strangers(stepper: Stepper) -> Iterator[None]:
 
 def _memory_at_failure(
     error: Exception, stepper: Stepper, subject: Subject, options: Options, points: CheckPoints
-) -> Memory:
-    """What was allocated when it broke, seen in a second try under the same limit."""
+) -> tuple[Memory | None, str]:
+    """What was allocated when it broke, seen in a second try under the same limit; or what to say of why it is unknown.
+
+    Whatever breaks there, memory ran out before, and that is the error.
+    """
     guard: AbstractContextManager[None] = limited_to_available() if options.device == "cpu" else nullcontext()
-    with guard, quiet_libraries():
-        found = memory_report_of(
-            error, stepper, subject.module, points,
-            compiled=options.compiled, checkpointing=bool(options.checkpointing),
-        )  # fmt: skip
-    return replace(found, shape=shape_of(subject.module, options.device))
+    try:
+        with guard, quiet_libraries():
+            found = memory_report_of(
+                error, stepper, subject.module, points,
+                compiled=options.compiled, checkpointing=bool(options.checkpointing),
+            )  # fmt: skip
+        return replace(found, shape=shape_of(subject.module, options.device)), ""
+    except Exception as second:
+        return None, f"; what held it could not be read: {type(second).__name__}: {one_line(second, 100)}"
 
 
 def _out_of_memory_line(

@@ -21,6 +21,7 @@ _ERRORS: Final = {
     "803": "restart after an update of the driver",
     "804": "take the folder of CUDA's compatibility libraries out of LD_LIBRARY_PATH",
 }
+_ORDINAL: Final = re.compile(r"[+-]?\d+")
 _GIVE: Final = "and start a container with its GPUs (--gpus all)"
 _PROC: Final = Path("/proc/driver/nvidia/gpus")
 _KFD: Final = Path("/dev/kfd")
@@ -113,13 +114,23 @@ def _hidden(count: int, there: str) -> str | None:
     value = os.environ.get("CUDA_VISIBLE_DEVICES")
     if value is None:
         return None
-    first = value.split(",")[0].strip()
-    if not first:
+    names = [name.strip() for name in value.split(",")]
+    if not names[0]:
         return f"CUDA_VISIBLE_DEVICES is empty and hides {there}"
-    outside = first.lstrip("-").isdigit() and not 0 <= int(first) < count
-    if outside or (first.startswith(("GPU-", "MIG-")) and nvml.knows(first) is False):
+    if _names_none(names[0], count):
         return f"CUDA_VISIBLE_DEVICES={value} names none of {there}"
+    if len(set(names)) < len(names):
+        return f"CUDA_VISIBLE_DEVICES={value} names a GPU twice, which hides {there}"
     return None
+
+
+def _names_none(name: str, count: int) -> bool:
+    """Whether an entry is no device: a number is read up to what is no digit (`_parse_visible_devices` of torch.cuda),
+    any other word, as Slurm's `NoDevFiles`, hides all."""
+    if name.startswith(("GPU-", "MIG-")):
+        return nvml.knows(name) is False
+    number = _ORDINAL.match(name)
+    return number is None or not 0 <= int(number[0]) < count
 
 
 def _too_old(driver: nvml.Driver, built: str) -> str | None:
