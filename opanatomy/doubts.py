@@ -10,8 +10,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from opanatomy.anatomy.queue import KERNEL
 from opanatomy.attribution import Attribution
-from opanatomy.attribution.linking import GRAPH, OUTSIDE
+from opanatomy.attribution.linking import GRAPH, NO_LAUNCH, OUTSIDE
 from opanatomy.attribution.nesting import SLACK_NS
 from opanatomy.model import Environment, Phase
 from opanatomy.tables import Bool, Int64
@@ -22,7 +23,9 @@ from opanatomy.trace.devices import has_accelerator, unlike
 #: Kernels that no forward runs.
 _NO_FORWARD: Final = re.compile(r"backward|_bwd|bwd_|wgrad|multi_tensor_apply|fused_?adam", re.IGNORECASE)
 #: Launches of kernels and copies. Fills leave no event where the library has nothing to fill.
-_STARTS_KERNEL: Final = re.compile(r"Launch(?!HostFunc)|Memcpy|CommandBufferEnqueue", re.IGNORECASE)
+_STARTS_KERNEL: Final = re.compile(r"Launch(?!HostFunc)|Memcpy(?!\w*Node)|CommandBufferEnqueue", re.IGNORECASE)
+#: The part of the device time without a launch record from which on a line says so; the ledger always does.
+_MUCH_UNLAUNCHED: Final = 0.01
 _CAPTURE: Final = (re.compile(r"StreamBeginCapture"), re.compile(r"StreamEndCapture"))
 
 
@@ -48,6 +51,8 @@ def doubts_of_trace(trace: Trace, attribution: Attribution) -> tuple[str, ...]:
     return (
         *_of_devices(trace),
         *_of_launches(trace, attribution),
+        *_of_work(trace, attribution),
+        *_of_unlaunched(trace, attribution),
         *_of_annotations(attribution),
         *_of_graphs(trace, attribution),
     )
@@ -114,6 +119,42 @@ def _of_launches(trace: Trace, attribution: Attribution) -> Iterator[str]:
         yield (
             f"{len(early):,} pieces of device work begin up to {int(early.max()) / 1e6:,.3f} ms before their launch:"
             " the clocks of host and device differ, or the launch is another one"
+        )
+
+
+def _of_work(trace: Trace, attribution: Attribution) -> Iterator[str]:
+    """Work that is not of one launch, on a device once."""
+    work, inside = trace.work, attribution.work.link != OUTSIDE
+    record = np.stack((work.device, work.stream, work.start_ns, work.duration_ns, work.name, work.correlation), axis=1)
+    lasting = record[inside & (work.duration_ns > 0)]
+    double = len(lasting) - len(np.unique(lasting, axis=0))
+    if double:
+        yield (
+            f"{double:,} pieces of device work are in the trace more than once, equal in all: their time is counted"
+            " each time - was the trace merged with itself?"
+        )
+    sure = (attribution.work.launch >= 0) & (attribution.work.link != GRAPH) & ~attribution.work.open
+    kernels = inside & sure & (work.kind == KERNEL)
+    pairs = np.unique(np.stack((attribution.work.launch[kernels], work.device[kernels]), axis=1), axis=0)
+    shared = len(pairs) - len(np.unique(pairs[:, 0]))
+    if shared:
+        yield (
+            f"{shared:,} launches have kernels on another device as well: these are of a process whose launches the"
+            " trace lacks, and their operators, phases and modules are not known to be right"
+        )
+
+
+def _of_unlaunched(trace: Trace, attribution: Attribution) -> Iterator[str]:
+    """Work without a launch record, where other work has one and this is more than a little."""
+    work, link = trace.work, attribution.work.link
+    unlaunched = link == NO_LAUNCH
+    if not unlaunched.any() or not len(trace.launches.name):
+        return
+    spent, whole = (int(work.duration_ns[mine].sum()) for mine in (unlaunched, link != OUTSIDE))
+    if spent and spent >= whole * _MUCH_UNLAUNCHED:
+        yield (
+            f"{int(unlaunched.sum()):,} pieces of device work ({spent / 1e6:,.3f} ms, {spent / whole:.1%}) have no"
+            " launch in the trace: their operators, phases and modules are not known"
         )
 
 

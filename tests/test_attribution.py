@@ -91,8 +91,8 @@ def test_every_step_is_kept(tmp_path: Path) -> None:
     made = HandMade()
     for number in range(4):
         made.annotation(f"ProfilerStep#{number}", 100 * number, 100)
-        made.launch(100 * number + 50, number)
-        made.kernel("k", 100 * number + 60, 30, number)
+        made.launch(100 * number + 50, number + 1)
+        made.kernel("k", 100 * number + 60, 30, number + 1)
     _, found = attributed(made, tmp_path)
     assert [step.number for step in found.steps] == [0, 1, 2, 3]
     assert found.work.link.tolist() == [LINKED] * 4
@@ -219,9 +219,10 @@ def test_work_left_over_from_before_the_trace(tmp_path: Path) -> None:
     made.launch(120, 3)
     made.kernel("mine", 200, 5, 3)
     made.kernel("no record", 300, 5, 902)
-    made.kernel("other stream", 210, 5, 903, stream=8)
+    made.kernel("other stream", 180, 5, 903, stream=8)
+    made.kernel("other stream, later", 210, 5, 904, stream=8)
     _, found = attributed(made, tmp_path)
-    assert found.work.link.tolist() == [OUTSIDE, LINKED, NO_LAUNCH, OUTSIDE]
+    assert found.work.link.tolist() == [OUTSIDE, LINKED, NO_LAUNCH, OUTSIDE, NO_LAUNCH]
 
 
 @pytest.mark.parametrize(("end", "wrong"), [(205, 0), (125, 5_000)])
@@ -231,8 +232,8 @@ def test_annotations_of_the_trace_are_a_check(tmp_path: Path, end: int, wrong: i
     made.annotation("## backward ##", end, 500)
     for number in range(2):
         made.host("aten::mm", 110 + 40 * number, 30)
-        made.launch(115 + 40 * number, number)
-        made.kernel("k", 300 + number * 10, 5, number)
+        made.launch(115 + 40 * number, number + 1)
+        made.kernel("k", 300 + number * 10, 5, number + 1)
     _, found = attributed(made, tmp_path)
     check = found.annotated
     assert check is not None

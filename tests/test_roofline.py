@@ -239,6 +239,10 @@ def test_a_device_without_tf32_leaves_nothing_open() -> None:
         ("_ZN2ck16tensor_operation6device39kernel_grouped_conv_fwd_xdl_cshuffle_v3I", None),
         ("triton_tem_fused_mm_3", None),
         ("nvjet_sm100_sss_128x256_TNT", None),
+        # a product of bfloat16 or float16 below an operator of float32
+        ("nvjet_tst_128x256_64x4_1x2_h_bz_coopA_NTN", None),
+        ("nvjet_sm90_hsh_192x208_64x4_2x1_v_bz_coopB_bias_TNT", None),
+        ("void gemv2T_kernel_val<int, int, __nv_bfloat16, __nv_bfloat16, __nv_bfloat16, float, 128, 16, 4>", None),
         ("cublas_bf16x9_gemm", None),
         ("ampere_bf16_s16816gemm_bf16_128x64_ldg8_f2f_stages_64x3_nn", None),
         ("turing_fp16_s1688gemm_fp16_128x128_ldg8_f2f_nn", None),

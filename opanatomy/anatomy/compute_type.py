@@ -38,7 +38,7 @@ RULES: Final[tuple[tuple[str, str | None], ...]] = (
     (r"3xtf32|tf32x3|fmha_cutlass[FB]_f32\w*_sm(?:8|9|1\d)\d", THREE_TF32),
     (r"tf32", TF32),
     (r"_ffma_|simt|f32f32_f32f32", FLOAT32),
-    (r"bf16|f16(?!\d)|fp16|half", None),
+    (r"bf16|bfloat16|f16(?!\d)|fp16|half|nvjet_(?:sm\d+_)?[htoq]", None),
     (r"(?:^|_)s1688", TF32),
     (r"sgemm|scudnn|gemmSN|gemmk1|gemv|gevm|dot_kernel|convolve_sgemm|conv_depthwise|conv2d_grouped", FLOAT32),
     (r"(?:dgrad|wgrad|convolve|winograd|fft|engine|gemm)\w*<float", FLOAT32),

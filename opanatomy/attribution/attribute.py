@@ -172,7 +172,7 @@ def _work_table(work: DeviceWork, links: Links, placed: Placed, window: tuple[in
     link = links.link
     if stepped:
         outside = (links.launched_ns < window[0]) | (links.launched_ns > window[1])
-        link = np.where(outside | left_over(link, work.device, work.stream, work.start_ns), OUTSIDE, link)
+        link = np.where(outside | left_over(link, work), OUTSIDE, link)
     return WorkTable(
         name=work.name, device=work.device, stream=work.stream, start_ns=work.start_ns,
         duration_ns=work.duration_ns, host=links.host, link=link, launch=links.launch, open=links.open,

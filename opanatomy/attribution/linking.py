@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from opanatomy.attribution.matching import Launch, last_of, match
+from opanatomy.attribution.rows import NEVER
 from opanatomy.tables import Bool, DeviceWork, Int64
 
 #: How a piece of device work was traced back.
@@ -74,12 +75,15 @@ def _leap(rows: Int64, end_ns: Int64, parents: Int64, time: Int64) -> Int64:
 
 
 def link_work(work: DeviceWork, launch: Launch, host_external: Int64) -> Links:
-    """Trace each piece of device work back: by correlation to its launch, else by external id to its operator."""
+    """Trace each piece of device work back: by correlation to its launch, else by external id to its operator.
+
+    Kineto counts ids from 1: 0 is that of work and calls which no operator is known of (as in traces of 2021).
+    """
     matched = match(work, launch)
     index, found = matched.launch, matched.launch >= 0
     host = np.where(found, _at(launch.host, index), -1)
-    outer = np.where(work.external_id >= 0, work.external_id, np.where(found, _at(launch.external_id, index), -1))
-    by_external = (host < 0) & (outer >= 0)
+    outer = np.where(work.external_id > 0, work.external_id, np.where(found, _at(launch.external_id, index), -1))
+    by_external = (host < 0) & (outer > 0)
     host = np.where(by_external, last_of(host_external, outer), host)
     numbers, counts = np.unique(host_external, return_counts=True)
     several = by_external & np.isin(outer, numbers[counts > 1])
@@ -93,18 +97,31 @@ def link_work(work: DeviceWork, launch: Launch, host_external: Int64) -> Links:
     )  # fmt: skip
 
 
-def left_over(link: Int64, device: Int64, stream: Int64, start_ns: Int64) -> Bool:
+def left_over(link: Int64, work: DeviceWork) -> Bool:
     """Whether work without a launch record was launched before the trace began.
 
     A stream runs its work in the order of the launches: what runs on it before the first work whose launch was
-    recorded was launched earlier. The device is often a whole step behind the host when a trace begins.
+    recorded was launched earlier. The device is often a whole step behind the host when a trace begins. A stream
+    without any recorded launch (of NCCL, by a call that the profiler does not know) goes by its device: what begins
+    while other streams still run left-over work, or before the first work with a launch, is left over too.
     """
+    unknown, recorded = link == NO_LAUNCH, (link == LINKED) | (link == GRAPH)
     found = np.zeros(len(link), dtype=bool)
-    recorded = (link == LINKED) | (link == GRAPH)
-    for number, queue in {*zip(device.tolist(), stream.tolist(), strict=True)}:
-        mine = (device == number) & (stream == queue)
-        first = start_ns[mine & recorded].min(initial=np.iinfo(np.int64).max)
-        found |= mine & (link == NO_LAUNCH) & (start_ns < first)
+    for device in np.unique(work.device[unknown]).tolist():
+        here = work.device == device
+        bare = []
+        for stream in np.unique(work.stream[here & unknown]).tolist():
+            mine = here & (work.stream == stream)
+            starts = work.start_ns[mine & recorded]
+            if len(starts):
+                found |= mine & unknown & (work.start_ns < starts.min())
+            else:
+                bare.append(mine)
+        ends = (work.start_ns + work.duration_ns)[here & found]
+        first = np.sort(work.start_ns[here & recorded])[:1]
+        caught_up = np.concatenate((ends, first)).max(initial=NEVER)
+        for mine in bare:
+            found |= mine & (work.start_ns < caught_up)
     return found
 
 

@@ -1,8 +1,8 @@
 """Device work -> the launch that started it, and where the trace leaves that open.
 
-Both carry a correlation id, which is unique within a process. A trace merged of several processes, or with events
-twice, has several launches with one id: the external id, the threads that launch on the device, and the order of time
-tell which one it was.
+Both carry a correlation id, which is at least 1 (0 is none) and unique within a process. A trace merged of several
+processes, or with events twice, has several launches with one id: the external id, the threads that launch on the
+device, and the order of time tell which one it was.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def last_of(keys: Int64, wanted: Int64) -> Int64:
 
 def match(work: DeviceWork, launch: Launch) -> Matched:
     """The launch of each piece of work."""
-    found = last_of(launch.correlation, work.correlation)
+    found = np.where(work.correlation > 0, last_of(launch.correlation, work.correlation), -1)
     doubtful = np.zeros(len(found), dtype=bool)
     numbers, counts = np.unique(launch.correlation, return_counts=True)
     several = (found >= 0) & np.isin(work.correlation, numbers[counts > 1])

@@ -126,11 +126,20 @@ def _flattened(spans: list[tuple[int, int, Phase]]) -> tuple[list[int], list[int
 
 
 def steps_of(rows: HostRows, kinds: NameKinds) -> tuple[Step, ...]:
-    """The annotated steps in the order of time; none where the trace has no `ProfilerStep#N`."""
+    """The annotated steps in the order of time; none where the trace has no `ProfilerStep#N`.
+
+    Annotations of one step that overlap (those of the processes of a merged trace, of two profilers) are one step.
+    """
     is_step = np.array([number is not None for number in kinds.step], dtype=bool)
-    found = {
+    found: list[Step] = []
+    for number, start, end in sorted(
         (number, int(rows.start_ns[row]), int(rows.end_ns[row]))
         for row in np.flatnonzero(is_step[rows.name]).tolist()
         if (number := kinds.step[rows.name[row]]) is not None
-    }
-    return tuple(Step(*step) for step in sorted(found, key=lambda step: step[1]))
+    ):
+        last = found[-1] if found else None
+        if last is not None and last.number == number and start < max(last.end_ns, last.start_ns + 1):
+            found[-1] = Step(number, last.start_ns, max(last.end_ns, end))
+        else:
+            found.append(Step(number, start, end))
+    return tuple(sorted(found, key=lambda step: step.start_ns))
