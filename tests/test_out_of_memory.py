@@ -512,7 +512,7 @@ def test_the_python_entry_speaks_of_its_own_arguments(monkeypatch: pytest.Monkey
 
 
 def test_a_trace_that_does_not_fit_is_no_fault_of_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise MemoryError
 
     monkeypatch.setattr("opanatomy.capture.run.export_trace", fail)
