@@ -184,7 +184,8 @@ def _note(found: Replay, note: Noted, mark: Mark, place: int, live: dict[int, Bl
             if not block.shape or not block.dtype:
                 block.shape, block.dtype = note.shape, note.dtype
         else:
-            block.role = note.what if block.role != SAVED else SAVED
+            # A weight or buffer that forward made anew is none of the activations, also where it is saved.
+            block.role = note.what if block.role != SAVED or note.what in (WEIGHTS, BUFFERS) else SAVED
     if note.what == AFTER_FORWARD:
         for block in live.values():
             block.lived_through_forward = True

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import gc
+import threading
 import time
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,6 +25,7 @@ from opanatomy.capture.memory_replay import (
     AFTER_OPTIMIZER,
     AFTER_STEP,
     BROKEN,
+    BUFFERS,
     GONE,
     GRADIENTS,
     OPTIMIZER_STATE,
@@ -38,7 +40,7 @@ from opanatomy.capture.memory_replay import (
 )  # fmt: skip
 from opanatomy.capture.memory_saved import saved_form, uncompiled
 from opanatomy.capture.memory_storages import Storages, devices_beside, optimizer_tensors, storages_of, unpacked
-from opanatomy.capture.ranges import module_ranges
+from opanatomy.capture.ranges import around_forward, module_ranges
 from opanatomy.capture.stepper import Stepper, StepWatch
 from opanatomy.model import AllocatorFigures, Phase
 
@@ -74,14 +76,31 @@ class MemoryWatch(StepWatch):
 
     stepper: Stepper
     check_points: CheckPoints
+    module: torch.nn.Module
+    compiled: bool = False
     hooked: bool = True
     notes: list[Noted] = field(default_factory=list)
     #: Storages from before the step that the allocator would not report as freed, by address.
     references: dict[int, Any] = field(default_factory=dict)
+    thread: int = field(default_factory=threading.get_ident)
 
-    def forward(self) -> AbstractContextManager[Any]:
-        """Saved tensors are noted in forward only: in backward they are those of a recomputation."""
-        return _hooks(self._saved) if self.hooked and not self.stepper.inference else nullcontext()
+    @contextmanager
+    def forward(self) -> Iterator[None]:
+        """Saved tensors are noted in forward only: in backward they are those of a recomputation.
+
+        What a forward replaces (a buffer, a cache, a weight) is looked for behind each module, where nothing tells.
+        """
+        with ExitStack() as stack:
+            if self.hooked and not self.stepper.inference:
+                stack.enter_context(_hooks(self._saved))
+            if self.references and not self.compiled:
+                stack.enter_context(around_forward(self.module, None, self._behind_module, always=False))
+            yield
+
+    def _behind_module(self, *_: object) -> None:
+        # The profiler sees no mark of another thread.
+        if threading.get_ident() == self.thread:
+            self._look_for_gone()
 
     def _saved(self, tensor: torch.Tensor) -> torch.Tensor:
         for part in unpacked((tensor,)):
@@ -113,15 +132,23 @@ class MemoryWatch(StepWatch):
     def _storages(self, tensors: Any) -> Storages:
         return storages_of(tensors, self.stepper.device)
 
+    def _of_model(self) -> None:
+        """Note the weights and buffers, for those that the step itself allocated."""
+        self._mark(Noted(what=WEIGHTS, storages=self._storages(self.module.parameters())))
+        self._mark(Noted(what=BUFFERS, storages=self._storages(self.module.buffers())))
+
     def after_forward(self, roots: tuple[torch.Tensor, ...]) -> None:
         """Note what forward leaves."""
         self._look_for_gone()
         self._mark(Noted(what=OUTPUTS, storages=self._storages(roots)))
+        self._of_model()
         self._mark(Noted(what=AFTER_FORWARD, storages={}))
         self.check_points.take(points.AFTER_FORWARD)
 
     def _gradients(self) -> Noted:
-        gradients = [parameter.grad for parameter in self.stepper.parameters if parameter.grad is not None]
+        """Those of inputs, and of leaves that no module holds, beside those of the parameters."""
+        leaves = (*self.stepper.parameters, *self.stepper.other_leaves)
+        gradients = [leaf.grad for leaf in leaves if leaf.grad is not None]
         return Noted(what=GRADIENTS, storages=self._storages(gradients))
 
     def after_backward(self) -> None:
@@ -143,6 +170,7 @@ class MemoryWatch(StepWatch):
         state, counters = optimizer_tensors(self.stepper.optimizer)
         if broken:
             self._mark(self._gradients())
+        self._of_model()
         self._mark(Noted(what=OPTIMIZER_STATE, storages=self._storages(state)))
         self._mark(Noted(what=STEP_COUNTERS, storages=self._storages(counters)))
         self._mark(Noted(what=BROKEN if broken else AFTER_STEP, storages={}))
@@ -173,7 +201,9 @@ def observe_step(
         gc.collect()
         DeviceAllocator(stepper.device).reset_peak()
     there = before(stepper, module)
-    watch = MemoryWatch(stepper, check_points, hooked=hooked and not compiled, references=there.references)
+    watch = MemoryWatch(
+        stepper, check_points, module, compiled=compiled, hooked=hooked and not compiled, references=there.references
+    )
     ranges: AbstractContextManager[Any] = nullcontext() if compiled else module_ranges(module)
     profiler, error, phase = _profiled(stepper, watch, ranges)
     tree = _tree(profiler, stepper.device, frozenset(there.storages[WEIGHTS]))
