@@ -80,7 +80,9 @@ def profile(
     """
     from opanatomy.capture.recorder import Options, Subject
     from opanatomy.capture.user_function import check_module
+    from opanatomy.privacy.values import of_process
 
+    of_process()  # the module's own code may take a secret out of the environment
     _check_kind(module)
     check_module(type(module).__name__, module)
     arguments = _arguments(inputs)

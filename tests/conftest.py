@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -40,6 +41,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not torch.cuda.is_available():
         for item in marked:
             item.add_marker(pytest.mark.skip(reason="needs a CUDA GPU"))
+
+
+@pytest.fixture(autouse=True)
+def no_secrets_of_others() -> None:
+    """A process knows its secrets to its end; what one test plants is no secret of the next."""
+    values = sys.modules.get("opanatomy.privacy.values")
+    if values is not None:
+        values._seen.clear()
 
 
 @pytest.fixture

@@ -24,7 +24,13 @@ _EVENTS: Final = re.compile(rb'(?<!\\)"traceEvents"\s*:\s*\[')
 #: How Kineto ends an event and begins the next; no string of JSON has a line end in it.
 _BETWEEN: Final = b"\n  },\n  {"
 _END: Final = b"\n  }"
+#: Kineto writes names as they are, quotes and backslashes too; nothing else of an event is anybody's own text.
+_NAMES: Final = tuple(
+    re.compile(rb'^(.*?"name": ")(.*)(' + end + rb")$", re.MULTILINE) for end in (rb'",', rb'", "p(?:id|h)": .*')
+)
 _END_OF_ALL: Final = re.compile(rb"(?<=\n  \})\s*\]")
+
+_texts: Final = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 def export_trace(profiler: Any, capture: Capture, path: Path, *, everything: bool = False) -> None:
@@ -106,11 +112,35 @@ def _chunks(source: BinaryIO, text: bytes) -> Iterator[tuple[bytes, bool]]:
 
 def _cleaned(chunk: bytes, redaction: Redaction, then: bytes = b"") -> bytes:
     """The events of a chunk, which ends with one, and what separates them from more; as they stand where all may be."""
-    if not redaction.touches(chunk):
+    is_sound = _are_events(chunk)
+    if is_sound and not redaction.touches(chunk):
         return chunk + then
     whole = [event if event.endswith(_END) else event + _END for event in chunk.split(_END + b",\n")]
-    kept = redaction.events(whole)
+    kept = redaction.events(whole if is_sound else [_escaped(event) for event in whole])
     return kept + then if kept else b""
+
+
+def _are_events(text: bytes) -> bool:
+    """Whether the text is JSON: in what is none, nobody can tell where a string begins."""
+    try:
+        return bool(_texts.decode(b"[" + text + b"]")) and (text.isascii() or bool(text.decode()))
+    except NOT_DECODABLE:
+        return False
+
+
+def _escaped(event: bytes) -> bytes:
+    """The event with the name that makes it no JSON escaped; as it is where that is not what makes it none."""
+    if _are_events(event):
+        return event
+    for name in _NAMES:
+        named = name.sub(lambda line: line[1] + _as_json(line[2]) + line[3], event, count=1)
+        if _are_events(named):
+            return named
+    return event
+
+
+def _as_json(text: bytes) -> bytes:
+    return msgspec.json.encode(text.decode(errors="replace"))[1:-1]
 
 
 def _last(text: bytes, redaction: Redaction) -> bytes:

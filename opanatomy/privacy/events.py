@@ -163,7 +163,8 @@ class Redaction:
                 inner = None
             if inner is not None:
                 told = self._value(inner, depth + 1, is_metadata=is_metadata)
-                return text if told == inner else msgspec.json.encode(told).decode()
+                text = text if told == inner else msgspec.json.encode(told).decode()
+                return self.texts.text(text)  # the whole of it may be a secret's value
         return self._metadata_text(text) if is_metadata else self.texts.text(text)
 
     def _metadata_text(self, text: str) -> str:

@@ -9,8 +9,12 @@ from opanatomy.privacy.keys import is_secret_pair
 
 REDACTED: Final = "<redacted>"
 
+#: No letter or digit before it, but for that of an escape: `\\n`, `%3D`, `\\x0a`, `\\u000a`.
+_BEGINS: Final = (
+    r"(?:(?<![A-Za-z0-9])|(?<=\\[bfnrt])|(?<=%[0-9A-Fa-f]{2})|(?<=\\x[0-9A-Fa-f]{2})|(?<=\\u[0-9A-Fa-f]{4}))"
+)
 _TOKENS: Final = re.compile(
-    r"(?<![A-Za-z0-9])(?:"
+    _BEGINS + r"(?:"
     r"hf_(?:[A-Za-z0-9]{16,}|(?=[A-Za-z]*[0-9A-Z])[A-Za-z0-9]{6,})"
     r"|gh[pousr]_[A-Za-z0-9]{6,}|github_pat_\w{6,}|gl(?:pat|dt|rt|cbt|ptt|soat)-[\w-]{6,}"
     r"|sk-[\w-]{8,}|[srp]k_(?:live|test)_\w{6,}|whsec_\w{8,}|(?:AKIA|ASIA)[A-Z0-9]{8,}"
@@ -88,13 +92,20 @@ def without_tokens(text: str) -> str:
 
 def values_by_key(text: str) -> list[str]:
     """The values that stand under a secret key in a text: of `--set auth_token=abc` it is `abc`."""
-    found = (match for pattern in _PAIRS for match in pattern.finditer(text) if is_secret_pair(match["key"]))
+    found = (match for pattern in _PAIRS for match in pattern.finditer(text) if _names_secret(match))
     return [inner for match in found if not _PLAIN_VALUE.match(inner := _unquoted(match["value"]))]
+
+
+def _names_secret(match: re.Match[str]) -> bool:
+    """Whether the key is a secret's; its first letter may be that of an escape: `\\ntoken=`."""
+    key = match["key"]
+    before = match.string[max(match.start("key") - 1, 0) : match.start("key")]
+    return is_secret_pair(key) or (before == "\\" and key[0] in "bfnrt" and is_secret_pair(key[1:]))
 
 
 def _without_value(match: re.Match[str]) -> str:
     value, before = match["value"], match[0][: match.start("value") - match.start()]
-    if not is_secret_pair(match["key"]):
+    if not _names_secret(match):
         return before + _PAIRS[1].sub(_without_value, value)
     inner = _unquoted(value)
     if not inner or _PLAIN_VALUE.match(inner) or inner.startswith(REDACTED) or inner.lower() in _SCHEMES:

@@ -7,11 +7,12 @@ import re
 import shlex
 import sys
 from collections.abc import Iterable, Mapping
-from functools import cache
+from functools import cache, lru_cache
 from typing import Final
 
 from opanatomy.privacy.forms import values_by_key
 from opanatomy.privacy.keys import Secrecy, is_secret_variable, secrecy_of, words
+from opanatomy.privacy.vocabulary import is_vocabulary
 
 #: A value is looked for elsewhere from this length on.
 LEAST: Final = 8
@@ -43,15 +44,23 @@ _PATH: Final = re.compile(
     r"|^(?:~[\w.-]*|\.{1,2})?/[^\s:]*\.[A-Za-z]\w{0,7}$|^~/|^[A-Za-z]:[\\/]"
 )
 _LOGIN: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,30}://[^\s/@:\"']{0,256}:([^\s/@\"']{1,1024})@")
+#: A token in the place of the user, with no password behind it: `https://TOKEN@host/simple`.
+_USER: Final = re.compile(r"https?://(?=[^\s/@:]*[0-9])(?=[^\s/@:]*[A-Za-z])([^\s/@:\"']{12,1024})@", re.IGNORECASE)
+#: `Uid=me;Pwd=...` of a connection string; elsewhere `PWD` is a folder.
+_PWD: Final = re.compile(r";\s*pwd\s*=\s*([^;]{1,1024})", re.IGNORECASE)
 _WORD: Final = re.compile(r"^[A-Z]?[a-z]+$|^[A-Z]+$")
 _WHO: Final = frozenset({"user", "username", "logname", "login", "host", "hostname", "nodename", "fqdn"})
 
 
+#: What a process once knew stays a secret: code that reads its token may take it out of the environment.
+_seen: Final[set[str]] = set()
+
+
 def of_process() -> set[str]:
-    """The secrets of this process: in its environment and on its command line."""
-    found: set[str] = set()
-    for name, value in os.environ.items():
-        _learn_variable(name, value, found)
+    """The secrets of this process: on its command line and in its environment, now or when this was asked before."""
+    for name, value in list(os.environ.items()):
+        _seen.update(_of_variable(name, value))
+    found = set(_seen)
     for value in values_by_key(shlex.join(sys.argv)):
         _add(value, found)
     for argument in sys.argv:
@@ -101,9 +110,19 @@ def _learn_text(key: str, value: str, secrets: set[str], names: set[str]) -> Non
         names.add(value)
 
 
+@lru_cache(maxsize=4096)
+def _of_variable(name: str, value: str) -> frozenset[str]:
+    found: set[str] = set()
+    _learn_variable(name, value, found)
+    return frozenset(found)
+
+
 def _learn_variable(name: str, value: str, found: set[str]) -> None:
-    """A secret variable's value, its items and lines, and the passwords in the URLs of any variable."""
+    """A secret variable's value, its items and lines; of any variable the passwords in URLs and connection strings."""
     _add_logins(value, found)
+    if "=" in value:
+        for one in (*values_by_key(value), *_PWD.findall(value)):
+            _add(one, found)
     if not is_secret_variable(name):
         return
     _add(value, found)
@@ -133,6 +152,8 @@ def _add_logins(text: str, found: set[str]) -> None:
 
         _add(password, found)
         _add(unquote(password), found)
+    for token in _USER.findall(text) if "://" in text else ():
+        _add(token, found)
 
 
 def _add(value: str, found: set[str]) -> None:
@@ -144,6 +165,8 @@ def _add(value: str, found: set[str]) -> None:
 def is_worth(value: str) -> bool:
     """Whether a secret of this value can be told from other text: no word, number, path or row of asterisks."""
     if len(value) < LEAST or value.lower() in _common() or _NUMBER.match(value) or len(set(value)) < 4:
+        return False
+    if is_vocabulary(value):
         return False
     return not (_PATH.match(value) or (value.startswith("/") and _exists(value)))
 
@@ -175,23 +198,28 @@ def _decoded(text: str) -> object:
 
 # ---------------------------------------------------------------------------------------------------------- patterns
 
+#: Kineto makes a slash of each backslash.
 _ESCAPES: Final[dict[str, str]] = {
-    "'": r"""(?:\\*'|'"'"'|%27|&#(?:39|x27);|\\+u0027)""",
-    '"': r'(?:\\*"|%22|&quot;|&#34;|\\+u0022|/")',
-    "\\": r"(?:\\+|/|%5[Cc]|\\+u005[Cc])",
-    "/": r"(?:\\*/|%2[Ff]|\\+u002[Ff])",
-    "&": r"(?:&amp;|&|%26|\\+u0026)",
-    "<": r"(?:&lt;|<|%3[Cc]|\\+u003[Cc])",
-    ">": r"(?:&gt;|>|%3[Ee]|\\+u003[Ee])",
-    " ": r"(?: |\+|%20|\\+u0020)",
+    "'": r"""(?:[\\/]*'|'"'"'|%27|&#(?:39|x27);|[\\/]+u0027)""",
+    '"': r'(?:[\\/]*"|%22|&quot;|&#34;|[\\/]+u0022)',
+    "\\": r"(?:[\\/]+|%5[Cc]|[\\/]+u005[Cc])",
+    "/": r"(?:[\\/]*/|%2[Ff]|[\\/]+u002[Ff])",
+    "&": r"(?:&amp;|&|%26|[\\/]+u0026)",
+    "<": r"(?:&lt;|<|%3[Cc]|[\\/]+u003[Cc])",
+    ">": r"(?:&gt;|>|%3[Ee]|[\\/]+u003[Ee])",
+    " ": r"(?:\s|\+|%20|[\\/]+u0020|[\\/]+[nrt])",
 }
+#: A backslash of a value and the letter behind it, where nobody escaped the backslash, are one character of JSON.
+_CONTROLS: Final = {"b": "\\x08", "f": "\\x0c", "n": "\\n", "r": "\\r", "t": "\\t"}
+_ESCAPED: Final = re.compile(r"\\[bfnrt]")
+_CHARACTERS: Final = re.compile(r"\\[bfnrt]|.", re.DOTALL)
 _BREAK: Final = "(?:\\s|\\\\+[nrt]|%0[AaDd]|\\\\+u000[aAdD9]|�)+"
 
 
 def pattern_of(values: Iterable[str]) -> re.Pattern[str] | None:
     """An expression that finds these values: plain, escaped as in JSON, Python or HTML, quoted as in a URL or a shell.
 
-    A value that is a single word is found as a word of its own only.
+    In capital and small letters too; a value that is a single word is found as a word of its own only, and as it is.
     """
     longest_first = sorted(set(values), key=lambda value: (-len(value), value))[:MOST]
     return re.compile("|".join(map(_spellings, longest_first))) if longest_first else None
@@ -207,22 +235,36 @@ def names_pattern(names: Iterable[str]) -> re.Pattern[str] | None:
 
 def _spellings(value: str) -> str:
     body = "".join(
-        _BREAK if piece.isspace() and piece != " " else "".join(map(_spelling, piece))
+        _BREAK if piece.isspace() and piece != " " else "".join(map(_spelling, _CHARACTERS.findall(piece)))
         for piece in re.split(r"(\s*[\r\n\t]+\s*)", value)
     )
-    return rf"(?<![A-Za-z0-9])(?:{body})(?![A-Za-z0-9])" if _WORD.match(value) else body
+    return rf"(?<![A-Za-z0-9])(?:{body})(?![A-Za-z0-9])" if _WORD.match(value) else f"(?i:{body})"
 
 
 def _spelling(character: str) -> str:
-    """One character, as it is or escaped."""
+    """One character, or one that a backslash stands before, as it is or escaped."""
+    if len(character) == 2:
+        return rf"(?:{_ESCAPES[character[0]]}{character[1]}|{_CONTROLS[character[1]]})"
     if character.isalnum() and character.isascii():
         return character
     if character in _ESCAPES:
         return _ESCAPES[character]
-    percent = "".join(f"%{byte:02X}" for byte in character.encode(errors="surrogatepass"))
+    cases = {one for one in (character, character.lower(), character.upper()) if len(one) == 1}
+    escapes = "|".join(escape for one in sorted(cases) for escape in _escapes_of(one))
+    return rf"(?:[\\/]*{re.escape(character)}|(?i:{escapes}))"
+
+
+def _escapes_of(character: str) -> tuple[str, ...]:
+    """The escapes of a character in URLs, JSON and Python, of text and of bytes."""
+    octets = character.encode(errors="surrogatepass")
     units = character.encode("utf-16-be", errors="surrogatepass")
-    escaped = "".join(rf"\\+u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))
-    return rf"(?:\\*{re.escape(character)}|(?i:{percent}|{escaped}))"
+    code = ord(character)
+    return (
+        "".join(f"%{byte:02X}" for byte in octets),
+        "".join(rf"[\\/]+x{byte:02x}" for byte in octets),
+        "".join(rf"[\\/]+u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2)),
+        rf"[\\/]+x{code:02x}" if code < 256 else rf"[\\/]+U{code:08x}",
+    )
 
 
 def trigger_of(value: str) -> str:
@@ -230,7 +272,7 @@ def trigger_of(value: str) -> str:
 
     Of a value without letters and digits it is empty: it may be anywhere.
     """
-    return max(re.findall(r"[a-z0-9]+", value.lower()), key=len, default="")
+    return max(re.findall(r"[a-z0-9]+", _ESCAPED.sub(" ", value).lower()), key=len, default="")
 
 
 def cut_pattern(values: Iterable[str]) -> re.Pattern[str] | None:
