@@ -26,7 +26,12 @@ _COPY: Final = {
 def local_name(name: str) -> str:
     """The path of a `file:` address of this host; any other name as it is."""
     match = None if _scheme(name) is None else _FILE.fullmatch(name)
-    return unquote(match[2]) if match and (match[1] or "localhost") == "localhost" else name
+    if match is None or (match[1] or "localhost") != "localhost":
+        return name
+    path = unquote(match[2], errors="surrogateescape")
+    if "\0" in path:
+        raise UsageError(f"{name}: the path of this address has a zero byte (%00), which no file has - give its path")
+    return path
 
 
 def check_no_trace_address(name: str) -> None:
@@ -60,9 +65,11 @@ def check_no_address(option: str, name: str) -> None:
 
 
 def _scheme(name: str) -> str | None:
-    """The scheme of an address; `None` for the name of a file, and for one that exists."""
+    """The scheme of an address; `None` for the name of a file, for one that exists, and for one in a folder `s3:`."""
     match = _ADDRESS.fullmatch(name)
-    return None if match is None or os.path.lexists(name) else match[1].lower()
+    if match is None or os.path.lexists(name):
+        return None
+    return None if "://" not in name and os.path.isdir(f"{match[1]}:") else match[1].lower()
 
 
 def _file_name(name: str) -> str:

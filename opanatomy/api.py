@@ -228,6 +228,8 @@ def _path(what: str, name: object) -> Path:
         raise UsageError(f"{what}: a path is text, not {_kind(name)} - give the name of a file")
     if not os.fspath(name):
         raise UsageError(f"{what}: the name is empty - give the name of a file")
+    if "\0" in os.fspath(name):
+        raise UsageError(f"{what}: {os.fspath(name)!r} has a zero byte, which no file has - give the name of a file")
     return Path(name)
 
 

@@ -120,10 +120,18 @@ def _flock(descriptor: int) -> bool:
 
 
 def _opened(file: Path) -> int:
+    """A descriptor of `file`, which any user of its folder may lock, whatever the umask of its owner."""
     try:
-        return os.open(file, os.O_RDWR | os.O_CREAT, 0o666)
+        descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o666)
     except PermissionError:  # another user's, which can be locked all the same
-        return os.open(file, os.O_RDONLY)
+        try:
+            return os.open(file, os.O_RDONLY)
+        except FileNotFoundError:
+            pass
+        raise
+    with suppress(OSError, AttributeError):
+        os.fchmod(descriptor, 0o644)
+    return descriptor
 
 
 def _is_still(file: Path, descriptor: int) -> bool:

@@ -88,7 +88,7 @@ class Claim:
         if number > 1 and not self.numbered:
             raise OutputError(
                 f"cannot write {wanted}: it was made by something else during this run - what was to be written there"
-                f" is in {self.path}"
+                f" is in {self.target}"
             )
 
     def _is_about(self, error: OSError) -> bool:
@@ -135,30 +135,36 @@ def numbered_name(path: Path, number: int) -> Path:
 
 
 def same_file(one: Path, other: Path) -> bool:
-    """Whether two names, of which none need exist, are of one regular file."""
-    return os.path.realpath(one) == os.path.realpath(other) and not _is_stream(one)
+    """Whether two names, of which none need exist, are of one regular file; not where the current folder is gone."""
+    try:
+        return os.path.realpath(one) == os.path.realpath(other) and not _is_stream(one)
+    except OSError:
+        return False
 
 
 @contextmanager
 def temporary(name: str, what: str) -> Iterator[Path]:
     """A name in a folder of the system's temporary one that is gone afterwards; `what` is what the file is for."""
+    process = os.getpid()
     try:
-        folder = tempfile.TemporaryDirectory(prefix="opanatomy-", ignore_cleanup_errors=True)
+        folder = tempfile.mkdtemp(prefix="opanatomy-")
     except OSError as error:
         raise OutputError(
             f"no temporary folder for {what}: {error.strerror or error} - set TMPDIR to one that can be written"
         ) from error
-    with folder:
-        try:
-            yield Path(folder.name) / name
-        except OSError as error:
-            inside = isinstance(error.filename, str) and error.filename.startswith(folder.name)
-            if not inside and not (error.filename is None and is_full(error)):
-                raise
-            raise OutputError(
-                f"cannot write {what} into the temporary folder {Path(folder.name).parent}: {error.strerror or error} -"
-                " free some space or set TMPDIR to another folder"
-            ) from error
+    try:
+        yield Path(folder) / name
+    except OSError as error:
+        inside = isinstance(error.filename, str) and error.filename.startswith(folder)
+        if not inside and not (error.filename is None and is_full(error)):
+            raise
+        raise OutputError(
+            f"cannot write {what} into the temporary folder {Path(folder).parent}: {error.strerror or error} -"
+            " free some space or set TMPDIR to another folder"
+        ) from error
+    finally:
+        if os.getpid() == process:  # a forked child that ends leaves it to its parent
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def is_full(error: BaseException) -> bool:
@@ -184,6 +190,8 @@ def _claim(path: Path, *, force: bool, numbered: bool, needed_bytes: int, forced
     while (lock := _lock(path, target, force=force, numbered=numbered, forced_by=forced_by)) is None:
         number, force = number + 1, False  # of numbered names only the first is one to overwrite
         path = numbered_name(wanted, number)
+        with suppress(FileNotFoundError):
+            os.lstat(path)
         target = Path(os.path.realpath(path))
     try:
         _check_room(path, folder, needed_bytes)

@@ -8,9 +8,10 @@ import json
 import os
 import resource
 import signal
+import stat
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -117,7 +118,7 @@ def test_a_name_that_something_else_took_meanwhile(here: Path) -> None:
         claim.partial.write_text("mine")
         for name in ("t.json", "t-2.json"):
             Path(name).write_text("another's")
-        said = r"cannot write t\.json: it was made by something else .* is in t-3\.json$"
+        said = r"cannot write t\.json: it was made by something else .* is in /.*/here/t-3\.json$"
         with pytest.raises(OutputError, match=said), claim.written():
             pass
     with claimed(Path("d.json"), numbered=True) as claim, claim.written() as partial:
@@ -457,6 +458,77 @@ def test_ceilings_that_cannot_be_kept_are_said(here: Path) -> None:
     with files_up_to(10), pytest.raises(OSError, match="File too large"):
         store(Measured(machine=Machine(device="x", kind="cpu")), here)
     assert left_in(here) == []
+
+
+def test_a_folder_that_may_not_be_written_says_so(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.open
+
+    def refuse(path: Any, flags: int, *mode: int) -> int:
+        if flags & os.O_CREAT:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return real(path, flags, *mode)
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(OutputError, match=r"cannot write t\.json: Permission denied - choose another folder"):
+        make(Path("t.json"))
+
+
+def test_another_user_can_lock_what_a_killed_run_left(here: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        with claimed(Path("t.json")) as claim:
+            assert claim.lock is not None
+            assert stat.S_IMODE(claim.lock.file.stat().st_mode) == 0o644
+    finally:
+        os.umask(before)
+
+
+def test_a_number_that_makes_a_name_too_long_is_refused_at_the_start(here: Path) -> None:
+    name = "n" * 250 + ".json"
+    Path(name).write_text("taken")
+    with (
+        pytest.raises(OutputError, match="File name too long - choose another name"),
+        claimed(Path(name), numbered=True),
+    ):
+        pytest.fail("nothing can be written there")
+    assert left_in(here) == [name]
+
+
+def test_a_taken_name_behind_a_link_says_where_the_file_is(here: Path) -> None:
+    Path("elsewhere").mkdir()
+    Path("t.json").symlink_to("elsewhere/real.json")
+    with claimed(Path("t.json")) as claim:
+        claim.partial.write_text("mine")
+        Path("elsewhere/real.json").write_text("another's")
+        with pytest.raises(OutputError, match=r"is in /.*/elsewhere/t-2\.json$"), claim.written():
+            pass
+    assert Path("elsewhere/t-2.json").read_text() == "mine"
+
+
+def test_a_forked_child_that_unwinds_leaves_the_temporary_folder(here: Path) -> None:
+    with temporary("t.json", "the trace") as file:
+        file.write_text("the parent's")
+        process = os.fork()
+        if process == 0:
+            raise_in_child = ExitStack()
+            raise_in_child.callback(os._exit, 0)
+            with raise_in_child:
+                raise SystemExit
+        os.waitpid(process, 0)
+        assert file.read_text() == "the parent's"
+    assert not file.parent.exists()
+
+
+@pytest.mark.parametrize("words", [("-o", "r.json"), ("-o", "out/"), ("--trace", "t.json")])
+def test_a_current_folder_that_is_gone_is_a_line(
+    words: tuple[str, str], here: Path, trace: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here.rmdir()
+    assert main(["analyze", trace, *words]) == 1
+    err = capsys.readouterr().err
+    assert err.startswith("opanatomy: cannot ")
+    assert "bug" not in err
+    assert err.count("\n") == 1
 
 
 def test_no_temporary_folder_is_a_line(monkeypatch: pytest.MonkeyPatch) -> None:

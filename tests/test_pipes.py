@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import json
 import os
@@ -11,6 +12,7 @@ import sys
 import threading
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -217,6 +219,64 @@ def test_addresses_elsewhere(
     assert said in err
     assert err.count("\n") == 1
     assert list(here.iterdir()) == []
+
+
+def test_a_folder_that_is_called_like_a_scheme(here: Path, trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "s3:").mkdir()
+    assert main(["analyze", str(trace), "-o", "s3:/r.json", "--trace", "s3:/t.json"]) == 0
+    assert sorted(path.name for path in (here / "s3:").iterdir()) == ["r.json", "t.json"]
+    assert main(["analyze", str(trace), "-o", "s3://bucket/r.json"]) == 2
+    assert "it is an address, not a file" in capsys.readouterr().err
+
+
+def test_a_name_with_a_zero_byte_is_a_line(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["analyze", "file:///a%00b.json"]) == 2
+    assert "file:///a%00b.json: the path of this address has a zero byte (%00)" in capsys.readouterr().err
+    with pytest.raises(UsageError, match="has a zero byte"):
+        opanatomy.analyze("a\0b.json")
+
+
+def test_an_address_of_a_name_that_is_no_text(here: Path, trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    raw = here / "caf\udce9.json.gz"
+    raw.write_bytes(trace.read_bytes())
+    assert main(["analyze", f"file://{here}/caf%e9.json.gz"]) == 0
+
+
+@pytest.mark.parametrize("content", [b"{}", gzip.compress(b""), gzip.compress(b"{}" * 50)[:12], b"PK\x03\x04 cut"])
+def test_errors_name_the_pipe_and_not_the_file_of_it(
+    content: bytes, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    piped = Piped(content)
+    piped.as_stdin(monkeypatch)
+    assert main(["analyze", "-"]) == 1
+    piped.finish()
+    err = capsys.readouterr().err
+    assert "stdin" in err
+    assert "opanatomy-" not in err
+
+
+def test_what_may_not_be_read_is_a_line(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    real = os.stat
+
+    def refuse(path: Any, *words: Any, **options: Any) -> os.stat_result:
+        if "shut" in str(path):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return real(path, *words, **options)
+
+    (here / "shut").mkdir()
+    monkeypatch.setattr(os, "stat", refuse)
+    assert main(["analyze", "shut/t.json"]) == 1
+    assert capsys.readouterr().err == "opanatomy: cannot read the trace shut/t.json: Permission denied\n"
+    monkeypatch.setattr(os, "stat", real)
+
+    def unlisted(path: Any = ".") -> list[str]:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(os, "listdir", unlisted)
+    assert main(["analyze", "shut"]) == 1
+    assert "cannot read the folder shut: Permission denied" in capsys.readouterr().err
 
 
 def test_an_address_of_a_file_is_its_path(here: Path, trace: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -121,6 +121,60 @@ def test_nothing_but_the_report_is_on_stdout(here: Path) -> None:
     assert made_in(here) == ["run_models-prints.trace.json.gz"]
 
 
+HARSH = """
+import multiprocessing, os, sys, time, torch
+from torch import nn
+
+def sleep():
+    time.sleep(60)
+
+class Harsh(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.done = False
+    def forward(self, x):
+        if not self.done:
+            self.done = True
+            child = multiprocessing.get_context("fork").Process(target=sleep)
+            child.start()
+            time.sleep(0.3)
+            child.terminate()
+            child.join()
+            print("child ended with", child.exitcode)
+            ends = os.fork()
+            if ends == 0:
+                sys.exit(3)
+            print("fork ended with", os.waitstatus_to_exitcode(os.waitpid(ends, 0)[1]))
+            if os.fork() == 0:  # it outlives the run, and holds no more than it needs
+                os.close(2), os.close(1)
+                time.sleep(90)
+                os._exit(0)
+            sys.stdout.close()
+            sys.__stdout__.close()
+            sys.stderr.close()
+        return self.layer(x)
+
+def harsh():
+    return Harsh(), torch.ones(2, 4)
+"""
+
+
+def test_a_model_that_forks_and_closes_its_streams_costs_no_report(here: Path) -> None:
+    (here / "harsh.py").write_text(HARSH)
+    process = run(here, "profile", "harsh:harsh", "--device", "cpu", "--no-trace", "-f", "json")
+    assert process.stdout is not None
+    begun = time.monotonic()
+    out, err = process.communicate(timeout=80)  # the survivor would hold stdout for 90 seconds
+    assert process.returncode == 0, err
+    assert time.monotonic() - begun < 80
+    assert json.loads(out)["schema"] == 1
+    assert f"child ended with {-signal.SIGTERM}\n" in err
+    assert "fork ended with 3\n" in err
+    for word in ("Traceback", "KeyboardInterrupt", "SystemExit", "lost sys.stderr"):
+        assert word not in err
+
+
 MOMENTS = (
     "opanatomy.commands", "opanatomy.commands.dispatch", "argparse", "traceback", "opanatomy.addresses", "numpy",
     "opanatomy.report.terminal",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -107,7 +108,7 @@ def _annotated(
 def _analyzed(paths: list[Path], ceilings: Overrides, phases: tuple[PhaseRule, ...], *, redact: bool) -> Anatomy:
     from opanatomy.fleet import analyze_traces
 
-    if len(paths) == 1 and not paths[0].is_dir():
+    if len(paths) == 1 and not os.path.isdir(paths[0]):
         return analyze_traces(paths, ceilings=ceilings, phases=phases, redact=redact)
     with Display() as display:
         display.stage("reading the ranks")
@@ -128,7 +129,7 @@ def _claimed_target(sources: list[Path], arguments: argparse.Namespace, where: D
             raise UsageError(f"--trace {target}: that is the trace to read - choose another name")
         if where.claim is not None and same_file(target, where.claim.target):
             raise UsageError(f"--trace {target}: the report goes there - choose another name for one of them")
-        packed = sum(source.stat().st_size for source in sources[:1] if source.is_file())
+        packed = sum(source.stat().st_size for source in sources[:1] if os.path.isfile(source))
         unpacks = sources[0].suffix in (".gz", ".zip") and target.suffix != ".gz"
         needed = max(packed * (_PACKED if unpacks else 2), 1 << 20)
         with claimed(target, force=arguments.force, numbered=numbered, needed_bytes=needed) as claim:

@@ -12,13 +12,14 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from traceback import extract_tb, format_exception
 from types import FrameType, TracebackType
+from typing import Final
 
 from opanatomy.commands.arguments import ParserExit, make_parser
-from opanatomy.commands.stdout import point_at_stderr
+from opanatomy.commands.stdout import point_at_stderr, say
 from opanatomy.errors import OpanatomyError
 
 #: A signal's exit code is this and its number: 130 for Ctrl-C.
@@ -64,6 +65,8 @@ def _run(argv: Sequence[str] | None, caught: _Caught) -> int:
             if argv is None:
                 sys.excepthook = _show_traceback
             raise
+        if isinstance(error, SystemExit) and caught.process != os.getpid():  # a child that the model's code forked
+            return error.code if isinstance(error.code, int) else int(error.code is not None)
         return _told(error, caught.number)
 
 
@@ -73,6 +76,8 @@ def _close_stdout(code: int) -> int:
         sys.stdout.flush()
     except BrokenPipeError:
         _let_go_of_stdout()
+    except ValueError:  # the model's code closed it, and the report went past it
+        point_at_stderr()
     except OSError as error:
         _let_go_of_stdout()
         _tell(f"cannot write to stdout: {error.strerror} - free some space")
@@ -138,15 +143,23 @@ def _tell(message: str) -> None:
     except (MemoryError, ImportError):
         message = _NO_MEMORY
     line = "".join(character if character.isprintable() else " " for character in message)
-    with suppress(OSError):
-        print(f"opanatomy: {line}", file=sys.stderr, flush=True)
+    say(f"opanatomy: {line}")
 
 
 def _place(error: BaseException) -> str:
     """Where in our code `error` was raised; the checkout may lie in a folder of any name."""
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-    ours = [frame for frame in extract_tb(error.__traceback__) if os.path.abspath(frame.filename).startswith(package)]
-    return f" ({os.path.abspath(ours[-1].filename).removeprefix(package)}:{ours[-1].lineno})" if ours else ""
+    frames = [(_absolute(frame.filename), frame.lineno) for frame in extract_tb(error.__traceback__)]
+    ours = [(name.removeprefix(package), line) for name, line in frames if name.startswith(package)]
+    return f" ({ours[-1][0]}:{ours[-1][1]})" if ours else ""
+
+
+def _absolute(name: str) -> str:
+    """The name as it is where the current folder is gone."""
+    try:
+        return os.path.abspath(name)
+    except OSError:
+        return name
 
 
 @dataclass(slots=True)
@@ -159,6 +172,7 @@ class _Caught:
     #: Whether all is done and said.
     over: bool = False
     code: int | None = None
+    process: int = field(default_factory=os.getpid)
 
     def stop(self, number: int, _frame: FrameType | None) -> None:
         """Unwind, so that nothing half-written stays behind; a key held down does not interrupt the unwinding."""
@@ -187,10 +201,25 @@ class _Caught:
             sys.__unraisablehook__(what)
 
 
+#: Those whose handlers are set.
+_PRESENT: Final[list[_Caught]] = []
+
+
+def _as_any_process() -> None:
+    """A forked child (a worker of a pool, of a data loader) dies of the signal with which its parent ends it."""
+    for number in {number for caught in _PRESENT for number in caught.before}:
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_as_any_process)
+
+
 @contextmanager
 def _caught_signals() -> Iterator[_Caught]:
     """Signals that end a process unwind it first; those that are ignored (`nohup`) stay so."""
     caught = _Caught({})
+    _PRESENT.append(caught)
     hook = sys.unraisablehook
     if threading.current_thread() is threading.main_thread():
         sys.unraisablehook = caught.unraisable
@@ -200,6 +229,7 @@ def _caught_signals() -> Iterator[_Caught]:
     try:
         yield caught
     finally:
+        _PRESENT.remove(caught)
         sys.unraisablehook = hook
         for number, handler in caught.before.items():
             signal.signal(number, handler)  # type: ignore[arg-type]  # a handler that `signal.signal` gave

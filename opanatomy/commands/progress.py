@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import sys
 import time
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from opanatomy.commands.stdout import say
 from opanatomy.report.units import duration
 
 if TYPE_CHECKING:
@@ -63,8 +63,7 @@ class Display:
 
     def _finish_line(self) -> None:
         if self.text and not self.on_terminal:
-            with suppress(OSError):
-                print(f"  {self.text}: {duration(time.perf_counter_ns() - self.begun_ns)}", file=sys.stderr, flush=True)
+            say(f"  {self.text}: {duration(time.perf_counter_ns() - self.begun_ns)}")
 
     def left_ns(self) -> int | None:
         """Time left, this stage and the steps after it; `None` while there is nothing to go by."""

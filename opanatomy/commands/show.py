@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TextIO
 
 from opanatomy.addresses import check_no_address
-from opanatomy.commands.stdout import check_open, columns_of, write_out
+from opanatomy.commands.stdout import check_open, columns_of, say, write_out
 from opanatomy.errors import OutputError, UsageError
 from opanatomy.model import Anatomy
 from opanatomy.outputs import Claim, claimed, same_file
@@ -74,8 +74,13 @@ def in_folder(name: str, default: str) -> Iterator[tuple[Path, bool]]:
 
 def _made(folder: Path) -> list[Path]:
     """The folders that had to be made for this one, innermost first."""
-    folder = Path(os.path.abspath(folder))
-    missing = [one for one in (folder, *folder.parents) if not one.exists()]
+    try:
+        folder = Path(os.path.abspath(folder))
+    except OSError as error:
+        raise OutputError(
+            f"cannot make the folder {folder}: the current folder is gone - choose another one"
+        ) from error
+    missing = [one for one in (folder, *folder.parents) if not os.path.exists(one)]
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -139,5 +144,4 @@ def note(text: str) -> None:
     """A line for the user on stderr; a name that is no text keeps a mark for each such byte."""
     from opanatomy.privacy.texts import spoken
 
-    with suppress(OSError):
-        print(spoken(os.fsencode(text).decode(errors="replace")), file=sys.stderr, flush=True)
+    say(spoken(os.fsencode(text).decode(errors="replace")))

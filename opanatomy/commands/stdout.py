@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
-from typing import TextIO
+from typing import Final, TextIO
 
 from opanatomy.errors import OutputError
 
@@ -15,11 +15,54 @@ _OUT, _ERR = 1, 2
 _PLAIN = str.maketrans("─━█▏▎▍▌▋▊▉■…≥", "--#.......#~>")
 
 
+#: Descriptors of the real stdout; in a forked child, which may outlive the run, they lead nowhere.
+_KEPT: Final[set[int]] = set()
+
+
 @contextmanager
 def kept_for_the_report() -> Iterator[TextIO]:
-    """The real stdout; meanwhile `sys.stdout` and file descriptor 1, which children inherit, lead to stderr."""
-    with _printed_to_stderr() as out, redirect_stdout(sys.stderr):
-        yield out
+    """The real stdout; meanwhile `sys.stdout` and file descriptor 1, which children inherit, lead to stderr.
+
+    What the code in between closes or puts in the place of `sys.stdout` and `sys.stderr` is as before afterwards.
+    """
+    errors = sys.stderr
+    with _printed_to_stderr() as out:
+        try:
+            with _beside(errors) as printed, redirect_stdout(printed):
+                yield out
+        finally:
+            sys.stderr = errors
+            _mend_stderr()
+
+
+@contextmanager
+def _beside(stream: TextIO) -> Iterator[TextIO]:
+    """A stream to where `stream` leads: who closes it closes no more than that."""
+    try:
+        beside = open(  # noqa: SIM115  # the model's code may close it too
+            stream.fileno(), "w", buffering=1, encoding=stream.encoding, errors=stream.errors, closefd=False
+        )
+    except (OSError, ValueError, AttributeError):  # it is no file
+        yield stream
+        return
+    try:
+        yield beside
+    finally:
+        with suppress(OSError, ValueError):
+            beside.close()
+
+
+def say(text: str) -> None:
+    """A line on stderr, whatever a model did to `sys.stderr`; nothing where nobody reads it."""
+    _mend_stderr()
+    with suppress(OSError, ValueError):
+        print(text, file=sys.stderr, flush=True)
+
+
+def _mend_stderr() -> None:
+    if getattr(sys.stderr, "closed", sys.stderr is None):
+        with suppress(OSError):
+            sys.stderr = open(_ERR, "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
 
 
 @contextmanager
@@ -33,6 +76,8 @@ def _printed_to_stderr() -> Iterator[TextIO]:
         return
     own = _has_descriptor(stream, _OUT)
     out = _copy_of(stream, os.dup(saved)) if own else stream
+    kept = {saved, out.fileno()} if own else {saved}
+    _KEPT.update(kept)
     try:
         point_at_stderr()
         yield out
@@ -42,8 +87,23 @@ def _printed_to_stderr() -> Iterator[TextIO]:
         with suppress(OSError, ValueError):
             # A reader that has gone was told of when it was written to; what is left must not fail again.
             out.close() if own else out.flush()
+        _KEPT.difference_update(kept)
         os.dup2(saved, _OUT)
         os.close(saved)
+
+
+def _let_go() -> None:
+    """A reader waits for the end of its pipe, which comes when the last process that can write to it ends."""
+    if _KEPT:
+        with suppress(OSError):
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            for number in _KEPT:
+                os.dup2(nowhere, number, inheritable=False)
+            os.close(nowhere)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_let_go)
 
 
 def point_at_stderr() -> None:

@@ -41,7 +41,12 @@ def _spooled(path: Path, number: int) -> Iterator[Path]:
     with temporary(called, "the trace that comes through a pipe") as file, _opened(path, name) as source:
         _check_kind(name, os.fstat(source.fileno()), source.isatty())
         _copy(source, file, name)
-        yield file
+        try:
+            yield file
+        except TraceError as error:  # the user knows no such file
+            if str(file) not in str(error):
+                raise
+            raise TraceError(str(error).replace(str(file), name)) from error
 
 
 def _opened(path: Path, name: str) -> nullcontext[BinaryIO] | BinaryIO:

@@ -27,11 +27,22 @@ from opanatomy.trace.signatures import RawArguments, parse_signatures
 from opanatomy.trace.stream import EventStream
 
 
+def _why_not(source: Path) -> str:
+    """Why it is no file that can be read."""
+    try:
+        os.stat(source)
+    except (FileNotFoundError, NotADirectoryError):
+        return "no such file"
+    except OSError as error:
+        return error.strerror or str(error)
+    return "it is no file"
+
+
 def read_trace(path: str | Path) -> Trace:
     """The trace in `path` (`.json`, `.json.gz`); `TraceError` where it cannot be read."""
     source = Path(path)
     if not os.path.isfile(source):
-        raise TraceError(f"cannot read the trace {source}: no such file")
+        raise TraceError(f"cannot read the trace {source}: {_why_not(source)}")
     stream = EventStream(source)
     found = Collector()
     enabled = gc.isenabled()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import struct
@@ -53,7 +54,7 @@ def sources_of(paths: Sequence[Path]) -> list[Source]:
     """
     found: list[Source] = []
     for path in paths:
-        if path.is_dir():
+        if os.path.isdir(path):
             found += _in_folder(path)
         elif _is_zip(path):
             found += _in_zip(path)
@@ -75,8 +76,13 @@ def _told_apart(sources: list[Source]) -> list[Source]:
 
 def _in_folder(folder: Path) -> list[Source]:
     """The traces in a folder; where there is none, those one folder below (`rank0/trace.json`)."""
+    try:
+        os.listdir(folder)
+    except OSError as error:
+        raise TraceError(f"cannot read the folder {folder}: {error.strerror or error} - give another one") from error
     for pattern in ("*", "*/*"):
-        files = [path for path in folder.glob(pattern) if _is_trace(path.relative_to(folder).parts) and path.is_file()]
+        found = (path for path in folder.glob(pattern) if _is_trace(path.relative_to(folder).parts))
+        files = [path for path in found if os.path.isfile(path)]
         if files:
             return [Source(path, path.relative_to(folder).as_posix()) for path in sorted(files, key=_natural)]
     raise TraceError(f"no trace in the folder {folder}: none of its files ends in .json or .json.gz - give another one")
@@ -94,7 +100,7 @@ def left_out_of(paths: Sequence[Path]) -> list[str]:
     """A line for each zip some of whose members are left out because of their names, those of no system excepted."""
     lines = []
     for path in paths:
-        if path.is_dir() or not _is_zip(path):
+        if os.path.isdir(path) or not _is_zip(path):
             continue
         parts = {name: PurePosixPath(name).parts for name in _members(path)}
         names = [name for name in parts if not _is_trace(parts[name]) and not set(parts[name]) & _OF_SYSTEMS]
