@@ -506,15 +506,15 @@ def test_a_taken_name_behind_a_link_says_where_the_file_is(here: Path) -> None:
 
 
 def test_a_forked_child_that_unwinds_leaves_the_temporary_folder(here: Path) -> None:
-    with temporary("t.json", "the trace") as file:
+    parent = os.getpid()
+    with ExitStack() as stack:
+        stack.callback(lambda: None if os.getpid() == parent else os._exit(0))
+        file = stack.enter_context(temporary("t.json", "the trace"))
         file.write_text("the parent's")
-        process = os.fork()
-        if process == 0:
-            raise_in_child = ExitStack()
-            raise_in_child.callback(os._exit, 0)
-            with raise_in_child:
-                raise SystemExit
-        os.waitpid(process, 0)
+        child = os.fork()
+        if child == 0:
+            raise SystemExit
+        os.waitpid(child, 0)
         assert file.read_text() == "the parent's"
     assert not file.parent.exists()
 

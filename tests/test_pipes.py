@@ -242,7 +242,11 @@ def test_an_address_of_a_name_that_is_no_text(here: Path, trace: Path, capsys: p
     assert main(["analyze", f"file://{here}/caf%e9.json.gz"]) == 0
 
 
-@pytest.mark.parametrize("content", [b"{}", gzip.compress(b""), gzip.compress(b"{}" * 50)[:12], b"PK\x03\x04 cut"])
+@pytest.mark.parametrize(
+    "content",
+    [b"{}", gzip.compress(b""), gzip.compress(b"{}" * 50)[:12], b"PK\x03\x04 cut"],
+    ids=["no events", "nothing packed", "cut gzip", "cut zip"],
+)
 def test_errors_name_the_pipe_and_not_the_file_of_it(
     content: bytes, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
