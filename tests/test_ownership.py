@@ -214,7 +214,7 @@ def gpu(*launched: str) -> HandMade:
         types=["float", "float", *["ScalarList"] * 3, "Scalar"], constants=child,
     )  # fmt: skip
     made.host("aten::copy_", 50, 20, shapes=[[8], [8]], types=["float", "float"])
-    for number, (name, start) in enumerate({"_convolution": 80, "cudnn_convolution": 15, "copy_": 55}.items()):
+    for number, (name, start) in enumerate({"_convolution": 80, "cudnn_convolution": 15, "copy_": 55}.items(), 1):
         if name in launched:
             made.launch(start, number)
             made.kernel(f"kernel of {name}", 200 + 20 * number, 10, number)
