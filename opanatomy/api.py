@@ -127,7 +127,7 @@ def _workload(module: torch.nn.Module, inputs: Inputs, options: Options) -> Work
     from opanatomy.capture.profile import input_texts
 
     parameters = list(module.parameters())
-    first = _first_tensor(module, inputs)
+    first = next(iter(_tensors(module, inputs)), None)
     batch, length = sizes(inputs)
     name = type(getattr(module, "_orig_mod", module)).__name__  # of a compiled module the one that was compiled
     return Workload(
@@ -142,17 +142,20 @@ def _workload(module: torch.nn.Module, inputs: Inputs, options: Options) -> Work
 
 
 def _device(module: torch.nn.Module, inputs: Inputs) -> str:
+    """The first accelerator that a tensor is on: a part of the module on the host does not make it a run of the CPU."""
     from opanatomy.capture.accelerators import check_device
 
-    first = _first_tensor(module, inputs)
-    return "cpu" if first is None else check_device(str(first.device))
+    found = [str(tensor.device) for tensor in _tensors(module, inputs)]
+    work = [device for device in found if device.partition(":")[0] not in ("cpu", "meta")]
+    return check_device((work or found or ["cpu"])[0])
 
 
-def _first_tensor(module: torch.nn.Module, inputs: Inputs) -> torch.Tensor | None:
+def _tensors(module: torch.nn.Module, inputs: Inputs) -> list[torch.Tensor]:
+    """The parameters, then the inputs."""
     import torch
 
     values = inputs.values() if isinstance(inputs, dict) else inputs
-    return next((value for value in (*module.parameters(), *values) if isinstance(value, torch.Tensor)), None)
+    return [value for value in (*module.parameters(), *values) if isinstance(value, torch.Tensor)]
 
 
 # ------------------------------------------------------------------------------------------------------------- checks

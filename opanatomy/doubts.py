@@ -10,12 +10,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from opanatomy.anatomy.queue import KERNEL
 from opanatomy.attribution import Attribution
 from opanatomy.attribution.linking import GRAPH, NO_LAUNCH, OUTSIDE
 from opanatomy.attribution.nesting import SLACK_NS
 from opanatomy.model import Environment, Phase
-from opanatomy.tables import Bool, Int64
+from opanatomy.tables import KERNEL, Bool, Int64
 from opanatomy.trace import Trace
 from opanatomy.trace.devices import environment_of as environment_of_header
 from opanatomy.trace.devices import has_accelerator, unlike
@@ -125,9 +124,9 @@ def _of_launches(trace: Trace, attribution: Attribution) -> Iterator[str]:
 def _of_work(trace: Trace, attribution: Attribution) -> Iterator[str]:
     """Work that is not of one launch, on a device once."""
     work, inside = trace.work, attribution.work.link != OUTSIDE
-    record = np.stack((work.device, work.stream, work.start_ns, work.duration_ns, work.name, work.correlation), axis=1)
-    lasting = record[inside & (work.duration_ns > 0)]
-    double = len(lasting) - len(np.unique(lasting, axis=0))
+    lasting = np.flatnonzero(inside & (work.duration_ns > 0))
+    columns = (work.start_ns, work.device, work.stream, work.duration_ns, work.name, work.correlation)
+    double = _repeated(*(column[lasting] for column in columns))
     if double:
         yield (
             f"{double:,} pieces of device work are in the trace more than once, equal in all: their time is counted"
@@ -135,13 +134,25 @@ def _of_work(trace: Trace, attribution: Attribution) -> Iterator[str]:
         )
     sure = (attribution.work.launch >= 0) & (attribution.work.link != GRAPH) & ~attribution.work.open
     kernels = inside & sure & (work.kind == KERNEL)
-    pairs = np.unique(np.stack((attribution.work.launch[kernels], work.device[kernels]), axis=1), axis=0)
-    shared = len(pairs) - len(np.unique(pairs[:, 0]))
+    launch, device = attribution.work.launch[kernels], work.device[kernels]
+    shared = _repeated(launch) - _repeated(launch, device)
     if shared:
         yield (
             f"{shared:,} launches have kernels on another device as well: these are of a process whose launches the"
             " trace lacks, and their operators, phases and modules are not known to be right"
         )
+
+
+def _repeated(*columns: Int64) -> int:
+    """How many rows are equal in all columns to another one that is counted; rows alike in the first are rare."""
+    order = np.argsort(columns[0], kind="stable")
+    first = columns[0][order]
+    same = first[1:] == first[:-1]
+    if len(columns) == 1 or not same.any():
+        return int(same.sum())
+    alike = order[np.append(same, False) | np.append(False, same)]
+    rows = np.stack([column[alike] for column in columns], axis=1)
+    return len(rows) - len(np.unique(rows, axis=0))
 
 
 def _of_unlaunched(trace: Trace, attribution: Attribution) -> Iterator[str]:

@@ -65,6 +65,10 @@ class Launches:
     external_id: Int64
 
 
+#: The kinds of device work.
+KERNEL, MEMCPY, MEMSET = range(3)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceWork:
     """Kernels, copies and fills on the device."""
@@ -76,7 +80,7 @@ class DeviceWork:
     duration_ns: Int64
     correlation: Int64
     external_id: Int64
-    #: 0 kernel, 1 memcpy, 2 memset.
+    #: `KERNEL`, `MEMCPY` or `MEMSET`.
     kind: Int64
     #: Thread blocks launched for each multiprocessor, and the occupancy estimated in percent; NaN is "not recorded".
     blocks_per_sm: Float64

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import opanatomy
+from opanatomy.api import _device
 from opanatomy.capture import accelerators
 from opanatomy.capture.environment import choose_device, environment_of
 from opanatomy.errors import CaptureError, OpanatomyError, UsageError
@@ -96,6 +97,40 @@ def test_the_host_is_no_accelerator() -> None:
     assert (environment.device_kind, environment.device_count, environment.device_memory_bytes) == ("cpu", 1, None)
     assert accelerators.random_state("cpu") is None
     assert [one.name for one in accelerators.profiler_activities("cpu")] == ["CPU"]
+
+
+class Elsewhere(torch.Tensor):
+    """A tensor that says it is on another device, which this torch need not have."""
+
+    place: torch.device
+
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]  # it is an attribute of torch's
+        return self.place
+
+
+def on(place: str) -> torch.Tensor:
+    tensor = torch.zeros(2).as_subclass(Elsewhere)
+    tensor.place = torch.device(place)
+    return tensor
+
+
+@pytest.mark.parametrize(
+    ("places", "device"),
+    [
+        (("cpu", "cuda:1"), "cuda:1"),
+        (("meta", "cpu", "xpu:0", "cuda:1"), "xpu:0"),
+        (("cuda:1", "cpu"), "cuda:1"),
+        (("cpu", "cpu"), "cpu"),
+        ((), "cpu"),
+    ],
+)
+def test_a_part_on_the_host_does_not_make_it_a_run_of_the_cpu(
+    places: tuple[str, ...], device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An embedding kept on the host, or weights offloaded, come first: the work of the device would not be recorded."""
+    monkeypatch.setattr(accelerators, "check_device", lambda name: name)
+    assert _device(torch.nn.Identity(), tuple(on(place) for place in places)) == device
 
 
 def test_inputs_on_a_device_without_values_are_refused() -> None:

@@ -69,17 +69,6 @@ def lazy(): return nn.LazyLinear(4), X
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty working directory."""
-    folder = tmp_path / "here"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    return folder
-
-
-@pytest.fixture
 def trace(tmp_path: Path) -> str:
     return str(training_step().write(tmp_path / "step.json.gz"))
 

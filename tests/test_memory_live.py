@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 import torch
 
-from opanatomy.capture.memory_failure import requested_bytes
 from opanatomy.capture.memory_outside import outside_the_allocator
 from opanatomy.capture.memory_points import CheckPoints
 from opanatomy.capture.memory_record import alike, record_of
@@ -29,6 +28,7 @@ from opanatomy.capture.memory_replay import (
     bytes_over_time,
 )  # fmt: skip
 from opanatomy.capture.memory_step import Observed, observe_step
+from opanatomy.capture.out_of_memory import requested_bytes
 from opanatomy.capture.quiet import quiet_libraries
 from opanatomy.capture.recorder import Options, Subject, record_step
 from opanatomy.capture.stepper import Stepper, make_optimizer

@@ -26,16 +26,6 @@ ROOT = Path(__file__).parent.parent
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty working directory."""
-    folder = tmp_path / "here"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    monkeypatch.setenv("COLUMNS", "80")
-    return folder
-
-
-@pytest.fixture
 def trace(tmp_path: Path) -> Path:
     return training_step().write(tmp_path / "step.json.gz")
 

@@ -7,9 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from opanatomy.tables import Bool, DeviceWork, Int64, Launches
-
-KERNEL, MEMCPY, MEMSET = range(3)
+from opanatomy.tables import KERNEL, Bool, DeviceWork, Int64, Launches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,10 +10,10 @@ import numpy as np
 from opanatomy.anatomy.idle import Idle, idle_of
 from opanatomy.anatomy.intervals import Intervals, covered, exposed, union, within
 from opanatomy.anatomy.launches import launching_of
-from opanatomy.anatomy.queue import MEMCPY, Queue
+from opanatomy.anatomy.queue import Queue
 from opanatomy.anatomy.steps import host_steps, step_of_rows
 from opanatomy.model import Capture, DeviceRow, OperatorClass, Phase, Step, StepRow, StreamRow, Timeline
-from opanatomy.tables import Bool, CallTable, Int64, PieceTable, Text
+from opanatomy.tables import MEMCPY, Bool, CallTable, Int64, PieceTable, Text
 
 _CLASSES = [str(name) for name in OperatorClass]
 _PHASES = [str(phase) for phase in Phase]

@@ -110,11 +110,7 @@ def _activity(kind: str) -> Any:
 def synchronize(device: str) -> None:
     """Wait for the device; the host has nothing to wait for."""
     wait = getattr(_module(device), "synchronize", None) if is_accelerator(device) else None
-    if wait is None:
-        return
-    if kind_of(device) == "mps":
-        wait()
-    else:
+    if wait is not None:
         wait(device)
 
 
@@ -152,9 +148,7 @@ def multiprocessors(device: str) -> int | None:
 
 
 def allocator_name(device: str) -> str | None:
-    """What measures the peak of the device's memory; `None` where nothing does."""
-    if is_cuda(device):
-        return "CUDA caching allocator"
+    """What measures the peak of the memory of a device that is none of CUDA's; `None` where nothing does."""
     return f"{kind_of(device)} allocator" if peak_bytes(device) is not None else None
 
 
@@ -171,16 +165,12 @@ def peak_bytes(device: str) -> int | None:
 
 def random_state(device: str) -> torch.Tensor | None:
     """The state of the device's random generator; `None` of the host, and where the device has none."""
-    return None if not is_accelerator(device) else _answer(device, "get_rng_state", *_numbered(device))
+    return None if not is_accelerator(device) else _answer(device, "get_rng_state", device)
 
 
 def set_random_state(device: str, state: torch.Tensor) -> None:
     """Put the device's random generator in a state that `random_state` gave."""
-    _module(device).set_rng_state(state, *_numbered(device))
-
-
-def _numbered(device: str) -> tuple[str, ...]:
-    return () if kind_of(device) == "mps" else (device,)
+    _module(device).set_rng_state(state, device)
 
 
 def _module(device: str) -> Any:

@@ -36,7 +36,12 @@ def less_memory(phase: Phase, subject: Subject, options: Options, *, recorded: b
 
 def either(parts: list[str]) -> str:
     """The parts as a choice: "a, b or c"."""
-    return " or ".join([*([", ".join(parts[:-1])] if parts[:-1] else []), parts[-1]])
+    return listed(parts, "or")
+
+
+def listed(parts: list[str], last: str) -> str:
+    """The parts as words of a sentence, `last` before the last of them: "a, b and c"."""
+    return f" {last} ".join([*([", ".join(parts[:-1])] if parts[:-1] else []), parts[-1]])
 
 
 def _of_steps(phase: Phase, subject: Subject, options: Options, *, recorded: bool) -> list[str]:

@@ -16,6 +16,7 @@ from typing import Any, Final
 from opanatomy.capture import nvml
 from opanatomy.capture.accelerators import is_cuda
 from opanatomy.capture.out_of_memory import is_out_of_memory
+from opanatomy.capture.quiet import first_line
 from opanatomy.errors import CaptureError, OpanatomyError, OutOfMemory
 
 _NO_KERNELS: Final = re.compile(
@@ -101,19 +102,14 @@ def _failure(error: Exception, device: str) -> OpanatomyError:
     if is_out_of_memory(error):
         return OutOfMemory(
             f"{device} is full before anything is on it: {device_text(device)} - free it, or choose another with"
-            f" --device ({_said(error)})"
+            f" --device ({first_line(error, 160)})"
         )
     if _BUSY.search(text):
-        return CaptureError(f"{device} is busy: {device_text(device)}{_mode(device)} ({_said(error)})")
+        return CaptureError(f"{device} is busy: {device_text(device)}{_mode(device)} ({first_line(error, 160)})")
     return CaptureError(
         f"{device} cannot be used: {device_text(device)} - look at nvidia-smi, or give --device cpu"
-        f" ({type(error).__name__}: {_said(error)})"
+        f" ({type(error).__name__}: {first_line(error, 160)})"
     )
-
-
-def _said(error: Exception) -> str:
-    """The first line of torch's message; the others say where to read about it."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:160]
 
 
 def _no_kernels(device: str) -> str:

@@ -15,14 +15,13 @@ from opanatomy.capture.memory_saved import ForwardSaves
 from opanatomy.capture.memory_step import PROFILER_BYTES, Observed, observe_step
 from opanatomy.capture.memory_storages import tensors_in
 from opanatomy.capture.out_of_memory import is_out_of_memory, requested_bytes
+from opanatomy.capture.quiet import first_line
 from opanatomy.capture.stepper import Stepper
 from opanatomy.errors import OutOfMemory
 from opanatomy.model import Environment, Memory, MemoryFailure, Workload
 
 if TYPE_CHECKING:
     import torch
-
-__all__ = ["StepOutOfMemory", "is_out_of_memory", "memory_report_of", "requested_bytes"]
 
 _WITHOUT_PROFILER: Final = "storages of tensors where it broke; the profiler could not run under the limit"
 
@@ -52,7 +51,7 @@ def memory_report_of(
     step's peak, or of what is left after the failure.
     """
     failure = MemoryFailure(
-        phase=stepper.phase, message=_first_line(error), requested_bytes=requested_bytes(str(error)), seen=False
+        phase=stepper.phase, message=first_line(error, 300), requested_bytes=requested_bytes(str(error)), seen=False
     )
     _let_go(error, stepper)
     if stepper.device == "cpu" and not could_have(PROFILER_BYTES):
@@ -88,13 +87,9 @@ def _without_profiler(stepper: Stepper, module: torch.nn.Module, check_points: C
 
 def _failure_of(observed: Observed, error: Exception, memory: Memory) -> MemoryFailure:
     return MemoryFailure(
-        phase=observed.phase, message=_first_line(error), requested_bytes=requested_bytes(str(error)),
+        phase=observed.phase, message=first_line(error, 300), requested_bytes=requested_bytes(str(error)),
         allocated_bytes=memory.peak_bytes, seen=True,
     )  # fmt: skip
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:300]
 
 
 def _let_go(error: BaseException, stepper: Stepper) -> None:

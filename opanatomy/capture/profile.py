@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from opanatomy.capture.advice import either, fewer_weights
+from opanatomy.capture.advice import either, fewer_weights, listed
 from opanatomy.capture.device_start import device_text, first_use, run_first_kernel
 from opanatomy.capture.devices import current_device
 from opanatomy.capture.environment import choose_device, no_gpu_note
@@ -127,13 +127,9 @@ def _check_it_can_fit(wanted: Wanted, request: Request) -> None:
     if available is not None and needed > available:
         raise OutOfMemory(
             f"{wanted.model} cannot fit: its {described.parameters / 1e9:.3g} billion parameters need at least"
-            f" {needed / 1e9:.3g} GB ({_listed(parts)}), {available / 1e9:.3g} GB are available"
+            f" {needed / 1e9:.3g} GB ({listed(parts, 'and')}), {available / 1e9:.3g} GB are available"
             f" - keep fewer --layers{' or use --dtype bfloat16' if ITEM_SIZE[dtype] > 2 else ''}"
         )
-
-
-def _listed(words: list[str]) -> str:
-    return " and ".join([*([", ".join(words[:-1])] if words[:-1] else []), words[-1]])
 
 
 def _workload(wanted: Wanted, prepared: Prepared) -> Workload:

@@ -41,3 +41,8 @@ def one_line(error: BaseException, length: int = 240) -> str:
     if " " not in text:  # a KeyError says no more than the key
         text = f"{type(error).__name__} {text}".strip()
     return text if len(text) <= length else text[: length - 3] + "..."
+
+
+def first_line(error: BaseException, length: int, *, silent: str | None = None) -> str:
+    """The first `length` characters of an error's first line; where it says nothing `silent`, else its kind."""
+    return (str(error).strip() or silent or type(error).__name__).splitlines()[0][:length]

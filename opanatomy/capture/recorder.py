@@ -15,12 +15,13 @@ from opanatomy.capture.devices import current_device
 from opanatomy.capture.environment import environment_of
 from opanatomy.capture.kept import Kept, own_inputs, process_as_it_was
 from opanatomy.capture.memory import PeakMeter, limited_to_available
-from opanatomy.capture.memory_failure import StepOutOfMemory, is_out_of_memory, memory_report_of
+from opanatomy.capture.memory_failure import StepOutOfMemory, memory_report_of
 from opanatomy.capture.memory_points import WEIGHTS, CheckPoints
 from opanatomy.capture.memory_shape import shape_of
 from opanatomy.capture.memory_storages import tensors_in
+from opanatomy.capture.out_of_memory import is_out_of_memory
 from opanatomy.capture.progress_hooks import Progress, Silence
-from opanatomy.capture.quiet import one_line, quiet_libraries
+from opanatomy.capture.quiet import first_line, one_line, quiet_libraries
 from opanatomy.capture.run import Run
 from opanatomy.capture.stepper import Stepper, make_optimizer
 from opanatomy.capture.subject import Options, Subject
@@ -128,7 +129,7 @@ def _out_of_memory_line(
     if phase is Phase.OTHER:
         where = "outside of a step" if recorded else "while the model was being prepared"
     reached = f"; {peak / 1e9:.2f} GB were in use at the peak" if peak else ""
-    first = (str(error).strip() or "memory error").splitlines()[0][:160]
+    first = first_line(error, 160, silent="memory error")
     return f"out of memory {where}{reached} - {less_memory(phase, subject, options, recorded=recorded)} ({first})"
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from opanatomy.memory.events import CPU
 from opanatomy.model import AllocatorFigures, Check, Difference, Memory, MemoryDevice
 
 PEAK = "torch.cuda.max_memory_allocated"
 BEFORE = "torch.cuda.memory_allocated"
 TOTALS = "the allocator's total at each event"
-_CPU = "cpu"
 #: The CPU's total leaves out what a thread that is not profiled gives back; an address given again tells of it.
 _FREED_UNPROFILED = "freed on a thread that is not profiled, which the CPU's allocator does not count"
 
@@ -17,7 +17,7 @@ def check_memory(memory: Memory) -> tuple[Check, ...]:
     if memory.allocator is not None:
         return _of_capture(memory, memory.allocator)
     rows = [row for row in memory.devices if row.checked_events]
-    main = [row for row in rows if row.device != _CPU or row is memory.devices[0]]
+    main = [row for row in rows if row.device != CPU or row is memory.devices[0]]
     return (_of_trace(main),) if main else ()
 
 
@@ -27,7 +27,7 @@ def _of_capture(memory: Memory, figures: AllocatorFigures) -> tuple[Check, ...]:
 
 def _peak(memory: Memory, figures: AllocatorFigures) -> Check:
     if figures.peak_bytes is None or figures.before_blocks_bytes is None:
-        why = "torch's CPU allocator keeps no peak of its own" if figures.device == _CPU else _no_blocks(figures)
+        why = "torch's CPU allocator keeps no peak of its own" if figures.device == CPU else _no_blocks(figures)
         return Check(quantity="memory peak", source=PEAK, unit="B", not_checked=why)
     ours, other = memory.peak_bytes, figures.peak_bytes
     found = () if ours == other else (Difference(operator=figures.device, ours=ours, other=other),)
@@ -51,7 +51,7 @@ def _before(figures: AllocatorFigures) -> tuple[Check, ...]:
 
 
 def _totals(figures: AllocatorFigures) -> Check:
-    cause = _FREED_UNPROFILED if figures.device == _CPU and figures.unseen_frees else None
+    cause = _FREED_UNPROFILED if figures.device == CPU and figures.unseen_frees else None
     if not figures.checked_events:
         why = "no event of the step says the allocator's total"
         return Check(quantity="allocated bytes", source=TOTALS, unit="B", not_checked=why)

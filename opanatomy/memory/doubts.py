@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
-
+from opanatomy.memory.events import CPU
 from opanatomy.model import AllocatorFigures, Memory
-
-CPU: Final = "cpu"
 
 
 def doubts_of(memory: Memory) -> tuple[str, ...]:

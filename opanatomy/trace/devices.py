@@ -12,9 +12,8 @@ from typing import Any, Final
 import numpy as np
 
 from opanatomy.model import Environment
-from opanatomy.tables import DeviceWork, Int64, MemoryEvents, TraceDevice
+from opanatomy.tables import KERNEL, DeviceWork, Int64, MemoryEvents, TraceDevice
 
-_KERNEL: Final = 0
 #: torch's number of the CPU among device types.
 _CPU: Final = 0
 
@@ -25,7 +24,7 @@ def devices_of(metadata: dict[str, Any], work: DeviceWork) -> tuple[TraceDevice,
     found = []
     for number in np.unique(work.device).tolist():
         mine = work.device == number
-        kernels = int(work.duration_ns[mine & (work.kind == _KERNEL)].sum())
+        kernels = int(work.duration_ns[mine & (work.kind == KERNEL)].sum())
         found.append((-kernels, -int(work.duration_ns[mine].sum()), _device(number, entries, metadata, kernels)))
     return tuple(device for *_, device in sorted(found, key=lambda one: (one[0], one[1], one[2].number)))
 
