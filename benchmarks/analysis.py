@@ -14,7 +14,6 @@ import json
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -34,6 +33,7 @@ from measure import (
     take_turns,
     walls,
 )
+from msgspec import Struct
 
 HERE = Path(__file__).resolve().parent
 TOOL, FLOOR, STAGES, HTA = "opanatomy analyze -f json", "floor", "stages", "HTA"
@@ -53,8 +53,7 @@ analysis.get_gpu_kernel_breakdown(visualize=False)
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
+class Result(Struct, frozen=True, kw_only=True):
     """One file: its size, and every sample."""
 
     title: str

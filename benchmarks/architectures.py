@@ -19,10 +19,11 @@ import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any
+
+from msgspec import Struct
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -30,7 +31,7 @@ sys.path.insert(0, str(ROOT))
 import torch  # noqa: E402
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
-from opanatomy.capture.quiet import quiet_libraries  # noqa: E402
+from opanatomy.capture.model.quiet import quiet_libraries  # noqa: E402
 from opanatomy.cost import cost  # noqa: E402
 from tests.observer import Call, Observer, Tally, compare  # noqa: E402
 from tests.test_catalog_anatomy import MENDED  # noqa: E402
@@ -73,8 +74,7 @@ IN_CATALOG = {
 WRAPPERS = {"encoder-decoder", "speech-encoder-decoder", "vision-encoder-decoder", "timm_wrapper", "timm_backbone"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
+class Result(Struct, frozen=True, kw_only=True):
     """One architecture: contraction FLOPs, ours and those of torch's counter with its faults mended; its calls."""
 
     name: str

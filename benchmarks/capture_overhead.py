@@ -13,7 +13,6 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -30,13 +29,13 @@ from measure import (
     take_turns,
     walls,
 )
+from msgspec import Struct
 
 PLAIN, RANGES, PROFILED, BOTH = "plain step", "ranges", "profiler", "profiler and ranges"
 RANGE_CALLS = 20_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
+class Subject(Struct, frozen=True, kw_only=True):
     """A model of the catalog, cut down so that a step takes about a second."""
 
     title: str
@@ -68,15 +67,15 @@ class Bench:
     """One prepared model and its step with or without ranges and profiler."""
 
     def __init__(self, subject: Subject) -> None:
-        from opanatomy.capture.workload import Request, prepare
+        from opanatomy.capture.model.workload import Request, prepare
 
         request = Request(model=subject.model, batch=subject.batch, seq=subject.seq, settings=subject.settings)
         self.prepared = prepare(request)
 
     def step(self, *, ranges: bool) -> None:
         """Forward and backward."""
-        from opanatomy.capture.ranges import phase_range
-        from opanatomy.model import Phase
+        from opanatomy.capture.step.ranges import phase_range
+        from opanatomy.records.taxonomy import Phase
 
         inputs: Any = self.prepared.inputs
         for parameter in self.prepared.module.parameters():
@@ -92,13 +91,13 @@ class Bench:
             return run_call(lambda: self.step(ranges=ranges))
 
     def hooks(self, ranges: bool) -> AbstractContextManager[object]:
-        from opanatomy.capture.ranges import module_ranges
+        from opanatomy.capture.step.ranges import module_ranges
 
         return module_ranges(self.prepared.module) if ranges else nullcontext()
 
     def ranges_in_step(self) -> int:
         """The phase and module ranges in the trace of one step."""
-        from opanatomy.model import MODULE_RANGE, PHASE_RANGE
+        from opanatomy.records.workload import MODULE_RANGE, PHASE_RANGE
         from opanatomy.trace import read_trace
 
         with profiler() as recorded, self.hooks(True):
@@ -145,7 +144,7 @@ def cost_of_a_range(rounds: int = 5) -> dict[str, float]:
     """Microseconds of one module range: calls of a module that does nothing, with ranges and without, in turns."""
     import torch
 
-    from opanatomy.capture.ranges import module_ranges
+    from opanatomy.capture.step.ranges import module_ranges
 
     module = torch.nn.Identity()
 
@@ -199,7 +198,7 @@ def main() -> None:
     print(pin_to_one_core() + "\n")
     import torch
 
-    from opanatomy.capture.quiet import quiet_libraries
+    from opanatomy.capture.model.quiet import quiet_libraries
 
     torch.set_num_threads(1)
     with quiet_libraries():

@@ -76,7 +76,7 @@ def events(calls: int) -> Iterator[dict[str, Any]]:
 def measured(path: Path) -> dict[str, float]:
     """Processor seconds to read a trace, to cost its calls one by one, and to do it as an analysis does."""
     from opanatomy.attribution import attribute
-    from opanatomy.calls import Calls
+    from opanatomy.calls.table import Calls
     from opanatomy.trace import read_trace
 
     trace, read = timed(lambda: read_trace(path))

@@ -9,8 +9,9 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from opanatomy.model import Anatomy, OperatorClass, Phase
 from opanatomy.pipeline import analyze_trace
+from opanatomy.records.anatomy import Anatomy
+from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.report import units
 
 HEAD = (

@@ -32,6 +32,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from msgspec import Struct
+
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
@@ -47,8 +49,7 @@ _ADDRESS_SPACE = 8 << 30
 _GOOD = ("report", "report with warnings", "error line")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class Outcome(Struct, frozen=True, kw_only=True):
     """How one input ended; `kind` is one of `_GOOD` or a failure."""
 
     name: str

@@ -12,9 +12,10 @@ import json
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 #: What changes from copy to copy: the whole microseconds of a time, an id, the number of a step.
 _TIME = r'"ts":\s*"?(?=\d)'
@@ -25,8 +26,7 @@ _GAP_US = 1000
 _IDS = ("External id", "external id", "correlation", "Sequence number", "Seq number", "Ev Idx")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shift:
+class Shift(Struct, frozen=True, kw_only=True):
     """What a copy adds to the one before."""
 
     time: int

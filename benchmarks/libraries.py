@@ -21,10 +21,11 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, TypeAlias
+
+from msgspec import Struct, field
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -36,9 +37,10 @@ import torch  # noqa: E402
 import opanatomy  # noqa: E402
 from benchmarks.second_count import SecondCount  # noqa: E402
 from benchmarks.zoo import BY_HAND, KINDS, Built  # noqa: E402
-from opanatomy.capture.quiet import one_line, quiet_libraries  # noqa: E402
-from opanatomy.capture.stepper import Stepper  # noqa: E402
-from opanatomy.model import Anatomy, OperatorClass, Phase  # noqa: E402
+from opanatomy.capture.model.quiet import one_line, quiet_libraries  # noqa: E402
+from opanatomy.capture.step.stepper import Stepper  # noqa: E402
+from opanatomy.records.anatomy import Anatomy  # noqa: E402
+from opanatomy.records.taxonomy import OperatorClass, Phase  # noqa: E402
 
 #: What `opanatomy.profile` takes beside the model.
 Options: TypeAlias = "dict[str, Any]"
@@ -46,8 +48,7 @@ Options: TypeAlias = "dict[str, Any]"
 ENDINGS = ("equal", "warned", "not compared", "not run", "silent")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
+class Result(Struct, frozen=True, kw_only=True):
     """One model: FLOPs of its contractions by phase, ours and those of the second count; what the report says."""
 
     name: str

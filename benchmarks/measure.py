@@ -8,17 +8,17 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+
+from msgspec import Struct
 
 ROOT = Path(__file__).resolve().parent.parent
 #: `ru_maxrss` is in KiB on Linux and in bytes on macOS.
 _MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
+class Sample(Struct, frozen=True, kw_only=True):
     """One measured run; a process also has its peak memory and what it printed."""
 
     wall_ns: int
@@ -30,8 +30,7 @@ class Sample:
 Samples = Mapping[str, Sequence[Sample]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spread:
+class Spread(Struct, frozen=True, kw_only=True):
     """A median and the quarter points around it."""
 
     middle: float

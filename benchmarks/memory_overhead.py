@@ -9,14 +9,14 @@ from collections.abc import Callable
 
 os.environ.setdefault("KINETO_LOG_LEVEL", "6")
 
-from opanatomy.capture.memory_points import CheckPoints
-from opanatomy.capture.memory_record import record_of
-from opanatomy.capture.memory_saved import ForwardSaves
-from opanatomy.capture.memory_step import observe_step
-from opanatomy.capture.memory_storages import tensors_in
-from opanatomy.capture.quiet import quiet_libraries
-from opanatomy.capture.stepper import Stepper, StepWatch, make_optimizer
-from opanatomy.capture.workload import Request, prepare
+from opanatomy.capture.memory.record import record_of
+from opanatomy.capture.memory.saved import ForwardSaves
+from opanatomy.capture.memory.snapshots import Snapshots
+from opanatomy.capture.memory.step import observe_step
+from opanatomy.capture.memory.storages import tensors_in
+from opanatomy.capture.model.quiet import quiet_libraries
+from opanatomy.capture.model.workload import Request, prepare
+from opanatomy.capture.step.stepper import StepObserver, Stepper, make_optimizer
 
 ROUNDS = 15
 SETTINGS = (("vocab_size", "500"), ("num_hidden_layers", "2"))
@@ -36,7 +36,7 @@ def main() -> None:
         optimizer=make_optimizer("adamw", module),
     )  # fmt: skip
     known = [*module.parameters(), *module.buffers(), *tensors_in(prepared.inputs)]
-    plain, watched = StepWatch(), ForwardSaves(known, CheckPoints("cpu"))
+    plain, watched = StepObserver(), ForwardSaves(known, Snapshots("cpu"))
     times: dict[str, list[float]] = {"plain": [], "hooks and check points": []}
     with quiet_libraries():
         stepper.run()
@@ -47,9 +47,9 @@ def main() -> None:
         stepper.watch = plain
         peaks = []
         for hooked in (True, False):
-            observed = observe_step(stepper, module, CheckPoints("cpu"), compiled=not hooked)
+            observed = observe_step(stepper, module, Snapshots("cpu"), compiled=not hooked)
             peaks.append(record_of(observed).peak_bytes or 0)
-        deep = clocked(lambda: void(observe_step(stepper, module, CheckPoints("cpu"))))
+        deep = clocked(lambda: void(observe_step(stepper, module, Snapshots("cpu"))))
     base = min(times["plain"])
     for name, values in times.items():
         print(f"{name:24} least {min(values) / base:.3f} x, median {statistics.median(values) / base:.3f} x")

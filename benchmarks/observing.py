@@ -17,9 +17,9 @@ from typing import Any
 
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from opanatomy.capture.observer import Observation, observing
-from opanatomy.capture.workload import Request, prepare
-from opanatomy.model import Phase
+from opanatomy.capture.model.workload import Request, prepare
+from opanatomy.capture.step.observer import Observation, observing
+from opanatomy.records.taxonomy import Phase
 
 #: Small in all but the number of calls: what a call costs does not depend on its size.
 MODELS = {

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from opanatomy.capture.stepper import Stepper
-from opanatomy.model import Phase
+from opanatomy.capture.step.stepper import Stepper
+from opanatomy.records.taxonomy import Phase
 from tests.test_catalog_anatomy import MENDED
 
 aten = torch.ops.aten

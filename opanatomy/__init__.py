@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from opanatomy.api import analyze, profile
     from opanatomy.cost import formula
     from opanatomy.errors import OpanatomyError
-    from opanatomy.model import Anatomy
+    from opanatomy.records.anatomy import Anatomy
 
 __all__ = ["Anatomy", "OpanatomyError", "__version__", "analyze", "formula", "profile"]
 
@@ -28,7 +28,7 @@ _HOMES = {
     "profile": "opanatomy.api",
     "formula": "opanatomy.cost",
     "OpanatomyError": "opanatomy.errors",
-    "Anatomy": "opanatomy.model",
+    "Anatomy": "opanatomy.records.anatomy",
 }
 
 

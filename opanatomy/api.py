@@ -5,21 +5,23 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from opanatomy.addresses import check_no_address, check_no_trace_address, local_name
+from msgspec.structs import replace
+
 from opanatomy.attribution import phase_rules_of
 from opanatomy.errors import CaptureError, UsageError
+from opanatomy.files.addresses import check_no_address, check_no_trace_address, local_name
+from opanatomy.files.outputs import claimed, temporary
 from opanatomy.fleet import analyze_traces
-from opanatomy.model import Anatomy, Workload
-from opanatomy.outputs import claimed, temporary
+from opanatomy.records.anatomy import Anatomy
+from opanatomy.records.workload import Workload
 
 if TYPE_CHECKING:
     import torch
 
-    from opanatomy.capture.recorder import Options, Subject
+    from opanatomy.capture.step.recorder import Options, Subject
 
 Name: TypeAlias = "str | os.PathLike[str]"
 Inputs: TypeAlias = "dict[str, Any] | tuple[Any, ...]"
@@ -78,9 +80,9 @@ def profile(
     random states. Its weights change only with `optimizer`, which updates them in every step that is run.
     Raises `UsageError`, `ModelError`, `CaptureError`, `OutOfMemory` and `OutputError`, each an `OpanatomyError`.
     """
-    from opanatomy.capture.recorder import Options, Subject
-    from opanatomy.capture.user_function import check_module
-    from opanatomy.privacy.values import of_process
+    from opanatomy.capture.model.user_function import check_module
+    from opanatomy.capture.step.recorder import Options, Subject
+    from opanatomy.redaction.values import of_process
 
     of_process()  # the module's own code may take a secret out of the environment
     _check_kind(module)
@@ -109,7 +111,7 @@ def profile(
 @contextmanager
 def _recorded(subject: Subject, options: Options, target: Path | None, force: bool) -> Iterator[Path]:
     """The trace of the step: in `target`, whole or not at all, or in a file that is gone afterwards."""
-    from opanatomy.capture.recorder import record_step
+    from opanatomy.capture.step.recorder import record_step
 
     if target is None:
         with temporary("step.trace.json.gz", "the trace") as path:
@@ -123,8 +125,8 @@ def _recorded(subject: Subject, options: Options, target: Path | None, force: bo
 
 
 def _workload(module: torch.nn.Module, inputs: Inputs, options: Options) -> Workload:
-    from opanatomy.capture.batches import sizes
-    from opanatomy.capture.profile import input_texts
+    from opanatomy.capture.model.batches import sizes
+    from opanatomy.capture.step.profile import input_texts
 
     parameters = list(module.parameters())
     first = next(iter(_tensors(module, inputs)), None)
@@ -143,7 +145,7 @@ def _workload(module: torch.nn.Module, inputs: Inputs, options: Options) -> Work
 
 def _device(module: torch.nn.Module, inputs: Inputs) -> str:
     """The first accelerator that a tensor is on: a part of the module on the host does not make it a run of the CPU."""
-    from opanatomy.capture.accelerators import check_device
+    from opanatomy.capture.device.accelerators import check_device
 
     found = [str(tensor.device) for tensor in _tensors(module, inputs)]
     work = [device for device in found if device.partition(":")[0] not in ("cpu", "meta")]
@@ -183,7 +185,7 @@ def _arguments(inputs: object) -> Inputs:
 
 
 def _check_options(options: Options) -> None:
-    from opanatomy.capture.stepper import AMP_DTYPES, OPTIMIZERS
+    from opanatomy.capture.step.stepper import AMP_DTYPES, OPTIMIZERS
 
     for name, number, least in (("steps", options.steps, 1), ("warmup", options.warmup, 0)):
         if number is None and name == "warmup":

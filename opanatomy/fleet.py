@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from opanatomy.anatomy.ranks import over_ranks
 from opanatomy.attribution import PhaseRule
 from opanatomy.device import Overrides
 from opanatomy.errors import TraceError, UsageError
-from opanatomy.model import Anatomy
-from opanatomy.pipeline import analyze_trace, beside_ceilings
-from opanatomy.privacy.records import redacted
-from opanatomy.privacy.texts import Texts
+from opanatomy.pipeline import analyze_trace, with_ceilings
+from opanatomy.records.anatomy import Anatomy
+from opanatomy.redaction.records import redacted
+from opanatomy.redaction.texts import Texts
 from opanatomy.trace.pipes import spooled
 from opanatomy.trace.sources import Source, left_out_of, sources_of
 
@@ -42,7 +43,7 @@ def analyze_traces(
     texts = Texts(everything=redact)
     with spooled(paths) as files:
         anatomy = _anatomy(files, annotated, advance, phases, texts)
-        return redacted(beside_ceilings(anatomy, ceilings), texts)
+        return redacted(with_ceilings(anatomy, ceilings), texts)
 
 
 def _anatomy(

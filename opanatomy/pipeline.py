@@ -9,41 +9,36 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from opanatomy.anatomy import CONVENTIONS, Findings, Queue, build_anatomy
+from msgspec.structs import replace
+
+from opanatomy.anatomy import CONVENTIONS, AnatomyInputs, LaunchedWork, build_anatomy
 from opanatomy.anatomy.collectives import collectives_of
 from opanatomy.anatomy.ranks import with_rank, world_of
 from opanatomy.anatomy.roofline import with_roofline
-from opanatomy.anatomy.timeline import Clock
+from opanatomy.anatomy.timeline import StepWindow
 from opanatomy.attribution import Attribution, PhaseRule, attribute
 from opanatomy.attribution.linking import OUTSIDE, enclosing_rows
-from opanatomy.calls import Calls
+from opanatomy.calls.kernels import collective_events_of, overlay_of
+from opanatomy.calls.table import Calls
+from opanatomy.calls.warnings import environment_of, warnings_of_trace
 from opanatomy.checks import check_counts, check_memory, check_times, self_checks
 from opanatomy.device import Overrides, ceilings_for
-from opanatomy.doubts import doubts_of_trace, environment_of
-from opanatomy.memory import doubts_of, memory_of_trace, with_trace
+from opanatomy.memory import memory_of_trace, warnings_of, with_trace
 from opanatomy.memory.published import published_run
 from opanatomy.memory.savings import savings_of
 from opanatomy.memory.theory import needed_bytes, with_theory
-from opanatomy.model import (
-    Anatomy,
-    Check,
-    DeviceFigures,
-    Environment,
-    Ledger,
-    Memory,
-    Provenance,
-    Step,
-    Timeline,
-    Workload,
-)
-from opanatomy.pieces import overlay_of, talks_of
-from opanatomy.privacy.records import redacted
-from opanatomy.privacy.texts import Texts
-from opanatomy.tables import CallTable
+from opanatomy.records.anatomy import Anatomy, Provenance, Step
+from opanatomy.records.checks import Check
+from opanatomy.records.columns import CallTable
+from opanatomy.records.device import DeviceFigures
+from opanatomy.records.memory import Memory
+from opanatomy.records.timeline import Ledger, Timeline
+from opanatomy.records.workload import Environment, Workload
+from opanatomy.redaction.records import redacted
+from opanatomy.redaction.texts import Texts
 from opanatomy.trace import Trace, read_trace
 from opanatomy.version import __version__
 
@@ -69,26 +64,26 @@ def analyze_trace(
         texts.learn(trace.metadata)
     attribution = attribute(trace.names, trace.host, trace.launches, trace.work, trace.flows, phases)
     calls = Calls(trace, attribution)
-    work = calls.pieces_table() if trace.on_device else None
+    work = calls.kernel_table() if trace.on_device else None
     if annotated is not None:
         from opanatomy.trace.writer import write_trace
 
         write_trace(path, annotated, overlay_of(calls), trace.metadata)
     table = calls.table()
     anatomy = build_anatomy(
-        Findings(
+        AnatomyInputs(
             provenance=_provenance(trace, path, name),
             environment=environment_of(trace),
             capture=trace.capture,
             calls=table,
             work=work,
-            queue=_queue(trace, attribution) if trace.on_device else None,
-            clock=_clock(attribution, calls),
+            launched=_launched_work(trace, attribution) if trace.on_device else None,
+            step_window=_step_window(attribution, calls),
             links=calls.links(),
             warnings=(
                 *trace.warnings,
                 *(trace.capture.warnings if trace.capture else ()),
-                *doubts_of_trace(trace, attribution),
+                *warnings_of_trace(trace, attribution),
             ),
         )
     )
@@ -96,7 +91,7 @@ def analyze_trace(
     anatomy = replace(
         anatomy,
         checks=(*_checks(calls, table, attribution.annotated, anatomy.step.count), *check_memory(anatomy.memory)),
-        collectives=collectives_of(talks_of(calls, work), world_of(trace.metadata)),
+        collectives=collectives_of(collective_events_of(calls, work), world_of(trace.metadata)),
     )
     return with_rank(anatomy, trace.metadata)
 
@@ -114,8 +109,8 @@ def _provenance(trace: Trace, path: Path, name: str | None) -> Provenance:
     )
 
 
-def _clock(attribution: Attribution, calls: Calls) -> Clock:
-    return Clock(
+def _step_window(attribution: Attribution, calls: Calls) -> StepWindow:
+    return StepWindow(
         window=attribution.window,
         steps=tuple((step.start_ns, step.end_ns) for step in attribution.steps),
         numbers=tuple(step.number for step in attribution.steps),
@@ -127,8 +122,8 @@ def _clock(attribution: Attribution, calls: Calls) -> Clock:
 def _with_memory(anatomy: Anatomy, trace: Trace, attribution: Attribution) -> Anatomy:
     """The anatomy with what the trace's memory events tell, that of a capture beside theory."""
     memory = with_trace(anatomy.memory, _memory(trace, attribution))
-    anatomy = replace(anatomy, memory=memory, warnings=(*anatomy.warnings, *doubts_of(memory)))
-    return replace(anatomy, memory=_beside_theory(anatomy)) if trace.capture else anatomy
+    anatomy = replace(anatomy, memory=memory, warnings=(*anatomy.warnings, *warnings_of(memory)))
+    return replace(anatomy, memory=_with_theory(anatomy)) if trace.capture else anatomy
 
 
 def _checks(calls: Calls, table: CallTable, annotated: Check | None, steps: int) -> tuple[Check, ...]:
@@ -143,7 +138,7 @@ def _checks(calls: Calls, table: CallTable, annotated: Check | None, steps: int)
     )
 
 
-def beside_ceilings(anatomy: Anatomy, overrides: Overrides | None = None) -> Anatomy:
+def with_ceilings(anatomy: Anatomy, overrides: Overrides | None = None) -> Anatomy:
     """The anatomy with bounds, headroom and utilization by what its device could do; without, and why, where that is
     not known."""
     environment = anatomy.environment
@@ -153,9 +148,9 @@ def beside_ceilings(anatomy: Anatomy, overrides: Overrides | None = None) -> Ana
     return with_roofline(anatomy, found.ceilings)
 
 
-def _queue(trace: Trace, attribution: Attribution) -> Queue:
+def _launched_work(trace: Trace, attribution: Attribution) -> LaunchedWork:
     """The device work beside its launches, in the order of the file, as the table of work in the window is."""
-    return Queue(
+    return LaunchedWork(
         names=trace.names,
         work=trace.work,
         launches=trace.launches,
@@ -179,10 +174,10 @@ def anatomy_of_failure(
         modules=(), memory=memory, timeline=Timeline(window_ns=0, busy_ns=0, idle_ns=0), device=DeviceFigures(),
         ledger=nothing, conventions=CONVENTIONS,
     )  # fmt: skip
-    return redacted(replace(anatomy, memory=_beside_theory(anatomy)), Texts(everything=redact))
+    return redacted(replace(anatomy, memory=_with_theory(anatomy)), Texts(everything=redact))
 
 
-def _beside_theory(anatomy: Anatomy) -> Memory:
+def _with_theory(anatomy: Anatomy) -> Memory:
     """The memory of a capture beside what theory and the published run say."""
     workload, memory = anatomy.workload, with_theory(anatomy.memory, anatomy.workload)
     return replace(

@@ -2,30 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import groupby
 
-from opanatomy.model import (
-    Anatomy,
-    Check,
-    ClassRow,
-    DeviceFigures,
-    Difference,
-    Environment,
-    KernelRow,
-    Ledger,
-    Memory,
-    MemoryComponent,
-    ModuleRow,
-    OperatorClass,
-    OperatorRow,
-    Phase,
-    Provenance,
-    Ratio,
-    Step,
-    Timeline,
-    Workload,
-)
+from msgspec.structs import replace
+
+from opanatomy.records.anatomy import Anatomy, ClassRow, KernelRow, ModuleRow, OperatorRow, Provenance, Ratio, Step
+from opanatomy.records.checks import Check, Difference
+from opanatomy.records.device import DeviceFigures
+from opanatomy.records.memory import Memory, MemoryComponent
+from opanatomy.records.taxonomy import OperatorClass, Phase
+from opanatomy.records.timeline import Ledger, Timeline
+from opanatomy.records.workload import Environment, Workload
 
 CONTRACTION = OperatorClass.TENSOR_CONTRACTION
 NORMALIZATION = OperatorClass.STATISTICAL_NORMALIZATION

@@ -46,7 +46,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.fixture(autouse=True)
 def no_secrets_of_others() -> None:
     """A process knows its secrets to its end; what one test plants is no secret of the next."""
-    values = sys.modules.get("opanatomy.privacy.values")
+    values = sys.modules.get("opanatomy.redaction.values")
     if values is not None:
         values._seen.clear()
 

@@ -12,21 +12,21 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
+from msgspec import Struct, field
 from torch.profiler import ProfilerActivity, profile, record_function
 from torch.utils.checkpoint import set_checkpoint_early_stop
 from transformers import masking_utils
 
-import opanatomy.capture.run
-from opanatomy.capture.quiet import quiet_libraries
-from opanatomy.capture.ranges import module_ranges
-from opanatomy.capture.recorder import Options, Subject, record_step
-from opanatomy.capture.workload import Prepared, prepare
-from opanatomy.model import Workload
+import opanatomy.capture.step.run
+from opanatomy.capture.model.quiet import quiet_libraries
+from opanatomy.capture.model.workload import Prepared, prepare
+from opanatomy.capture.step.ranges import module_ranges
+from opanatomy.capture.step.recorder import Options, Subject, record_step
+from opanatomy.records.workload import Workload
 from tests.fake_device import DEVICE, fake_device
 from tests.tiny import TINY, tiny_request
 
@@ -34,8 +34,7 @@ NAMES = {name.split("/")[1]: name for name in TINY}
 _NO_ATTENTION = ("deberta", "mamba", "resnet")
 
 
-@dataclass(frozen=True)
-class Variant:
+class Variant(Struct, frozen=True):
     """What of a request and of the options makes a variant."""
 
     request: dict[str, Any] = field(default_factory=dict)
@@ -79,7 +78,7 @@ def _without_dropout(module: torch.nn.Module) -> None:
 def capture(case: str, device: str, path: Path) -> None:
     """The trace of a case, as `record_step` writes it."""
     name, _, variant = case.partition("/")
-    opanatomy.capture.run._TIMED_STEPS = 1  # type: ignore[misc]  # times of a fake device tell nothing
+    opanatomy.capture.step.run._TIMED_STEPS = 1  # type: ignore[misc]  # times of a fake device tell nothing
     with fake_device() if device == DEVICE else like_the_device():
         one = prepared(name, variant, device)
         checkpointing = VARIANTS[variant].request.get("checkpointing")

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 import torch
+from msgspec import Struct
 
 GIB = 1 << 30
 
@@ -41,15 +42,13 @@ NOT_READY = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class FakeProcess:
+class FakeProcess(Struct, frozen=True, kw_only=True):
     pid: int
     name: str = "python"
     used_bytes: int | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class FakeInstance:
+class FakeInstance(Struct, frozen=True, kw_only=True):
     """A MIG instance; `uuid` without its prefix."""
 
     uuid: str
@@ -57,8 +56,7 @@ class FakeInstance:
     used_bytes: int = 0
 
 
-@dataclass(frozen=True, kw_only=True)
-class FakeGpu:
+class FakeGpu(Struct, frozen=True, kw_only=True):
     name: str = "NVIDIA H100 80GB HBM3"
     uuid: str = "00000000-0000-0000-0000-000000000001"
     capability: tuple[int, int] = (9, 0)
@@ -76,7 +74,7 @@ class FakeGpu:
     cuda_total_bytes: int | None = None
 
 
-@dataclass(kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class FakeMachine:
     gpus: tuple[FakeGpu, ...] = (FakeGpu(),)
     #: The places in `gpus` of cuda:0, cuda:1, ...; what is not in it torch does not see.

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 
-@dataclass
+@dataclass(slots=True)
 class HandMade:
     """Events at times in microseconds; `operator(...)` and its like append and give the External id."""
 

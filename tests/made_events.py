@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final
 
-from opanatomy.model import OperatorClass
+from msgspec import Struct
+
+from opanatomy.records.taxonomy import OperatorClass
 from tests.made_operators import COPY, FILL, HOST_COPY
 
 Event = dict[str, Any]
@@ -15,8 +16,7 @@ LINKED, GRAPH = "linked", "graph_launched"
 CALL_NS: Final = 900
 
 
-@dataclass(frozen=True, kw_only=True)
-class Accelerator:
+class Accelerator(Struct, frozen=True, kw_only=True):
     """A device as its profiler writes it; `number` is that of its kernels' events, `place` the entry that names it."""
 
     kind: str
@@ -37,8 +37,7 @@ MI300X = Accelerator(
 XPU = Accelerator(kind="xpu", name="Intel(R) Data Center GPU Max 1550", memory=68_719_476_736, units=512)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Piece:
+class Piece(Struct, frozen=True, kw_only=True):
     """One piece of device work as it was made; `owner` is the call that it is a part of."""
 
     name: str

@@ -5,10 +5,11 @@ The names are those of real traces (CUDA 12, ROCm 6). An operator that is in nei
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
-from opanatomy.model import OperatorClass
+from msgspec import Struct
+
+from opanatomy.records.taxonomy import OperatorClass
 
 CONTRACTION = OperatorClass.TENSOR_CONTRACTION
 NORMALIZATION = OperatorClass.STATISTICAL_NORMALIZATION
@@ -20,8 +21,7 @@ OTHER = OperatorClass.OTHER
 COPY, HOST_COPY, FILL = "memcpy", "memcpy to the host", "memset"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Work:
+class Work(Struct, frozen=True, kw_only=True):
     """The class of an operator, and the kernels (or `COPY`, `HOST_COPY`, `FILL`) that each call launches in order.
 
     One without kernels does its work by what it calls, which is a part of it.

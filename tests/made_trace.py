@@ -15,7 +15,10 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final
 
-from opanatomy.model import PHASE_RANGE, OperatorClass
+from msgspec import Struct
+
+from opanatomy.records.taxonomy import OperatorClass
+from opanatomy.records.workload import PHASE_RANGE
 from tests.made_events import (
     CALL_NS,
     GRAPH,
@@ -39,8 +42,7 @@ TRACES: Final = Path(__file__).parent / "traces"
 _LATENCY_NS: Final = 2_000
 
 
-@dataclass(frozen=True, kw_only=True)
-class Options:
+class Options(Struct, frozen=True, kw_only=True):
     """What is made: `splits` gives products a split-K reduce and a fill, `graph` so many kernels in one graph launch a
     step, `device_thread` runs autograd's nodes on a thread of their own, `foreign` leaves the capture's record out."""
 
@@ -52,7 +54,10 @@ class Options:
     foreign: bool = False
 
 
-@dataclass(kw_only=True)
+_DEFAULT = Options()
+
+
+@dataclass(slots=True, kw_only=True)
 class Made:
     """A made trace and what is true of it."""
 
@@ -82,12 +87,12 @@ def capture(name: str) -> dict[str, Any]:
     return json.loads(gzip.decompress((TRACES / name).read_bytes()), parse_float=Decimal)  # type: ignore[no-any-return]
 
 
-def made(source: dict[str, Any], options: Options = Options()) -> Made:
+def made(source: dict[str, Any], options: Options = _DEFAULT) -> Made:
     """The trace of the accelerator that the CPU capture `source` would have been."""
     return _Maker(source, options).made()
 
 
-@dataclass
+@dataclass(slots=True)
 class _Host:
     """One host event: times in ns, the event, its parent, and when its last child ended."""
 

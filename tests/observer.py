@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import torch
+from msgspec import Struct
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from opanatomy.model import Argument, Cost, Signature, Tensor
+from opanatomy.records.signature import Argument, Cost, Signature, Tensor
 
 Named: TypeAlias = Mapping[str, Any]
 
@@ -61,8 +62,7 @@ EXCEPTIONS = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(Struct, frozen=True):
     """One operator call: `read_bytes` and `written_bytes` are those of its tensors, 0 for views and allocations."""
 
     operator: str
@@ -127,8 +127,7 @@ def _moves_nothing(name: str, fresh: list[torch.Tensor], written: list[Any], out
 # -------------------------------------------------------------------------------------------- parts of tensors
 
 
-@dataclass(frozen=True, slots=True)
-class Moved:
+class Moved(Struct, frozen=True):
     """Bytes of one call."""
 
     read: int

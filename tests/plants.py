@@ -14,11 +14,11 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
 from opanatomy.attribution import attribute
-from opanatomy.calls import Calls
+from opanatomy.calls.table import Calls
 from opanatomy.checks import self_checks
 from opanatomy.checks.contractions import Contractions
 from opanatomy.checks.graph import graph_of
-from opanatomy.model import Check, Difference
+from opanatomy.records.checks import Check, Difference
 from opanatomy.trace import read_trace
 
 Event: TypeAlias = "dict[str, Any]"

@@ -10,11 +10,11 @@ import torch
 
 import opanatomy
 from opanatomy.api import _device
-from opanatomy.capture import accelerators
-from opanatomy.capture.environment import choose_device, environment_of
+from opanatomy.capture.device import accelerators
+from opanatomy.capture.device.environment import choose_device, environment_of
 from opanatomy.errors import CaptureError, OpanatomyError, UsageError
-from opanatomy.model import OperatorClass, Phase
 from opanatomy.pipeline import analyze_trace
+from opanatomy.records.taxonomy import OperatorClass, Phase
 from tests.handmade import HandMade
 
 US = 1000

@@ -13,7 +13,8 @@ from torch.utils.checkpoint import checkpoint
 
 import opanatomy
 from opanatomy.errors import GateError
-from opanatomy.model import Anatomy, OperatorClass, Phase
+from opanatomy.records.anatomy import Anatomy
+from opanatomy.records.taxonomy import OperatorClass, Phase
 
 R = torch.randn
 Made = tuple[nn.Module, tuple[Tensor, ...]]

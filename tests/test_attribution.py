@@ -9,8 +9,9 @@ import pytest
 
 from opanatomy.attribution import Attribution, Candidates, attribute, own
 from opanatomy.attribution.linking import GRAPH, LINKED, NO_LAUNCH, OUTSIDE
-from opanatomy.model import Difference, Phase
-from opanatomy.tables import Int64
+from opanatomy.records.checks import Difference
+from opanatomy.records.columns import Int64
+from opanatomy.records.taxonomy import Phase
 from opanatomy.trace import Trace, read_trace
 from tests.handmade import HandMade, training_step
 

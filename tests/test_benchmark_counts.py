@@ -11,8 +11,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from benchmarks.second_count import SecondCount
-from opanatomy.capture.stepper import Stepper
-from opanatomy.model import Phase
+from opanatomy.capture.step.stepper import Stepper
+from opanatomy.records.taxonomy import Phase
 
 
 class Calls(nn.Module):

@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from opanatomy.capture import configuration
-from opanatomy.capture.catalog import catalog_names, find_name, near_names, read_configuration
-from opanatomy.capture.workload import Request, describe
+from opanatomy.capture.model import configuration
+from opanatomy.capture.model.catalog import catalog_names, find_name, near_names, read_configuration
+from opanatomy.capture.model.workload import Request, describe
 
 #: Catalog name -> class, task and the exact parameter count published for the weights of the Hub. BERT's checkpoints
 #: hold pre-training heads too: 110,106,428 and 336,226,108 less the pooler (h * h + h) and the classifier of the next
@@ -111,7 +111,7 @@ def test_a_catalog_name_touches_no_network(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_reading_the_catalog_imports_no_torch() -> None:
     code = (
-        "import sys, opanatomy.capture.workload as w; w.catalog_names();"
+        "import sys, opanatomy.capture.model.workload as w; w.catalog_names();"
         "sys.exit(any(name in sys.modules for name in ('torch', 'transformers', 'huggingface_hub')))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -13,11 +13,13 @@ import torch
 from torch.utils.checkpoint import set_checkpoint_early_stop
 from torch.utils.flop_counter import FlopCounterMode, conv_flop_count, sdpa_backward_flop_count, sdpa_flop_count
 
-from opanatomy.capture.quiet import quiet_libraries
-from opanatomy.capture.recorder import Options, Subject, record_step
-from opanatomy.capture.workload import prepare
-from opanatomy.model import Anatomy, OperatorClass, Phase, Workload
+from opanatomy.capture.model.quiet import quiet_libraries
+from opanatomy.capture.model.workload import prepare
+from opanatomy.capture.step.recorder import Options, Subject, record_step
 from opanatomy.pipeline import analyze_trace
+from opanatomy.records.anatomy import Anatomy
+from opanatomy.records.taxonomy import OperatorClass, Phase
+from opanatomy.records.workload import Workload
 from tests.observer import EXCEPTIONS
 from tests.tiny import TINY, tiny_request
 

@@ -9,7 +9,7 @@ import pytest
 from opanatomy.checks import causes
 from opanatomy.checks.causes import Counts, Observed, cause_of_calls, cause_of_flops
 from opanatomy.checks.dispatched import Dispatched
-from opanatomy.model import Phase
+from opanatomy.records.taxonomy import Phase
 
 FORWARD, BACKWARD, OPTIMIZER = Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER
 

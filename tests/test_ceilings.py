@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from opanatomy.__main__ import main
+from opanatomy.capture.ceilings import Effort, measure
 from opanatomy.commands.ceilings import as_json, as_text
 from opanatomy.device import Overrides, ceilings_for, parse_bandwidth, parse_overrides, parse_peaks
-from opanatomy.device.cache import Machine, Measured, Rate, age, cache_file, cache_folder, load, now, store
+from opanatomy.device.cache import age, cache_file, cache_folder, load, store
 from opanatomy.device.match import Match, ceilings_of, match
-from opanatomy.device.measure import Effort, measure
-from opanatomy.device.overrides import DATA_TYPES
 from opanatomy.device.sheets import GIB, SHEETS, Sheet
 from opanatomy.device.sheets.amd import AMD
 from opanatomy.device.sheets.datacenter import DATACENTER
 from opanatomy.device.sheets.hopper import HOPPER
 from opanatomy.device.sheets.tesla import TESLA
 from opanatomy.errors import UsageError
-from opanatomy.model import Ceilings, Environment
+from opanatomy.records.data_types import PEAK_TYPES
+from opanatomy.records.device import Ceilings, Machine, Measured, Rate, now
+from opanatomy.records.workload import Environment
 
 BY_DEVICE = {sheet.device: sheet for sheet in SHEETS}
 #: The cards for desktops and workstations are in test_desktop_sheets.py.
@@ -197,7 +198,7 @@ def test_peaks_are_plausible(sheet: Sheet) -> None:
     matrix, vector = sheet.matrix, sheet.vector
     assert sheet.bandwidth is not None
     assert sheet.memory_gib is not None
-    assert set(matrix) <= set(DATA_TYPES)
+    assert set(matrix) <= set(PEAK_TYPES)
     assert set(vector) <= {"float32", "float64"}
     assert all(value > 0 for value in (*matrix.values(), *vector.values(), sheet.bandwidth, sheet.memory_gib))
     if sheet.device in WITHOUT_MATRIX_UNITS:
@@ -416,7 +417,7 @@ def test_what_is_given_goes_before_what_is_known() -> None:
     assert alone == Ceilings(
         device="my card",
         source="--peak",
-        matrix_flops_per_second={**dict.fromkeys(DATA_TYPES, 1e12), "float32": 2e12},
+        matrix_flops_per_second={**dict.fromkeys(PEAK_TYPES, 1e12), "float32": 2e12},
     )
     assert not Overrides()
 
@@ -577,8 +578,8 @@ def test_a_part_of_a_device_gets_no_sheet(tmp_path: Path) -> None:
 # -------------------------------------------------------------------------------------------------------- measuring
 
 TINY = Effort(
-    least_s=0.02,
-    most_s=0.05,
+    min_s=0.02,
+    max_s=0.05,
     patience_s=0.01,
     turn_s=0.001,
     shapes=((32, 32, 32), (64, 64, 64)),
@@ -619,7 +620,7 @@ def test_the_command_measures_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr("opanatomy.device.measure.default_effort", lambda device: TINY)
+    monkeypatch.setattr("opanatomy.capture.ceilings.default_effort", lambda device: TINY)
     assert main(["ceilings", "--device", "cpu", "--dtype", "fp32,float64", "-f", "json"]) == 0
     first = json.loads(capsys.readouterr().out)
     assert set(first["peaks"]) == {"float32", "float64"}

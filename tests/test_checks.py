@@ -19,8 +19,9 @@ from opanatomy.checks.matrices import AGAIN
 from opanatomy.checks.nodes import AFTER_TRACE, NO_LOSS
 from opanatomy.checks.phases import DIFFERENTIATED
 from opanatomy.checks.run import BEFORE_TRACE, HOOK
-from opanatomy.model import Check, Phase
 from opanatomy.pipeline import analyze_trace
+from opanatomy.records.checks import Check
+from opanatomy.records.taxonomy import Phase
 from tests.handmade import HandMade, training_step
 from tests.plants import captured, checks_of, contractions, families, plants, read, unexplained
 

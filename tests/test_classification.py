@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opanatomy.classification import Family, RuleTable, classify_kernel, classify_operator, rules
-from opanatomy.model import Classification, OperatorClass
+from opanatomy.records.signature import Classification
+from opanatomy.records.taxonomy import OperatorClass
 
 REFERENCE = Path(__file__).resolve().parents[2] / "shared" / "reference" / "kernel_names.tsv"
 

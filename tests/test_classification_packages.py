@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from opanatomy.classification import classify_kernel, classify_operator
-from opanatomy.model import KernelRow, OperatorClass
 from opanatomy.pipeline import analyze_trace
+from opanatomy.records.anatomy import KernelRow
+from opanatomy.records.taxonomy import OperatorClass
 from tests.handmade import HandMade
 
 COMMUNICATION = OperatorClass.COMMUNICATION

@@ -18,7 +18,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from opanatomy.cost import cost, describe, formula, operators, registry
-from opanatomy.model import Argument, Cost, Signature, Tensor
+from opanatomy.records.signature import Argument, Cost, Signature, Tensor
 from tests.observer import Call, Observer
 
 aten = torch.ops.aten

@@ -6,7 +6,7 @@ import pytest
 
 from opanatomy.cost import cost, describe, has_formula
 from opanatomy.cost.compiled import named
-from opanatomy.model import Argument, Cost, Signature, Tensor
+from opanatomy.records.signature import Argument, Cost, Signature, Tensor
 
 
 def t(*shape: int, dtype: str = "bfloat16") -> Tensor:

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from opanatomy.capture.quiet import quiet_libraries
-from opanatomy.capture.workload import prepare
+from opanatomy.capture.model.quiet import quiet_libraries
+from opanatomy.capture.model.workload import prepare
 from opanatomy.cost import cost
 from tests.observer import EXCEPTIONS, Call, Observer, Tally, compare
 from tests.tiny import TINY, tiny_request

@@ -15,7 +15,7 @@ import opanatomy
 from opanatomy import formula
 from opanatomy.cost import cost, describe, has_formula, operators, pattern, registry
 from opanatomy.errors import UsageError
-from opanatomy.model import Cost, Signature, Tensor
+from opanatomy.records.signature import Cost, Signature, Tensor
 from tests.handmade import HandMade
 
 X = Tensor((8, 4), "float32", (4, 1))

@@ -12,9 +12,10 @@ import torch
 import opanatomy
 from opanatomy import formula
 from opanatomy.attribution import attribute
-from opanatomy.calls import Calls
+from opanatomy.calls.table import Calls
 from opanatomy.cost import cost, registry
-from opanatomy.model import Cost, OperatorRow, Signature, Stored, Tensor
+from opanatomy.records.anatomy import OperatorRow
+from opanatomy.records.signature import Cost, Signature, Stored, Tensor
 from opanatomy.trace import read_trace
 from tests.handmade import HandMade
 

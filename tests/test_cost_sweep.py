@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from opanatomy.cost import cost
-from opanatomy.model import Cost, Signature, Tensor
+from opanatomy.records.signature import Cost, Signature, Tensor
 from tests.observer import Call, Observer
 
 aten = torch.ops.aten

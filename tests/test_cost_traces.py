@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 
 from opanatomy.cost import cost
-from opanatomy.model import Cost, Signature
+from opanatomy.records.signature import Cost, Signature
 from opanatomy.trace.signatures import parse_signature
 from tests.observer import Observer
 

@@ -6,12 +6,12 @@ import pytest
 
 from opanatomy.device import ceilings_for
 from opanatomy.device.match import ceilings_of, match
-from opanatomy.device.overrides import DATA_TYPES
 from opanatomy.device.sheets import GIB, SHEETS, Sheet
 from opanatomy.device.sheets.geforce import GEFORCE
 from opanatomy.device.sheets.geforce_older import GEFORCE_OLDER
 from opanatomy.device.sheets.workstation import WORKSTATION
-from opanatomy.model import Environment
+from opanatomy.records.data_types import PEAK_TYPES
+from opanatomy.records.workload import Environment
 
 MIB = 1 << 20
 DESKTOP = {sheet.device: sheet for sheet in (*GEFORCE_OLDER, *GEFORCE, *WORKSTATION)}
@@ -191,7 +191,7 @@ def test_every_card_is_worked_out_below() -> None:
 def test_peaks_follow_from_clocks(sheet: Sheet) -> None:
     units, clock, widths, *_ = CARDS[sheet.device]
     assert sheet.multiprocessors == (units,)
-    assert set(sheet.matrix) == set(widths) <= set(DATA_TYPES)
+    assert set(sheet.matrix) == set(widths) <= set(PEAK_TYPES)
     for name, width in widths.items():
         matrix_clock = MATRIX_CLOCKS.get(sheet.device, clock) if name == "float16" else clock
         assert sheet.matrix[name] == pytest.approx(units * matrix_clock * width / 1e6, rel=0.005)

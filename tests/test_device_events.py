@@ -13,7 +13,8 @@ from torch import nn
 
 import opanatomy
 from opanatomy.__main__ import main
-from opanatomy.capture import device_events, devices, kineto_log
+from opanatomy.capture.device import devices, kineto_log
+from opanatomy.capture.device import events as device_events
 from opanatomy.errors import CaptureError
 
 #: kineto's `CUPTI_CALL` and `libkineto_init`, in the lines that users post.
@@ -313,7 +314,7 @@ def test_a_step_that_fails_in_the_profilers_warm_up_stops_the_profiler(recorded:
                 raise ValueError("not now")
             return super().forward(x)
 
-    from opanatomy.capture.profiled import profile_steps
+    from opanatomy.capture.step.profiled import profile_steps
 
     model = Failing()
     started: list[int | None] = []

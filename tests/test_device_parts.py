@@ -8,11 +8,11 @@ import pytest
 
 from opanatomy.commands.ceilings import as_text
 from opanatomy.device import Overrides, ceilings_for
-from opanatomy.device.cache import Machine, Measured
 from opanatomy.device.match import ceilings_of, match
 from opanatomy.device.parts import Profile, profile_of
 from opanatomy.device.sheets import GIB, SHEETS, Sheet
-from opanatomy.model import Environment
+from opanatomy.records.device import Machine, Measured
+from opanatomy.records.workload import Environment
 
 MIB = 1 << 20
 

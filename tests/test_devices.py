@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,15 +9,16 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from msgspec.structs import replace
 from torch import nn
 
 import opanatomy
-from opanatomy.capture import profile, run
-from opanatomy.capture.building import build_module
-from opanatomy.capture.devices import current_device, devices_of, synchronize
+from opanatomy.capture.device.devices import current_device, devices_of, synchronize
+from opanatomy.capture.model.building import build_module
+from opanatomy.capture.step import profile, run
 from opanatomy.device import ceilings_for
 from opanatomy.device.sheets import GIB
-from opanatomy.model import Environment
+from opanatomy.records.workload import Environment
 from tests.fake_cuda import FakeGpu, FakeMachine, install
 
 TWO = (FakeGpu(), FakeGpu(uuid="22222222-0000-0000-0000-000000000000"))
@@ -51,7 +51,10 @@ def test_a_model_is_built_and_run_with_its_device_current(monkeypatch: pytest.Mo
     monkeypatch.setattr(profile, "_prepared", build)
     monkeypatch.setattr(profile, "record_step", lambda *arguments: current.append(torch.cuda.current_device()))
     profile.capture_model(
-        profile.Wanted(model="m", device="cuda:1"), tmp_path / "t.json", opanatomy.capture.recorder.Silence(), print
+        profile.Wanted(model="m", device="cuda:1"),
+        tmp_path / "t.json",
+        opanatomy.capture.step.recorder.NullProgress(),
+        print,
     )
     assert current == [1, 1]
     touched = [call for call in machine.calls if call.startswith(("touch", "current"))]
@@ -60,7 +63,7 @@ def test_a_model_is_built_and_run_with_its_device_current(monkeypatch: pytest.Mo
 
 
 def test_a_borrowed_module_leaves_the_current_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    from opanatomy.capture import recorder
+    from opanatomy.capture.step import recorder
 
     order: list[str] = []
 

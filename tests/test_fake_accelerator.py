@@ -8,16 +8,16 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from opanatomy.attribution import Attribution, attribute
-from opanatomy.calls import Calls
-from opanatomy.capture.quiet import quiet_libraries
-from opanatomy.tables import NO_FLOWS
+from opanatomy.calls.table import Calls
+from opanatomy.capture.model.quiet import quiet_libraries
+from opanatomy.records.columns import NO_FLOWS
 from opanatomy.trace import Trace, read_trace
 from tests.fake_captures import NAMES, VARIANTS, capture, numbers_of
 from tests.fake_device import DEVICE

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from opanatomy.anatomy.roofline import with_roofline
 from opanatomy.device.sheets import SHEETS
 from opanatomy.fleet import analyze_traces
-from opanatomy.model import Check, Difference, OperatorClass, OperatorRow, Phase
+from opanatomy.records.anatomy import OperatorRow
+from opanatomy.records.checks import Check, Difference
+from opanatomy.records.taxonomy import OperatorClass, Phase
 from tests.test_roofline import ADD, CEILINGS, MM, anatomy_of, operator
 
 SHARED = Path(__file__).parent.parent.parent / "shared"

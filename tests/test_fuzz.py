@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 from opanatomy.__main__ import main
 from opanatomy.errors import TraceError
-from opanatomy.model import Anatomy
 from opanatomy.pipeline import analyze_trace
+from opanatomy.records.anatomy import Anatomy
 from opanatomy.report import terminal_report
 from opanatomy.report.json_report import json_report
 from opanatomy.trace.decoding import EventDecoder

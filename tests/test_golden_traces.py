@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from opanatomy.model import OperatorClass, Phase
 from opanatomy.pipeline import analyze_trace
+from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.report import terminal_report
 from opanatomy.report.json_report import json_report
 

@@ -5,25 +5,19 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
 import torch
+from msgspec.structs import replace
 
 from opanatomy.fleet import analyze_traces
-from opanatomy.model import (
-    AllocatorFigures,
-    Anatomy,
-    Check,
-    Difference,
-    MemoryComponent,
-    MemoryFailure,
-    OperatorClass,
-    Phase,
-)
+from opanatomy.records.anatomy import Anatomy
+from opanatomy.records.checks import Check, Difference
+from opanatomy.records.memory import AllocatorFigures, MemoryComponent, MemoryFailure
+from opanatomy.records.taxonomy import OperatorClass, Phase
 from tests.gpu import figures
 from tests.gpu.figures import Figure
 from tests.made_trace import Options, capture, made

@@ -20,14 +20,14 @@ import pytest
 from rich.console import Console
 
 from opanatomy.__main__ import main
-from opanatomy.capture import profile as capture
-from opanatomy.capture.export import export_trace
-from opanatomy.capture.memory import available_bytes
-from opanatomy.capture.workload import Request, prepare
+from opanatomy.capture.memory.measurement import available_bytes
+from opanatomy.capture.model.workload import Request, prepare
+from opanatomy.capture.step import profile as capture
+from opanatomy.capture.step.export import export_trace
 from opanatomy.commands.progress import Display
 from opanatomy.errors import ModelError, OutOfMemory, OutputError
-from opanatomy.model import Capture, Environment, Workload
-from opanatomy.outputs import claimed
+from opanatomy.files.outputs import claimed
+from opanatomy.records.workload import Capture, Environment, Workload
 from tests.handmade import training_step
 from tests.tiny import message_of
 
@@ -228,7 +228,7 @@ def test_too_little_memory_to_build_names_what_to_lower(
         inside.append(resource.getrlimit(resource.RLIMIT_DATA)[0])
         raise error
 
-    monkeypatch.setattr("opanatomy.capture.workload.make_batch", fail)
+    monkeypatch.setattr("opanatomy.capture.model.workload.make_batch", fail)
     assert main(TINY) == 1
     err = capsys.readouterr().err
     assert "out of memory while bert-base-uncased and its inputs were being built" in err

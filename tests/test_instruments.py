@@ -20,12 +20,14 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import opanatomy
-from opanatomy.capture.memory_saved import ForwardSaves, storages
-from opanatomy.capture.recorder import Options, Silence, Subject, record_step
-from opanatomy.capture.roots import backward_roots, materialized
-from opanatomy.capture.workload import Request, prepare
+from opanatomy.capture.memory.saved import ForwardSaves, storages
+from opanatomy.capture.model.workload import Request, prepare
+from opanatomy.capture.step.recorder import NullProgress, Options, Subject, record_step
+from opanatomy.capture.step.roots import backward_roots, materialized
 from opanatomy.errors import CaptureError
-from opanatomy.model import Anatomy, Phase, Workload
+from opanatomy.records.anatomy import Anatomy
+from opanatomy.records.taxonomy import Phase
+from opanatomy.records.workload import Workload
 
 X = torch.arange(12.0).reshape(3, 4) / 12
 SAVES, OBSERVER = "the watch of saved tensors", "the observer of calls"
@@ -305,7 +307,7 @@ def made(kind: str) -> nn.Module:
     return stack
 
 
-class Compilations(Silence):
+class Compilations(NullProgress):
     """Notes how many graphs were compiled when each stage began."""
 
     def __init__(self) -> None:
@@ -353,7 +355,7 @@ def test_a_compiled_model_stays_compiled(kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore")
 def test_where_torch_cannot_keep_compiled_code_under_a_mode_nothing_watches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("opanatomy.capture.run.mode_keeps_compiled", lambda: False)
+    monkeypatch.setattr("opanatomy.capture.step.run.mode_keeps_compiled", lambda: False)
     torch._dynamo.reset()
     anatomy = opanatomy.profile(made("submodule"), X)
     assert [text for text in anatomy.warnings if "would run uncompiled" in text] == list(anatomy.warnings)
@@ -428,7 +430,7 @@ class Everything(nn.Module):
         return output
 
 
-@dataclass
+@dataclass(slots=True)
 class Before:
     """A model with all that its owner holds, and the state of the process."""
 
@@ -537,7 +539,7 @@ def test_the_callers_graph_ends_at_the_inputs() -> None:
 # ------------------------------------------------------------------------------------------------------- outputs
 
 
-@dataclass
+@dataclass(slots=True)
 class Record:
     """A dataclass of outputs."""
 
@@ -634,7 +636,7 @@ def test_a_short_step_is_timed_until_its_time_can_be_told(tmp_path: Path) -> Non
 
 
 def test_a_long_step_is_timed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("opanatomy.capture.run._TIMED_NS", 1)
+    monkeypatch.setattr("opanatomy.capture.step.run._TIMED_NS", 1)
     anatomy = opanatomy.profile(nn.Linear(4, 4), X, steps=2)
     assert anatomy.step.unprofiled_wall_min_ns is not None
     anatomy = opanatomy.profile(nn.Linear(4, 4), X, warmup=0)
@@ -675,6 +677,6 @@ def test_a_storage_is_known_by_itself_not_by_its_address() -> None:
 
 
 def _points() -> Any:
-    from opanatomy.capture.memory_points import CheckPoints
+    from opanatomy.capture.memory.snapshots import Snapshots
 
-    return CheckPoints("cpu")
+    return Snapshots("cpu")

@@ -13,12 +13,13 @@ import torch
 
 from opanatomy import analyze, profile
 from opanatomy.api import Anatomy
-from opanatomy.capture.profile import Wanted, _workload
-from opanatomy.capture.recorder import Options, Subject, record_step
-from opanatomy.capture.stepper import AMP_DTYPES, Stepper, amp_name
+from opanatomy.capture.step.profile import Wanted, _workload
+from opanatomy.capture.step.recorder import Options, Subject, record_step
+from opanatomy.capture.step.stepper import AMP_DTYPES, Stepper, amp_name
 from opanatomy.commands.arguments import make_parser
 from opanatomy.errors import CaptureError
-from opanatomy.model import Phase, Workload
+from opanatomy.records.taxonomy import Phase
+from opanatomy.records.workload import Workload
 from tests.test_out_of_memory import Stages
 
 INPUT = torch.ones(4, 8)

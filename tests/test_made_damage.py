@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from opanatomy.attribution import attribute
-from opanatomy.calls import Calls
-from opanatomy.model import Anatomy
+from opanatomy.calls.table import Calls
 from opanatomy.pipeline import analyze_trace
+from opanatomy.records.anatomy import Anatomy
 from opanatomy.trace import read_trace
 from tests.handmade import HandMade, training_step
 from tests.made_events import Event, Piece, ns, us

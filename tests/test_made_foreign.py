@@ -13,9 +13,9 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from opanatomy.attribution import attribute
-from opanatomy.capture.environment import _float32
-from opanatomy.model import Phase
-from opanatomy.pipeline import analyze_trace, beside_ceilings
+from opanatomy.capture.device.environment import _float32
+from opanatomy.pipeline import analyze_trace, with_ceilings
+from opanatomy.records.taxonomy import Phase
 from opanatomy.trace import read_trace
 from tests.made_events import H100, MI300X, Accelerator
 from tests.made_trace import Options, made
@@ -62,7 +62,7 @@ def test_a_foreign_training_step(device: Accelerator, device_thread: bool, captu
     assert {(row.operator, row.signature, row.phase): row.flops for row in anatomy.operators if row.flops} == flops
     assert anatomy.environment.device == device.name
     assert anatomy.warnings == ()
-    assert beside_ceilings(anatomy).device.mfu_dtype == "float32"
+    assert with_ceilings(anatomy).device.mfu_dtype == "float32"
 
 
 def test_the_settings_of_float32_products_are_recorded() -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
-from opanatomy.model import ACROSS, OperatorClass
-from opanatomy.pipeline import analyze_trace, beside_ceilings
+from opanatomy.pipeline import analyze_trace, with_ceilings
+from opanatomy.records.taxonomy import OperatorClass
+from opanatomy.records.workload import ACROSS
 from tests.made_events import H100, MI300X, V100, Accelerator
 from tests.made_trace import Options, capture, made
 
@@ -23,7 +24,7 @@ def test_the_roofline_of_the_named_device(device: Accelerator, tmp_path: Path) -
     """Float32 products of an MI300X were held against 653.7 TFLOP/s of tf32, which torch does not use there."""
     peak, bandwidth = SHEETS[device]
     trace = made(capture(BERT), Options(accelerator=device))
-    anatomy = beside_ceilings(analyze_trace(trace.write(tmp_path / "trace.json.gz")))
+    anatomy = with_ceilings(analyze_trace(trace.write(tmp_path / "trace.json.gz")))
     bounds, found = Counter[OperatorClass](), Counter[OperatorClass]()
     for row in anatomy.operators:
         if row.rule.endswith(ACROSS) or row.part_of is not None or row.flops is None:
@@ -47,7 +48,7 @@ def test_calls_of_one_operator_in_float32_and_in_tf32(tmp_path: Path) -> None:
     products = [event for event in trace.events if event["name"].startswith("ampere_sgemm_128x64")]
     for event in products[1::2]:
         event["name"] = "void cutlass::Kernel<cutlass_80_tensorop_s1688gemm_128x64_32x6_nt_align1>(Params)"
-    anatomy = beside_ceilings(analyze_trace(trace.write(tmp_path / "trace.json.gz")))
+    anatomy = with_ceilings(analyze_trace(trace.write(tmp_path / "trace.json.gz")))
     calls = Counter[str | None]()
     for row in anatomy.operators:
         if row.operator != "aten::mm" or row.flops is None:

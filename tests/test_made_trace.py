@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 from opanatomy.attribution import attribute
-from opanatomy.calls import Calls
-from opanatomy.model import ACROSS, Anatomy, OperatorClass, OperatorRow, Phase
+from opanatomy.calls.table import Calls
 from opanatomy.pipeline import analyze_trace
+from opanatomy.records.anatomy import Anatomy, OperatorRow
+from opanatomy.records.taxonomy import OperatorClass, Phase
+from opanatomy.records.workload import ACROSS
 from opanatomy.trace import read_trace
 from tests.handmade import HandMade
 from tests.made_events import GRAPH, LINKED, MI300X, XPU, Piece

@@ -4,7 +4,6 @@ in them, backends that tell less."""
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,21 +11,23 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace
 from torch._C._profiler import _EventType
 
-from opanatomy.capture import nvml
-from opanatomy.capture.memory_allocator import AllocatedBlock, DeviceAllocator, why_no_blocks, workspace_sizes
-from opanatomy.capture.memory_before import Before, held_blocks
-from opanatomy.capture.memory_events import Change, read_tree
-from opanatomy.capture.memory_points import CheckPoints
-from opanatomy.capture.memory_record import measured_memory, record_of
-from opanatomy.capture.memory_replay import Held, Setting
-from opanatomy.capture.memory_step import Observed, replayed
-from opanatomy.capture.quiet import quiet_libraries
+from opanatomy.capture.device import nvml
+from opanatomy.capture.memory.allocator import AllocatedBlock, DeviceAllocator, why_no_blocks, workspace_sizes
+from opanatomy.capture.memory.before import Before, held_blocks
+from opanatomy.capture.memory.events import Change, read_tree
+from opanatomy.capture.memory.record import measured_memory, record_of
+from opanatomy.capture.memory.replay import Held, Setting
+from opanatomy.capture.memory.snapshots import Snapshots
+from opanatomy.capture.memory.step import Observed, replayed
+from opanatomy.capture.model.quiet import quiet_libraries
 from opanatomy.checks import check_memory, require_agreement
 from opanatomy.errors import GateError
-from opanatomy.memory import doubts_of
-from opanatomy.model import AllocatorFigures, Check, Memory
+from opanatomy.memory import warnings_of
+from opanatomy.records.checks import Check
+from opanatomy.records.memory import AllocatorFigures, Memory
 from opanatomy.report.terminal import terminal_report
 from opanatomy.trace import read_trace
 from tests import anatomies
@@ -51,7 +52,7 @@ def observed(recording: Recording) -> Observed:
 
 
 def memory_of(recording: Recording) -> Memory:
-    return measured_memory(observed(recording), CheckPoints("cpu"))
+    return measured_memory(observed(recording), Snapshots("cpu"))
 
 
 def hand_made(name: str) -> pytest.MarkDecorator:
@@ -165,7 +166,7 @@ def test_a_lost_free_is_told_and_shows_in_the_peak(recording: Recording) -> None
     own, replayed_peak = recording.done["max_memory_allocated"], memory.peak_bytes
     assert (peak.ours, peak.other) == (replayed_peak, own)
     assert (replayed_peak or 0) - own == size
-    assert doubts_of(memory)[0] == (
+    assert warnings_of(memory)[0] == (
         f"memory of cuda:0: the allocator's own peak of the step is {own:,} B, its replayed allocations have"
         f" {replayed_peak:,} B: components and curve are off by the difference"
     )
@@ -337,7 +338,7 @@ def test_a_plugged_in_allocator_tells_nothing(monkeypatch: pytest.MonkeyPatch) -
     allocator = DeviceAllocator("cuda:0")
     assert (allocator.allocated_bytes(), allocator.peak_bytes(), allocator.blocks()) == (None, None, None)
     assert "plugged into torch" in why_no_blocks(allocator)
-    points = CheckPoints("cuda:0")
+    points = Snapshots("cuda:0")
     points.take("weights")
     assert points.taken[0].reserved_bytes is None
 
@@ -402,7 +403,7 @@ def test_what_a_device_would_record_has_the_form_of_the_hand_made(monkeypatch: p
 
 def points_of(
     patch: pytest.MonkeyPatch, answer: nvml.Answer, *, context: bool = False, device: str = "cuda:1"
-) -> CheckPoints:
+) -> Snapshots:
     asked: list[int] = []
     patch.setattr(nvml, "answer", lambda index: (asked.append(index), answer)[1])
     patch.setattr(torch.cuda, "is_initialized", lambda: True)
@@ -412,7 +413,7 @@ def points_of(
     for name, size in (("memory_allocated", 512), ("memory_reserved", 2_097_152)):
         patch.setattr(torch.cuda, name, lambda device, size=size: size)
     patch.setattr(torch, "empty", lambda *_, device: None)
-    points = CheckPoints(device)
+    points = Snapshots(device)
     points.start()
     assert set(asked) == {1}
     return points

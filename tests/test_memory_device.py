@@ -2,30 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from msgspec.structs import replace
 
-from opanatomy.capture import run
-from opanatomy.capture.memory import memory_of
-from opanatomy.capture.memory_before import Before
-from opanatomy.capture.memory_events import Around, Change, EventTree
-from opanatomy.capture.memory_points import CheckPoints
-from opanatomy.capture.memory_record import measured_memory, record_of
-from opanatomy.capture.memory_replay import Setting
-from opanatomy.capture.memory_saved import saved_tensors
-from opanatomy.capture.memory_step import Observed, observe_step, replayed
-from opanatomy.capture.memory_storages import optimizer_tensors, tensors_in
-from opanatomy.capture.quiet import quiet_libraries
-from opanatomy.capture.recorder import Options, Subject, record_step
-from opanatomy.capture.stepper import Stepper, make_optimizer
-from opanatomy.capture.workload import prepare
+from opanatomy.capture.memory.before import Before
+from opanatomy.capture.memory.events import Around, Change, EventTree
+from opanatomy.capture.memory.measurement import memory_of
+from opanatomy.capture.memory.record import measured_memory, record_of
+from opanatomy.capture.memory.replay import Setting
+from opanatomy.capture.memory.saved import saved_tensors
+from opanatomy.capture.memory.snapshots import Snapshots
+from opanatomy.capture.memory.step import Observed, observe_step, replayed
+from opanatomy.capture.memory.storages import optimizer_tensors, tensors_in
+from opanatomy.capture.model.quiet import quiet_libraries
+from opanatomy.capture.model.workload import prepare
+from opanatomy.capture.step import run
+from opanatomy.capture.step.recorder import Options, Subject, record_step
+from opanatomy.capture.step.stepper import Stepper, make_optimizer
 from opanatomy.checks import check_memory
-from opanatomy.memory import doubts_of
-from opanatomy.model import AllocatorFigures, Check, Memory, Phase, Workload
+from opanatomy.memory import warnings_of
+from opanatomy.records.checks import Check
+from opanatomy.records.memory import AllocatorFigures, Memory
+from opanatomy.records.taxonomy import Phase
+from opanatomy.records.workload import Workload
 from opanatomy.trace import read_trace
 from tests.allocator.standin import DEVICE, WORKSPACE, Standin
 from tests.tiny import tiny_request
@@ -54,9 +57,9 @@ def on_device(
         stepper.run()
         stepper.device = DEVICE
         standin.install(patch)
-        observed = observe_step(stepper, module, CheckPoints("cpu"), checkpointing=bool(request))
+        observed = observe_step(stepper, module, Snapshots("cpu"), checkpointing=bool(request))
     assert observed.error is None
-    return measured_memory(observed, CheckPoints("cpu")), standin
+    return measured_memory(observed, Snapshots("cpu")), standin
 
 
 def checks_of(memory: Memory) -> dict[str, Check]:
@@ -77,14 +80,14 @@ def test_a_step_on_a_device_is_replayed_to_the_byte(
     for check in checks_of(memory).values():
         assert (check.equal, check.not_checked) == (check.compared, None)
     assert checks_of(memory)["allocated bytes"].compared > 100
-    assert doubts_of(memory) == ()
+    assert warnings_of(memory) == ()
 
 
 @pytest.mark.parametrize("number", [0, 41, 90])
 def test_an_event_that_the_profiler_loses_is_told(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     memory, _ = on_device(monkeypatch, lost=(number,))
     assert checks_of(memory)["allocated bytes"].unexplained
-    assert any("the allocator's total differs from the replayed blocks" in doubt for doubt in doubts_of(memory))
+    assert any("the allocator's total differs from the replayed blocks" in doubt for doubt in warnings_of(memory))
 
 
 def test_no_event_at_all_is_said_and_no_component_is_claimed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,9 +148,9 @@ def of_module(module: torch.nn.Module, *inputs: torch.Tensor, steps: int = 2) ->
     with quiet_libraries():
         for _ in range(steps):
             stepper.run()
-        observed = observe_step(stepper, module, CheckPoints("cpu"))
+        observed = observe_step(stepper, module, Snapshots("cpu"))
     assert observed.error is None
-    return measured_memory(observed, CheckPoints("cpu"))
+    return measured_memory(observed, Snapshots("cpu"))
 
 
 def test_a_buffer_that_each_step_replaces_is_freed() -> None:
@@ -171,7 +174,7 @@ def test_what_another_thread_frees_is_ended_when_its_address_is_given_again() ->
     assert observed.figures.unseen_frees == 2
     (difference,) = checks_of(memory)["allocated bytes"].differences
     assert difference.cause is not None
-    assert [doubt for doubt in doubts_of(memory) if "2 blocks of the step were freed without" not in doubt] == []
+    assert [doubt for doubt in warnings_of(memory) if "2 blocks of the step were freed without" not in doubt] == []
 
 
 def test_parts_of_a_module_elsewhere_are_named() -> None:

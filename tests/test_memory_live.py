@@ -7,17 +7,17 @@ import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from msgspec import Struct
 
-from opanatomy.capture.memory_outside import outside_the_allocator
-from opanatomy.capture.memory_points import CheckPoints
-from opanatomy.capture.memory_record import alike, record_of
-from opanatomy.capture.memory_replay import (
+from opanatomy.capture.memory.out_of_memory import requested_bytes
+from opanatomy.capture.memory.outside import outside_the_allocator
+from opanatomy.capture.memory.record import alike, record_of
+from opanatomy.capture.memory.replay import (
     ACTIVATIONS,
     AFTER_FORWARD,
     CHECKPOINT_ARGUMENTS,
@@ -26,14 +26,16 @@ from opanatomy.capture.memory_replay import (
     RNG_STATES,
     WEIGHT_CASTS,
     bytes_over_time,
-)  # fmt: skip
-from opanatomy.capture.memory_step import Observed, observe_step
-from opanatomy.capture.out_of_memory import requested_bytes
-from opanatomy.capture.quiet import quiet_libraries
-from opanatomy.capture.recorder import Options, Subject, record_step
-from opanatomy.capture.stepper import Stepper, make_optimizer
-from opanatomy.capture.workload import Prepared, prepare
-from opanatomy.model import Memory, MemoryCheckPoint, Phase, Workload
+)
+from opanatomy.capture.memory.snapshots import Snapshots
+from opanatomy.capture.memory.step import Observed, observe_step
+from opanatomy.capture.model.quiet import quiet_libraries
+from opanatomy.capture.model.workload import Prepared, prepare
+from opanatomy.capture.step.recorder import Options, Subject, record_step
+from opanatomy.capture.step.stepper import Stepper, make_optimizer
+from opanatomy.records.memory import Memory, MemorySnapshot
+from opanatomy.records.taxonomy import Phase
+from opanatomy.records.workload import Workload
 from opanatomy.trace import read_trace
 from tests.tiny import tiny_request
 
@@ -47,8 +49,7 @@ TEXT = (
 SAVED = (ACTIVATIONS, WEIGHT_CASTS, RNG_STATES, CHECKPOINT_ARGUMENTS)
 
 
-@dataclass(frozen=True)
-class Seen:
+class Seen(Struct, frozen=True):
     prepared: Prepared
     observed: Observed
     memory: Memory
@@ -84,7 +85,7 @@ def seen(
         for _ in range(steps_before):
             stepper.run()
         checkpointing = request.get("checkpointing") is not None
-        observed = observe_step(stepper, prepared.module, CheckPoints("cpu"), checkpointing=checkpointing)
+        observed = observe_step(stepper, prepared.module, Snapshots("cpu"), checkpointing=checkpointing)
     if observed.error:
         raise observed.error
     return Seen(prepared, observed, record_of(observed))
@@ -222,7 +223,7 @@ def recorded(folder: Path, **options: Any) -> set[str]:
     )  # fmt: skip
     capture = read_trace(path).capture
     assert capture is not None
-    assert [point.name for point in capture.memory.check_points][-1] == "peak"
+    assert [point.name for point in capture.memory.snapshots][-1] == "peak"
     return {row.component for row in capture.memory.components}
 
 
@@ -234,13 +235,13 @@ def test_the_record_survives_the_trace(tmp_path: Path) -> None:
     capture = read_trace(path).capture
     assert capture is not None
     memory = capture.memory
-    points = {point.name: point for point in memory.check_points}
+    points = {point.name: point for point in memory.snapshots}
     assert list(points) == ["weights", "after_forward", "after_backward", "after_optimizer", "peak"]
     sizes = {row.component: row.measured_bytes for row in memory.components}
     assert points["weights"].allocated_bytes == (sizes["weights"] or 0) + (sizes["buffers"] or 0)
     assert points["peak"].allocated_bytes == memory.peak_bytes
-    assert all(point.nvml_used_bytes is None for point in memory.check_points)
-    assert all(point.rss_bytes for point in memory.check_points[:-1])
+    assert all(point.nvml_used_bytes is None for point in memory.snapshots)
+    assert all(point.rss_bytes for point in memory.snapshots[:-1])
     before = sizes["weights"] + sizes["buffers"] + sizes["inputs"]  # type: ignore[operator]
     state = sizes["optimizer_state"] + sizes["optimizer_step_counters"]  # type: ignore[operator]
     kept = sizes["forward_activations"] + sizes["outputs"]  # type: ignore[operator]
@@ -252,13 +253,13 @@ def test_the_record_survives_the_trace(tmp_path: Path) -> None:
 MB = 10**6
 
 
-def context_of(*points: MemoryCheckPoint) -> tuple[dict[str, int | None], str]:
+def context_of(*points: MemorySnapshot) -> tuple[dict[str, int | None], str]:
     outside = outside_the_allocator(points)
     return {row.component: row.measured_bytes for row in outside.components}, " ".join(outside.notes)
 
 
-def at(name: str, **bytes_: int) -> MemoryCheckPoint:
-    return MemoryCheckPoint(name=name, **bytes_)
+def at(name: str, **bytes_: int) -> MemorySnapshot:
+    return MemorySnapshot(name=name, **bytes_)
 
 
 def test_context_is_what_nvml_says_of_this_process_beyond_the_allocator() -> None:
@@ -278,7 +279,7 @@ def test_context_without_the_bytes_of_this_process_is_what_the_device_grew_by_an
 
 
 @pytest.mark.parametrize("first", [None, at("before_the_device", reserved_bytes=0)])
-def test_context_is_left_out_where_the_device_was_not_seen_before(first: MemoryCheckPoint | None) -> None:
+def test_context_is_left_out_where_the_device_was_not_seen_before(first: MemorySnapshot | None) -> None:
     """Before, all that others use of the device was called context: 5,300 MB here."""
     weights = at("weights", reserved_bytes=100 * MB, nvml_used_bytes=5_400 * MB)
     sizes, notes = context_of(*((first,) if first else ()), weights)
@@ -307,7 +308,7 @@ def test_hooks_and_marks_add_no_byte_to_the_peak() -> None:
     with quiet_libraries():
         stepper.run()
         for hooked in (True, False):
-            observed = observe_step(stepper, prepared.module, CheckPoints("cpu"), compiled=not hooked)
+            observed = observe_step(stepper, prepared.module, Snapshots("cpu"), compiled=not hooked)
             peaks.append(record_of(observed).peak_bytes)
     assert peaks[0] == peaks[1]
 
@@ -394,7 +395,7 @@ from opanatomy.capture.memory import held_bytes
 from opanatomy.capture.recorder import Options, Subject, record_step
 from opanatomy.capture.workload import Request, prepare
 from opanatomy.errors import OutOfMemory
-from opanatomy.model import Workload
+from opanatomy.records.workload import Workload
 name = "google-bert/bert-base-uncased"
 wide = (("hidden_size", "128"), ("max_position_embeddings", "128"), ("intermediate_size", "512"))
 prepared = prepare(Request(model=name, batch=64, seq=128, attention="eager", settings=(*TINY[name], *wide)))

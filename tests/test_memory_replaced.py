@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from opanatomy.capture.memory_points import CheckPoints
-from opanatomy.capture.memory_record import record_of
-from opanatomy.capture.memory_step import observe_step
-from opanatomy.capture.stepper import Stepper
-from opanatomy.memory.doubts import doubts_of
-from opanatomy.model import Memory
+from opanatomy.capture.memory.record import record_of
+from opanatomy.capture.memory.snapshots import Snapshots
+from opanatomy.capture.memory.step import observe_step
+from opanatomy.capture.step.stepper import Stepper
+from opanatomy.memory.warnings import warnings_of
+from opanatomy.records.memory import Memory
 
 WIDTH = 64
 #: A square matrix and a vector of float32.
@@ -83,10 +83,10 @@ def measured(module: nn.Module, x: torch.Tensor, *, inference: bool = False, **m
     stepper = Stepper(
         module=module, parameters=tuple(module.parameters()), inputs=(x,), device="cpu", inference=inference, **more
     )
-    observed = observe_step(stepper, module, CheckPoints("cpu"))
+    observed = observe_step(stepper, module, Snapshots("cpu"))
     assert observed.error is None
     memory = record_of(observed)
-    assert doubts_of(memory) == ()
+    assert warnings_of(memory) == ()
     return memory
 
 

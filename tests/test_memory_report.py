@@ -7,13 +7,14 @@ import os
 import resource
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from opanatomy.__main__ import main
-from opanatomy.model import Memory, MemoryFailure, MemorySaving, MemoryTerm, Phase, PublishedFigure
+from opanatomy.records.memory import Memory, MemoryFailure, MemorySaving, MemoryTerm, PublishedFigure
+from opanatomy.records.taxonomy import Phase
 from opanatomy.report import terminal_report
 from opanatomy.report.json_report import read_anatomy
 from tests import anatomies
@@ -40,7 +41,7 @@ def test_the_memory_of_a_step_in_depth(
     assert parts["temporary_buffers"].at_peak_bytes is not None
     assert memory.timeline
     assert memory.activations
-    assert [point.name for point in memory.check_points][-1] == "peak"
+    assert [point.name for point in memory.snapshots][-1] == "peak"
     assert max(point.allocated_bytes for point in memory.timeline) == memory.peak_bytes
     assert sum(term.bytes for term in memory.terms) == pytest.approx(
         parts["forward_activations"].measured_bytes, rel=0.01

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from opanatomy.capture.memory_shape import shape_of
+from opanatomy.capture.model.shape import shape_of
 from opanatomy.memory.published import is_published, published_run
 from opanatomy.memory.savings import savings_of
 from opanatomy.memory.theory import activation_terms, needed_bytes, state_theory, with_theory
-from opanatomy.model import Memory, MemoryComponent, MemoryFailure, ModelShape, Phase, Workload
+from opanatomy.records.memory import Memory, MemoryComponent, MemoryFailure, ModelShape
+from opanatomy.records.taxonomy import Phase
+from opanatomy.records.workload import Workload
 from tests.test_memory_live import BERT, GPT2, LLAMA, seen
 from tests.tiny import TINY
 

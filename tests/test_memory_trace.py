@@ -18,11 +18,12 @@ from opanatomy.attribution import attribute
 from opanatomy.attribution.linking import enclosing_rows
 from opanatomy.checks import check_memory
 from opanatomy.errors import TraceError
-from opanatomy.memory import doubts_of, memory_of_trace, with_trace
+from opanatomy.memory import memory_of_trace, warnings_of, with_trace
 from opanatomy.memory.blocks import blocks_of
 from opanatomy.memory.events import by_device, of_rows, possible
-from opanatomy.model import Memory, MemoryComponent, MemoryDevice, MemoryPoint, Phase
-from opanatomy.tables import MemoryEvents
+from opanatomy.records.columns import MemoryEvents
+from opanatomy.records.memory import Memory, MemoryComponent, MemoryDevice, MemoryPoint
+from opanatomy.records.taxonomy import Phase
 from opanatomy.trace.collect import Collector
 from opanatomy.trace.stream import EventStream
 from tests.handmade import HandMade
@@ -147,7 +148,7 @@ def test_blocks_are_paired_by_address_and_an_address_is_used_again(tmp_path: Pat
     assert row.peak_ns == 20_000
     assert row.reserved_peak_bytes == 1 << 20
     assert [point.allocated_bytes for point in memory.timeline] == [1000, 1512, 2536, 2024, 2280, 2024, 1000]
-    assert not doubts_of(memory)
+    assert not warnings_of(memory)
 
 
 def test_frees_of_what_was_there_before_count_into_it(tmp_path: Path) -> None:
@@ -206,7 +207,7 @@ def test_an_address_given_twice_was_freed_unseen(tmp_path: Path) -> None:
     memory = memory_of(trace, tmp_path)
     (row,) = memory.devices
     assert (row.unseen_frees, row.unseen_free_bytes, row.blocks, memory.peak_bytes) == (1, 512, 2, 512)
-    assert "given again" in doubts_of(memory)[0]
+    assert "given again" in warnings_of(memory)[0]
 
 
 def test_a_free_of_another_size_is_told(tmp_path: Path) -> None:
@@ -215,7 +216,7 @@ def test_a_free_of_another_size_is_told(tmp_path: Path) -> None:
     trace.take(20, 1, 256)
     memory = memory_of(trace, tmp_path)
     assert memory.devices[0].uneven_frees == 1
-    assert "other than what was allocated" in doubts_of(memory)[0]
+    assert "other than what was allocated" in warnings_of(memory)[0]
 
 
 def test_missing_events_are_found_by_the_totals(tmp_path: Path) -> None:
@@ -227,7 +228,7 @@ def test_missing_events_are_found_by_the_totals(tmp_path: Path) -> None:
     memory = memory_of(trace, tmp_path)
     (row,) = memory.devices
     assert (row.equal_events, row.checked_events, row.largest_difference_bytes) == (3, 4, 7000)
-    assert "in 1 of 4 events" in doubts_of(memory)[0]
+    assert "in 1 of 4 events" in warnings_of(memory)[0]
 
 
 @pytest.mark.parametrize(("lost", "ours", "total"), [("allocation", 1_000, 1_300), ("free", 1_300, 1_000)])
@@ -247,8 +248,8 @@ def test_a_lost_event_is_a_warning_and_a_row_of_the_checks(
         trace.give(60, 4, 7, total=1_307, device=device)
         trace.take(70, 4, 7, total=1_300, device=device)
     memory = memory_of(trace, tmp_path)
-    assert "in 2 of" in doubts_of(memory)[0]
-    assert "by up to 300 B" in doubts_of(memory)[0]
+    assert "in 2 of" in warnings_of(memory)[0]
+    assert "by up to 300 B" in warnings_of(memory)[0]
     (check,) = check_memory(memory)
     (difference,) = check.unexplained
     assert (check.quantity, check.compared - check.equal) == ("allocated bytes", 2)
@@ -312,7 +313,7 @@ def test_without_addresses_the_last_block_of_a_size_is_freed(tmp_path: Path) -> 
     assert blocks.unmatched.tolist() == [0]
     memory = memory_of(trace, tmp_path)
     assert (memory.peak_bytes, memory.devices[0].matched_by) == (500, "size")
-    assert "no addresses" in doubts_of(memory)[0]
+    assert "no addresses" in warnings_of(memory)[0]
 
 
 def test_threads_of_2021_are_text_in_operators_only(tmp_path: Path) -> None:
@@ -610,7 +611,7 @@ def test_curve_of_a_real_trace_is_the_allocators(
     for one in memory.devices:
         assert one.equal_events == one.checked_events == one.events
         assert (one.unmatched_frees, one.unseen_frees, one.uneven_frees) == (0, 0, 0)
-    assert not doubts_of(memory)
+    assert not warnings_of(memory)
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the shared traces are not here")

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import torch
 
-from opanatomy.capture import hub
-from opanatomy.capture.workload import Request, describe, prepare
+from opanatomy.capture.model import hub
+from opanatomy.capture.model.workload import Request, describe, prepare
 from opanatomy.errors import ModelError, UsageError
 from tests.tiny import BERT, loss_of, message_of, tiny_request
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 
 import pynvml
 import pytest
+from msgspec.structs import replace
 
-from opanatomy.capture import nvml
+from opanatomy.capture.device import nvml
 from tests.fake_cuda import GIB, FakeGpu, FakeInstance, FakeMachine, FakeProcess, install
 
 SLOW = FakeGpu(name="NVIDIA T400", uuid="aaaaaaaa-0000-0000-0000-000000000000", total_bytes=4 * GIB, used_bytes=3 * GIB)
@@ -34,7 +34,7 @@ def test_the_device_is_found_by_uuid_where_nvml_orders_by_slot(monkeypatch: pyte
 
 
 def test_the_environment_names_the_device_that_cuda_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    from opanatomy.capture.environment import environment_of
+    from opanatomy.capture.device.environment import environment_of
 
     install(FakeMachine(gpus=(SLOW, replace(FAST, mig=True, instances=(LARGE,))), cuda_order=(1, 0)), monkeypatch)
     environment = environment_of("cuda:0")

@@ -9,9 +9,11 @@ import msgspec
 import pytest
 
 import opanatomy
-from opanatomy.capture.observer import observing
+from opanatomy.capture.step.observer import observing
 from opanatomy.cost import cost
-from opanatomy.model import METADATA_KEY, Capture, Environment, ObservedCall, Phase, Signature, Stored, Tensor, Workload
+from opanatomy.records.signature import Signature, Stored, Tensor
+from opanatomy.records.taxonomy import Phase
+from opanatomy.records.workload import METADATA_KEY, Capture, Environment, ObservedCall, Workload
 from opanatomy.trace import Trace, read_trace
 from tests.handmade import HandMade
 

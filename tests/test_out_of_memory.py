@@ -13,17 +13,18 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import opanatomy
-from opanatomy.capture import advice
-from opanatomy.capture.advice import less_memory
-from opanatomy.capture.memory_failure import StepOutOfMemory, memory_report_of
-from opanatomy.capture.memory_points import CheckPoints
-from opanatomy.capture.memory_storages import optimizer_tensors
-from opanatomy.capture.out_of_memory import is_out_of_memory, requested_bytes
-from opanatomy.capture.profile import Wanted, capture_model
-from opanatomy.capture.recorder import Options, Subject, record_step
-from opanatomy.capture.stepper import Stepper, make_optimizer
+from opanatomy.capture.memory import advice
+from opanatomy.capture.memory.advice import less_memory
+from opanatomy.capture.memory.failure import StepOutOfMemory, memory_report_of
+from opanatomy.capture.memory.out_of_memory import is_out_of_memory, requested_bytes
+from opanatomy.capture.memory.snapshots import Snapshots
+from opanatomy.capture.memory.storages import optimizer_tensors
+from opanatomy.capture.step.profile import Wanted, capture_model
+from opanatomy.capture.step.recorder import Options, Subject, record_step
+from opanatomy.capture.step.stepper import Stepper, make_optimizer
 from opanatomy.errors import OutOfMemory
-from opanatomy.model import Phase, Workload
+from opanatomy.records.taxonomy import Phase
+from opanatomy.records.workload import Workload
 
 GIB = 1 << 30
 #: As `c10/cuda/CUDACachingAllocator.cpp` writes it.
@@ -201,7 +202,7 @@ def test_the_second_try_begins_without_the_state_that_the_first_began(name: str)
     for number in (1, 5):
         module = layers()
         stepper = stepper_of(module, failing(make_optimizer(name, module), number))
-        memory = memory_report_of(broken(stepper), stepper, module, CheckPoints("cpu"))
+        memory = memory_report_of(broken(stepper), stepper, module, Snapshots("cpu"))
         failure = memory.failure
         assert failure is not None
         assert (failure.phase, failure.seen) == (Phase.OPTIMIZER, True)
@@ -260,7 +261,7 @@ def test_the_scaler_of_a_broken_step_scales_once_in_the_second_try(name: str) ->
     stepper = stepper_of(module, optimizer, amp="fp16")
     assert stepper.loss_scale is not None
     stepper.loss_scale.start(2.0**8)
-    memory = memory_report_of(broken(stepper), stepper, module, CheckPoints("cpu"))
+    memory = memory_report_of(broken(stepper), stepper, module, Snapshots("cpu"))
     assert memory.failure is not None
     assert memory.failure.seen
     assert len(seen) == 2
@@ -277,7 +278,7 @@ def test_another_error_in_the_second_try_is_not_taken_for_the_first() -> None:
 
     optimizer.step = step  # type: ignore[method-assign,assignment]
     stepper = stepper_of(module, optimizer)
-    memory = memory_report_of(broken(stepper), stepper, module, CheckPoints("cpu"))
+    memory = memory_report_of(broken(stepper), stepper, module, Snapshots("cpu"))
     assert memory.failure is not None
     assert (memory.failure.message, memory.failure.requested_bytes, memory.failure.seen) == (CUDA, 2 * GIB, False)
 
@@ -344,7 +345,7 @@ def broken_run(stage: str, phase: Phase, monkeypatch: pytest.MonkeyPatch, **opti
         optimizer.step = checked  # type: ignore[method-assign]
         return optimizer
 
-    monkeypatch.setattr("opanatomy.capture.recorder.make_optimizer", make)
+    monkeypatch.setattr("opanatomy.capture.step.recorder.make_optimizer", make)
     workload = Workload(model="m", batch=4, sequence_length=64, dtype="float32")
     subject = Subject(module=module, inputs=(torch.ones(4, 64),), workload=workload)
     chosen = Options(optimizer="adamw", memory=True, **options)
@@ -386,7 +387,7 @@ def test_a_report_that_breaks_too_leaves_the_line(monkeypatch: pytest.MonkeyPatc
     def measured(*_: Any) -> Any:
         raise full()
 
-    monkeypatch.setattr("opanatomy.capture.memory_failure.measured_memory", measured)
+    monkeypatch.setattr("opanatomy.capture.memory.failure.measured_memory", measured)
     error = broken_run("timed step", Phase.BACKWARD, monkeypatch)
     assert error.memory is None
     assert str(error).startswith("out of memory in the backward phase; ")
@@ -413,7 +414,7 @@ from opanatomy.capture.memory import held_bytes
 from opanatomy.capture.profile import Wanted, capture_model
 from opanatomy.capture.recorder import Options, Subject, record_step
 from opanatomy.errors import OutOfMemory
-from opanatomy.model import Workload
+from opanatomy.records.workload import Workload
 module = torch.nn.Sequential(*(torch.nn.Linear(1024, 1024, bias=False) for _ in range(16)))
 inputs = (torch.ones(2, 1024),)
 module(*inputs).sum().backward()
@@ -515,7 +516,7 @@ def test_a_trace_that_does_not_fit_is_no_fault_of_the_batch(monkeypatch: pytest.
     def fail(*_: object, **__: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("opanatomy.capture.run.export_trace", fail)
+    monkeypatch.setattr("opanatomy.capture.step.run.export_trace", fail)
     with pytest.raises(OutOfMemory) as caught:
         record_step(text_model(), Options(steps=2, inference=True), Path("never.json"))
     assert str(caught.value).startswith("out of memory outside of a step; ")
@@ -525,11 +526,11 @@ def test_a_trace_that_does_not_fit_is_no_fault_of_the_batch(monkeypatch: pytest.
 @pytest.mark.parametrize(
     ("place", "options", "expected"),
     [
-        ("opanatomy.capture.workload.build_on_meta", {},
+        ("opanatomy.capture.model.workload.build_on_meta", {},
          "out of memory while gpt2 was being built - keep fewer --layers or use --dtype bfloat16"),
-        ("opanatomy.capture.building._from_config", {"dtype": "fp16"},
+        ("opanatomy.capture.model.building._from_config", {"dtype": "fp16"},
          "out of memory: the weights in float16 do not fit the memory of cpu - keep fewer --layers"),
-        ("opanatomy.capture.workload.make_batch", {"batch": 1},
+        ("opanatomy.capture.model.workload.make_batch", {"batch": 1},
          "out of memory while gpt2 and its inputs were being built - lower --seq, keep fewer --layers or use --dtype"
          " bfloat16"),
     ],

@@ -21,8 +21,9 @@ from torch.utils.checkpoint import (
 )
 from torch.utils.flop_counter import FlopCounterMode
 
-from opanatomy.model import Anatomy, OperatorClass, Phase
 from opanatomy.pipeline import analyze_trace
+from opanatomy.records.anatomy import Anatomy
+from opanatomy.records.taxonomy import OperatorClass, Phase
 from tests.handmade import HandMade
 from tests.test_catalog_anatomy import MENDED
 

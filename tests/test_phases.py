@@ -4,29 +4,30 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.utils.checkpoint
+from msgspec import Struct, field
+from msgspec.structs import replace
 from torch.profiler import record_function
 
 from opanatomy.attribution import Attribution, attribute
-from opanatomy.capture.building import enable_checkpointing
-from opanatomy.capture.recorder import Options, Subject, record_step
-from opanatomy.capture.stepper import Stepper
-from opanatomy.capture.workload import Request, prepare
-from opanatomy.model import Phase, Workload
+from opanatomy.capture.model.building import enable_checkpointing
+from opanatomy.capture.model.workload import Request, prepare
+from opanatomy.capture.step.recorder import Options, Subject, record_step
+from opanatomy.capture.step.stepper import Stepper
+from opanatomy.records.taxonomy import Phase
+from opanatomy.records.workload import Workload
 from opanatomy.trace import Trace, read_trace
 from tests.tiny import TINY
 
 BERT = "google-bert/bert-base-uncased"
 
 
-@dataclass(frozen=True)
-class Variant:
+class Variant(Struct, frozen=True):
     request: Request = field(default_factory=lambda: Request(model=BERT, batch=2, seq=16, settings=TINY[BERT]))
     options: Options = field(default_factory=lambda: Options(warmup=0, optimizer="adamw"))
     prepare: Callable[[torch.nn.Module], None] = lambda module: None

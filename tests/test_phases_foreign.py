@@ -19,8 +19,9 @@ from opanatomy.attribution import Attribution, attribute, phase_rules, phase_rul
 from opanatomy.attribution.annotations import phase_of_annotation
 from opanatomy.attribution.rows import BACKWARD, FORWARD, OPTIMIZER
 from opanatomy.errors import UsageError
-from opanatomy.model import Difference, OperatorClass, Phase
 from opanatomy.pipeline import analyze_trace
+from opanatomy.records.checks import Difference
+from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.trace import Trace, read_trace
 from tests.handmade import HandMade
 

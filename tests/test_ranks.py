@@ -14,10 +14,12 @@ import pytest
 from opanatomy.anatomy.collectives import both_sides, bus_factor, dtype_of, message_bytes, named
 from opanatomy.errors import TraceError
 from opanatomy.fleet import analyze_traces
-from opanatomy.model import Anatomy, Collective, OperatorClass
 from opanatomy.pipeline import analyze_trace
+from opanatomy.records.anatomy import Anatomy
+from opanatomy.records.columns import CollectiveArguments
+from opanatomy.records.ranks import Collective
+from opanatomy.records.taxonomy import OperatorClass
 from opanatomy.report import json_report, read_anatomy, terminal_report
-from opanatomy.tables import Message
 from opanatomy.trace.sources import sources_of
 from tests.handmade import HandMade, training_step
 from tests.test_cli import left_in, run
@@ -109,9 +111,9 @@ def test_each_rank_has_a_row(four: Anatomy) -> None:
 def test_the_spread_names_the_slowest_and_the_one_the_others_wait_for(four: Anatomy) -> None:
     spread = {row.figure: row for row in four.spread}
     talk = spread["communication"]
-    assert (talk.least_ns, talk.median_ns, talk.most_ns, talk.most_rank) == (10_000, 55_000, 70_000, 3)
-    assert (spread["own"].most_ns, spread["own"].most_rank) == (890_000, 2)
-    assert (spread["step"].most_ns, spread["step"].most_rank) == (900_000, 0)
+    assert (talk.min_ns, talk.median_ns, talk.max_ns, talk.max_rank) == (10_000, 55_000, 70_000, 3)
+    assert (spread["own"].max_ns, spread["own"].max_rank) == (890_000, 2)
+    assert (spread["step"].max_ns, spread["step"].max_rank) == (900_000, 0)
     text = terminal_report(four, width=100)
     assert "The slowest is rank 0: 900 us a step" in text
     assert "Of all ranks rank 2 waits least in communication (890 us of its own a step)" in text
@@ -372,7 +374,7 @@ def test_names_of_collectives(text: str, name: str | None) -> None:
 def test_sizes_and_factors_are_those_of_nccl_tests(
     name: str, sent: int | None, got: int | None, size: int | None, factor: float | None
 ) -> None:
-    assert message_bytes(name, Message("", sent, got), "float32", 4) == size
+    assert message_bytes(name, CollectiveArguments("", sent, got), "float32", 4) == size
     assert bus_factor(name, 4) == factor
 
 
@@ -412,17 +414,17 @@ def test_names_that_are_no_text_do_not_stop_the_report(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("message", "sides"),
     [
-        (Message("all_reduce", in_elements=8), (8, 8)),
-        (Message("_allgather_base", in_elements=8, group_size=4), (8, 32)),
-        (Message("_allgather_base", out_elements=32, group_size=4), (8, 32)),
-        (Message("reduce_scatter", in_elements=32, group_size=4), (32, 8)),
-        (Message("all_gather", in_elements=8), None),
-        (Message("all_to_all", in_elements=8, group_size=4), None),
-        (Message("all_to_all", in_elements=8, out_elements=6), (8, 6)),
-        (Message("all_reduce"), None),
+        (CollectiveArguments("all_reduce", in_elements=8), (8, 8)),
+        (CollectiveArguments("_allgather_base", in_elements=8, group_size=4), (8, 32)),
+        (CollectiveArguments("_allgather_base", out_elements=32, group_size=4), (8, 32)),
+        (CollectiveArguments("reduce_scatter", in_elements=32, group_size=4), (32, 8)),
+        (CollectiveArguments("all_gather", in_elements=8), None),
+        (CollectiveArguments("all_to_all", in_elements=8, group_size=4), None),
+        (CollectiveArguments("all_to_all", in_elements=8, out_elements=6), (8, 6)),
+        (CollectiveArguments("all_reduce"), None),
     ],
 )
-def test_no_side_of_a_collective_is_guessed(message: Message, sides: tuple[int, int] | None) -> None:
+def test_no_side_of_a_collective_is_guessed(message: CollectiveArguments, sides: tuple[int, int] | None) -> None:
     assert both_sides(message) == sides
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from opanatomy.anatomy.ratios import ratios_of
-from opanatomy.model import ClassRow, OperatorClass, Phase, Ratio, Workload
+from opanatomy.records.anatomy import ClassRow, Ratio
+from opanatomy.records.taxonomy import OperatorClass, Phase
+from opanatomy.records.workload import Workload
 from opanatomy.report import terminal_report
 from tests import anatomies
 

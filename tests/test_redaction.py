@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from opanatomy.pipeline import analyze_trace
-from opanatomy.privacy.events import Redaction
-from opanatomy.privacy.forms import without_tokens
-from opanatomy.privacy.places import is_plain_constant, without_addresses, without_paths
+from opanatomy.redaction.events import Redaction
+from opanatomy.redaction.forms import without_tokens
+from opanatomy.redaction.places import is_plain_constant, without_addresses, without_paths
 from opanatomy.trace.writer import Annotated
 from tests.handmade import HandMade, training_step
 

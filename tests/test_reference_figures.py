@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from opanatomy.model import Anatomy
 from opanatomy.pipeline import analyze_trace
+from opanatomy.records.anatomy import Anatomy
 
 SHARED = Path(__file__).parent.parent.parent / "shared"
 PLUGIN = SHARED / "reference" / "tensorboard_plugin_resnet50.json"

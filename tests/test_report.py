@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from opanatomy.errors import UsageError
-from opanatomy.model import Anatomy, OperatorClass, Phase
+from opanatomy.records.anatomy import Anatomy
+from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.report import REPORTERS, format_of
 from opanatomy.report.classes import COLOUR, LABEL, SHORT_LABEL
 from opanatomy.report.totals import total

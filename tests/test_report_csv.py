@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable
-from dataclasses import replace
 from io import StringIO
 
 import pytest
+from msgspec.structs import replace
 
 from opanatomy.report.csv_report import csv_report
 from tests import anatomies

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from opanatomy.errors import OpanatomyError
-from opanatomy.model import Anatomy, OperatorClass, Ratio
+from opanatomy.records.anatomy import Anatomy, Ratio
+from opanatomy.records.taxonomy import OperatorClass
 from opanatomy.report import read_anatomy
 from opanatomy.report.json_report import json_report
 from tests import anatomies

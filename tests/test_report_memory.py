@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 from rich.cells import cell_len
 
-from opanatomy.model import (
+from opanatomy.records.memory import (
     Memory,
     MemoryBlocks,
-    MemoryCheckPoint,
     MemoryComponent,
     MemoryInference,
     MemoryPoint,
-    Phase,
+    MemorySnapshot,
     SavedActivations,
 )
+from opanatomy.records.taxonomy import Phase
 from opanatomy.report import terminal_report
 from tests import anatomies
 
@@ -54,7 +53,7 @@ MEMORY = Memory(
             bytes=24 * 67_000_000,
         ),
     ),
-    check_points=(MemoryCheckPoint(name="after_weights", allocated_bytes=4_000_000, nvml_used_bytes=1_343_000_000),),
+    snapshots=(MemorySnapshot(name="after_weights", allocated_bytes=4_000_000, nvml_used_bytes=1_343_000_000),),
     notes=("NVML is not there: the device's own figure is not known.",),
 )  # fmt: skip
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 from rich.cells import cell_len
 
-from opanatomy.model import ClassRow, OperatorClass, Phase
+from opanatomy.records.anatomy import ClassRow
+from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.report import terminal_report
 from tests import anatomies
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
-from opanatomy.model import Anatomy, ClassRow, Environment, OperatorClass, Phase, Step, Timeline
+from opanatomy.records.anatomy import Anatomy, ClassRow, Step
+from opanatomy.records.taxonomy import OperatorClass, Phase
+from opanatomy.records.timeline import Timeline
+from opanatomy.records.workload import Environment
 from opanatomy.report import verdict
 from tests import anatomies
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from opanatomy.anatomy.compute_type import compute_type
 from opanatomy.anatomy.roofline import bound_of, compute_dtype, with_roofline
-from opanatomy.model import Anatomy, Ceilings, ClassRow, Environment, OperatorClass, OperatorRow, Phase
+from opanatomy.records.anatomy import Anatomy, ClassRow, OperatorRow
+from opanatomy.records.device import Ceilings
+from opanatomy.records.taxonomy import OperatorClass, Phase
+from opanatomy.records.workload import Environment
 from opanatomy.report import terminal_report
 from tests import anatomies
 

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace
 
-from opanatomy import calls
 from opanatomy.__main__ import main
 from opanatomy.attribution.attribute import HostTable
-from opanatomy.capture.recorder import Options, Subject, record_step
-from opanatomy.model import Anatomy, Cost, Workload
+from opanatomy.calls import table as calls
+from opanatomy.capture.step.recorder import Options, Subject, record_step
 from opanatomy.pipeline import analyze_trace
+from opanatomy.records.anatomy import Anatomy
+from opanatomy.records.columns import Int64
+from opanatomy.records.signature import Cost
+from opanatomy.records.workload import Workload
 from opanatomy.report import terminal_report
-from opanatomy.tables import Int64
 from opanatomy.trace import Trace
 from tests.damage import Event, doubled, dropped, moved, off_by_one, planted
 

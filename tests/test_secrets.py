@@ -11,22 +11,22 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
 import pytest
+from msgspec.structs import replace
 
 import opanatomy
 from opanatomy.__main__ import main
-from opanatomy.capture.export import copy_redacted
+from opanatomy.capture.step.export import copy_redacted
 from opanatomy.commands import ceilings
 from opanatomy.commands.arguments import make_parser
 from opanatomy.errors import OutputError
 from opanatomy.fleet import analyze_traces
-from opanatomy.model import Capture, Environment, Workload
 from opanatomy.pipeline import analyze_trace
-from opanatomy.privacy.texts import Texts
+from opanatomy.records.workload import Capture, Environment, Workload
+from opanatomy.redaction.texts import Texts
 from opanatomy.report import REPORTERS
 from opanatomy.report.json_report import json_report
 from opanatomy.trace.writer import Annotated
@@ -127,7 +127,7 @@ def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name, value in VARIABLES.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / f"cache-{NAMED}"))
-    monkeypatch.setattr("opanatomy.device.measure.default_effort", lambda device: LITTLE)
+    monkeypatch.setattr("opanatomy.capture.ceilings.default_effort", lambda device: LITTLE)
     sources = tmp_path / "sources"
     sources.mkdir()
     trace = foreign_trace().write(sources / f"trace-{NAMED}.json")

@@ -9,8 +9,9 @@ import pytest
 
 from opanatomy.attribution import attribute
 from opanatomy.classification import classify_operator
-from opanatomy.model import Anatomy, OperatorClass, Phase
 from opanatomy.pipeline import analyze_trace
+from opanatomy.records.anatomy import Anatomy
+from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.report import read_anatomy, terminal_report
 from opanatomy.report.json_report import json_report
 from opanatomy.trace import read_trace

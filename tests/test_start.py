@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pynvml
 import pytest
 import torch
+from msgspec.structs import replace
 
 from opanatomy.__main__ import main
-from opanatomy.capture import device_start, environment, unused_gpu
-from opanatomy.capture.environment import choose_device, no_gpu_note, processor_name
+from opanatomy.capture.device import environment, unused_gpu
+from opanatomy.capture.device import start as device_start
+from opanatomy.capture.device.environment import choose_device, no_gpu_note, processor_name
 from tests import fake_cuda
 from tests.fake_cuda import GIB, FakeGpu, FakeMachine, FakeProcess, install
 
@@ -140,7 +141,7 @@ def test_ceilings_of_a_gpu_that_cannot_be_used(
 def test_weights_that_do_not_fit_say_what_else_is_on_the_gpu(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    import opanatomy.capture.building as building
+    import opanatomy.capture.model.building as building
 
     def no_room(*arguments: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
@@ -148,8 +149,8 @@ def test_weights_that_do_not_fit_say_what_else_is_on_the_gpu(
     held = replace(H100, used_bytes=70 * GIB, processes=(FakeProcess(pid=7, name="vllm", used_bytes=69 * GIB),))
     install(FakeMachine(gpus=(held,)), monkeypatch)
     monkeypatch.setattr(building, "_from_config", no_room)
-    monkeypatch.setattr("opanatomy.capture.workload.build_on_meta", lambda *arguments: torch.nn.Linear(1, 1))
-    monkeypatch.setattr("opanatomy.capture.workload.choose_shape", lambda *arguments: None)
+    monkeypatch.setattr("opanatomy.capture.model.workload.build_on_meta", lambda *arguments: torch.nn.Linear(1, 1))
+    monkeypatch.setattr("opanatomy.capture.model.workload.choose_shape", lambda *arguments: None)
     assert line_of(BERT, capsys) == (
         "out of memory: the weights in float32 do not fit the memory of cuda:0 (NVIDIA H100 80GB HBM3 (sm_90), 75.2 of"
         " 85.9 GB used, 74.1 GB by vllm (process 7)) - keep fewer --layers or use --dtype bfloat16"

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import asdict
 
 from opanatomy.anatomy.steps import step_of_rows
 from opanatomy.fleet import analyze_traces
-from opanatomy.model import METADATA_KEY, Anatomy, Capture, Environment, StepRow, Workload
 from opanatomy.pipeline import analyze_trace
+from opanatomy.records.anatomy import Anatomy, StepRow
+from opanatomy.records.workload import METADATA_KEY, Capture, Environment, Workload
 from opanatomy.report import terminal_report
 from tests.handmade import HandMade
 

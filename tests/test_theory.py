@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 import torch
+from msgspec.structs import asdict
 
-from opanatomy.capture.gradients import observed_gradients
-from opanatomy.capture.ranges import module_ranges, phase_range
+from opanatomy.capture.step.gradients import observed_gradients
+from opanatomy.capture.step.ranges import module_ranges, phase_range
 from opanatomy.fleet import analyze_traces
-from opanatomy.model import METADATA_KEY, Capture, Environment, OperatorClass, Phase, Ratio, Workload
 from opanatomy.pipeline import analyze_trace
+from opanatomy.records.anatomy import Ratio
+from opanatomy.records.taxonomy import OperatorClass, Phase
+from opanatomy.records.workload import METADATA_KEY, Capture, Environment, Workload
 from tests.handmade import HandMade
 
 MM = OperatorClass.TENSOR_CONTRACTION

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from opanatomy.errors import TraceError
-from opanatomy.model import Signature, Tensor
+from opanatomy.records.signature import Signature, Tensor
 from opanatomy.trace import Trace, read_trace
 from opanatomy.trace.decoding import mend
 from opanatomy.trace.signatures import parse_constant, parse_signature, parse_signatures

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from opanatomy.model import Anatomy, OperatorClass
-from opanatomy.pipeline import analyze_trace, beside_ceilings
+from opanatomy.pipeline import analyze_trace, with_ceilings
+from opanatomy.records.anatomy import Anatomy
+from opanatomy.records.taxonomy import OperatorClass
 from opanatomy.report import terminal_report
 from tests.handmade import HandMade, training_step
 from tests.made_trace import H100, Options, capture, made
@@ -35,7 +36,7 @@ def on_devices(properties: list[Any], *numbers: int, **metadata: Any) -> HandMad
 
 
 def report(trace: HandMade, folder: Path) -> Anatomy:
-    return beside_ceilings(analyze_trace(trace.write(folder / "trace.json")))
+    return with_ceilings(analyze_trace(trace.write(folder / "trace.json")))
 
 
 def told(anatomy: Anatomy) -> tuple[str | None, int | None, int | None]:
@@ -176,7 +177,7 @@ def test_a_capture_whose_kernels_did_not_come(tmp_path: Path) -> None:
     trace = made(capture("bert_cpu.json.gz"), Options())
     trace.document["traceEvents"] = [e for e in trace.events if e.get("cat") not in ("kernel", "cuda_runtime", "ac2g")]
     trace.document["traceEvents"] = [e for e in trace.document["traceEvents"] if not e.get("cat", "").startswith("gpu")]
-    anatomy = beside_ceilings(analyze_trace(trace.write(tmp_path / "trace.json.gz")))
+    anatomy = with_ceilings(analyze_trace(trace.write(tmp_path / "trace.json.gz")))
     assert (anatomy.environment.device, anatomy.environment.device_kind) == (None, "cpu")
     assert f"the trace is of a GPU ({H100.name}) but has no event of it" in anatomy.warnings[0]
     assert all(row.bound_ns is None for row in anatomy.classes)
@@ -187,7 +188,7 @@ def test_a_capture_whose_kernels_ran_elsewhere(said: tuple[str, str], tmp_path: 
     """The user's function may use another device than the capture was told."""
     trace = made(capture("bert_cpu.json.gz"), Options())
     trace.document["opanatomy"]["environment"] |= {"device": said[0], "device_kind": said[1], "multiprocessors": 82}
-    anatomy = beside_ceilings(analyze_trace(trace.write(tmp_path / "trace.json.gz")))
+    anatomy = with_ceilings(analyze_trace(trace.write(tmp_path / "trace.json.gz")))
     assert told(anatomy) == (H100.name, 132, 85_018_279_936)
     assert anatomy.environment.device_kind == "cuda"
     assert anatomy.device.peak_flops_per_second["bfloat16"] == 989.4e12

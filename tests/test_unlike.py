@@ -5,15 +5,15 @@ from __future__ import annotations
 import gzip
 import json
 import shutil
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import asdict
 
 from opanatomy.errors import UsageError
 from opanatomy.fleet import analyze_traces
-from opanatomy.model import METADATA_KEY, Capture, Environment, Workload
+from opanatomy.records.workload import METADATA_KEY, Capture, Environment, Workload
 from opanatomy.report import terminal_report
 from tests.handmade import HandMade
 from tests.test_cli import run

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import torch
 
-from opanatomy.capture import batches
-from opanatomy.capture.batches import audio_frames
-from opanatomy.capture.catalog import catalog_names
-from opanatomy.capture.quiet import one_line, quiet_libraries
-from opanatomy.capture.settings import parse_value
-from opanatomy.capture.workload import Request, describe, prepare
+from opanatomy.capture.model import batches
+from opanatomy.capture.model.batches import audio_frames
+from opanatomy.capture.model.catalog import catalog_names
+from opanatomy.capture.model.quiet import one_line, quiet_libraries
+from opanatomy.capture.model.settings import parse_value
+from opanatomy.capture.model.workload import Request, describe, prepare
 from opanatomy.errors import ModelError, UsageError
 from tests.tiny import BERT, TINY, loss_of, message_of, tiny_request
 

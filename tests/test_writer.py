@@ -15,10 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opanatomy.model import Anatomy, OperatorClass, Phase
-from opanatomy.pieces import divided
+from opanatomy.calls.kernels import divided
 from opanatomy.pipeline import analyze_trace
-from opanatomy.tables import Overlay
+from opanatomy.records.anatomy import Anatomy
+from opanatomy.records.columns import Overlay
+from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.trace.tracks import CLASS_COLOURS, PHASE_COLOURS, POINTS, lanes, rate_over_time
 from opanatomy.trace.writer import FIRST_PROCESS, Annotated, write_trace
 from tests.handmade import HandMade, training_step

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from opanatomy.capture.quiet import quiet_libraries
-from opanatomy.capture.workload import Prepared, Request, prepare
+from opanatomy.capture.model.quiet import quiet_libraries
+from opanatomy.capture.model.workload import Prepared, Request, prepare
 from opanatomy.errors import OpanatomyError
 
 BERT = "google-bert/bert-base-uncased"

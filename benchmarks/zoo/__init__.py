@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from opanatomy.model import Phase
+from opanatomy.records.taxonomy import Phase
 
 Built: TypeAlias = "tuple[torch.nn.Module, Any]"
 Models: TypeAlias = "dict[str, Callable[[], Built]]"

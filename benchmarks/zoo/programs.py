@@ -56,7 +56,7 @@ class Pair(NamedTuple):
 
 
 def logits_dataclass(model: Any, x: torch.Tensor) -> Any:
-    @dataclass
+    @dataclass(slots=True)
     class Logits:
         logits: torch.Tensor
 

@@ -1,6 +1,6 @@
 """Stage 6: tables of calls and device work -> the records of the report."""
 
-from opanatomy.anatomy.build import CONVENTIONS, Findings, build_anatomy
-from opanatomy.anatomy.queue import Queue
+from opanatomy.anatomy.build import CONVENTIONS, AnatomyInputs, build_anatomy
+from opanatomy.anatomy.launched_work import LaunchedWork
 
-__all__ = ["CONVENTIONS", "Findings", "Queue", "build_anatomy"]
+__all__ = ["CONVENTIONS", "AnatomyInputs", "LaunchedWork", "build_anatomy"]

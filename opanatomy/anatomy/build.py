@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
+from opanatomy.anatomy.launched_work import LaunchedWork
 from opanatomy.anatomy.occupancy import device_figures_of
-from opanatomy.anatomy.queue import Queue
 from opanatomy.anatomy.ratios import Theory, ratios_of
 from opanatomy.anatomy.rows import class_rows, kernel_rows, module_rows, operator_rows
 from opanatomy.anatomy.theory import all_need_both, backward_over_forward
-from opanatomy.anatomy.timeline import Clock, DeviceTime, step_of, timeline_of
-from opanatomy.model import (
-    Anatomy,
-    Capture,
-    DeviceFigures,
-    Environment,
-    Ledger,
-    Memory,
-    OperatorClass,
-    Provenance,
-    Workload,
-)
-from opanatomy.tables import CallTable, PieceTable
+from opanatomy.anatomy.timeline import DeviceTime, StepWindow, step_of, timeline_of
+from opanatomy.records.anatomy import Anatomy, Provenance
+from opanatomy.records.columns import CallTable, KernelTable
+from opanatomy.records.device import DeviceFigures
+from opanatomy.records.memory import Memory
+from opanatomy.records.taxonomy import OperatorClass
+from opanatomy.records.timeline import Ledger
+from opanatomy.records.workload import Capture, Environment, Workload
 
 #: In alphabetical order, as a report that is read back has them.
 CONVENTIONS: dict[str, str | int] = {
@@ -32,30 +27,33 @@ CONVENTIONS: dict[str, str | int] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Findings:
+class AnatomyInputs(Struct, frozen=True, kw_only=True):
     """What the stages before found. `work` is `None` on the CPU, where calls are the device work."""
 
     provenance: Provenance
     environment: Environment
     capture: Capture | None
     calls: CallTable
-    work: PieceTable | None
+    work: KernelTable | None
     #: The device work as the trace has it, `work` and that of other steps; `None` on the CPU.
-    queue: Queue | None = None
-    clock: Clock
+    launched: LaunchedWork | None = None
+    step_window: StepWindow
     #: Device work by link: linked, graph_launched, no_launch_record, outside_window.
     links: dict[str, int]
     warnings: tuple[str, ...]
 
 
-def build_anatomy(found: Findings) -> Anatomy:
+def build_anatomy(found: AnatomyInputs) -> Anatomy:
     """The report of one trace."""
     workload = found.capture.workload if found.capture else Workload()
     classes = class_rows(found.calls)
     ledger = _ledger(found)
-    time = None if found.queue is None or found.work is None else DeviceTime(found.clock, found.queue, found.work)
-    step = step_of(found.clock, found.calls, time, found.capture)
+    time = (
+        None
+        if found.launched is None or found.work is None
+        else DeviceTime(found.step_window, found.launched, found.work)
+    )
+    step = step_of(found.step_window, found.calls, time, found.capture)
     anatomy = Anatomy(
         provenance=found.provenance,
         environment=found.environment,
@@ -67,8 +65,8 @@ def build_anatomy(found: Findings) -> Anatomy:
         kernels=kernel_rows(found.work) if found.work is not None else (),
         modules=module_rows(found.calls, found.capture.modules if found.capture else {}),
         memory=found.capture.memory if found.capture else Memory(),
-        timeline=timeline_of(found.clock, found.calls, time),
-        device=_device_figures(found.queue, sum(row.wall_ns for row in step.steps)),
+        timeline=timeline_of(found.step_window, found.calls, time),
+        device=_device_figures(found.launched, sum(row.wall_ns for row in step.steps)),
         ledger=ledger,
         conventions=CONVENTIONS,
         warnings=found.warnings,
@@ -77,7 +75,7 @@ def build_anatomy(found: Findings) -> Anatomy:
     return anatomy
 
 
-def _theory(found: Findings) -> Theory | None:
+def _theory(found: AnatomyInputs) -> Theory | None:
     """What theory says of this step; `None` where the capture did not see what needs gradients."""
     gradients = found.capture.gradients if found.capture else {}
     if not gradients:
@@ -87,13 +85,13 @@ def _theory(found: Findings) -> Theory | None:
     )
 
 
-def _device_figures(queue: Queue | None, steps_ns: int) -> DeviceFigures:
-    return DeviceFigures() if queue is None else device_figures_of(DeviceFigures(), queue, steps_ns)
+def _device_figures(launched: LaunchedWork | None, steps_ns: int) -> DeviceFigures:
+    return DeviceFigures() if launched is None else device_figures_of(DeviceFigures(), launched, steps_ns)
 
 
-def _ledger(found: Findings) -> Ledger:
+def _ledger(found: AnatomyInputs) -> Ledger:
     calls = found.calls
-    unknown = int(calls.time_ns[calls.operator_class.is_text(OperatorClass.UNKNOWN)].sum())
+    unknown = int(calls.time_ns[calls.operator_class.equals(OperatorClass.UNKNOWN)].sum())
     total = int(calls.time_ns.sum())
     return Ledger(
         device_work_ns=sum(found.links.values()),

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from typing import Final
 
-from opanatomy.model import ITEM_SIZE, Collective
-from opanatomy.tables import Message
+from msgspec import Struct
+from msgspec.structs import replace
+
+from opanatomy.records.columns import CollectiveArguments
+from opanatomy.records.data_types import ITEM_SIZE
+from opanatomy.records.ranks import Collective
 
 #: In the order of looking: `all_reduce` is looked for before `reduce`, names without `_` and in small letters.
 _NAMES: Final = {
@@ -26,18 +29,16 @@ _DTYPES: Final = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Talk:
+class CollectiveEvent(Struct, frozen=True, kw_only=True):
     """One piece of communication; pieces with the same `call` are parts of one collective call."""
 
     kernel: str
     duration_ns: int
     call: int
-    message: Message | None = None
+    message: CollectiveArguments | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class World:
+class World(Struct, frozen=True):
     """The ranks of the run; `only_group` where the trace says that there is no group but all of them."""
 
     size: int | None = None
@@ -47,8 +48,7 @@ class World:
 _Key = tuple[str, "str | None", "int | None", bool]
 
 
-@dataclass(slots=True)
-class _Sum:
+class _Sum(Struct):
     calls: int = 0
     kernels: int = 0
     time_ns: int = 0
@@ -56,23 +56,23 @@ class _Sum:
     bytes: int | None = None
 
 
-def collectives_of(talks: Iterable[Talk], world: World) -> tuple[Collective, ...]:
+def collectives_of(events: Iterable[CollectiveEvent], world: World) -> tuple[Collective, ...]:
     """One row a collective, data type and group, the longest first; their times sum to that of all pieces."""
     sums: dict[_Key, _Sum] = {}
     seen: set[int] = set()
-    for talk in talks:
-        message = talk.message or Message("")
+    for event in events:
+        message = event.message or CollectiveArguments("")
         group = message.group_size or world.size
-        name = named(message.collective) or named(talk.kernel) or OTHER
+        name = named(message.collective) or named(event.kernel) or OTHER
         dtype = dtype_of(message.dtype)
         assumed = message.group_size is None and group is not None and not world.only_group
         row = sums.setdefault((name, dtype, group, assumed), _Sum())
         size = message_bytes(name, message, dtype, group)
         row.kernels += 1
-        row.time_ns += talk.duration_ns
-        row.sized_ns += talk.duration_ns if size is not None else 0
-        if talk.call not in seen:
-            seen.add(talk.call)
+        row.time_ns += event.duration_ns
+        row.sized_ns += event.duration_ns if size is not None else 0
+        if event.call not in seen:
+            seen.add(event.call)
             row.calls += 1
             row.bytes = row.bytes if size is None else (row.bytes or 0) + size
     return _sorted(
@@ -119,7 +119,7 @@ def dtype_of(text: str | None) -> str | None:
     return plain if plain in ITEM_SIZE else _DTYPES.get(plain)
 
 
-def message_bytes(collective: str, message: Message, dtype: str | None, group: int | None) -> int | None:
+def message_bytes(collective: str, message: CollectiveArguments, dtype: str | None, group: int | None) -> int | None:
     """The size of the message as nccl-tests counts it: the whole buffer, whichever side has the whole."""
     sent, got = message.in_elements, message.out_elements
     if dtype is None:
@@ -133,7 +133,7 @@ def message_bytes(collective: str, message: Message, dtype: str | None, group: i
     return None if elements is None or elements < 0 else elements * ITEM_SIZE[dtype]
 
 
-def both_sides(message: Message) -> tuple[int, int] | None:
+def both_sides(message: CollectiveArguments) -> tuple[int, int] | None:
     """(elements that a rank gives, elements that it gets); `None` where one is neither said nor follows from the other.
 
     An all-to-all may be uneven: the one side says nothing of the other.

@@ -17,8 +17,9 @@ from typing import Final
 import numpy as np
 
 from opanatomy.anatomy.tensor_cores import uses_tensor_cores
-from opanatomy.model import Ceilings, Environment
-from opanatomy.tables import Int64, Text
+from opanatomy.records.columns import Categorical, Int64
+from opanatomy.records.device import Ceilings
+from opanatomy.records.workload import Environment
 
 FLOAT32, TF32 = "float32", "tf32"
 #: Three tf32 products for one of float32: CUTLASS' OpMultiplyAddFastF32, which memory-efficient attention is built on.
@@ -62,8 +63,8 @@ def compute_type(kernel: str) -> str | None:
 
 
 def compute_types(
-    names: Sequence[str], kernel: Int64, duration_ns: Int64, owner: Int64, signature: Text, host_row: Int64
-) -> Text:
+    names: Sequence[str], kernel: Int64, duration_ns: Int64, owner: Int64, signature: Categorical, host_row: Int64
+) -> Categorical:
     """For each row of the calls what its float32 operands were computed in.
 
     `kernel`, `duration_ns` and `owner` (a host row, -1 none) are of the pieces of device work, `signature` and
@@ -76,7 +77,7 @@ def compute_types(
     found = np.full(most + 2, -1, dtype=np.int64)
     found[owner[telling]] = codes[telling]
     mine = np.array([*(_is_float32(text) for text in signature.texts), False], dtype=bool)[signature.places]
-    return Text(np.where(mine, found[host_row], -1), _CODES)
+    return Categorical(np.where(mine, found[host_row], -1), _CODES)
 
 
 def peak_name(

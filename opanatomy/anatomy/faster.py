@@ -12,11 +12,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Final
 
-from opanatomy.model import ITEM_SIZE, Ceilings, Check, Difference, OperatorClass, OperatorRow, Phase
+from msgspec import Struct
+
+from opanatomy.records.anatomy import OperatorRow
+from opanatomy.records.checks import Check, Difference
+from opanatomy.records.data_types import ITEM_SIZE
+from opanatomy.records.device import Ceilings
+from opanatomy.records.taxonomy import OperatorClass, Phase
 
 QUANTITY: Final = "ceiling"
 #: So much more than the bound allows is said to be above it: clocks pass the data sheet's by a few percent.
@@ -33,8 +38,7 @@ Bounding = Callable[[OperatorRow, int, int], int | None]
 Group = tuple[OperatorClass, Phase, str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Without:
+class _Without(Struct, frozen=True, kw_only=True):
     """What a bound is worked out without; `cache` in bytes."""
 
     causal: bool = False

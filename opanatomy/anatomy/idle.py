@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from opanatomy.anatomy.intervals import Intervals
-from opanatomy.anatomy.queue import Queue
-from opanatomy.tables import Bool, Int64
+from opanatomy.anatomy.launched_work import LaunchedWork
+from opanatomy.records.columns import Bool, Int64
 
 
-@dataclass(frozen=True, slots=True)
-class Idle:
+class Idle(Struct, frozen=True):
     """The idle time of one device in the window, by cause."""
 
     #: What comes next had not been launched when the device fell idle; nothing comes before the window ends.
@@ -27,8 +25,7 @@ class Idle:
         return self.host, self.stream, self.other
 
 
-@dataclass(frozen=True, slots=True)
-class _Gaps:
+class _Gaps(Struct, frozen=True):
     """Idle spans of a device; `last` and `following` are the work around each, -1 where there is none."""
 
     start_ns: Int64
@@ -37,18 +34,18 @@ class _Gaps:
     following: Int64
 
 
-def idle_of(queue: Queue, device: int, window: tuple[int, int]) -> Idle:
+def idle_of(launched: LaunchedWork, device: int, window: tuple[int, int]) -> Idle:
     """The idle time of `device`; work that was launched outside the window is no idleness."""
-    work = queue.work
+    work = launched.work
     rows = np.flatnonzero(work.device == device)
     rows = rows[np.argsort(work.start_ns[rows], kind="stable")]
     gaps = _gaps(work.start_ns[rows], work.start_ns[rows] + work.duration_ns[rows], window)
     none = gaps.following < 0
     following = rows[gaps.following] if len(rows) else gaps.following
     last = rows[gaps.last] if len(rows) else gaps.last
-    launched = queue.launched_ns()[following] if len(rows) else gaps.following
-    late = none | (launched >= gaps.start_ns)
-    crossed = ~late & (launched >= 0) & (gaps.last >= 0) & (work.stream[following] != work.stream[last])
+    launched_ns = launched.launched_ns()[following] if len(rows) else gaps.following
+    late = none | (launched_ns >= gaps.start_ns)
+    crossed = ~late & (launched_ns >= 0) & (gaps.last >= 0) & (work.stream[following] != work.stream[last])
     return Idle(host=_pick(gaps, late), stream=_pick(gaps, crossed), other=_pick(gaps, ~late & ~crossed))
 
 

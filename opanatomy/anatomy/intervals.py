@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from opanatomy.tables import Int64
+from opanatomy.records.columns import Int64
 
 Intervals: TypeAlias = "tuple[Int64, Int64]"
 

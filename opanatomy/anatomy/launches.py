@@ -6,9 +6,9 @@ import re
 
 import numpy as np
 
-from opanatomy.anatomy.queue import Queue
-from opanatomy.model import Launching
-from opanatomy.tables import Bool, Int64
+from opanatomy.anatomy.launched_work import LaunchedWork
+from opanatomy.records.columns import Bool, Int64
+from opanatomy.records.timeline import Launching
 
 #: A launch costs the host and the device a few microseconds: a kernel that is not longer by much is all overhead.
 TINY_NS = 10_000
@@ -19,18 +19,18 @@ _GRAPH = re.compile(r"GraphLaunch|CommandBufferEnqueue", re.IGNORECASE)
 _SYNCHRONIZE = re.compile(r"Synchronize|^(?:cuda|hip)Memcpy$|^hipMemcpyWithStream$")
 
 
-def launching_of(queue: Queue, window: tuple[int, int]) -> Launching:
+def launching_of(launched_work: LaunchedWork, window: tuple[int, int]) -> Launching:
     """Launches and kernels of the `window` (on the host clock), over all devices."""
-    launches, work = queue.launches, queue.work
+    launches, work = launched_work.launches, launched_work.work
     within = (launches.start_ns >= window[0]) & (launches.start_ns <= window[1])
-    calls = within & _outermost(queue, _named(queue, _LAUNCH))
-    waits = within & _outermost(queue, _named(queue, _SYNCHRONIZE))
-    kernel_ns = work.duration_ns[queue.kernels()]
+    calls = within & _outermost(launched_work, _named(launched_work, _LAUNCH))
+    waits = within & _outermost(launched_work, _named(launched_work, _SYNCHRONIZE))
+    kernel_ns = work.duration_ns[launched_work.kernels()]
     tiny = kernel_ns < TINY_NS
-    launched, begun = _waits(queue)
+    launched, begun = _waits(launched_work)
     delays = np.maximum(begun - launched, 0)
     return Launching(
-        calls=int(calls.sum()), graph_calls=int((calls & _named(queue, _GRAPH)).sum()),
+        calls=int(calls.sum()), graph_calls=int((calls & _named(launched_work, _GRAPH)).sum()),
         call_ns=int(launches.duration_ns[calls].sum()),
         synchronizing_calls=int(waits.sum()), synchronizing_ns=int(launches.duration_ns[waits].sum()),
         delayed=len(delays), delay_ns=int(delays.sum()),
@@ -41,16 +41,16 @@ def launching_of(queue: Queue, window: tuple[int, int]) -> Launching:
     )  # fmt: skip
 
 
-def _named(queue: Queue, pattern: re.Pattern[str]) -> Bool:
+def _named(launched_work: LaunchedWork, pattern: re.Pattern[str]) -> Bool:
     """Which launches have a name that matches; each name is looked at once."""
-    numbers, inverse = np.unique(queue.launches.name, return_inverse=True)
-    fits = np.array([bool(pattern.search(queue.names[number])) for number in numbers.tolist()], dtype=bool)
+    numbers, inverse = np.unique(launched_work.launches.name, return_inverse=True)
+    fits = np.array([bool(pattern.search(launched_work.names[number])) for number in numbers.tolist()], dtype=bool)
     return fits[inverse]
 
 
-def _outermost(queue: Queue, marked: Bool) -> Bool:
+def _outermost(launched_work: LaunchedWork, marked: Bool) -> Bool:
     """The marked calls without those that a runtime makes of its driver for one of them: on XPU both are recorded."""
-    launches = queue.launches
+    launches = launched_work.launches
     rows = np.flatnonzero(marked)
     rows = rows[np.lexsort((-launches.duration_ns[rows], launches.start_ns[rows], launches.thread[rows]))]
     end = launches.start_ns[rows] + launches.duration_ns[rows]
@@ -62,13 +62,13 @@ def _outermost(queue: Queue, marked: Bool) -> Bool:
     return found
 
 
-def _waits(queue: Queue) -> tuple[Int64, Int64]:
+def _waits(launched_work: LaunchedWork) -> tuple[Int64, Int64]:
     """(when launched, when begun) of each launch's first kernel."""
-    rows = np.flatnonzero(queue.kernels() & (queue.launch >= 0))
-    rows = rows[np.argsort(queue.work.start_ns[rows], kind="stable")]
-    _, first = np.unique(queue.launch[rows], return_index=True)
+    rows = np.flatnonzero(launched_work.kernels() & (launched_work.launch >= 0))
+    rows = rows[np.argsort(launched_work.work.start_ns[rows], kind="stable")]
+    _, first = np.unique(launched_work.launch[rows], return_index=True)
     rows = rows[first]
-    return queue.launched_ns()[rows], queue.work.start_ns[rows]
+    return launched_work.launched_ns()[rows], launched_work.work.start_ns[rows]
 
 
 def _longest(launched: Int64, begun: Int64) -> int:

@@ -2,48 +2,49 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
+from msgspec.structs import replace
 
 from opanatomy.anatomy.intervals import covered
-from opanatomy.anatomy.queue import Queue
+from opanatomy.anatomy.launched_work import LaunchedWork
 from opanatomy.anatomy.tensor_cores import uses_tensor_cores
-from opanatomy.model import DeviceFigures
-from opanatomy.tables import Bool, Float64, Int64
+from opanatomy.records.columns import Bool, Float64, Int64
+from opanatomy.records.device import DeviceFigures
 
 
-def device_figures_of(ceilings: DeviceFigures, queue: Queue, steps_ns: int) -> DeviceFigures:
+def device_figures_of(ceilings: DeviceFigures, launched: LaunchedWork, steps_ns: int) -> DeviceFigures:
     """`ceilings` with what the kernels of the steps reached; `steps_ns` is the total time of the steps."""
-    kernels = queue.kernels()
+    kernels = launched.kernels()
     if not kernels.any():
         return ceilings
-    efficiency, dimensioned = _sm_efficiency_ns(queue, kernels)
-    available = steps_ns * len(queue.computing_devices())
-    busy = sum(_busy_ns(queue, kernels & (queue.work.device == device)) for device in queue.computing_devices())
+    efficiency, dimensioned = _sm_efficiency_ns(launched, kernels)
+    available = steps_ns * len(launched.computing_devices())
+    busy = sum(
+        _busy_ns(launched, kernels & (launched.work.device == device)) for device in launched.computing_devices()
+    )
     return replace(
         ceilings,
         utilization=busy / available if available else None,
         sm_efficiency=efficiency / available if available and efficiency is not None else None,
-        occupancy=_occupancy(queue, kernels),
+        occupancy=_occupancy(launched, kernels),
         dimensioned_ns=dimensioned,
-        tensor_core_ns=_tensor_core_ns(queue, kernels),
+        tensor_core_ns=_tensor_core_ns(launched, kernels),
     )
 
 
-def _busy_ns(queue: Queue, mine: Bool) -> int:
-    return covered(queue.work.start_ns[mine], queue.work.duration_ns[mine])
+def _busy_ns(launched: LaunchedWork, mine: Bool) -> int:
+    return covered(launched.work.start_ns[mine], launched.work.duration_ns[mine])
 
 
-def _sm_efficiency_ns(queue: Queue, kernels: Bool) -> tuple[float | None, int]:
+def _sm_efficiency_ns(launched: LaunchedWork, kernels: Bool) -> tuple[float | None, int]:
     """(time weighted by the share of multiprocessors that have a block, time of kernels that record their blocks)."""
-    blocks = queue.work.blocks_per_sm
+    blocks = launched.work.blocks_per_sm
     known = kernels & ~np.isnan(blocks)
     if not known.any():
         return None, 0
-    work, share = queue.work, np.clip(np.nan_to_num(blocks), 0, 1)
+    work, share = launched.work, np.clip(np.nan_to_num(blocks), 0, 1)
     filled = 0.0
-    for device in queue.computing_devices():
+    for device in launched.computing_devices():
         mine = known & (work.device == device)
         filled += _filled_ns(work.start_ns[mine], work.duration_ns[mine], share[mine])
     return filled, int(work.duration_ns[known].sum())
@@ -68,17 +69,17 @@ def _overlap(start_ns: Int64, duration_ns: Int64) -> bool:
     return bool((start_ns[order][1:] < ends[:-1]).any())
 
 
-def _occupancy(queue: Queue, kernels: Bool) -> float | None:
+def _occupancy(launched: LaunchedWork, kernels: Bool) -> float | None:
     """The mean estimated occupancy as a fraction, weighted by duration."""
-    percent = queue.work.occupancy
+    percent = launched.work.occupancy
     known = kernels & ~np.isnan(percent)
-    duration = queue.work.duration_ns[known]
+    duration = launched.work.duration_ns[known]
     if not duration.sum():
         return None
     return float((np.clip(percent[known], 0, 100) * duration).sum() / duration.sum() / 100)
 
 
-def _tensor_core_ns(queue: Queue, kernels: Bool) -> int:
-    numbers, inverse = np.unique(queue.work.name[kernels], return_inverse=True)
-    uses = np.array([uses_tensor_cores(queue.names[number]) for number in numbers.tolist()], dtype=bool)
-    return int(queue.work.duration_ns[kernels][uses[inverse]].sum())
+def _tensor_core_ns(launched: LaunchedWork, kernels: Bool) -> int:
+    numbers, inverse = np.unique(launched.work.name[kernels], return_inverse=True)
+    uses = np.array([uses_tensor_cores(launched.names[number]) for number in numbers.tolist()], dtype=bool)
+    return int(launched.work.duration_ns[kernels][uses[inverse]].sum())

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields, replace
 from statistics import median
 from typing import Any, Final, TypeVar
+
+from msgspec.structs import fields, replace
 
 from opanatomy.anatomy.build import check_conservation
 from opanatomy.anatomy.collectives import World, merged_collectives
@@ -14,34 +15,20 @@ from opanatomy.anatomy.ratios import ratios_of
 from opanatomy.anatomy.steps import mean, middle
 from opanatomy.anatomy.unlike import Candidate, unlike_warnings, why_no_ranks
 from opanatomy.errors import UsageError
-from opanatomy.model import (
-    Anatomy,
-    Check,
-    ClassRow,
-    DeviceFigures,
-    Environment,
-    KernelRow,
-    Launching,
-    Ledger,
-    ModuleRow,
-    OperatorClass,
-    OperatorRow,
-    Phase,
-    Provenance,
-    Rank,
-    Ratio,
-    Spread,
-    Step,
-    Timeline,
-    Workload,
-)
+from opanatomy.records.anatomy import Anatomy, ClassRow, KernelRow, ModuleRow, OperatorRow, Provenance, Ratio, Step
+from opanatomy.records.checks import Check
+from opanatomy.records.device import DeviceFigures
+from opanatomy.records.ranks import Rank, Spread
+from opanatomy.records.taxonomy import OperatorClass, Phase
+from opanatomy.records.timeline import Launching, Ledger, Timeline
+from opanatomy.records.workload import Environment, Workload
 
 _NUMBERED: Final = re.compile(r"(?:rank|worker|gpu)[-_. ]?(\d+)", re.IGNORECASE)
 #: What the spread is told of, `Rank.a_step` of each.
 FIGURES: Final = ("step", "own", "busy", "kernel_time", "communication", "exposed_communication", "idle")
 _THEORY: Final = ("theory_flops", "theory_bytes")
-_WHOLE: Final = ("int", "int | None")
-_FRACTION: Final = ("float", "float | None")
+_WHOLE: Final = (int, int | None)
+_FRACTION: Final = (float, float | None)
 _CLASS_ORDER: Final = {name: place for place, name in enumerate(OperatorClass)}
 _PHASE_ORDER: Final = {name: place for place, name in enumerate(Phase)}
 
@@ -175,10 +162,10 @@ def _summed(rows: Iterable[Row]) -> tuple[Row, ...]:
     for row in rows:
         key = tuple(getattr(row, item.name) for item in fields(row) if item.type not in (*_WHOLE, *_FRACTION))
         groups.setdefault(key, []).append(row)
-    return tuple(_merged(group, {"int": _sum, "int | None": _sum}) for group in groups.values())
+    return tuple(_merged(group, dict.fromkeys(_WHOLE, _sum)) for group in groups.values())
 
 
-def _merged(records: Sequence[Any], by_type: Mapping[str, Callable[[list[Any]], Any]]) -> Any:
+def _merged(records: Sequence[Any], by_type: Mapping[Any, Callable[[list[Any]], Any]]) -> Any:
     """One record for several: each field by the rule for its type; without one, the value if all have the same."""
     told = {}
     for item in fields(records[0]):
@@ -229,7 +216,7 @@ def _ledger(records: list[Ledger]) -> Ledger:
 def _step(records: list[Step]) -> Step:
     """The step of the middle rank by wall time, of an even number the means of the two: parts of one step add up."""
     chosen = middle(records, lambda record: record.wall_ns or 0)
-    means: dict[str, Callable[[list[Any]], Any]] = dict.fromkeys(_WHOLE, mean)
+    means: dict[Any, Callable[[list[Any]], Any]] = dict.fromkeys(_WHOLE, mean)
     means |= dict.fromkeys(_FRACTION, _median)
     found: Step = _merged([replace(record, steps=()) for record in chosen], means)
     framework = found.framework_ns
@@ -283,8 +270,8 @@ def _figures(each: Sequence[Anatomy]) -> DeviceFigures:
         return sum(value * weight for value, weight in known) / whole if whole else None
 
     bandwidth = _same([record.bandwidth_bytes_per_second for record in records])
-    rules: dict[str, Callable[[list[Any]], Any]] = dict.fromkeys(_WHOLE, _sum)
-    rules["float | None"] = lambda values: weighted(values, times)
+    rules: dict[Any, Callable[[list[Any]], Any]] = dict.fromkeys(_WHOLE, _sum)
+    rules[float | None] = lambda values: weighted(values, times)
     found: DeviceFigures = _merged(records, rules)
     return replace(
         found, bandwidth_bytes_per_second=bandwidth, peak_flops_per_second=found.peak_flops_per_second or {},
@@ -304,8 +291,8 @@ def spread_of(ranks: Sequence[Rank]) -> tuple[Spread, ...]:
             most = ranks[known.index(max(known))]
             found.append(
                 Spread(
-                    figure=figure, least_ns=min(known), median_ns=int(median(known)), most_ns=max(known),
-                    most_rank=most.rank, most_trace=most.trace,
+                    figure=figure, min_ns=min(known), median_ns=int(median(known)), max_ns=max(known),
+                    max_rank=most.rank, max_trace=most.trace,
                 )
             )  # fmt: skip
     return tuple(found)

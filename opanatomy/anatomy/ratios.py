@@ -7,9 +7,11 @@ backward only, not how the two compare.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
-from opanatomy.model import ClassRow, OperatorClass, Phase, Ratio, Workload
+from opanatomy.records.anatomy import ClassRow, Ratio
+from opanatomy.records.taxonomy import OperatorClass, Phase
+from opanatomy.records.workload import Workload
 
 _BACKWARD = (Phase.BACKWARD, Phase.RECOMPUTE)
 #: A forward of less than this part of its backward is next to nothing: no ratio is above its inverse.
@@ -26,8 +28,7 @@ _BYTES = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Theory:
+class Theory(Struct, frozen=True, kw_only=True):
     """What theory says of one step: contraction FLOPs of its backward over its forward, recompute left out."""
 
     contraction_flops: float | None

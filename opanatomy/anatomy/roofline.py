@@ -10,30 +10,23 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from opanatomy.anatomy.compute_type import UNSURE, peak_name
 from opanatomy.anatomy.faster import QUANTITY, check_ceilings
-from opanatomy.model import (
-    ACROSS,
-    COVERED_LEAST,
-    Anatomy,
-    Ceilings,
-    ClassRow,
-    DeviceFigures,
-    Environment,
-    OperatorClass,
-    OperatorRow,
-    Phase,
-)
+from opanatomy.records.anatomy import COVERED_LEAST, Anatomy, ClassRow, OperatorRow
+from opanatomy.records.device import Ceilings, DeviceFigures
+from opanatomy.records.taxonomy import OperatorClass, Phase
+from opanatomy.records.workload import ACROSS, Environment
 
 COMPUTE, MEMORY = "compute", "memory"
 _TENSOR = re.compile(r"\b(b?float\d+(?:_\w+)?|complex\d+|u?int\d+)\[")
 _NS = 1_000_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class Bound:
+class Bound(Struct, frozen=True):
     """The least time, and what sets it."""
 
     ns: int
@@ -63,8 +56,7 @@ def with_roofline(anatomy: Anatomy, ceilings: Ceilings) -> Anatomy:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Peaks:
+class _Peaks(Struct, frozen=True):
     """The ceilings, and what tells which of them a row is held against."""
 
     ceilings: Ceilings

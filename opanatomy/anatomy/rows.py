@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
-from opanatomy.model import ClassRow, KernelRow, ModuleRow, OperatorClass, OperatorRow, Phase
-from opanatomy.tables import Bool, CallTable, Int64, PieceTable, Text
+from opanatomy.records.anatomy import ClassRow, KernelRow, ModuleRow, OperatorRow
+from opanatomy.records.columns import Bool, CallTable, Categorical, Int64, KernelTable
+from opanatomy.records.taxonomy import OperatorClass, Phase
 
 _CLASS_ORDER = {str(name): index for index, name in enumerate(OperatorClass)}
 _LARGEST = 2**62
@@ -18,7 +19,7 @@ _PHASE_ORDER = {str(name): index for index, name in enumerate(Phase)}
 class Groups:
     """The rows of a table by the values of some of its columns."""
 
-    def __init__(self, *keys: Text) -> None:
+    def __init__(self, *keys: Categorical) -> None:
         place, most = np.zeros(len(keys[0].places), dtype=np.int64), 1
         for key in keys:
             if most * (len(key.texts) + 1) > _LARGEST:
@@ -52,13 +53,12 @@ class Groups:
         return [amount if count else None for amount, count in zip(sums, counts, strict=True)]
 
 
-def _texts(column: Text, rows: Int64) -> list[str | None]:
+def _texts(column: Categorical, rows: Int64) -> list[str | None]:
     texts = (*column.texts, None)
     return [texts[place] for place in column.places[rows].tolist()]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Sums:
+class _Sums(Struct, frozen=True, kw_only=True):
     """The sums of one group of calls. `calls` leaves out those that are part of another one."""
 
     rows: int
@@ -162,7 +162,7 @@ def module_rows(calls: CallTable, kinds: dict[str, str]) -> tuple[ModuleRow, ...
     )
 
 
-def kernel_rows(work: PieceTable) -> tuple[KernelRow, ...]:
+def kernel_rows(work: KernelTable) -> tuple[KernelRow, ...]:
     """One row a kernel name and class, the longest first; the name classes it, where that says nothing its operator."""
     groups = Groups(work.kernel, work.kernel_class, work.kernel_rule)
     members = groups.rows()
@@ -176,6 +176,6 @@ def kernel_rows(work: PieceTable) -> tuple[KernelRow, ...]:
     return tuple(sorted(found, key=lambda row: (-row.time_ns, row.kernel)))
 
 
-def _distinct(column: Text, rows: Int64) -> tuple[str, ...]:
+def _distinct(column: Categorical, rows: Int64) -> tuple[str, ...]:
     """The texts of these rows, in alphabetical order."""
     return tuple(sorted(column.texts[place] for place in set(column.places[rows].tolist()) if place >= 0))

@@ -13,8 +13,10 @@ from typing import TypeVar
 import numpy as np
 
 from opanatomy.anatomy.intervals import Intervals, union, within
-from opanatomy.model import Capture, Phase, Step, StepRow
-from opanatomy.tables import CallTable, Int64
+from opanatomy.records.anatomy import Step, StepRow
+from opanatomy.records.columns import CallTable, Int64
+from opanatomy.records.taxonomy import Phase
+from opanatomy.records.workload import Capture
 
 #: With fewer plain steps nobody knows how much they differ among themselves.
 _PLAIN_LEAST = 2

@@ -15,8 +15,8 @@ from typing import Final
 
 import numpy as np
 
-from opanatomy.model import OperatorClass, Phase
-from opanatomy.tables import CallTable
+from opanatomy.records.columns import CallTable
+from opanatomy.records.taxonomy import OperatorClass, Phase
 
 _PRODUCTS: Final = {"weight": 1, "input": 1, "both": 2, "none": 0}
 _ATTENTION: Final = re.compile(r"scaled_dot_product|(?:flash|efficient|cudnn)_attn|(?:flash|efficient|cudnn)_attention")
@@ -31,8 +31,8 @@ def backward_over_forward(calls: CallTable, gradients: Mapping[str, str]) -> flo
     `gradients` says of each module what of its products needs a gradient. `None` where a forward contraction has no
     cost, is in no module that it knows, or there is none.
     """
-    contraction = calls.operator_class.is_text(OperatorClass.TENSOR_CONTRACTION)
-    rows = np.flatnonzero(contraction & calls.phase.is_text(Phase.FORWARD) & ~calls.inner)
+    contraction = calls.operator_class.equals(OperatorClass.TENSOR_CONTRACTION)
+    rows = np.flatnonzero(contraction & calls.phase.equals(Phase.FORWARD) & ~calls.inner)
     forward = 0
     backward = Fraction()
     for row in rows.tolist():

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from opanatomy.anatomy.idle import Idle, idle_of
 from opanatomy.anatomy.intervals import Intervals, covered, exposed, union, within
+from opanatomy.anatomy.launched_work import LaunchedWork
 from opanatomy.anatomy.launches import launching_of
-from opanatomy.anatomy.queue import Queue
 from opanatomy.anatomy.steps import host_steps, step_of_rows
-from opanatomy.model import Capture, DeviceRow, OperatorClass, Phase, Step, StepRow, StreamRow, Timeline
-from opanatomy.tables import MEMCPY, Bool, CallTable, Int64, PieceTable, Text
+from opanatomy.records.anatomy import Step, StepRow
+from opanatomy.records.columns import MEMCPY, Bool, CallTable, Categorical, Int64, KernelTable
+from opanatomy.records.taxonomy import OperatorClass, Phase
+from opanatomy.records.timeline import DeviceRow, StreamRow, Timeline
+from opanatomy.records.workload import Capture
 
 _CLASSES = [str(name) for name in OperatorClass]
 _PHASES = [str(phase) for phase in Phase]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Clock:
+class StepWindow(Struct, frozen=True, kw_only=True):
     """The window and its steps on the host clock, and the ranges of phases where the trace has them."""
 
     window: tuple[int, int]
@@ -32,8 +34,7 @@ class Clock:
     recording_outside: float = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Device:
+class _Device(Struct, frozen=True):
     """One device in the window: what it did and why it was idle."""
 
     number: int
@@ -52,31 +53,31 @@ class _Device:
 class DeviceTime:
     """The window of a trace of an accelerator: its work in the order of `work`, by device, step and phase."""
 
-    def __init__(self, clock: Clock, queue: Queue, work: PieceTable) -> None:
-        inside = queue.inside
-        self.queue = queue
-        self.host = clock.window
-        self.window = queue.window(clock.window)
-        self.start, self.duration = queue.work.start_ns[inside], queue.work.duration_ns[inside]
-        self.device, self.stream = queue.work.device[inside], queue.work.stream[inside]
-        self.kind = queue.work.kind[inside]
+    def __init__(self, step_window: StepWindow, launched: LaunchedWork, work: KernelTable) -> None:
+        inside = launched.inside
+        self.launched = launched
+        self.host = step_window.window
+        self.window = launched.window(step_window.window)
+        self.start, self.duration = launched.work.start_ns[inside], launched.work.duration_ns[inside]
+        self.device, self.stream = launched.work.device[inside], launched.work.stream[inside]
+        self.kind = launched.work.kind[inside]
         self.copies = self.kind == MEMCPY
         self.operator_class = _codes(work.operator_class, _CLASSES)
         self.phase = _codes(work.phase, _PHASES)
-        self.devices = [self._device(number) for number in queue.devices()]
-        self.computing = set(queue.computing_devices())
-        self.step, self.step_start, self.step_end = self._steps(clock)
+        self.devices = [self._device(number) for number in launched.devices()]
+        self.computing = set(launched.computing_devices())
+        self.step, self.step_start, self.step_end = self._steps(step_window)
 
     def _device(self, number: int) -> _Device:
         mine = self.device == number
         busy = union(self.start[mine], self.duration[mine])
-        return _Device(number, mine, busy, idle_of(self.queue, number, self.window))
+        return _Device(number, mine, busy, idle_of(self.launched, number, self.window))
 
-    def _steps(self, clock: Clock) -> tuple[Int64, Int64, Int64]:
+    def _steps(self, step_window: StepWindow) -> tuple[Int64, Int64, Int64]:
         """(step of each piece of work, start and end of each step)."""
-        begins = np.array([start for start, _ in clock.steps or (self.window,)], dtype=np.int64)
-        ends = np.array([end for _, end in clock.steps or (self.window,)], dtype=np.int64)
-        launched = self.queue.launched_ns()[self.queue.inside]
+        begins = np.array([start for start, _ in step_window.steps or (self.window,)], dtype=np.int64)
+        ends = np.array([end for _, end in step_window.steps or (self.window,)], dtype=np.int64)
+        launched = self.launched.launched_ns()[self.launched.inside]
         when = np.where(launched >= 0, launched, self.start)
         step = np.maximum(np.searchsorted(begins, when, side="right") - 1, 0)
         np.maximum.at(ends, step, self.start + self.duration)
@@ -100,19 +101,19 @@ class DeviceTime:
         return found
 
 
-def _codes(column: Text, names: list[str]) -> Int64:
+def _codes(column: Categorical, names: list[str]) -> Int64:
     return np.array([names.index(text) for text in column.texts], dtype=np.int64)[column.places]
 
 
-def step_of(clock: Clock, calls: CallTable, time: DeviceTime | None, capture: Capture | None) -> Step:
+def step_of(step_window: StepWindow, calls: CallTable, time: DeviceTime | None, capture: Capture | None) -> Step:
     """Figures of one step: those of the middle step; the spread of the wall times beside."""
     if time is not None:
-        return step_of_rows(_device_steps(clock, time), capture)
-    rows = host_steps(clock.steps or (clock.window,), clock.numbers, clock.spans, calls)
-    return step_of_rows(rows, capture, recording_outside=clock.recording_outside)
+        return step_of_rows(_device_steps(step_window, time), capture)
+    rows = host_steps(step_window.steps or (step_window.window,), step_window.numbers, step_window.spans, calls)
+    return step_of_rows(rows, capture, recording_outside=step_window.recording_outside)
 
 
-def _device_steps(clock: Clock, time: DeviceTime) -> tuple[StepRow, ...]:
+def _device_steps(step_window: StepWindow, time: DeviceTime) -> tuple[StepRow, ...]:
     count = len(time.step_start)
     work = np.bincount(time.step, minlength=count)
     spent = np.zeros((count, 3), dtype=np.int64)
@@ -127,7 +128,7 @@ def _device_steps(clock: Clock, time: DeviceTime) -> tuple[StepRow, ...]:
         forward, backward, optimizer = (phase[index] if phase else None for phase in phases)
         rows.append(
             StepRow(
-                number=_number(clock, index), wall_ns=int(walls[index]), busy_ns=busy, outside_ns=outside,
+                number=_number(step_window, index), wall_ns=int(walls[index]), busy_ns=busy, outside_ns=outside,
                 host_idle_ns=host, stream_idle_ns=stream, other_idle_ns=other,
                 kernel_time_ns=kernels + copies + fills, kernel_ns=kernels, memcpy_ns=copies, memset_ns=fills,
                 work=int(work[index]), forward_ns=forward, backward_ns=backward, optimizer_ns=optimizer,
@@ -136,14 +137,14 @@ def _device_steps(clock: Clock, time: DeviceTime) -> tuple[StepRow, ...]:
     return tuple(rows)
 
 
-def _number(clock: Clock, index: int) -> int | None:
-    return clock.numbers[index] if index < len(clock.numbers) else None
+def _number(step_window: StepWindow, index: int) -> int | None:
+    return step_window.numbers[index] if index < len(step_window.numbers) else None
 
 
-def timeline_of(clock: Clock, calls: CallTable, time: DeviceTime | None) -> Timeline:
+def timeline_of(step_window: StepWindow, calls: CallTable, time: DeviceTime | None) -> Timeline:
     """Busy and idle time of the window; what communication and copies no other work hides."""
     if time is None:
-        window = clock.window[1] - clock.window[0]
+        window = step_window.window[1] - step_window.window[0]
         busy = min(int(calls.time_ns.sum()), window)
         return Timeline(window_ns=window, busy_ns=busy, idle_ns=window - busy)
     window = time.window[1] - time.window[0]
@@ -159,7 +160,7 @@ def timeline_of(clock: Clock, calls: CallTable, time: DeviceTime | None) -> Time
         computation_ns=time.mean(_covered(time, device.mine & ~talks & ~time.copies) for device in time.devices),
         memcpy_ns=time.mean(_covered(time, device.mine & time.copies) for device in time.devices),
         kernel_time_ns=int(time.duration.sum()),
-        launching=launching_of(time.queue, time.host),
+        launching=launching_of(time.launched, time.host),
         devices=tuple(_device_row(time, device) for device in time.devices),
         streams=_streams(time),
     )  # fmt: skip
@@ -187,7 +188,7 @@ def _device_row(time: DeviceTime, device: _Device) -> DeviceRow:
     return DeviceRow(
         device=device.number, work=int(device.mine.sum()), kernel_time_ns=int(time.duration[device.mine].sum()),
         busy_ns=busy, outside_ns=outside, host_idle_ns=host, stream_idle_ns=stream, other_idle_ns=other,
-        name=dict(time.queue.device_names).get(device.number),
+        name=dict(time.launched.device_names).get(device.number),
     )  # fmt: skip
 
 

@@ -10,11 +10,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Final
 
-from opanatomy.model import Anatomy, OperatorClass, Provenance, Rank
+from msgspec import Struct
+from msgspec.structs import replace
+
+from opanatomy.records.anatomy import Anatomy, Provenance
+from opanatomy.records.ranks import Rank
+from opanatomy.records.taxonomy import OperatorClass
 
 #: What the clocks of two hosts may differ by, and the least gap that says anything.
 _SKEW_NS: Final = 60 * 10**9
@@ -22,8 +26,7 @@ _LEAST_GAP_NS: Final = 10**9
 _RANK: Final = re.compile(r"rank", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(Struct, frozen=True):
     """A trace that may be a rank; `stated` where the trace itself says which, not the name of its file."""
 
     rank: Rank

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from opanatomy.attribution.phases import Placed, phases_at
 from opanatomy.attribution.rows import BACKWARD, FORWARD, OPTIMIZER, PHASES, PLACES, RECOMPUTE, HostRows, contains
-from opanatomy.model import Check, Difference, Phase
-from opanatomy.tables import Bool, Int64
+from opanatomy.records.checks import Check, Difference
+from opanatomy.records.columns import Bool, Int64
+from opanatomy.records.taxonomy import Phase
 
 _BEFORE = r"(?:model|module|net|loss|self|trainer|engine|accelerator|scaler|fabric|train(?:ing)?|step)"
 _BEHIND = r"(?:[ _.-]?(?:pass|step|steps|propagation|prop|update|call))?(?:\(\))?(?:[ _:#-]*\d{1,9})?"
@@ -29,8 +30,7 @@ DIFFERENTIATED = "autograd recorded these operators to differentiate them: forwa
 _NAMED = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Timed:
+class Timed(Struct, frozen=True):
     """What takes time: the host row of each (-1 none), its nanoseconds and its phase."""
 
     row: Int64
@@ -71,8 +71,7 @@ def annotated_phases(names: Sequence[str], rows: HostRows, placed: Placed, timed
     return _check(names, rows, timed, compared)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Compared:
+class _Compared(Struct, frozen=True, kw_only=True):
     """What takes time inside annotations: its places in `Timed`, the phase annotated and the one it was placed in."""
 
     index: Int64

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from opanatomy.attribution.ownership import above_any, redispatched
 from opanatomy.attribution.passing import Dispatched, named
-from opanatomy.tables import Bool, Int64
+from opanatomy.records.columns import Bool, Int64
 
 _PRIMAL = re.compile(r"^aten::_fw_primal$")
 _FILLS = re.compile(r"^aten::(?:zeros|zero_|fill_)$")
@@ -32,8 +32,7 @@ def derived(rows: Dispatched) -> Bool:
     return found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kernels:
+class Kernels(Struct, frozen=True, kw_only=True):
     """What is known of the kernels of each name: which other operators they call (`None`: not known).
 
     `begins` are those of them that a matrix product's kernel calls first; empty for what is none. The gradient of a

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from opanatomy.attribution.annotations import Timed, annotated_phases
 from opanatomy.attribution.linking import OUTSIDE, Links, enclosing_rows, left_over, link_work
@@ -16,15 +16,15 @@ from opanatomy.attribution.nesting import order_of, parents_of, self_times
 from opanatomy.attribution.phase_rules import PhaseRule
 from opanatomy.attribution.phases import Placed, Step, place, steps_of
 from opanatomy.attribution.rows import HostRows, last_inside
-from opanatomy.model import Check, Phase
-from opanatomy.tables import NO_FLOWS, Bool, DeviceWork, Flows, HostEvents, Int64, Launches
+from opanatomy.records.checks import Check
+from opanatomy.records.columns import NO_FLOWS, Bool, DeviceWork, Flows, HostEvents, Int64, Launches
+from opanatomy.records.taxonomy import Phase
 
 #: Launches of whole graphs: CUDA, HIP, and Intel's command buffers.
 _GRAPH = re.compile(r"GraphLaunch|CommandBufferEnqueue")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostTable:
+class HostTable(Struct, frozen=True, kw_only=True):
     """Host events in nesting order (parents before children)."""
 
     name: Int64
@@ -45,8 +45,7 @@ class HostTable:
     in_window: Bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkTable:
+class WorkTable(Struct, frozen=True, kw_only=True):
     """Device work in the order of the file; `host` is a row of the host table or -1, `link` one of `LINKS`, `launch` a
     row of the launches or -1. `open` is set where several launches of other operators fit as well."""
 
@@ -63,8 +62,7 @@ class WorkTable:
     module: Sequence[str | None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attribution:
+class Attribution(Struct, frozen=True, kw_only=True):
     """Where each event of the trace belongs, and the window the report is about."""
 
     host: HostTable

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from opanatomy.attribution.moments import Moments, moments_of
 from opanatomy.attribution.names import NameKinds
 from opanatomy.attribution.nesting import nearest_above
 from opanatomy.attribution.nodes import Nodes
 from opanatomy.attribution.rows import BACKWARD, FORWARD, OPTIMIZER, OTHER, HostRows, above, contains
-from opanatomy.tables import Bool, Int64
+from opanatomy.records.columns import Bool, Int64
 
 
-@dataclass(frozen=True, slots=True)
-class Inference:
+class Inference(Struct, frozen=True):
     """The phase of each host row."""
 
     phase: Int64
@@ -81,11 +79,11 @@ def _by_time(moments: Moments, thread: Int64, time_ns: Int64) -> Int64:
     between two operators of one forward; else -1."""
     on_autograd = np.isin(thread, moments.autograd)
     updating = moments.updates.at(time_ns) >= 0
-    before, after = _beside_forward(moments, thread, time_ns)
+    before, after = _between_forward(moments, thread, time_ns)
     return np.select([on_autograd, updating, before & after], [BACKWARD, OPTIMIZER, FORWARD], -1)
 
 
-def _beside_forward(moments: Moments, thread: Int64, time_ns: Int64) -> tuple[Bool, Bool]:
+def _between_forward(moments: Moments, thread: Int64, time_ns: Int64) -> tuple[Bool, Bool]:
     """Whether an operator of a forward came before on the thread, and comes behind, with no backward or update in
     between."""
     before, after = np.zeros(len(time_ns), dtype=bool), np.zeros(len(time_ns), dtype=bool)
@@ -105,13 +103,13 @@ def _unmarked(
     """The phases of rows that nothing around them says; -1 for those `inside` an optimizer that are its own."""
     thread, start = rows.thread[places], rows.start_ns[places]
     found = _by_time(moments, thread, start)
-    before, after = _beside_forward(moments, thread, start)
+    before, after = _between_forward(moments, thread, start)
     same_step = np.searchsorted(moments.steps, start, side="right") == np.searchsorted(
         moments.steps, _next_forward(moments, thread, start), side="right"
     )
     numbered = _within(rows, (rows.sequence >= 0) | kinds.sharded[rows.name])[places]
     aside = _aside(rows, kinds, nodes, differentiated)[places] & ~inside
-    last_mark, next_mark = _marks_beside(moments, start)
+    last_mark, next_mark = _marks_with(moments, start)
     sends, receives = (_within(rows, kind[rows.name])[places] for kind in (kinds.sends, kinds.receives))
     passes = np.array([FORWARD, BACKWARD])
     within_backward = (last_mark == BACKWARD) & (next_mark == BACKWARD) & np.isin(thread, moments.backward)
@@ -149,7 +147,7 @@ def _after_backward(moments: Moments, time_ns: Int64) -> Bool:
     return np.isin(last, moments.nodes)
 
 
-def _marks_beside(moments: Moments, time_ns: Int64) -> tuple[Int64, Int64]:
+def _marks_with(moments: Moments, time_ns: Int64) -> tuple[Int64, Int64]:
     """The phases of what began last before each time, and of what begins next."""
     starts, phases = moments.marks
     place = np.searchsorted(starts, time_ns, side="right")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from opanatomy.attribution.matching import Launch, last_of, match
 from opanatomy.attribution.rows import NEVER
-from opanatomy.tables import Bool, DeviceWork, Int64
+from opanatomy.records.columns import Bool, DeviceWork, Int64
 
 #: How a piece of device work was traced back.
 LINKED, GRAPH, NO_LAUNCH, OUTSIDE = range(4)
@@ -18,8 +17,7 @@ LINKS = ("linked", "graph_launched", "no_launch_record", "outside_window")
 _FEW = 64
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Links:
+class Links(Struct, frozen=True, kw_only=True):
     """For each piece of device work: its launch and the host row that made it (-1 none), the link, the host time of the
     launch.
 

@@ -7,15 +7,13 @@ device, and the order of time tell which one it was.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
-from opanatomy.tables import Bool, DeviceWork, Int64
+from opanatomy.records.columns import Bool, DeviceWork, Int64
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Launch:
+class Launch(Struct, frozen=True, kw_only=True):
     """Launch records as columns; `host` is the innermost host row around each, -1 where there is none."""
 
     thread: Int64
@@ -26,8 +24,7 @@ class Launch:
     host: Int64
 
 
-@dataclass(frozen=True, slots=True)
-class Matched:
+class Matched(Struct, frozen=True):
     """For each piece of work its launch (-1 none), and whether launches of other operators fit as well."""
 
     launch: Int64

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from opanatomy.attribution.names import NameKinds
 from opanatomy.attribution.nodes import Nodes
 from opanatomy.attribution.rows import BACKWARD, FORWARD, OPTIMIZER, HostRows, contains
-from opanatomy.tables import Bool, Int64
+from opanatomy.records.columns import Bool, Int64
 
 
-@dataclass(frozen=True, slots=True)
-class Spans:
+class Spans(Struct, frozen=True):
     """Intervals in the order of their starts, none inside another."""
 
     start_ns: Int64
@@ -27,8 +25,7 @@ class Spans:
         return np.where((place >= 0) & (time_ns < self.end_ns[np.maximum(place, 0)]), place, -1)
 
 
-@dataclass(frozen=True, slots=True)
-class Moments:
+class Moments(Struct, frozen=True):
     """What a trace shows of its training loop. Times are in order."""
 
     #: Starts of nodes, and of nodes and optimizers' ranges: no forward goes on beyond them.

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from opanatomy.attribution.phase_rules import PhaseRule
 from opanatomy.attribution.rows import BACKWARD, OPTIMIZER, OTHER, PLACES, HostRows
-from opanatomy.model import MODULE_RANGE, PHASE_RANGE, Phase
-from opanatomy.tables import Bool, Int64
+from opanatomy.records.columns import Bool, Int64
+from opanatomy.records.taxonomy import Phase
+from opanatomy.records.workload import MODULE_RANGE, PHASE_RANGE
 
 _EVALUATION = "autograd::engine::evaluate_function: "
 #: Autograd's engine and its nodes; before 2021's end the engine left no events of its own, only `AddmmBackward`.
@@ -51,8 +52,7 @@ _MACHINERY = re.compile(
 _STEP = re.compile(r"^ProfilerStep#?(\d{1,18})$")
 
 
-@dataclass(frozen=True, slots=True)
-class NameKinds:
+class NameKinds(Struct, frozen=True):
     """What the names of a trace mean for phases; each has one entry a name.
 
     `phase` is the phase of a capture's range, `mapped` that of an annotation that a rule maps, `known` that of a range

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from opanatomy.tables import Bool, Int64
+from opanatomy.records.columns import Bool, Int64
 
 #: A child may stick out of its parent by clock rounding, never by more.
 SLACK_NS = 1000

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from opanatomy.attribution.names import NameKinds
 from opanatomy.attribution.nesting import nearest_above
 from opanatomy.attribution.pairing import forward_of
 from opanatomy.attribution.rows import BACKWARD, NEVER, HostRows, above, contains
-from opanatomy.tables import Bool, Flows, Int64
+from opanatomy.records.columns import Bool, Flows, Int64
 
 #: What takes part in no forward: operators carry this number where nodes have the thread that made them.
 _FORWARD_THREAD = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Nodes:
+class Nodes(Struct, frozen=True):
     """For each host row: whether it is a node, the innermost node around it (itself included), the innermost module
     range, and for nodes the operator that each differentiates; -1 is none."""
 

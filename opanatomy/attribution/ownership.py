@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from opanatomy.attribution.nesting import nearest_above
-from opanatomy.model import OperatorClass
-from opanatomy.tables import Bool, Int64
+from opanatomy.records.columns import Bool, Int64
+from opanatomy.records.taxonomy import OperatorClass
 
 #: A class in a column is its place here; -1 is an operator that does no work of its own.
 CLASSES = tuple(OperatorClass)
@@ -17,8 +16,7 @@ _CONTRACTION, _MOVEMENT = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Candidates:
+class Candidates(Struct, frozen=True, kw_only=True):
     """The host events as ownership sees them, in the order of `nesting.order_of`: parents before their children.
 
     `delegates` and `composite` are those of the name's `Classification`. `passes` are those known to do no work

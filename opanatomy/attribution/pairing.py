@@ -6,7 +6,7 @@ import numpy as np
 
 from opanatomy.attribution.nesting import nearest_above
 from opanatomy.attribution.rows import HostRows, above, last_started, latest
-from opanatomy.tables import Bool, Flows, Int64
+from opanatomy.records.columns import Bool, Flows, Int64
 
 #: An operator and the parts of it that begin in the same nanosecond.
 _NESTED = 16

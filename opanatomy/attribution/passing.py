@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from opanatomy.attribution.ownership import CLASSES, above_any, redispatched
-from opanatomy.model import OperatorClass
-from opanatomy.tables import Bool, Int64
+from opanatomy.records.columns import Bool, Int64
+from opanatomy.records.taxonomy import OperatorClass
 
 #: Python that takes a call's place, as the dispatcher calls it in traces.
 _INTERCEPTS = re.compile(r"^Python(?:DispatchMode|Subclass)$")
@@ -19,8 +19,7 @@ _SAVES = re.compile(r"^(?:aten::)?detach$|^Python(?:DispatchMode|Subclass)$")
 _CONTRACTION = CLASSES.index(OperatorClass.TENSOR_CONTRACTION)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dispatched:
+class Dispatched(Struct, frozen=True, kw_only=True):
     """The host events in nesting order; `kind` as in `Candidates`, `types` numbers the sets of their tensors' types."""
 
     names: Sequence[str]

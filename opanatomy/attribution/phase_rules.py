@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from opanatomy.errors import UsageError
-from opanatomy.model import Phase
+from opanatomy.records.taxonomy import Phase
 
 
-@dataclass(frozen=True, slots=True)
-class PhaseRule:
+class PhaseRule(Struct, frozen=True):
     """A pattern for the names of a trace's own annotations, and the phase of what runs in those it is found in."""
 
     phase: Phase

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from heapq import heappop, heappush
 
 import numpy as np
+from msgspec import Struct
 
 from opanatomy.attribution.inference import Inference, infer
 from opanatomy.attribution.names import NameKinds, own_ranges
 from opanatomy.attribution.nesting import nearest_above
 from opanatomy.attribution.nodes import Nodes, modules_of, nodes_of, recomputed
 from opanatomy.attribution.rows import BACKWARD, OTHER, PHASES, PLACES, RECOMPUTE, HostRows, above
-from opanatomy.model import Phase
-from opanatomy.tables import NO_FLOWS, Bool, Flows, Int64
+from opanatomy.records.columns import NO_FLOWS, Bool, Flows, Int64
+from opanatomy.records.taxonomy import Phase
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Struct, frozen=True):
     """One annotated step on the host clock."""
 
     number: int
@@ -25,8 +24,7 @@ class Step:
     end_ns: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Placed:
+class Placed(Struct, frozen=True, kw_only=True):
     """Phase and module path of each host event (`None`: not inside any module that is known)."""
 
     phase: list[Phase]

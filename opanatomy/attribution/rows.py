@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
-from opanatomy.model import Phase
-from opanatomy.tables import Bool, Int64
+from opanatomy.records.columns import Bool, Int64
+from opanatomy.records.taxonomy import Phase
 
 #: A phase in a column is its place here.
 PHASES = tuple(Phase)
@@ -18,8 +17,7 @@ FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, OTHER = (
 NEVER = -(2**63)
 
 
-@dataclass(frozen=True, slots=True)
-class HostRows:
+class HostRows(Struct, frozen=True):
     """The host events in nesting order."""
 
     name: Int64

@@ -7,12 +7,12 @@ is recorded; so are its two vectors of indices. COO tensors leave no such trace.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 import numpy as np
+from msgspec.structs import replace
 
-from opanatomy.model import Argument, Signature, Stored, Tensor
-from opanatomy.tables import Bool, Int64
+from opanatomy.records.columns import Bool, Int64
+from opanatomy.records.signature import Argument, Signature, Stored, Tensor
 
 _VALUES = "aten::values"
 _INDICES = frozenset({"aten::crow_indices", "aten::col_indices", "aten::ccol_indices", "aten::row_indices"})
@@ -21,7 +21,7 @@ _INDICES = frozenset({"aten::crow_indices", "aten::col_indices", "aten::ccol_ind
 _Seen = dict[tuple[int, tuple[int, ...]], set[tuple[str, Tensor]]]
 
 
-def tell_stored(
+def with_stored(
     names: Sequence[str], name: Int64, parent: Int64, signature: Int64, signatures: list[Signature | None]
 ) -> Int64:
     """The signature of each host row, with what its sparse tensors store where that is seen; `signatures` grows."""

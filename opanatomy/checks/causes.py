@@ -7,11 +7,12 @@ then only if all contractions of the phase together are equal.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Final
 
+from msgspec import Struct, field
+
 from opanatomy.checks.dispatched import Dispatched
-from opanatomy.model import Phase
+from opanatomy.records.taxonomy import Phase
 
 Key = tuple[str, Phase]
 
@@ -38,8 +39,7 @@ _FAST_PATHS = frozenset({"aten::_transformer_encoder_layer_fwd", "aten::_native_
 _DUAL = ("aten::_make_dual", "aten::_efficientzerotensor", "prims::")
 
 
-@dataclass(slots=True)
-class Observed:
+class Observed(Struct):
     """What the steps made of an operator in a phase. `flops` is `None` where a call has no second formula."""
 
     calls: int = 0
@@ -47,8 +47,7 @@ class Observed:
     sources: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Counts:
+class Counts(Struct, frozen=True, kw_only=True):
     """Both counts of a run; `traced` and `watched` are the names of all operators in the trace and in the observation.
 
     `inner_copies` are copies and fills that are part of another call.

@@ -13,8 +13,8 @@ from opanatomy.checks.findings import Finding, Tally, Verdict
 from opanatomy.checks.graph import base
 from opanatomy.checks.matrices import AGAIN
 from opanatomy.checks.pairs import Contraction
-from opanatomy.model import Phase
-from opanatomy.tables import Bool, Int64
+from opanatomy.records.columns import Bool, Int64
+from opanatomy.records.taxonomy import Phase
 
 #: Composite operators of one contraction, whose own arguments say its FLOPs, and the most arguments that they take.
 COSTED = {

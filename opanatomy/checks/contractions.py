@@ -11,8 +11,9 @@ from opanatomy.attribution.attribute import HostTable, WorkTable
 from opanatomy.attribution.ownership import above_any
 from opanatomy.checks.graph import LATE, PAIRED, Graph, base
 from opanatomy.checks.pairs import Contraction, Pair, contraction, grown, shared_out
-from opanatomy.model import Classification, Cost, OperatorClass, Phase, Signature
-from opanatomy.tables import Int64
+from opanatomy.records.columns import Int64
+from opanatomy.records.signature import Classification, Cost, Signature
+from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.trace import Trace
 
 

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection
-from dataclasses import dataclass, field
 
 import numpy as np
+from msgspec import Struct, field
 
 from opanatomy.attribution.nesting import nearest_above
-from opanatomy.calls import Calls
-from opanatomy.model import OperatorClass, Phase
-from opanatomy.tables import Bool, CallTable, Int64
+from opanatomy.calls.table import Calls
+from opanatomy.records.columns import Bool, CallTable, Int64
+from opanatomy.records.taxonomy import OperatorClass, Phase
 
 #: What stands for another operator in a trace: the one that does the work of the one that was called.
 WORKERS = {"aten::_index_put_impl_": "aten::index_put_"}
 
 
-@dataclass(slots=True)
-class Dispatched:
+class Dispatched(Struct):
     """One operator in one phase over all steps of the window."""
 
     calls: int = 0

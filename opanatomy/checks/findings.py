@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
 
-from opanatomy.model import Check, Difference, Phase
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from opanatomy.records.checks import Check, Difference
+from opanatomy.records.taxonomy import Phase
 
 #: Rows of a check at most; the others are one row.
 MOST_ROWS = 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Finding(Struct, frozen=True, kw_only=True):
     """One call that a second source does not confirm; `cause` as in `Difference`."""
 
     operator: str
@@ -24,8 +26,7 @@ class Finding:
     evidence: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Verdict(Struct, frozen=True, kw_only=True):
     """What looking at one pair says: figures compared, those equal, those not, and why others could not be."""
 
     compared: int = 0
@@ -38,8 +39,7 @@ class Verdict:
         return replace(self, findings=tuple(replace(finding, cause=cause) for finding in self.findings))
 
 
-@dataclass(slots=True)
-class Tally:
+class Tally(Struct):
     """Verdicts summed."""
 
     compared: int = 0

@@ -6,7 +6,8 @@ from opanatomy.checks.findings import Finding, Verdict
 from opanatomy.checks.pairs import Contraction, Pair
 from opanatomy.cost.convolution import output_shape
 from opanatomy.cost.operands import flag, integer
-from opanatomy.model import Phase, Tensor
+from opanatomy.records.signature import Tensor
+from opanatomy.records.taxonomy import Phase
 
 NO_CONSTANTS = "convolutions without recorded constants (stride, mask); their shapes agree"
 NO_SHAPES = "convolutions without recorded shapes"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from opanatomy.errors import GateError
-from opanatomy.model import Anatomy
+from opanatomy.records.anatomy import Anatomy
 
 
 def require_agreement(anatomy: Anatomy) -> None:

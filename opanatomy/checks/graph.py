@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from opanatomy.attribution.attribute import HostTable
 from opanatomy.attribution.matching import last_of
 from opanatomy.attribution.names import kinds_of
 from opanatomy.attribution.nesting import nearest_above
-from opanatomy.tables import Bool, Int64
+from opanatomy.records.columns import Bool, Int64
 
 ENGINE = "autograd::engine::evaluate_function: "
 #: How the forward operator of a node was found, or why not.
 PAIRED, UNNUMBERED, LOST, BEFORE, AMBIGUOUS, LATE = range(6)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Graph:
+class Graph(Struct, frozen=True, kw_only=True):
     """One entry a host row; -1 is "none"."""
 
     #: Whether the row is a node of autograd: the engine's event of it, or where there is none the node's own.

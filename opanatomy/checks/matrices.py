@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from opanatomy.checks.findings import Finding, Verdict
 from opanatomy.checks.pairs import MATRICES, Contraction, Pair
-from opanatomy.model import Phase, Tensor
+from opanatomy.records.signature import Tensor
+from opanatomy.records.taxonomy import Phase
 
 AGAIN = "dispatched again by a tensor subclass or a transform, which shares the product out in its own way"
 NO_COST = "products without known FLOPs"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from opanatomy.memory.events import CPU
-from opanatomy.model import AllocatorFigures, Check, Difference, Memory, MemoryDevice
+from opanatomy.records.checks import Check, Difference
+from opanatomy.records.memory import AllocatorFigures, Memory, MemoryDevice
 
 PEAK = "torch.cuda.max_memory_allocated"
 BEFORE = "torch.cuda.memory_allocated"

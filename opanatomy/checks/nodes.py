@@ -8,8 +8,8 @@ from opanatomy.checks.contractions import Contractions
 from opanatomy.checks.findings import Finding, Tally, Verdict
 from opanatomy.checks.graph import ENGINE
 from opanatomy.checks.matrices import AGAIN
-from opanatomy.model import Phase
-from opanatomy.tables import Bool, Int64
+from opanatomy.records.columns import Bool, Int64
+from opanatomy.records.taxonomy import Phase
 
 AFTER_TRACE = "the trace ends before its backward"
 NO_LOSS = "no node around it ran either: its result may not have reached the loss"

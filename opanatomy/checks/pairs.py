@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from opanatomy.checks.graph import base
-from opanatomy.model import Signature, Tensor
+from opanatomy.records.signature import Signature, Tensor
 
 #: Products of two matrices, (a, b) at these places of the arguments.
 MATRICES = {"mm": 0, "bmm": 0, "addmm": 1, "baddbmm": 1, "_addmm_activation": 1, "_scaled_mm": 0, "_scaled_mm_v2": 0,
             "_int_mm": 0}  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Contraction:
+class Contraction(Struct, frozen=True, eq=False):
     """Calls of one operator with the same arguments that contract; there is one such record in a trace.
 
     `signature` is `None` where it was not recorded, `flops` where they are not known.
@@ -88,8 +87,7 @@ def _dims(name: str, signature: Signature | None) -> tuple[int, int, int, int] |
     return (a.shape[0] if len(a.shape) == 3 else 1), a.shape[-2], a.shape[-1], b.shape[-1]
 
 
-@dataclass(frozen=True, slots=True)
-class Pair:
+class Pair(Struct, frozen=True):
     """A node and its forward operator, each with its contractions in the order of time.
 
     `transposed` are the operands that the node's body transposed: by `aten::t` and by `aten::transpose`.

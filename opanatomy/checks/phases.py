@@ -7,7 +7,7 @@ import numpy as np
 from opanatomy.checks.contractions import Contractions
 from opanatomy.checks.findings import Finding, Tally, Verdict
 from opanatomy.checks.graph import PAIRED
-from opanatomy.model import Phase
+from opanatomy.records.taxonomy import Phase
 
 IN_FORWARD = "a gradient that is taken inside the forward range of the trace"
 DIFFERENTIATED = "its backward is differentiated itself (create_graph), so that its operators look like a forward's"

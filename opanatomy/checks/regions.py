@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from opanatomy.checks.findings import Finding, Tally, Verdict
 from opanatomy.checks.matrices import NO_SHAPES, is_product
 from opanatomy.checks.pairs import Contraction, Pair
-from opanatomy.model import Phase
+from opanatomy.records.taxonomy import Phase
 
 OWN = "a function of the model's own: its backward need not be made of the forward's products"
 FROZEN = "not every input and weight of the region needs a gradient"

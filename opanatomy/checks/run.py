@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 import numpy as np
+from msgspec.structs import replace
 
 from opanatomy.checks.composites import judge_composites
 from opanatomy.checks.contractions import Attributed, Contractions
@@ -18,7 +18,8 @@ from opanatomy.checks.nodes import judge_forwards, judge_twice, judge_work, lost
 from opanatomy.checks.pairs import MATRICES, Contraction, Pair
 from opanatomy.checks.phases import judge_phases
 from opanatomy.checks.regions import is_region, judge_regions
-from opanatomy.model import Check, Phase
+from opanatomy.records.checks import Check
+from opanatomy.records.taxonomy import Phase
 
 BEFORE_TRACE = "its forward ran before the trace began"
 SCRIPTED = "one node for a graph of TorchScript, whose forward operators have no number of their own"

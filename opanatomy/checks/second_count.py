@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 
-from opanatomy.calls import Calls
+from msgspec.structs import replace
+
+from opanatomy.calls.table import Calls
 from opanatomy.checks.causes import FORWARD_AD, Counts, Key, Observed, cause_of_calls, cause_of_flops
 from opanatomy.checks.dispatched import Dispatched, dispatched, in_place, inner_copies
 from opanatomy.classification import classify_operator
-from opanatomy.model import Capture, Check, Difference, ObservedCount
-from opanatomy.tables import CallTable
+from opanatomy.records.checks import Check, Difference
+from opanatomy.records.columns import CallTable
+from opanatomy.records.workload import Capture, ObservedCount
 
 OBSERVER = "a dispatch mode in the warm-up"
 

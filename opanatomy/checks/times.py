@@ -7,10 +7,11 @@ from collections import Counter
 
 import numpy as np
 
-from opanatomy.calls import Calls
+from opanatomy.calls.table import Calls
 from opanatomy.classification import classify_operator
-from opanatomy.model import Capture, Check, Difference
-from opanatomy.tables import CallTable
+from opanatomy.records.checks import Check, Difference
+from opanatomy.records.columns import CallTable
+from opanatomy.records.workload import Capture
 
 PROFILER = "the profiler's key_averages"
 _OPERATOR = re.compile(r"aten::\w+")

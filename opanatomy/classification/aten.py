@@ -6,7 +6,7 @@ from functools import cache
 
 from opanatomy.classification.aten_tables import FAMILIES
 from opanatomy.classification.rules import MOVEMENT, Family, answer
-from opanatomy.model import Classification
+from opanatomy.records.signature import Classification
 
 _PREFIXES = ("_foreach_", "special_")
 _SUFFIXES = ("_backward_data", "_backward_input", "_backward_weight", "_backward")

@@ -8,14 +8,7 @@ where they are not listed themselves. "Through" marks a composite that always co
 
 from __future__ import annotations
 
-from opanatomy.classification.rules import (
-    CONTRACTION,
-    ELEMENTWISE,
-    MOVEMENT,
-    NORMALIZATION,
-    OTHER,
-    Family,
-)
+from opanatomy.classification.rules import CONTRACTION, ELEMENTWISE, MOVEMENT, NORMALIZATION, OTHER, Family
 
 # ------------------------------------------------------------------------------------------------------- contraction
 

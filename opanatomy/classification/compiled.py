@@ -5,15 +5,9 @@ from __future__ import annotations
 import re
 
 from opanatomy.classification.aten import classify_aten
-from opanatomy.classification.rules import (
-    CONTRACTION,
-    ELEMENTWISE,
-    MOVEMENT,
-    NORMALIZATION,
-    OTHER,
-    UNKNOWN,
-)
-from opanatomy.model import Classification, OperatorClass
+from opanatomy.classification.rules import CONTRACTION, ELEMENTWISE, MOVEMENT, NORMALIZATION, OTHER, UNKNOWN
+from opanatomy.records.signature import Classification
+from opanatomy.records.taxonomy import OperatorClass
 
 _NAME = re.compile(
     r"^(?:void )?(?:graph_\d+_)?(?:kernel_)?"

@@ -8,7 +8,7 @@ from functools import lru_cache
 from opanatomy.classification.compiled import classify_compiled
 from opanatomy.classification.kernel_tables import KERNEL_TABLES
 from opanatomy.classification.rules import LONGEST, UNKNOWN, first_match
-from opanatomy.model import Classification
+from opanatomy.records.signature import Classification
 
 #: What C++ adds around a kernel's own name, and what Triton of 2023 adds behind it: `_0d1d2de` for its arguments.
 _NOISE = re.compile(r"\(anonymous namespace\)::|<unnamed>::|^(?:static |__global__ )?void | ?\(?\.kd\)?$|_0d1[\ddec]*$")

@@ -8,7 +8,7 @@ from opanatomy.classification.aten import classify_aten
 from opanatomy.classification.compiled import classify_compiled
 from opanatomy.classification.libraries import LIBRARIES, RANGES, WORDS
 from opanatomy.classification.rules import LONGEST, first_match
-from opanatomy.model import Classification
+from opanatomy.records.signature import Classification
 
 #: Namespaces whose operators are named after ATen's.
 _LIKE_ATEN = frozenset({"aten", "prims", "mkldnn", "static_runtime", "inductor", "_native"})

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import cache
 
-from opanatomy.model import Classification, OperatorClass
+from msgspec import Struct
+
+from opanatomy.records.signature import Classification
+from opanatomy.records.taxonomy import OperatorClass
 
 CONTRACTION = OperatorClass.TENSOR_CONTRACTION
 NORMALIZATION = OperatorClass.STATISTICAL_NORMALIZATION
@@ -21,8 +23,7 @@ UNKNOWN = OperatorClass.UNKNOWN
 LONGEST = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class Family:
+class Family(Struct, frozen=True):
     """Names that share one answer; `names` is text, a name to each word."""
 
     title: str
@@ -33,8 +34,7 @@ class Family:
     composite: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Pattern:
+class Pattern(Struct, frozen=True):
     """One regular expression and its answer; it is searched, so `^` anchors it where that matters."""
 
     title: str
@@ -45,8 +45,7 @@ class Pattern:
     composite: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class RuleTable:
+class RuleTable(Struct, frozen=True):
     """An ordered table of regular expressions: the first that matches decides.
 
     With `own_name` they see a C++ function's own name only, without template arguments and parameters.
@@ -57,8 +56,7 @@ class RuleTable:
     own_name: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class RuleBook:
+class RuleBook(Struct, frozen=True):
     """Every rule in the order it is asked, for reading."""
 
     operators: tuple[Family | RuleTable, ...]

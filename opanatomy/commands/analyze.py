@@ -10,13 +10,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from opanatomy.addresses import check_no_address, check_no_trace_address, local_name
 from opanatomy.commands.limits import keep_to_limits
 from opanatomy.commands.progress import Display
 from opanatomy.commands.show import Destination, destination, in_folder, note, show, stem_of
 from opanatomy.errors import UsageError
-from opanatomy.model import Anatomy
-from opanatomy.outputs import Claim, claimed, same_file
+from opanatomy.files.addresses import check_no_address, check_no_trace_address, local_name
+from opanatomy.files.outputs import Claim, claimed, same_file
+from opanatomy.records.anatomy import Anatomy
 
 if TYPE_CHECKING:
     from opanatomy.attribution import PhaseRule

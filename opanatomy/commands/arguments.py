@@ -67,7 +67,7 @@ class Parser(argparse.ArgumentParser):
                 f"--checkpointing {match[2]}: no such kind, one of {', '.join(KINDS)} - MODEL goes before it:"
                 f" {self.prog} {match[2]} --checkpointing"
             )
-        from opanatomy.privacy.texts import spoken
+        from opanatomy.redaction.texts import spoken
 
         line = "".join(character if character.isprintable() else " " for character in spoken(message))
         self.exit(2, f"{self.prog}: {line} (see {self.prog} --help)\n")

@@ -15,9 +15,9 @@ from opanatomy.errors import CaptureError, UsageError
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from opanatomy.device.cache import Machine, Measured, Rate
     from opanatomy.device.match import Match
     from opanatomy.device.overrides import Overrides
+    from opanatomy.records.device import Machine, Measured, Rate
 
 FORMATS: Final = ("terminal", "json")
 #: Bursts that differ more than this were disturbed.
@@ -29,21 +29,23 @@ _Figure: TypeAlias = "tuple[str, float | None, Rate | None, float | None, float]
 
 def run(arguments: argparse.Namespace) -> None:
     """Measure what is not known yet, keep it, print it."""
-    from opanatomy.device.overrides import DATA_TYPES, data_type, parse_overrides
+    from opanatomy.device.overrides import data_type, parse_overrides
+    from opanatomy.records.data_types import PEAK_TYPES
 
     if arguments.format not in FORMATS:
         raise UsageError(f"-f {arguments.format}: no such format - one of {', '.join(FORMATS)}")
     given = parse_overrides(arguments.peak, arguments.bandwidth)
     words = [word.strip() for word in (arguments.dtype or "").split(",")]
     asked = [data_type(word, f"--dtype {arguments.dtype}") for word in words if word]
-    dtypes = asked or list(DATA_TYPES)
-    from opanatomy.capture.accelerators import check_measurable
-    from opanatomy.capture.environment import choose_device, environment_of
+    dtypes = asked or list(PEAK_TYPES)
+    from opanatomy.capture.device.accelerators import check_measurable
+    from opanatomy.capture.device.environment import choose_device, environment_of
     from opanatomy.device.cache import machine_of
 
     device = choose_device(arguments.device)
     check_measurable(device)
-    machine = machine_of(environment_of(device))
+    environment = environment_of(device)
+    machine = machine_of(environment)
     if machine is None:
         raise CaptureError(f"--device {device}: torch does not say what it is - give --peak and --bandwidth instead")
     with kept_for_the_report():
@@ -52,7 +54,7 @@ def run(arguments: argparse.Namespace) -> None:
     for name in asked:
         if name not in shown:
             note(f"{name}: {device} has no units for it, or this torch no product")
-    sheet = _match(machine, device)
+    sheet = _match(machine, environment.multiprocessors)
     if arguments.format == "json":
         write_out(as_json(measured, given, shown, sheet), machine_readable=True)
         return
@@ -62,9 +64,9 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _measured(machine: Machine, device: str, dtypes: Sequence[str], given: Overrides, *, refresh: bool) -> Measured:
     """What is kept of the machine, and what had to be measured for it."""
+    from opanatomy.capture.ceilings import MOVES, measure
     from opanatomy.commands.progress import Display
     from opanatomy.device.cache import load, store
-    from opanatomy.device.measure import MOVES, measure
 
     kept = load(machine)
     old = None if refresh else kept
@@ -72,8 +74,8 @@ def _measured(machine: Machine, device: str, dtypes: Sequence[str], given: Overr
     moves = () if given.bandwidth is not None or (old is not None and old.bandwidths) else MOVES
     if old is not None and not wanted and not moves:
         return old
-    from opanatomy.capture.device_start import first_use, run_first_kernel
-    from opanatomy.capture.devices import current_device
+    from opanatomy.capture.device.devices import current_device
+    from opanatomy.capture.device.start import first_use, run_first_kernel
 
     with first_use(device):  # else a GPU that is full or busy has no units for any data type
         run_first_kernel(device)
@@ -87,14 +89,12 @@ def _measured(machine: Machine, device: str, dtypes: Sequence[str], given: Overr
     return measured
 
 
-def _match(machine: Machine, device: str) -> Match:
+def _match(machine: Machine, multiprocessors: int | None) -> Match:
     from opanatomy.device.match import Match, match
 
     if machine.kind == "cpu":
         return Match(why="processors have no data sheets here")
-    import torch
-
-    return match(machine.device, machine.memory_bytes, torch.cuda.get_device_properties(device).multi_processor_count)
+    return match(machine.device, machine.memory_bytes, multiprocessors)
 
 
 def _given_peak(given: Overrides, dtype: str) -> float | None:

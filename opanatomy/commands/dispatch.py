@@ -12,11 +12,12 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from importlib import import_module
 from traceback import extract_tb, format_exception
 from types import FrameType, TracebackType
 from typing import Final
+
+from msgspec import Struct, field
 
 from opanatomy.commands.arguments import ParserExit, make_parser
 from opanatomy.commands.stdout import point_at_stderr, say
@@ -119,7 +120,7 @@ def _told(error: BaseException, number: int | None) -> int:
 
 def _show_traceback(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """The traceback that Python would show, without secrets."""
-    from opanatomy.privacy.texts import spoken
+    from opanatomy.redaction.texts import spoken
 
     with suppress(OSError):
         print(spoken("".join(format_exception(kind, error, trace))), end="", file=sys.stderr, flush=True)
@@ -137,7 +138,7 @@ def _is_out_of_memory(error: BaseException) -> bool:
 def _tell(message: str) -> None:
     """One line on stderr, whatever a file name in it is made of."""
     try:
-        from opanatomy.privacy.texts import spoken
+        from opanatomy.redaction.texts import spoken
 
         message = spoken(message)
     except (MemoryError, ImportError):
@@ -162,8 +163,7 @@ def _absolute(name: str) -> str:
         return name
 
 
-@dataclass(slots=True)
-class _Caught:
+class _Caught(Struct):
     """The handlers that signals had before, and the signal that came."""
 
     before: dict[int, object]

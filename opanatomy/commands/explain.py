@@ -9,8 +9,10 @@ from pathlib import Path
 from opanatomy.commands.stdout import write_out
 from opanatomy.commands.worked import as_written, example, not_explained, read_report
 from opanatomy.errors import UsageError
-from opanatomy.model import Anatomy, Classification, OperatorClass
-from opanatomy.privacy.texts import spoken
+from opanatomy.records.anatomy import Anatomy
+from opanatomy.records.signature import Classification
+from opanatomy.records.taxonomy import OperatorClass
+from opanatomy.redaction.texts import spoken
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -7,20 +7,22 @@ import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from opanatomy.addresses import check_no_address
+from msgspec import Struct
+from msgspec.structs import replace
+
 from opanatomy.commands.progress import Display
 from opanatomy.commands.show import Destination, destination, in_folder, note, show, stem_of
 from opanatomy.commands.stdout import kept_for_the_report
 from opanatomy.errors import OutOfMemory, UsageError
-from opanatomy.model import Anatomy
-from opanatomy.outputs import Claim, claimed, temporary
+from opanatomy.files.addresses import check_no_address
+from opanatomy.files.outputs import Claim, claimed, temporary
+from opanatomy.records.anatomy import Anatomy
 
 if TYPE_CHECKING:
-    from opanatomy.capture.profile import Wanted
+    from opanatomy.capture.step.profile import Wanted
     from opanatomy.device import Overrides
 
 
@@ -55,8 +57,8 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _wanted(arguments: argparse.Namespace, settings: tuple[tuple[str, str], ...]) -> Wanted:
-    from opanatomy.capture.profile import Wanted
-    from opanatomy.capture.stepper import check_optimizer
+    from opanatomy.capture.step.profile import Wanted
+    from opanatomy.capture.step.stepper import check_optimizer
 
     check_optimizer(arguments.optimizer)
     return Wanted(
@@ -72,7 +74,7 @@ def _wanted(arguments: argparse.Namespace, settings: tuple[tuple[str, str], ...]
 
 
 def _capture(wanted: Wanted, trace: Path, where: Destination) -> None:
-    from opanatomy.capture.profile import capture_model
+    from opanatomy.capture.step.profile import capture_model
 
     try:
         with Display() as display:
@@ -112,7 +114,7 @@ def _not_kept(wanted: Wanted, where: Destination, ceilings: Overrides) -> Anatom
 
 def _show_failure(error: OutOfMemory, where: Destination, *, redact: bool) -> None:
     """The report of a step that did not fit, as far as one could begin."""
-    from opanatomy.capture.memory_failure import StepOutOfMemory
+    from opanatomy.capture.memory.failure import StepOutOfMemory
     from opanatomy.pipeline import anatomy_of_failure
 
     if isinstance(error, StepOutOfMemory) and error.memory is not None:
@@ -120,8 +122,7 @@ def _show_failure(error: OutOfMemory, where: Destination, *, redact: bool) -> No
         show(anatomy, where)
 
 
-@dataclass(frozen=True, slots=True)
-class _Bound:
+class _Bound(Struct, frozen=True):
     option: str
     least: int
     most: int = 2**31 - 1
@@ -177,7 +178,7 @@ def _claimed_trace(arguments: argparse.Namespace) -> Iterator[Claim]:
 
 
 def _stem(arguments: argparse.Namespace) -> str:
-    from opanatomy.privacy.texts import spoken
+    from opanatomy.redaction.texts import spoken
 
     return stem_of(spoken(arguments.model).replace(":", "-")) or "model"
 

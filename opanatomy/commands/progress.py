@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import sys
 import time
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
 
 from opanatomy.commands.stdout import say
 from opanatomy.report.units import duration
@@ -18,8 +19,7 @@ if TYPE_CHECKING:
 _BAR, _FIGURES = 20, 26
 
 
-@dataclass(slots=True)
-class Display:
+class Display(Struct):
     """What a capture is told to show, while entered; the time left counts the steps that follow."""
 
     live: Any = None
@@ -32,7 +32,7 @@ class Display:
 
     def stage(self, text: str, *, steps_after: int = 0, expected_ns: int | None = None) -> None:
         """The stage `text` begins."""
-        from opanatomy.privacy.texts import spoken
+        from opanatomy.redaction.texts import spoken
 
         self._finish_line()
         self.text, self.steps_after, self.expected_ns = spoken(text), steps_after, expected_ns

@@ -8,19 +8,19 @@ import re
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
-from opanatomy.addresses import check_no_address
+from msgspec import Struct
+
 from opanatomy.commands.stdout import check_open, columns_of, say, write_out
 from opanatomy.errors import OutputError, UsageError
-from opanatomy.model import Anatomy
-from opanatomy.outputs import Claim, claimed, same_file
+from opanatomy.files.addresses import check_no_address
+from opanatomy.files.outputs import Claim, claimed, same_file
+from opanatomy.records.anatomy import Anatomy
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Destination:
+class Destination(Struct, frozen=True, kw_only=True):
     """Where the report goes, held from the start: the file of `-o`, or stdout."""
 
     format: str
@@ -142,6 +142,6 @@ def wants_color(stream: TextIO) -> bool:
 
 def note(text: str) -> None:
     """A line for the user on stderr; a name that is no text keeps a mark for each such byte."""
-    from opanatomy.privacy.texts import spoken
+    from opanatomy.redaction.texts import spoken
 
     say(spoken(os.fsencode(text).decode(errors="replace")))

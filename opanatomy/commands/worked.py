@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from opanatomy.errors import OpanatomyError
-from opanatomy.model import Anatomy, KernelRow, OperatorClass, OperatorRow
-from opanatomy.privacy.records import redacted
-from opanatomy.privacy.texts import Texts
+from opanatomy.records.anatomy import Anatomy, KernelRow, OperatorRow
+from opanatomy.records.taxonomy import OperatorClass
+from opanatomy.redaction.records import redacted
+from opanatomy.redaction.texts import Texts
 from opanatomy.report import units
 from opanatomy.report.json_report import read_anatomy
 

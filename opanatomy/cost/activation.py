@@ -5,7 +5,7 @@ from __future__ import annotations
 from opanatomy.cost.elementwise import Map, map_cost
 from opanatomy.cost.operands import fresh, read
 from opanatomy.cost.registry import formula
-from opanatomy.model import Cost, Signature
+from opanatomy.records.signature import Cost, Signature
 
 
 @formula("aten::gelu", "aten::gelu_")

@@ -10,7 +10,7 @@ from math import prod
 
 from opanatomy.cost.operands import Shape, Unknown, fresh, moved, read, sizes
 from opanatomy.cost.registry import formula
-from opanatomy.model import Argument, Cost, Signature
+from opanatomy.records.signature import Argument, Cost, Signature
 
 #: Half the width of the filter, in input elements, where the image is not made smaller.
 _HALF = {"bilinear": 1.0, "bicubic": 2.0, "lanczos": 3.0}

@@ -8,17 +8,16 @@ heads of the query. Source: torch.utils.flop_counter. The state of the random nu
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from opanatomy.cost.operands import Unknown, flag, fresh, integer, mask, optional, read
 from opanatomy.cost.registry import formula
-from opanatomy.model import Argument, Cost, Signature, Tensor
+from opanatomy.records.signature import Argument, Cost, Signature, Tensor
 
 SOFTMAX = 4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sizes:
+class Sizes(Struct, frozen=True, kw_only=True):
     """The letters of one attention call: batch, query heads, positions of query and key, head sizes."""
 
     b: int

@@ -18,7 +18,7 @@ from opanatomy.cost.attention import (
 )
 from opanatomy.cost.operands import Unknown, flag, optional, read
 from opanatomy.cost.registry import formula
-from opanatomy.model import Cost, Signature, Tensor
+from opanatomy.records.signature import Cost, Signature, Tensor
 
 # ---------------------------------------------------------------------------------------------------- flash-attn 2
 

@@ -24,7 +24,7 @@ from opanatomy.cost.contraction import product_shape
 from opanatomy.cost.elementwise import MAPS
 from opanatomy.cost.operands import Unknown, read
 from opanatomy.cost.registry import module_of, operators, pattern
-from opanatomy.model import Cost, Signature, Tensor
+from opanatomy.records.signature import Cost, Signature, Tensor
 
 #: FLOPs per element of operators that are no plain map, as their own formulas have them in training.
 PER_ELEMENT = {

@@ -18,7 +18,7 @@ from opanatomy.cost.operands import (
     tensors,
 )
 from opanatomy.cost.registry import formula
-from opanatomy.model import Cost, Signature, Tensor
+from opanatomy.records.signature import Cost, Signature, Tensor
 
 
 def product_shape(a: Shape, b: Shape) -> tuple[Shape, int]:

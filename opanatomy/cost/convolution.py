@@ -11,7 +11,7 @@ from math import prod
 
 from opanatomy.cost.operands import Shape, Unknown, flag, fresh, integer, integers, mask, optional, read, sizes
 from opanatomy.cost.registry import formula
-from opanatomy.model import Argument, Cost, Signature, Tensor
+from opanatomy.records.signature import Argument, Cost, Signature, Tensor
 
 
 def output_shape(

@@ -6,7 +6,7 @@ from math import ceil
 
 from opanatomy.cost.operands import Unknown, fresh, integer, integers, moved, optional, read, result, scalar_type
 from opanatomy.cost.registry import formula
-from opanatomy.model import Argument, Cost, Signature, Tensor
+from opanatomy.records.signature import Argument, Cost, Signature, Tensor
 
 
 @formula("aten::fill_")

@@ -6,7 +6,7 @@ from math import prod
 
 from opanatomy.cost.operands import Unknown, broadcast, fresh, moved, read
 from opanatomy.cost.registry import formula
-from opanatomy.model import Argument, Cost, Signature
+from opanatomy.records.signature import Argument, Cost, Signature
 
 
 def _per_element(p: Argument) -> int:

@@ -7,16 +7,17 @@ the widest type of its kind: it takes part in type promotion as a number and mov
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from math import prod
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from opanatomy.cost.operands import Unknown, broadcast, category, floating, fresh, optional, promote, read, result
 from opanatomy.cost.registry import formula
-from opanatomy.model import Argument, Cost, Signature, Tensor
+from opanatomy.records.signature import Argument, Cost, Signature, Tensor
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Map:
+class Map(Struct, frozen=True, kw_only=True):
     """One row of the table: FLOPs per output element, how many operands come first, and the result's data type.
 
     `result` is `promoted`, `first` (of the first operand), `floating` (integers become float32), `bool`, `complex` or

@@ -10,21 +10,10 @@ from __future__ import annotations
 from math import prod
 
 from opanatomy.cost.convolution import convolution_flops, output_shape
-from opanatomy.cost.operands import (
-    Shape,
-    Unknown,
-    flag,
-    fresh,
-    integer,
-    moved,
-    optional,
-    read,
-    scalar_type,
-    tensors,
-)
+from opanatomy.cost.operands import Shape, Unknown, flag, fresh, integer, moved, optional, read, scalar_type, tensors
 from opanatomy.cost.pooling import window
 from opanatomy.cost.registry import formula
-from opanatomy.model import Argument, Cost, Signature, Tensor
+from opanatomy.records.signature import Argument, Cost, Signature, Tensor
 
 QUANTIZE = 3
 DEQUANTIZE = 2

@@ -10,7 +10,7 @@ from math import log2, prod
 
 from opanatomy.cost.operands import Shape, Unknown, axis, flag, fresh, integer, integers, optional, read
 from opanatomy.cost.registry import formula
-from opanatomy.model import Argument, Cost, Signature, Tensor
+from opanatomy.records.signature import Argument, Cost, Signature, Tensor
 
 _REAL_OF = {"complex64": "float32", "complex128": "float64", "complex32": "float16"}
 _COMPLEX_OF = {real: name for name, real in _REAL_OF.items()}

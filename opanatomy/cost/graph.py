@@ -6,7 +6,7 @@ from math import prod
 
 from opanatomy.cost.operands import Unknown, axis, fresh, integer, moved, optional, read, tensors
 from opanatomy.cost.registry import formula
-from opanatomy.model import Cost, Signature, Tensor
+from opanatomy.records.signature import Cost, Signature, Tensor
 
 
 @formula("pyg::segment_matmul")

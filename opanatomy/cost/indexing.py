@@ -23,7 +23,7 @@ from opanatomy.cost.operands import (
     sizes,
 )
 from opanatomy.cost.registry import formula
-from opanatomy.model import Argument, Cost, Signature, Tensor
+from opanatomy.records.signature import Argument, Cost, Signature, Tensor
 
 
 def _gathered(table: Tensor, elements: int) -> int:

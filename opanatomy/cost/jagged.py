@@ -6,7 +6,7 @@ from math import prod
 
 from opanatomy.cost.operands import Unknown, fresh, integer, item, moved, read, sizes, tensors
 from opanatomy.cost.registry import formula
-from opanatomy.model import Argument, Cost, Signature, Tensor
+from opanatomy.records.signature import Argument, Cost, Signature, Tensor
 
 
 def _padded(values: Tensor, offsets: Argument, lengths: Argument) -> tuple[int, ...]:

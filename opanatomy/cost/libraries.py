@@ -11,7 +11,7 @@ from math import prod
 from opanatomy.cost.normalization import SCALE, SHIFT, STANDARDIZE
 from opanatomy.cost.operands import Unknown, fresh, integer, item, moved, optional, read
 from opanatomy.cost.registry import formula
-from opanatomy.model import Cost, Signature, Tensor
+from opanatomy.records.signature import Cost, Signature, Tensor
 
 #: Activation of the first half times the second half: FLOPs per output element.
 _GATED = {"silu_and_mul": 5, "mul_and_silu": 5, "gelu_and_mul": 6, "gelu_tanh_and_mul": 11, "fatrelu_and_mul": 1}

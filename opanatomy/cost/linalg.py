@@ -10,7 +10,7 @@ from math import prod
 
 from opanatomy.cost.operands import Shape, Unknown, broadcast, category, flag, fresh, moved, read
 from opanatomy.cost.registry import formula
-from opanatomy.model import Cost, Signature, Tensor
+from opanatomy.records.signature import Cost, Signature, Tensor
 
 
 def _matrices(x: Tensor, square: bool = True) -> tuple[Shape, int, int]:

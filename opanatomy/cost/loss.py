@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from opanatomy.cost.operands import Unknown, fresh, integer, integers, item, moved, optional, read
 from opanatomy.cost.registry import formula
-from opanatomy.model import Argument, Cost, Signature, Tensor
+from opanatomy.records.signature import Argument, Cost, Signature, Tensor
 
 
 def _reduced(reduction: Argument) -> bool:

@@ -20,7 +20,7 @@ from opanatomy.cost.operands import (
     tensors,
 )
 from opanatomy.cost.registry import formula
-from opanatomy.model import Cost, Signature
+from opanatomy.records.signature import Cost, Signature
 
 #: Operators that return the same memory in another shape, or none at all, or none of it written.
 NOTHING = (

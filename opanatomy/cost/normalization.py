@@ -9,21 +9,9 @@ from __future__ import annotations
 
 from math import prod
 
-from opanatomy.cost.operands import (
-    Shape,
-    Unknown,
-    axis,
-    flag,
-    fresh,
-    integer,
-    mask,
-    optional,
-    read,
-    scalar_type,
-    sizes,
-)
+from opanatomy.cost.operands import Shape, Unknown, axis, flag, fresh, integer, mask, optional, read, scalar_type, sizes
 from opanatomy.cost.registry import formula
-from opanatomy.model import Cost, Signature, Tensor
+from opanatomy.records.signature import Cost, Signature, Tensor
 
 #: x - mean, its square and the sums (mean 1, variance 3), * rstd; then * scale and + shift.
 STANDARDIZE, SCALE, SHIFT = 5, 1, 1

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import prod
 
-from opanatomy.model import ITEM_SIZE, Argument, Cost, Signature, Tensor
+from opanatomy.records.data_types import ITEM_SIZE
+from opanatomy.records.signature import Argument, Cost, Signature, Tensor
 
 Shape = tuple[int, ...]
 

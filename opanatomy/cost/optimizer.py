@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from opanatomy.cost.operands import Unknown, flag, optional, read, tensors
 from opanatomy.cost.registry import cost, formula
-from opanatomy.model import Argument, Cost, Signature, Tensor
+from opanatomy.records.signature import Argument, Cost, Signature, Tensor
 
 # --------------------------------------------------------------------------------------------------------------- fused
 

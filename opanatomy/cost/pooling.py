@@ -6,7 +6,7 @@ from math import floor, prod
 
 from opanatomy.cost.operands import Shape, Unknown, flag, fresh, integer, integers, mask, moved, read, sizes
 from opanatomy.cost.registry import formula
-from opanatomy.model import Argument, Cost, Signature, Tensor
+from opanatomy.records.signature import Argument, Cost, Signature, Tensor
 
 
 def _pooled(size: int, kernel: int, stride: int, padding: int, dilation: int, ceil_mode: bool) -> int:

@@ -12,7 +12,7 @@ from math import prod
 from opanatomy.cost.contraction import product_shape
 from opanatomy.cost.operands import Unknown, fresh, integer, moved, optional, read, scalar_type, sizes
 from opanatomy.cost.registry import formula
-from opanatomy.model import Argument, Cost, Signature, Tensor
+from opanatomy.records.signature import Argument, Cost, Signature, Tensor
 
 
 def _blocks(elements: int, size: Argument) -> int:

@@ -10,7 +10,7 @@ from math import prod
 
 from opanatomy.cost.operands import Unknown, fresh, integer, item, moved, optional, read
 from opanatomy.cost.registry import formula, pattern
-from opanatomy.model import Cost, Signature
+from opanatomy.records.signature import Cost, Signature
 
 
 @formula("aten::_embedding_bag", "aten::_embedding_bag_forward_only")

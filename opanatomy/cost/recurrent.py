@@ -10,7 +10,7 @@ from math import prod
 
 from opanatomy.cost.operands import Unknown, flag, fresh, mask, optional, read, tensors
 from opanatomy.cost.registry import formula
-from opanatomy.model import Cost, Signature, Tensor
+from opanatomy.records.signature import Cost, Signature, Tensor
 
 
 def _layer(signature: Signature) -> tuple[Tensor, int, int]:

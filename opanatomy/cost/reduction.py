@@ -23,7 +23,7 @@ from opanatomy.cost.operands import (
     scalar_type,
 )
 from opanatomy.cost.registry import formula
-from opanatomy.model import Argument, Cost, Signature, Tensor
+from opanatomy.records.signature import Argument, Cost, Signature, Tensor
 
 
 def kept(x: Tensor, dims: Argument) -> int:

@@ -3,7 +3,7 @@
 A formula of your own, or one in place of a formula from here, is five lines in your own code:
 
     from opanatomy import formula
-    from opanatomy.model import Cost
+    from opanatomy.records.signature import Cost
 
     @formula("mylib::fused_add_norm")
     def fused_add_norm(signature):
@@ -23,7 +23,7 @@ from inspect import getdoc, getsourcefile
 from typing import Any, TypeAlias, TypeVar
 
 from opanatomy.errors import UsageError
-from opanatomy.model import Cost, Signature
+from opanatomy.records.signature import Cost, Signature
 
 Formula: TypeAlias = Callable[[Signature], Cost]
 #: A formula of many names gets the name too.

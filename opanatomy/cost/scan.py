@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from opanatomy.cost.operands import Unknown, flag, fresh, optional, read
 from opanatomy.cost.registry import formula
-from opanatomy.model import Cost, Signature, Tensor
+from opanatomy.records.signature import Cost, Signature, Tensor
 
 
 def _sizes(x: Tensor, weight: Tensor) -> int:

@@ -13,7 +13,7 @@ from opanatomy.cost.elementwise import MAPS
 from opanatomy.cost.movement import NOTHING
 from opanatomy.cost.operands import Shape, Unknown, fresh, mask, moved, optional, read, scalar_type
 from opanatomy.cost.registry import formula
-from opanatomy.model import Cost, Signature, Tensor
+from opanatomy.records.signature import Cost, Signature, Tensor
 
 
 def stored(x: Tensor) -> int:

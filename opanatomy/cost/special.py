@@ -2,19 +2,9 @@
 
 from __future__ import annotations
 
-from opanatomy.cost.operands import (
-    Shape,
-    Unknown,
-    axis,
-    category,
-    fresh,
-    integer,
-    moved,
-    optional,
-    read,
-)
+from opanatomy.cost.operands import Shape, Unknown, axis, category, fresh, integer, moved, optional, read
 from opanatomy.cost.registry import formula
-from opanatomy.model import Cost, Signature, Tensor
+from opanatomy.records.signature import Cost, Signature, Tensor
 
 # ------------------------------------------------------------------------------------------------------------ odd maps
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from opanatomy.cost.normalization import statistics_type
 from opanatomy.cost.operands import flag, fresh, moved, optional, read
 from opanatomy.cost.registry import formula
-from opanatomy.model import Cost, Signature
+from opanatomy.records.signature import Cost, Signature
 
 
 @formula("aten::batch_norm_gather_stats", "aten::batch_norm_gather_stats_with_counts")

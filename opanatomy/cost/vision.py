@@ -10,7 +10,7 @@ from math import prod
 
 from opanatomy.cost.operands import Unknown, fresh, integer, item, moved, optional, read
 from opanatomy.cost.registry import formula
-from opanatomy.model import Argument, Cost, Signature, Tensor
+from opanatomy.records.signature import Argument, Cost, Signature, Tensor
 
 #: Bilinear: four multiplies, three adds.
 _BILINEAR = 7

@@ -7,108 +7,43 @@ import os
 import re
 import secrets
 from contextlib import suppress
-from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from opanatomy.model import Ceilings, Environment
+from opanatomy.records.device import MEASURED_SCHEMA, Ceilings, Machine, Measured, Rate
+from opanatomy.records.workload import Environment
 
-_SCHEMA: Final = 1
 #: A cache file is a few kilobytes; what is larger is not ours.
 _LARGEST: Final = 1 << 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
-    """What a measurement holds for: another driver, torch or number of threads is another measurement."""
+def measured_ceilings(measured: Measured, sheet: Ceilings | None = None) -> Ceilings:
+    """The measured rates as ceilings, and those of the data sheet for what was not measured.
 
-    device: str
-    kind: str
-    memory_bytes: int | None = None
-    driver: str | None = None
-    torch: str | None = None
-    #: The host's threads, on the CPU only.
-    threads: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rate:
-    """The best of several bursts: operations or bytes a second, what did it, and when (ISO 8601, UTC).
-
-    `spread` is how far the median burst stayed below the best, as a share of the best.
+    A processor does products and element-wise work with the same vector units.
     """
-
-    per_second: float
-    by: str
-    spread: float
-    bursts: int
-    measured: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
-    """The rates of one machine: those of matrix products by data type, and those of moving bytes by what moved them."""
-
-    machine: Machine
-    peaks: dict[str, Rate] = field(default_factory=dict)
-    bandwidths: dict[str, Rate] = field(default_factory=dict)
-    #: The data types that were tried, those that cannot be multiplied there included.
-    tried: tuple[str, ...] = ()
-    #: The size of the last cache, as the system or the driver says it.
-    cache_bytes: int | None = None
-    schema: int = _SCHEMA
-
-    @property
-    def bandwidth(self) -> Rate | None:
-        """The fastest of the ways to move bytes."""
-        return max(self.bandwidths.values(), key=lambda rate: rate.per_second, default=None)
-
-    @property
-    def date(self) -> str:
-        """The day of the newest figure."""
-        return max((rate.measured for rate in (*self.peaks.values(), *self.bandwidths.values())), default="")[:10]
-
-    def over(self, older: Measured | None) -> Measured:
-        """These figures, and those of `older` that are not among them."""
-        if older is None:
-            return self
-        return Measured(
-            machine=self.machine,
-            peaks={**older.peaks, **self.peaks},
-            bandwidths={**older.bandwidths, **self.bandwidths},
-            tried=tuple(dict.fromkeys((*older.tried, *self.tried))),
-            cache_bytes=older.cache_bytes if self.cache_bytes is None else self.cache_bytes,
-        )
-
-    def ceilings(self, sheet: Ceilings | None = None) -> Ceilings:
-        """These as ceilings, and those of the data sheet for what was not measured: element-wise work, other types.
-
-        A processor does products and element-wise work with the same vector units.
-        """
-        machine = self.machine
-        rates = {name: rate.per_second for name, rate in self.peaks.items()}
-        others = (
-            {name: peak for name, peak in sheet.matrix_flops_per_second.items() if name not in rates} if sheet else {}
-        )
-        vector = dict(sheet.vector_flops_per_second) if sheet else {}
-        if machine.kind == "cpu":
-            vector = {name: rates[name] for name in ("float64", "float32") if name in rates}
-        told = [f"torch {machine.torch}"] if machine.torch else []
-        told += [f"driver {machine.driver}"] if machine.driver else []
-        told += [f"{machine.threads} threads"] if machine.threads else []
-        best = self.bandwidth
-        return Ceilings(
-            device=machine.device,
-            source=", ".join((f"measured {self.date}", *told)) + (f"; else {sheet.source}" if sheet and others else ""),
-            matrix_flops_per_second={**rates, **others},
-            vector_flops_per_second=vector,
-            bandwidth_bytes_per_second=best.per_second if best else None,
-            memory_bytes=machine.memory_bytes,
-            cache_bytes=(sheet.cache_bytes if sheet else None) or self.cache_bytes,
-        )
+    machine = measured.machine
+    rates = {name: rate.per_second for name, rate in measured.peaks.items()}
+    others = {name: peak for name, peak in sheet.matrix_flops_per_second.items() if name not in rates} if sheet else {}
+    vector = dict(sheet.vector_flops_per_second) if sheet else {}
+    if machine.kind == "cpu":
+        vector = {name: rates[name] for name in ("float64", "float32") if name in rates}
+    told = [f"torch {machine.torch}"] if machine.torch else []
+    told += [f"driver {machine.driver}"] if machine.driver else []
+    told += [f"{machine.threads} threads"] if machine.threads else []
+    best = measured.bandwidth
+    return Ceilings(
+        device=machine.device,
+        source=", ".join((f"measured {measured.date}", *told)) + (f"; else {sheet.source}" if sheet and others else ""),
+        matrix_flops_per_second={**rates, **others},
+        vector_flops_per_second=vector,
+        bandwidth_bytes_per_second=best.per_second if best else None,
+        memory_bytes=machine.memory_bytes,
+        cache_bytes=(sheet.cache_bytes if sheet else None) or measured.cache_bytes,
+    )
 
 
 def machine_of(environment: Environment) -> Machine | None:
@@ -158,7 +93,7 @@ def load(machine: Machine, folder: Path | None = None) -> Measured | None:
         measured = msgspec.json.decode(path.read_bytes(), type=Measured)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
-    usable = measured.schema == _SCHEMA and measured.machine == machine and all(map(_sane, _rates(measured)))
+    usable = measured.schema == MEASURED_SCHEMA and measured.machine == machine and all(map(_sane, _rates(measured)))
     return measured if usable else None
 
 
@@ -177,11 +112,6 @@ def store(measured: Measured, folder: Path | None = None) -> Path:
         with suppress(OSError):
             partial.unlink()
     return path
-
-
-def now() -> str:
-    """The time of a measurement."""
-    return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
 def age(measured: str) -> str:

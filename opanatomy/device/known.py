@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from opanatomy.device.cache import load, machine_of
+from msgspec import Struct
+
+from opanatomy.device.cache import load, machine_of, measured_ceilings
 from opanatomy.device.match import ceilings_of, match
 from opanatomy.device.overrides import Overrides
-from opanatomy.model import Ceilings, Environment
+from opanatomy.records.device import Ceilings
+from opanatomy.records.workload import Environment
 
 HOW_TO_GET_THEM: Final = "run `opanatomy ceilings` on the device, or give --peak and --bandwidth"
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(Struct, frozen=True):
     """The ceilings, or a line that says why there are none and how to get them."""
 
     ceilings: Ceilings | None
@@ -54,7 +55,7 @@ def _on_cpu(environment: Environment, folder: Path | None) -> Found:
     if measured is None:
         threads = f"{machine.threads} thread{'' if machine.threads == 1 else 's'}"
         return Found(None, f"no ceilings: {machine.device} with {threads} was not measured - {HOW_TO_GET_THEM}")
-    return Found(measured.ceilings())
+    return Found(measured_ceilings(measured))
 
 
 def _on_accelerator(environment: Environment, multiprocessors: int | None, folder: Path | None) -> Found:
@@ -63,5 +64,5 @@ def _on_accelerator(environment: Environment, multiprocessors: int | None, folde
     machine = machine_of(environment)
     measured = load(machine, folder) if machine else None
     if measured is not None and measured.peaks and measured.bandwidths:
-        return Found(measured.ceilings(sheet))
+        return Found(measured_ceilings(measured, sheet))
     return Found(sheet, None if sheet else f"no ceilings: {matched.why} - {HOW_TO_GET_THEM}")

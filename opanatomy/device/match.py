@@ -7,12 +7,14 @@ virtual GPU, or a device that is cut down in another way, has none.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from opanatomy.device.parts import Profile, partition_of, profile_of, slice_of
 from opanatomy.device.sheets import GIB, SHEETS, Sheet
-from opanatomy.model import Ceilings
+from opanatomy.records.device import Ceilings
 
 _BRANDS: Final = re.compile(r"(?:(?:NVIDIA|AMD|Tesla|GeForce|Instinct)\s+)+", re.IGNORECASE)
 #: Their clocks follow from the power that the laptop's maker allows: no two laptops' are the same. Up to the RTX 20
@@ -36,8 +38,7 @@ _MEMORY_LEAST, _MEMORY_MOST = 0.88, 1.03
 _LONGEST: Final = 96
 
 
-@dataclass(frozen=True, slots=True)
-class Match:
+class Match(Struct, frozen=True):
     """The sheet of a device, or a sentence that says why there is none; `by` says what it was matched on."""
 
     sheet: Sheet | None = None

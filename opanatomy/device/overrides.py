@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, field, replace
 from typing import Final
 
-from opanatomy.errors import UsageError
-from opanatomy.model import Ceilings
+from msgspec import Struct, field
+from msgspec.structs import replace
 
-#: The data types that have a peak, in the order in which they are shown.
-DATA_TYPES: Final = ("float64", "float32", "tf32", "bfloat16", "float16", "float8", "int8")
+from opanatomy.errors import UsageError
+from opanatomy.records.data_types import PEAK_TYPES
+from opanatomy.records.device import Ceilings
+
 _SHORT: Final = {
     "fp64": "float64", "f64": "float64", "double": "float64", "fp32": "float32", "f32": "float32", "float": "float32",
     "tfloat32": "tf32", "bf16": "bfloat16", "fp16": "float16", "f16": "float16", "half": "float16",
@@ -27,8 +28,7 @@ _BYTES_UNITS: Final = ("", "b/s", "b")
 _LEAST, _MOST = 1e8, 1e18
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Overrides:
+class Overrides(Struct, frozen=True, kw_only=True):
     """What the user gave: peaks of matrix multiplication by data type (`any` is all of them), bytes a second."""
 
     peaks: dict[str, float] = field(default_factory=dict)
@@ -43,7 +43,7 @@ class Overrides:
         given += [] if self.bandwidth is None else ["--bandwidth"]
         source = " and ".join(given)
         named = {name: peak for name, peak in self.peaks.items() if name != "any"}
-        every = dict.fromkeys(DATA_TYPES, self.peaks["any"]) if "any" in self.peaks else {}
+        every = dict.fromkeys(PEAK_TYPES, self.peaks["any"]) if "any" in self.peaks else {}
         if known is None:
             return Ceilings(
                 device=device,
@@ -88,8 +88,8 @@ def data_type(name: str, option: str) -> str:
     """The data type of a peak by its name or a short one; `UsageError` naming `option` where it is none."""
     lower = name.lower()
     full = _SHORT.get(lower, lower)
-    if full not in DATA_TYPES:
-        raise UsageError(f"{option}: no data type {name!r} has a peak - one of {', '.join(DATA_TYPES)}")
+    if full not in PEAK_TYPES:
+        raise UsageError(f"{option}: no data type {name!r} has a peak - one of {', '.join(PEAK_TYPES)}")
     return full
 
 

@@ -9,8 +9,10 @@ trace's count goes before the profile's.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from opanatomy.device.sheets import Mig, Sheet
 
@@ -26,8 +28,7 @@ _LEAST_SHARE, _MOST_SHARE = 0.8, 1.45
 _DOUBLE_MEMORY: Final = (1, 2)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Profile:
+class Profile(Struct, frozen=True, kw_only=True):
     """What the name of a MIG device says: its device, compute slices, those of the compute instance, memory in GB."""
 
     whole: str

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from opanatomy.memory.events import UNKNOWN
-from opanatomy.tables import Bool, Int64, MemoryEvents
+from opanatomy.records.columns import Bool, Int64, MemoryEvents
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Blocks:
+class Blocks(Struct, frozen=True, kw_only=True):
     """The blocks of one device, by places among its `events`.
 
     After `n` events a block is live where `alloc < n <= free`; `free` is the number of events where none was seen.

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from opanatomy.memory.blocks import Blocks
 from opanatomy.memory.inference import BEFORE_WINDOW, COMPONENT_OF, COMPONENTS
 from opanatomy.memory.passes import PHASES, Passes
-from opanatomy.model import MemoryPoint
-from opanatomy.tables import Int64
+from opanatomy.records.columns import Int64
+from opanatomy.records.memory import MemoryPoint
 
 #: Of each of so many parts of the window the highest and the lowest point are kept.
 PARTS: Final = 98
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Curve:
+class Curve(Struct, frozen=True, kw_only=True):
     """What is allocated after so many events, from none to all: by component (a row each) and in all.
 
     States `first` to `last` are those of the window, `peak` is the first of its highest.

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import fields
 
 from opanatomy.errors import TraceError
-from opanatomy.tables import Int64, MemoryEvents
+from opanatomy.records.columns import Int64, MemoryEvents
 
 #: torch's numbers of device types (c10/core/DeviceType.h) that have an allocator.
 _DEVICE_TYPES: Final = {
@@ -25,8 +26,7 @@ _MOST_TIED: Final = 16
 _MOST_FIRSTS: Final = 4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Agreement:
+class Agreement(Struct, frozen=True, kw_only=True):
     """How far a sum of blocks is the allocator's own total, which is `offset_bytes` more in most events."""
 
     offset_bytes: int | None

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from opanatomy.memory.blocks import Blocks, blocks_of
 from opanatomy.memory.curve import Curve, curve_of, points_of
 from opanatomy.memory.events import CPU, agreement, by_device, known, of_rows, possible
 from opanatomy.memory.inference import BEFORE_WINDOW, COMPONENTS, RULES, HostRows, Placing, Rule, host_rows, place
 from opanatomy.memory.passes import PHASES, Host, Passes, passes_of
-from opanatomy.model import Memory, MemoryBlocks, MemoryComponent, MemoryDevice, MemoryInference, Phase
-from opanatomy.tables import Int64, MemoryEvents
+from opanatomy.records.columns import Int64, MemoryEvents
+from opanatomy.records.memory import Memory, MemoryBlocks, MemoryComponent, MemoryDevice, MemoryInference
+from opanatomy.records.taxonomy import Phase
 
 #: How many groups of blocks of the peak are listed.
 LISTED: Final = 100
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Device:
+class _Device(Struct, frozen=True, kw_only=True):
     """One device taken apart."""
 
     row: MemoryDevice

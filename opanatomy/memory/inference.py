@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import IntEnum, auto
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from opanatomy.memory.blocks import Blocks
 from opanatomy.memory.passes import BACKWARD, FORWARD, OPTIMIZER, RECOMPUTE, Host, Passes, phases_of_rows
-from opanatomy.model import MODULE_RANGE, PHASE_RANGE
-from opanatomy.tables import Bool, Int64, MemoryEvents
+from opanatomy.records.columns import Bool, Int64, MemoryEvents
+from opanatomy.records.workload import MODULE_RANGE, PHASE_RANGE
 
 BEFORE_WINDOW: Final = "before_window"
 OPTIMIZER_STATE: Final = "optimizer_state"
@@ -70,8 +70,7 @@ _NODES: Final = ("autograd::", "torch::autograd::")
 _RANGES: Final = (PHASE_RANGE, MODULE_RANGE, "ProfilerStep", "Optimizer.", "enumerate(DataLoader)", "## ")
 
 
-@dataclass(frozen=True, slots=True)
-class HostRows:
+class HostRows(Struct, frozen=True):
     """The host events, and which of them are operators and autograd nodes, not ranges around them."""
 
     host: Host
@@ -94,8 +93,7 @@ def host_rows(host: Host, names: Sequence[str]) -> HostRows:
     return HostRows(host, names, is_operator, is_operator & is_call[host.name])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Placing:
+class Placing(Struct, frozen=True, kw_only=True):
     """Of each block: the host row of the operator that wanted it (-1 none), the phase of its allocation, its rule."""
 
     row: Int64

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+from msgspec import Struct
 
-from opanatomy.model import Phase
-from opanatomy.tables import Bool, Int64
+from opanatomy.records.columns import Bool, Int64
+from opanatomy.records.taxonomy import Phase
 
 #: A phase in a column is its place here.
 PHASES = tuple(Phase)
@@ -63,8 +63,7 @@ class Host(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Passes:
+class Passes(Struct, frozen=True, kw_only=True):
     """Parts of the time, each in one phase (a place in `PHASES`)."""
 
     start_ns: Int64

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from opanatomy.model import Memory, PublishedFigure, Workload
+from opanatomy.records.memory import Memory, PublishedFigure
+from opanatomy.records.workload import Workload
 
 #: huggingface.co/docs/transformers, "Model training anatomy": figures of NVML in MB (10^6), and samples a second.
 _CONTEXT: Final = 1343

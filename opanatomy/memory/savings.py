@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from typing import Final
 
+from msgspec.structs import replace
+
 from opanatomy.memory.theory import needed_bytes, state_theory
-from opanatomy.model import Memory, MemorySaving, ModelShape, Phase, Workload
+from opanatomy.records.memory import Memory, MemorySaving, ModelShape
+from opanatomy.records.taxonomy import Phase
+from opanatomy.records.workload import Workload
 
 #: Those whose state is less than AdamW's, the nearest to it first.
 _OPTIMIZERS: Final = (("8-bit AdamW", "adamw8bit"), ("Adafactor", "adafactor"), ("SGD with momentum", "sgd"))

@@ -9,10 +9,14 @@ of an autocast copy. The formula of a layer, s*b*h*(16e + 2m) + a*s^2*b*(2e + m)
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import Final
 
-from opanatomy.model import ITEM_SIZE, Memory, MemoryComponent, MemoryTerm, ModelShape, Workload
+from msgspec import Struct
+from msgspec.structs import replace
+
+from opanatomy.records.data_types import ITEM_SIZE
+from opanatomy.records.memory import Memory, MemoryComponent, MemoryTerm, ModelShape
+from opanatomy.records.workload import Workload
 
 _ACTIVATIONS: Final = "forward_activations"
 _CAST_BYTES: Final = 2
@@ -26,8 +30,7 @@ _INNER_COPIES: Final = {"gelu_new": 5, "gelu_pytorch_tanh": 2, "silu": 2, "gelu"
 _EIGHT_BIT: Final = 2 + 2 * 4 / 256
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Sizes:
+class _Sizes(Struct, frozen=True, kw_only=True):
     """The numbers of one workload that the formulas take."""
 
     shape: ModelShape

@@ -7,7 +7,7 @@ from pathlib import PurePath
 from typing import Final
 
 from opanatomy.errors import UsageError
-from opanatomy.model import Anatomy
+from opanatomy.records.anatomy import Anatomy
 from opanatomy.report.csv_report import csv_report
 from opanatomy.report.json_report import json_report, read_anatomy
 from opanatomy.report.verdict import verdict

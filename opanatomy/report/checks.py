@@ -7,7 +7,8 @@ from typing import Final
 
 from rich.text import Text
 
-from opanatomy.model import Anatomy, Check, Difference
+from opanatomy.records.anatomy import Anatomy
+from opanatomy.records.checks import Check, Difference
 from opanatomy.report import units
 from opanatomy.report.table import Column, Row, cut, prose, table
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from opanatomy.model import OperatorClass
+from opanatomy.records.taxonomy import OperatorClass
 
 LABEL: Final = {
     OperatorClass.TENSOR_CONTRACTION: "tensor contraction",

@@ -7,15 +7,14 @@ FLOPs a second, bytes a second, FLOPs a byte. An empty cell is what is not known
 from __future__ import annotations
 
 import csv
-from dataclasses import fields
 from io import StringIO
 from typing import Final
 
-from opanatomy.model import Anatomy, OperatorRow
+from opanatomy.records.anatomy import Anatomy, OperatorRow
 from opanatomy.report import units
 from opanatomy.report.totals import moved
 
-_RECORD: Final = tuple(item.name for item in fields(OperatorRow))
+_RECORD: Final = OperatorRow.__struct_fields__
 _DERIVED: Final = ("flops_per_second", "bytes_per_second", "flops_per_byte")
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import Any, Final
 
 import msgspec
 
 from opanatomy.errors import OpanatomyError
-from opanatomy.model import SCHEMA, Anatomy
+from opanatomy.records.anatomy import SCHEMA, Anatomy
 
 #: The keys of schema 1 in the order of the file.
 _SECTIONS: Final = (
@@ -74,4 +73,4 @@ def _line(value: object) -> str:
 
 
 def _keys(record: Any) -> dict[str, object]:
-    return {item.name: getattr(record, item.name) for item in fields(record)}
+    return {name: getattr(record, name) for name in record.__struct_fields__}

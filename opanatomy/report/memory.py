@@ -8,7 +8,9 @@ from typing import Final
 
 from rich.text import Text
 
-from opanatomy.model import Anatomy, Memory, MemoryPoint, Phase
+from opanatomy.records.anatomy import Anatomy
+from opanatomy.records.memory import Memory, MemoryPoint
+from opanatomy.records.taxonomy import Phase
 from opanatomy.report import units
 from opanatomy.report.table import PAGE, Column, Row, cut, prose, table
 
@@ -211,7 +213,7 @@ def _activations(memory: Memory, width: int) -> list[Text]:
 
 
 def _check_points(memory: Memory, width: int) -> list[Text]:
-    if not memory.check_points:
+    if not memory.snapshots:
         return []
     columns = [
         Column(header="memory", name=True, least=18),
@@ -230,7 +232,7 @@ def _check_points(memory: Memory, width: int) -> list[Text]:
                 ),
             )
         )
-        for point in memory.check_points
+        for point in memory.snapshots
     ]
     return table(columns, rows, width)
 

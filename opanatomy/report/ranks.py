@@ -6,7 +6,9 @@ from typing import Final
 
 from rich.text import Text
 
-from opanatomy.model import Anatomy, OperatorClass, Spread
+from opanatomy.records.anatomy import Anatomy
+from opanatomy.records.ranks import Spread
+from opanatomy.records.taxonomy import OperatorClass
 from opanatomy.report import units
 from opanatomy.report.classes import COLOUR
 from opanatomy.report.table import Column, Row, prose, table
@@ -37,7 +39,7 @@ def rank_table(anatomy: Anatomy, width: int) -> list[Text] | None:
         Row(cells=(_name(rank.rank, rank.trace), *(units.duration(rank.a_step(name)) for name, _ in figures)))
         for rank in shown
     ]
-    for label, least in (("min", "least_ns"), ("median", "median_ns"), ("max", "most_ns")):
+    for label, least in (("min", "min_ns"), ("median", "median_ns"), ("max", "max_ns")):
         cells = (units.duration(getattr(spread[name], least)) for name, _ in figures)
         rows.append(Row(cells=(label, *cells), strong=True))
     notes = []
@@ -54,13 +56,13 @@ def _verdicts(spread: dict[str, Spread]) -> list[str]:
     found = []
     step, own = spread.get("step"), spread.get("own")
     if step is not None:
-        name = _name(step.most_rank, step.most_trace, "rank ")
-        more = units.change(step.most_ns, step.median_ns)
-        found.append(f"The slowest is {name}: {units.duration(step.most_ns)} a step, {more} to the median.")
-    if own is not None and own.most_ns > own.least_ns:
-        name = _name(own.most_rank, own.most_trace, "rank ")
+        name = _name(step.max_rank, step.max_trace, "rank ")
+        more = units.change(step.max_ns, step.median_ns)
+        found.append(f"The slowest is {name}: {units.duration(step.max_ns)} a step, {more} to the median.")
+    if own is not None and own.max_ns > own.min_ns:
+        name = _name(own.max_rank, own.max_trace, "rank ")
         found.append(
-            f"Of all ranks {name} waits least in communication ({units.duration(own.most_ns)} of its own a step):"
+            f"Of all ranks {name} waits least in communication ({units.duration(own.max_ns)} of its own a step):"
             " if others wait, it is for this one."
         )
     return found

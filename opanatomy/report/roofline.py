@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
+from msgspec import Struct
 from rich.text import Text
 
-from opanatomy.model import Anatomy, ClassRow, OperatorClass, OperatorRow, Phase
+from opanatomy.records.anatomy import Anatomy, ClassRow, OperatorRow
+from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.report import units
 from opanatomy.report.classes import COLOUR, LABEL, SHORT_LABEL
 from opanatomy.report.table import Column, Row, prose, table
@@ -50,8 +51,7 @@ def roofline_table(anatomy: Anatomy, width: int, swatches: bool, top: int) -> li
     return [*table(columns, rows, width, swatches=swatches), *prose(note, width, style="dim")]
 
 
-@dataclass(frozen=True, slots=True)
-class _Line:
+class _Line(Struct, frozen=True):
     """One line of the table; `bound` names what bounds it, `mark` is `None` for the total."""
 
     name: str

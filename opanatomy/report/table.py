@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Final
 
+from msgspec import Struct
+from msgspec.structs import replace
 from rich.cells import cell_len
 from rich.text import Text
 
@@ -22,8 +23,7 @@ _BLOCKS: Final = " ▏▎▍▌▋▊▉"
 _BAR_LEAST, _BAR_MOST = 8, 24
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
+class Column(Struct, frozen=True, kw_only=True):
     """A column of numbers, right-aligned; with `name` one of text that may be cut, down to `least` cells.
 
     Where the table is too wide still, the column with the highest `drop` goes first, and one of `drop` 0 never; a
@@ -36,8 +36,7 @@ class Column:
     drop: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class Row(Struct, frozen=True, kw_only=True):
     """The cells of a row, one for each column; `mark` colours a swatch before the first cell and the bar."""
 
     cells: tuple[str, ...]

@@ -7,7 +7,8 @@ from typing import Final
 
 from rich.text import Text
 
-from opanatomy.model import Anatomy, ClassRow, OperatorClass, OperatorRow, Phase
+from opanatomy.records.anatomy import Anatomy, ClassRow, OperatorRow
+from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.report import units
 from opanatomy.report.classes import COLOUR, LABEL, SHORT_LABEL
 from opanatomy.report.roofline import PARTLY, reached_shares

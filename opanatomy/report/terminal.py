@@ -10,7 +10,10 @@ from typing import Final
 from rich.console import Console
 from rich.text import Text
 
-from opanatomy.model import COVERED_LEAST, Anatomy, DeviceFigures, KernelRow, OperatorClass, OperatorRow, Step, Timeline
+from opanatomy.records.anatomy import COVERED_LEAST, Anatomy, KernelRow, OperatorRow, Step
+from opanatomy.records.device import DeviceFigures
+from opanatomy.records.taxonomy import OperatorClass
+from opanatomy.records.timeline import Timeline
 from opanatomy.report import tables, units
 from opanatomy.report.checks import check_facts, disagreement_table
 from opanatomy.report.memory import memory_tables

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import TypeVar
 
-from opanatomy.model import COVERED_LEAST, ClassRow, OperatorRow
+from msgspec import Struct
+
+from opanatomy.records.anatomy import COVERED_LEAST, ClassRow, OperatorRow
 
 Row = TypeVar("Row", ClassRow, OperatorRow)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Total:
+class Total(Struct, frozen=True, kw_only=True):
     """The sum of some rows; `flops` and `bytes` are `None` where no row knows them.
 
     `costed_ns` is the time of the work that `flops` are known of, `bounded_ns` of the work that `bound_ns` is known of.

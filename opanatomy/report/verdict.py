@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from opanatomy.model import Anatomy, ClassRow, OperatorClass, Phase
+from opanatomy.records.anatomy import Anatomy, ClassRow
+from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.report.classes import LABEL
 from opanatomy.report.totals import Total, total
 from opanatomy.report.units import share

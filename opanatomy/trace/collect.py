@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
-from dataclasses import replace
 from decimal import Decimal
 from math import nan
 from operator import attrgetter
 from typing import TypeAlias, TypeVar
 
 import numpy as np
+from msgspec.structs import replace
 
-from opanatomy.tables import DeviceWork, Float64, Flows, HostEvents, Int64, Launches, MemoryEvents, Message
-from opanatomy.trace.messages import Messages
+from opanatomy.records.columns import (
+    CollectiveArguments,
+    DeviceWork,
+    Float64,
+    Flows,
+    HostEvents,
+    Int64,
+    Launches,
+    MemoryEvents,
+)
+from opanatomy.trace.collectives import Messages
 from opanatomy.trace.schema import Args, Event
 from opanatomy.trace.signatures import RawArguments
 
@@ -73,8 +82,8 @@ class Collector:
     def __init__(self) -> None:
         self.names: Numbers[str] = Numbers()
         self.threads: Numbers[tuple[int | str | None, int | str | None]] = Numbers()
-        self.host_messages: dict[tuple[int, int], Message] = {}
-        self.work_messages: dict[int, Message] = {}
+        self.host_collectives: dict[tuple[int, int], CollectiveArguments] = {}
+        self.work_collectives: dict[int, CollectiveArguments] = {}
         self.kept = 0
         self.untimed = 0
         self.foreign: dict[str, int] = {}
@@ -188,7 +197,7 @@ class Collector:
             "annotation": self._kind(events),
         }
         for place, message in self._told(args):
-            self.host_messages[int(block["thread"][place]), int(block["start_ns"][place])] = message
+            self.host_collectives[int(block["thread"][place]), int(block["start_ns"][place])] = message
         return block
 
     def _launch_block(self, events: list[Event]) -> Block:
@@ -203,7 +212,7 @@ class Collector:
         args = _args(events)
         pairs = list(zip(events, args, strict=True))
         for place, message in self._told(args):
-            self.work_messages[self._pieces + place] = message
+            self.work_collectives[self._pieces + place] = message
         self._pieces += len(events)
         return {
             **self._common(events, args),
@@ -237,7 +246,7 @@ class Collector:
         digits = text.split()[-1] if text.split() else ""
         return int(digits) if digits.isdecimal() and len(digits) < 19 else -2 - self._texts[text]
 
-    def _told(self, args: list[Args]) -> list[tuple[int, Message]]:
+    def _told(self, args: list[Args]) -> list[tuple[int, CollectiveArguments]]:
         """(place, message) of the collectives."""
         found = ((place, self._messages.of(one)) for place, one in enumerate(args) if one.collective)
         return [(place, message) for place, message in found if message]

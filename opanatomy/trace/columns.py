@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
-from opanatomy.model import Capture, Environment, Signature
-from opanatomy.tables import (
+from msgspec import Struct, field
+
+from opanatomy.records.columns import (
     NO_FLOWS,
     NO_MEMORY_EVENTS,
+    CollectiveArguments,
     DeviceWork,
     Flows,
     HostEvents,
     Launches,
     MemoryEvents,
-    Message,
     TraceDevice,
 )
+from opanatomy.records.signature import Signature
+from opanatomy.records.workload import Capture, Environment
 
 
-@dataclass(slots=True, kw_only=True)
-class Trace:
+class Trace(Struct, kw_only=True):
     """One trace in columns. `names[i]` is the text of name `i`, `threads[i]` the (process, thread) of thread `i`."""
 
     names: list[str]
@@ -36,8 +37,8 @@ class Trace:
     #: The distinct argument lists of the operators, numbered by `host.signature`.
     signatures: list[Signature | None] = field(default_factory=list)
     #: The messages of collectives, by row of `work` and by thread and start of a host event.
-    work_messages: dict[int, Message] = field(default_factory=dict)
-    host_messages: dict[tuple[int, int], Message] = field(default_factory=dict)
+    work_collectives: dict[int, CollectiveArguments] = field(default_factory=dict)
+    host_collectives: dict[tuple[int, int], CollectiveArguments] = field(default_factory=dict)
     memory: MemoryEvents = NO_MEMORY_EVENTS
     flows: Flows = NO_FLOWS
     #: The devices that worked, the busiest first.

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from opanatomy.model import Environment
-from opanatomy.tables import KERNEL, DeviceWork, Int64, MemoryEvents, TraceDevice
+from opanatomy.records.columns import KERNEL, DeviceWork, Int64, MemoryEvents, TraceDevice
+from opanatomy.records.workload import Environment
 
 #: torch's number of the CPU among device types.
 _CPU: Final = 0

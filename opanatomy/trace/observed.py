@@ -8,8 +8,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from opanatomy.model import Argument, ObservedCall, Signature, Stored, Tensor
-from opanatomy.tables import HostEvents
+from opanatomy.records.columns import HostEvents
+from opanatomy.records.signature import Argument, Signature, Stored, Tensor
+from opanatomy.records.workload import ObservedCall
 from opanatomy.trace.signatures import sizes_of, strides_of
 
 #: A call as both know it: its operator and the tensors at their places.

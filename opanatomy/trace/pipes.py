@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from opanatomy.errors import TraceError
-from opanatomy.outputs import temporary
+from opanatomy.files.outputs import temporary
 
 STDIN: Final = "-"
 _CHUNK: Final = 1 << 20

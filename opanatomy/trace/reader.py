@@ -10,21 +10,15 @@ import msgspec
 import numpy as np
 
 from opanatomy.errors import TraceError
-from opanatomy.model import METADATA_KEY, Capture
-from opanatomy.tables import STARTS_WORK, HostEvents, Launches
+from opanatomy.records.columns import STARTS_WORK, HostEvents, Launches
+from opanatomy.records.workload import METADATA_KEY, Capture
 from opanatomy.trace.collect import Collector
 from opanatomy.trace.columns import Trace
 from opanatomy.trace.devices import devices_of, environment_of
 from opanatomy.trace.observed import tell_observed
-from opanatomy.trace.plausible import (
-    check_content,
-    check_density,
-    told_share,
-    with_possible_numbers,
-    without_negative,
-)
 from opanatomy.trace.signatures import RawArguments, parse_signatures
 from opanatomy.trace.stream import EventStream
+from opanatomy.trace.validation import check_content, check_density, told_share, with_possible_numbers, without_negative
 
 
 def _why_not(source: Path) -> str:
@@ -88,8 +82,8 @@ def _trace(found: Collector, stream: EventStream) -> Trace:
         signatures=signatures,
         memory=memory,
         flows=found.flows(),
-        work_messages=found.work_messages,
-        host_messages=found.host_messages,
+        work_collectives=found.work_collectives,
+        host_collectives=found.host_collectives,
         devices=devices,
         on_device=len(work.name) > 0 or _launches_work(names, launches),
     )

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
+from msgspec import Struct, field
 
 from opanatomy.trace.decoding import EventDecoder
 from opanatomy.trace.schema import Event
@@ -38,8 +38,7 @@ _BACKSLASH: Final = ord("\\")
 _STEPS: Final = np.array([(code in b"[{") - (code in b"]}") for code in range(256)], dtype=np.int8)
 
 
-@dataclass(slots=True, kw_only=True)
-class Salvaged:
+class Salvaged(Struct, kw_only=True):
     """The events found, how many entries were none, where the text starts that is not used up yet, and whether the
     array ended there."""
 

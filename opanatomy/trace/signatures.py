@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from opanatomy.model import Argument, Signature, Stored, Tensor
+from opanatomy.records.signature import Argument, Signature, Stored, Tensor
 from opanatomy.trace.decoding import NOT_DECODABLE
 
 #: Raw JSON of "Input Dims", "Input type", "Input Strides", "Concrete Inputs"; and each tensor list in turn as text

@@ -10,12 +10,14 @@ import zipfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, Final
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from opanatomy.errors import TraceError
-from opanatomy.outputs import is_full, temporary
+from opanatomy.files.outputs import is_full, temporary
 
 _ENDINGS: Final = (".json", ".json.gz")
 _ZIP_MAGIC: Final = (b"PK\x03\x04", b"PK\x05\x06")
@@ -29,8 +31,7 @@ _OF_SYSTEMS: Final = {"__MACOSX", ".DS_Store", "Thumbs.db", "desktop.ini"}
 _DIGITS: Final = re.compile(r"(\d+)")
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(Struct, frozen=True):
     """One trace: its file, or the zip it is a member of, and what the report calls it."""
 
     path: Path

@@ -9,11 +9,11 @@ from typing import BinaryIO, Final
 
 from opanatomy.errors import TraceError
 from opanatomy.trace.decoding import EventDecoder
+from opanatomy.trace.gunzip import ENDS_EARLY, Decompressor, open_text
 from opanatomy.trace.header import LONGEST_METADATA, read_metadata
-from opanatomy.trace.packed import ENDS_EARLY, Decompressor, open_text
-from opanatomy.trace.plausible import LEAST_EVENT_BYTES
 from opanatomy.trace.salvage import last_boundary, next_boundary, salvage
 from opanatomy.trace.schema import Event
+from opanatomy.trace.validation import LEAST_EVENT_BYTES
 
 CHUNK = 1 << 20
 #: gzip packs traces 15 to 75 times; what it packs better than this, beyond the first megabytes, is a bomb.

@@ -9,8 +9,8 @@ from typing import Final
 
 import numpy as np
 
-from opanatomy.model import OperatorClass, Phase
-from opanatomy.tables import Float64, Int64, Overlay
+from opanatomy.records.columns import Float64, Int64, Overlay
+from opanatomy.records.taxonomy import OperatorClass, Phase
 
 #: All that is added has this category, so that it is known when the trace is annotated again.
 CATEGORY: Final = "opanatomy"

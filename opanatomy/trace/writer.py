@@ -5,16 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from io import BufferedWriter
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, Final, cast
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
-from opanatomy.privacy.events import Redaction
-from opanatomy.tables import Overlay
+from opanatomy.records.columns import Overlay
+from opanatomy.redaction.events import Redaction
 from opanatomy.trace.decoding import NOT_DECODABLE, EventDecoder, mend
 from opanatomy.trace.stream import EventStream
 from opanatomy.trace.tracks import overlay_events
@@ -27,8 +28,7 @@ _PACKED_AT_ONCE: Final = 1 << 20
 _BRACE: Final = ord("{")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Annotated:
+class Annotated(Struct, frozen=True, kw_only=True):
     """The annotated trace that is wanted: where to, and whether to leave out paths, stacks and names too."""
 
     path: Path

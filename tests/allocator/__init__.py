@@ -15,16 +15,16 @@ there before the step, `done` the allocator's figures behind it. `hand_made` rec
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from msgspec import Struct
 from torch._C._profiler import _EventType
 
-from opanatomy.model import PHASE_RANGE
+from opanatomy.records.workload import PHASE_RANGE
 
 FOLDER = Path(__file__).parent
 NAMES = ("native", "expandable", "hip", "cuda_malloc_async")
@@ -32,8 +32,7 @@ NAMES = ("native", "expandable", "hip", "cuda_malloc_async")
 TELLING = ("native", "expandable", "hip")
 
 
-@dataclass(frozen=True)
-class Recording:
+class Recording(Struct, frozen=True):
     """One file. `events` can be damaged before the tree is made of them."""
 
     content: dict[str, Any]

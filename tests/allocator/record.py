@@ -16,11 +16,12 @@ import torch
 from torch._C._profiler import _EventType
 from torch.profiler import ProfilerActivity, profile
 
-from opanatomy.capture.memory_allocator import DeviceAllocator
-from opanatomy.capture.memory_storages import optimizer_tensors, storages_of, tensors_in
-from opanatomy.capture.ranges import phase_range
-from opanatomy.capture.stepper import make_optimizer
-from opanatomy.model import PHASE_RANGE, Phase
+from opanatomy.capture.memory.allocator import DeviceAllocator
+from opanatomy.capture.memory.storages import optimizer_tensors, storages_of, tensors_in
+from opanatomy.capture.step.ranges import phase_range
+from opanatomy.capture.step.stepper import make_optimizer
+from opanatomy.records.taxonomy import Phase
+from opanatomy.records.workload import PHASE_RANGE
 from tests.allocator import FOLDER
 
 

@@ -12,7 +12,9 @@ import pytest
 import torch
 from torch._C._profiler import _EventType
 
-from opanatomy.capture import memory_events, memory_step, memory_storages
+from opanatomy.capture.memory import events as memory_events
+from opanatomy.capture.memory import step as memory_step
+from opanatomy.capture.memory import storages as memory_storages
 
 DEVICE = "cuda:0"
 #: A workspace of cuBLAS, at an address that the CPU never gives.
@@ -20,7 +22,7 @@ WORKSPACE = (512, 8_519_680)
 _BLOCK = 512
 
 
-@dataclass
+@dataclass(slots=True)
 class Standin:
     """`tensors` gives what is there before the step. Of the device's events those of `lost` numbers are left out."""
 

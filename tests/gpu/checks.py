@@ -7,8 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
-from opanatomy.capture.catalog import catalog_names
-from opanatomy.model import Anatomy, Phase
+from opanatomy.capture.model.catalog import catalog_names
+from opanatomy.records.anatomy import Anatomy
+from opanatomy.records.taxonomy import Phase
 from tests.gpu import figures
 from tests.gpu.figures import Figure
 from tests.gpu.runs import Run, profile

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
-from opanatomy.model import Anatomy, OperatorClass, Phase
+from msgspec import Struct
+
+from opanatomy.records.anatomy import Anatomy
+from opanatomy.records.taxonomy import OperatorClass, Phase
 
 #: Time of device work whose operator the trace must say, and time of it that a rule must class.
 LINKED_LEAST, CLASSED_LEAST = 0.99, 0.99
@@ -18,8 +20,7 @@ ABOVE_CEILING: Final = 1.1
 _OTHER_PHASES: Final = (Phase.OPTIMIZER, Phase.OTHER)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
+class Figure(Struct, frozen=True, kw_only=True):
     """One figure of a report, what it must be, and whether it is."""
 
     name: str

@@ -7,9 +7,10 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Final
+
+from msgspec.structs import asdict, replace
 
 from opanatomy.commands.dispatch import main
 from tests.allocator import FOLDER as ALLOCATOR
@@ -70,7 +71,7 @@ def _answers(kept: Path) -> str:
     """What `torch.cuda` and NVML answer of the device, to hold the fixtures of `tests/fake_cuda.py` against."""
     import torch
 
-    from opanatomy.capture import nvml
+    from opanatomy.capture.device import nvml
 
     properties = torch.cuda.get_device_properties(0)
     answer = nvml.answer(0)

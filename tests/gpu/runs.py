@@ -5,19 +5,18 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+from msgspec import Struct
 
-from opanatomy.model import Anatomy
+from opanatomy.records.anatomy import Anatomy
 
 _ROOT = Path(__file__).parent.parent.parent
 _LONGEST_S = 300
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class Run(Struct, frozen=True, kw_only=True):
     """What one command left: its report, where it could be read, its exit code and its notes."""
 
     command: str

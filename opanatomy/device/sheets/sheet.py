@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec import Struct, field
 
 GIB: Final = 1 << 30
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mig:
+class Mig(Struct, frozen=True, kw_only=True):
     """How NVIDIA's Multi-Instance GPU cuts a device: into how many slices of compute and of memory.
 
     `profiles` has the multiprocessors of each profile by its slices of (compute, memory), `None` where no document says
@@ -21,8 +21,7 @@ class Mig:
     profiles: dict[tuple[int, int], int | None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sheet:
+class Sheet(Struct, frozen=True, kw_only=True):
     """A device by its data sheet: peaks in TFLOP/s (`TOP/s` of int8), bandwidth in GB/s, memory in GiB, the last cache
     before the memory in MiB (L2, on MI300 and later the Infinity Cache), `None` where no document at hand says it.
 

@@ -1,0 +1,51 @@
+"""The device work of a trace beside the calls that launched it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from msgspec import Struct
+
+from opanatomy.records.columns import KERNEL, Bool, DeviceWork, Int64, Launches
+
+
+class LaunchedWork(Struct, frozen=True, kw_only=True):
+    """All device work of a trace, also that of other steps, and the call that launched each piece."""
+
+    names: Sequence[str]
+    work: DeviceWork
+    launches: Launches
+    #: The row of the launch of each piece, -1 where none is recorded.
+    launch: Int64
+    #: Whether a piece belongs to the window: it was launched in it.
+    inside: Bool
+    #: What the trace calls each device that worked.
+    device_names: tuple[tuple[int, str | None], ...] = ()
+
+    def launched_ns(self) -> Int64:
+        """When the host launched each piece of work, -1 where that is not recorded."""
+        if not len(self.launches.start_ns):
+            return np.full(len(self.launch), -1, dtype=np.int64)
+        return np.where(self.launch >= 0, self.launches.start_ns[np.maximum(self.launch, 0)], -1)
+
+    def kernels(self) -> Bool:
+        """The kernels of the window, copies and fills apart."""
+        found: Bool = self.inside & (self.work.kind == KERNEL)
+        return found
+
+    def devices(self) -> list[int]:
+        """The devices that did work of the window."""
+        found: list[int] = np.unique(self.work.device[self.inside]).tolist()
+        return found
+
+    def computing_devices(self) -> list[int]:
+        """The devices that ran kernels of the window; those that only copied where none did."""
+        found: list[int] = np.unique(self.work.device[self.kernels()]).tolist()
+        return found or self.devices()
+
+    def window(self, host: tuple[int, int]) -> tuple[int, int]:
+        """The window on the host, longer where its device work is not yet done at its end."""
+        start = self.work.start_ns[self.inside]
+        end = start + self.work.duration_ns[self.inside]
+        return int(start.min(initial=host[0])), int(end.max(initial=host[1]))

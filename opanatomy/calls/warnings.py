@@ -1,0 +1,235 @@
+"""What a reader should know before trusting the figures of a trace."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+from msgspec.structs import replace
+
+from opanatomy.attribution import Attribution
+from opanatomy.attribution.linking import GRAPH, NO_LAUNCH, OUTSIDE
+from opanatomy.attribution.nesting import SLACK_NS
+from opanatomy.records.columns import KERNEL, Bool, Int64
+from opanatomy.records.taxonomy import Phase
+from opanatomy.records.workload import Environment
+from opanatomy.trace import Trace
+from opanatomy.trace.devices import environment_of as environment_of_header
+from opanatomy.trace.devices import has_accelerator, unlike
+
+#: Kernels that no forward runs.
+_NO_FORWARD: Final = re.compile(r"backward|_bwd|bwd_|wgrad|multi_tensor_apply|fused_?adam", re.IGNORECASE)
+#: Launches of kernels and copies. Fills leave no event where the library has nothing to fill.
+_STARTS_KERNEL: Final = re.compile(r"Launch(?!HostFunc)|Memcpy(?!\w*Node)|CommandBufferEnqueue", re.IGNORECASE)
+#: The part of the device time without a launch record from which on a line says so; the ledger always does.
+_MUCH_UNLAUNCHED: Final = 0.01
+_CAPTURE: Final = (re.compile(r"StreamBeginCapture"), re.compile(r"StreamEndCapture"))
+
+
+def environment_of(trace: Trace) -> Environment:
+    """What the trace says of where it ran: the device is that of its kernels, the CPU where it has none of any."""
+    told = trace.environment
+    if trace.on_device:
+        device = _other_device(trace)
+        return told if device is None else replace(told, **device)
+    if told.device_kind == "cpu":
+        return told
+    if _without_events(trace) is None:
+        return replace(told, device_kind="cpu")
+    # Neither the name nor the ceilings of a GPU without an event, nor those of the processor, belong to these times.
+    return replace(
+        told, device=None, device_kind="cpu", device_count=told.device_count or 1, device_memory_bytes=None,
+        multiprocessors=None, processor=None,
+    )  # fmt: skip
+
+
+def warnings_of_trace(trace: Trace, attribution: Attribution) -> tuple[str, ...]:
+    """Lines on what the trace lacks or leaves open, and on what of it cannot be as it says."""
+    return (
+        *_of_devices(trace),
+        *_of_launches(trace, attribution),
+        *_of_work(trace, attribution),
+        *_of_unlaunched(trace, attribution),
+        *_of_annotations(attribution),
+        *_of_graphs(trace, attribution),
+    )
+
+
+def _other_device(trace: Trace) -> dict[str, Any] | None:
+    """The device on which a capture's kernels ran, where that is another kind than the capture says."""
+    ran = next((device for device in trace.devices if device.kernel_ns), None)
+    if trace.capture is None or ran is None or not ran.name or ran.name == trace.environment.device:
+        return None
+    ours = environment_of_header(trace.metadata, trace.devices, trace.memory)
+    return {
+        "device": ran.name, "device_kind": ours.device_kind, "device_memory_bytes": ran.memory_bytes,
+        "multiprocessors": ran.multiprocessors,
+    }  # fmt: skip
+
+
+def _without_events(trace: Trace) -> str | None:
+    """What shows an accelerator in a trace that has no event of it; `None` where the capture says it ran on the CPU."""
+    if trace.on_device or (trace.capture is not None and trace.environment.device_kind == "cpu"):
+        return None
+    if trace.capture is not None and trace.environment.device is not None:
+        return f"is of a GPU ({trace.environment.device})"
+    return has_accelerator(trace.metadata, trace.memory)
+
+
+def _of_devices(trace: Trace) -> Iterator[str]:
+    missing = _without_events(trace)
+    if missing is not None:
+        yield (
+            f"the trace {missing} but has no event of it: all times are of the host, and no ceilings are held against"
+            " them - if the step ran on the GPU, record it where CUPTI (roctracer) works"
+        )
+    elif trace.capture is None and (line := unlike(trace.devices)):
+        yield line
+    if trace.capture is not None and _other_device(trace):
+        yield (
+            f"the capture was of {trace.environment.device}, but the kernels ran on {trace.devices[0].name}: the"
+            " figures are held against that one"
+        )
+
+
+def _of_launches(trace: Trace, attribution: Attribution) -> Iterator[str]:
+    launches, work = trace.launches, attribution.work
+    if trace.on_device and not len(work.name):
+        yield f"the trace has {len(launches.name):,} launches but no device work: its kernels were not recorded"
+        return
+    lost = _lost(trace, attribution)
+    if len(lost):
+        whole = int(_starting(trace).sum())
+        names = Counter(trace.names[number] for number in launches.name[lost].tolist()).most_common(3)
+        told = ", ".join(f"{count:,} {name}" for name, count in names)
+        yield f"{len(lost):,} of {whole:,} launches have no device work in the trace ({told}): their time is missing"
+    inside = work.link != OUTSIDE
+    doubtful = work.open & inside
+    if doubtful.any():
+        spent = int(work.duration_ns[doubtful].sum()) / 1e6
+        yield (
+            f"{int(doubtful.sum()):,} pieces of device work ({spent:,.3f} ms) have an id that launches of several"
+            " operators carry: each is given to the last that began before it"
+        )
+    early = _early(trace, work.launch) if len(launches.name) else work.start_ns[:0]
+    if len(early):
+        yield (
+            f"{len(early):,} pieces of device work begin up to {int(early.max()) / 1e6:,.3f} ms before their launch:"
+            " the clocks of host and device differ, or the launch is another one"
+        )
+
+
+def _of_work(trace: Trace, attribution: Attribution) -> Iterator[str]:
+    """Work that is not of one launch, on a device once."""
+    work, inside = trace.work, attribution.work.link != OUTSIDE
+    lasting = np.flatnonzero(inside & (work.duration_ns > 0))
+    columns = (work.start_ns, work.device, work.stream, work.duration_ns, work.name, work.correlation)
+    double = _repeated(*(column[lasting] for column in columns))
+    if double:
+        yield (
+            f"{double:,} pieces of device work are in the trace more than once, equal in all: their time is counted"
+            " each time - was the trace merged with itself?"
+        )
+    sure = (attribution.work.launch >= 0) & (attribution.work.link != GRAPH) & ~attribution.work.open
+    kernels = inside & sure & (work.kind == KERNEL)
+    launch, device = attribution.work.launch[kernels], work.device[kernels]
+    shared = _repeated(launch) - _repeated(launch, device)
+    if shared:
+        yield (
+            f"{shared:,} launches have kernels on another device as well: these are of a process whose launches the"
+            " trace lacks, and their operators, phases and modules are not known to be right"
+        )
+
+
+def _repeated(*columns: Int64) -> int:
+    """How many rows are equal in all columns to another one that is counted; rows alike in the first are rare."""
+    order = np.argsort(columns[0], kind="stable")
+    first = columns[0][order]
+    same = first[1:] == first[:-1]
+    if len(columns) == 1 or not same.any():
+        return int(same.sum())
+    alike = order[np.append(same, False) | np.append(False, same)]
+    rows = np.stack([column[alike] for column in columns], axis=1)
+    return len(rows) - len(np.unique(rows, axis=0))
+
+
+def _of_unlaunched(trace: Trace, attribution: Attribution) -> Iterator[str]:
+    """Work without a launch record, where other work has one and this is more than a little."""
+    work, link = trace.work, attribution.work.link
+    unlaunched = link == NO_LAUNCH
+    if not unlaunched.any() or not len(trace.launches.name):
+        return
+    spent, whole = (int(work.duration_ns[mine].sum()) for mine in (unlaunched, link != OUTSIDE))
+    if spent and spent >= whole * _MUCH_UNLAUNCHED:
+        yield (
+            f"{int(unlaunched.sum()):,} pieces of device work ({spent / 1e6:,.3f} ms, {spent / whole:.1%}) have no"
+            " launch in the trace: their operators, phases and modules are not known"
+        )
+
+
+def _starting(trace: Trace) -> Bool:
+    """Which launches start a kernel or a copy."""
+    starts = np.array([_STARTS_KERNEL.search(name) is not None for name in trace.names], dtype=bool)
+    found: Bool = starts[trace.launches.name] & (trace.launches.correlation > 0)
+    return found
+
+
+def _lost(trace: Trace, attribution: Attribution) -> Int64:
+    """Launches in the window whose work the trace does not have; those that a graph captured did not run."""
+    launches = trace.launches
+    low, high = attribution.window
+    inside = (launches.start_ns >= low) & (launches.start_ns <= high)
+    known = np.isin(launches.correlation, trace.work.correlation)
+    found: Int64 = np.flatnonzero(_starting(trace) & inside & ~known & ~_captured(trace))
+    return found
+
+
+def _captured(trace: Trace) -> Bool:
+    """Which launches lie between the begin and the end of a stream capture on their thread."""
+    launches = trace.launches
+    edges = [np.array([one.search(name) is not None for name in trace.names], dtype=bool) for one in _CAPTURE]
+    found = np.zeros(len(launches.name), dtype=bool)
+    if not len(launches.name) or not edges[0][launches.name].any():
+        return found
+    for thread in np.unique(launches.thread).tolist():
+        mine = np.flatnonzero(launches.thread == thread)
+        mine = mine[np.argsort(launches.start_ns[mine], kind="stable")]
+        opened, closed = (np.cumsum(edge[launches.name[mine]]) for edge in edges)
+        found[mine] = opened > closed
+    return found
+
+
+def _early(trace: Trace, launch: Int64) -> Int64:
+    """By how much each piece of work that begins before its launch does so."""
+    early = trace.launches.start_ns[np.maximum(launch, 0)] - trace.work.start_ns
+    return early[(launch >= 0) & (early > SLACK_NS)]
+
+
+def _of_annotations(attribution: Attribution) -> Iterator[str]:
+    for rule in attribution.unused_rules:
+        yield (
+            f"no annotation of the trace has a name in which {rule.pattern.pattern!r} is found: it gives nothing to the"
+            f" phase {rule.phase}"
+        )
+    for one in attribution.annotated.unexplained if attribution.annotated else ():
+        elsewhere = (one.other or 0) - (one.ours or 0)
+        yield (
+            f"{elsewhere / max(one.other or 0, 1):.1%} of the time that the trace's own annotations call {one.phase}"
+            f" lies in another phase: {one.evidence}"
+        )
+
+
+def _of_graphs(trace: Trace, attribution: Attribution) -> Iterator[str]:
+    """Graphs launched in forward with kernels whose names say another phase."""
+    work = attribution.work
+    names = np.array([_NO_FORWARD.search(name) is not None for name in trace.names], dtype=bool)
+    rows = np.flatnonzero((work.link == GRAPH) & names[work.name]).tolist() if len(work.name) else []
+    whole = sum(int(work.duration_ns[row]) for row in rows if work.phase[row] is Phase.FORWARD)
+    if whole:
+        yield (
+            f"graphs ran {whole / 1e6:,.3f} ms of kernels that by their names are of a backward or an optimizer, but"
+            " were launched in forward: a graph of whole steps does not tell its phases"
+        )

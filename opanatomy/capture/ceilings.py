@@ -1,0 +1,340 @@
+"""Dense peak FLOP/s by data type and bandwidth, measured with torch on the device at hand.
+
+Disturbances only ever slow a burst down: so each figure is the best of many bursts spread over time, and measuring goes
+on while the best still improves. On the CPU a burst is as short as the time for which a busy system leaves all its
+cores to one process, and arrays are walked in pieces that take no longer.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
+
+from opanatomy.records.data_types import PEAK_TYPES
+from opanatomy.records.device import Machine, Measured, Rate, now
+
+if TYPE_CHECKING:
+    import torch
+
+Call = Callable[[], object]
+
+#: Ways to move bytes: a copy and a triad (a = b + s * c) read and write, a sum only reads.
+MOVES: Final = ("copy", "triad", "read")
+
+
+class Effort(Struct, frozen=True, kw_only=True):
+    """How long to measure: one figure takes `min_s` to `max_s`, one burst `burst_s`, one call `call_s` at most.
+
+    It ends early where `patience_s` went by without a better figure. Sizes take turns of `turn_s`.
+    """
+
+    min_s: float = 2.5
+    max_s: float = 12.0
+    patience_s: float = 1.5
+    turn_s: float = 0.15
+    burst_s: float = 0.0015
+    call_s: float = 0.5
+    #: Products of m x k and k x n matrices.
+    shapes: tuple[tuple[int, int, int], ...]
+    array_bytes: int
+    #: Arrays are walked in pieces of so many bytes, one a call.
+    piece_bytes: int
+
+
+class _Candidate(Struct, frozen=True):
+    by: str
+    work: int
+    call: Call
+
+
+_CPU_SHAPES: Final = (
+    (256, 256, 256), (512, 512, 512), (1024, 1024, 1024), (2048, 2048, 2048), (2048, 4096, 1024), (4096, 4096, 4096),
+    (8192, 8192, 8192),
+)  # fmt: skip
+_GPU_SHAPES: Final = (
+    (1024, 1024, 1024), (2048, 2048, 2048), (4096, 4096, 4096), (8192, 8192, 8192), (8192, 16384, 8192),
+    (16384, 16384, 16384),
+)  # fmt: skip
+#: Arrays are so many times larger than the last cache, within bounds.
+_TIMES_CACHE: Final = 8
+_LEAST_ARRAY, _MOST_ARRAY = 128 << 20, 1 << 30
+_GPU_ARRAY: Final = 2 << 30
+#: Calls of a size before it is chosen how often it runs in a burst.
+_TRIALS: Final = 4
+#: A figure is confirmed by so many bursts that are so near to it.
+_CONFIRMED, _AGREE = 3, 0.97
+_REST_S: Final = 0.025
+_PIECE_OF_A_THREAD, _LEAST_PIECE = 2 << 20, 16 << 20
+
+
+def default_effort(device: str) -> Effort:
+    """The sizes for the device: products from small to large, arrays far beyond the last cache."""
+    import torch
+
+    if device == "cpu":
+        free = _free_host_bytes()
+        array = min(
+            max(_TIMES_CACHE * (last_cache_bytes() or 32 << 20), _LEAST_ARRAY), _MOST_ARRAY, max(free // 8, 1 << 20)
+        )
+        piece = min(max(_PIECE_OF_A_THREAD * torch.get_num_threads(), _LEAST_PIECE), array)
+        return Effort(shapes=_CPU_SHAPES, array_bytes=array, piece_bytes=piece)
+    array = min(_GPU_ARRAY, torch.cuda.mem_get_info(device)[0] // 8)
+    return Effort(shapes=_GPU_SHAPES, array_bytes=array, piece_bytes=array, burst_s=0.1, call_s=1.0)
+
+
+def measure(
+    machine: Machine,
+    device: str,
+    dtypes: Sequence[str] = PEAK_TYPES,
+    *,
+    moves: Sequence[str] = MOVES,
+    effort: Effort | None = None,
+    tell: Callable[[str], None] = lambda stage: None,
+) -> Measured:
+    """The peak of matrix products of each of `dtypes` that torch can multiply on `device`, and what `moves` reach.
+
+    `device` is `cpu` or `cuda:N`; `tell` is called with what is measured next.
+    """
+    effort = effort or default_effort(device)
+    peaks: dict[str, Rate] = {}
+    for dtype in dtypes:
+        if not _worth_trying(dtype, device):
+            continue
+        tell(f"multiplying {dtype}")
+        with _float32_products(device, tf32=dtype == "tf32"):
+            rate = _best(_products(dtype, device, effort), device, effort)
+        if rate is not None:
+            peaks[dtype] = rate
+    bandwidths: dict[str, Rate] = {}
+    for name in moves:
+        tell(f"moving bytes ({name})")
+        rate = _best(_moves(name, device, effort), device, effort)
+        if rate is not None:
+            bandwidths[name] = rate
+    return Measured(
+        machine=machine, peaks=peaks, bandwidths=bandwidths, tried=tuple(dtypes), cache_bytes=_cache_bytes(device)
+    )
+
+
+# ------------------------------------------------------------------------------------------------------------ timing
+
+
+def _best(candidates: Iterator[_Candidate], device: str, effort: Effort) -> Rate | None:
+    """The best burst of the candidates, which come from small to large; `None` where none can be run."""
+    burst = _burst_on_cpu if device == "cpu" else _burst_on_cuda
+    running: dict[str, _Candidate] = {}
+    rates: dict[str, list[float]] = {}
+    best = 0.0
+    for candidate in candidates:
+        if best and candidate.work / best > effort.call_s:
+            break  # The next ones are larger still.
+        try:
+            first = [candidate.work / burst(candidate.call, 1, device) for _ in range(_TRIALS)]
+        except (RuntimeError, NotImplementedError, TypeError, ValueError):
+            break  # Not supported, or not enough memory.
+        best = max(best, *first)
+        running[candidate.by], rates[candidate.by] = candidate, [max(first)]
+    if not running:
+        return None
+    _take_bursts(running, rates, burst, device, effort)
+    by = max(rates, key=lambda name: max(rates[name]))
+    most = max(rates[by])
+    spread = 1 - statistics.median(rates[by]) / most
+    return Rate(per_second=most, by=by, spread=spread, bursts=len(rates[by]), measured=now())
+
+
+def _take_bursts(
+    running: dict[str, _Candidate],
+    rates: dict[str, list[float]],
+    burst: Callable[[Call, int, str], float],
+    device: str,
+    effort: Effort,
+) -> None:
+    """Bursts in turns of equal time, so that a disturbance meets all sizes alike.
+
+    It ends when several bursts agree on the best and none was better for a while.
+    """
+    begun = improved = ended = time.perf_counter()
+    best = 0.0
+    while ended - begun < effort.max_s:
+        for name, candidate in running.items():
+            turn = time.perf_counter()
+            while ended - turn < effort.turn_s:
+                repeats = max(1, round(effort.burst_s * max(rates[name]) / candidate.work))
+                rates[name].append(candidate.work / burst(candidate.call, repeats, device))
+                ended = time.perf_counter()
+                improved = ended if rates[name][-1] > 1.01 * best else improved
+                best = max(best, rates[name][-1])
+        agree = sum(rate > _AGREE * best for some in rates.values() for rate in some)
+        if ended - begun >= effort.min_s and ended - improved >= effort.patience_s and agree >= _CONFIRMED:
+            return
+
+
+def _burst_on_cpu(call: Call, repeats: int, device: str) -> float:
+    """Seconds of a call. Who rested goes first: all threads then run at once, however busy the system is."""
+    time.sleep(_REST_S)
+    call()
+    begun = time.perf_counter_ns()
+    for _ in range(repeats):
+        call()
+    return max(time.perf_counter_ns() - begun, 1) / 1e9 / repeats
+
+
+def _burst_on_cuda(call: Call, repeats: int, device: str) -> float:
+    """Seconds of a call, as the device's own clock has it; a call before the events keeps their launch out."""
+    import torch
+
+    with torch.cuda.device(device):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]  # torch
+        call()
+        begin.record()
+        for _ in range(repeats):
+            call()
+        end.record()
+        end.synchronize()
+        return max(float(begin.elapsed_time(end)) / 1e3, 1e-9) / repeats
+
+
+# -------------------------------------------------------------------------------------------------------------- work
+
+
+def _products(dtype: str, device: str, effort: Effort) -> Iterator[_Candidate]:
+    for m, n, k in effort.shapes:
+        yield _Candidate(f"{m} x {k} by {k} x {n}", 2 * m * n * k, _product(dtype, device, m, n, k))
+
+
+def _product(dtype: str, device: str, m: int, n: int, k: int) -> Call:
+    """A matrix product, its operands made at the first call. Random values: zeros draw less power than real data."""
+    operands: list[Any] = []
+
+    def call() -> object:
+        import torch
+
+        if not operands:
+            operands.extend(_operands(dtype, device, m, n, k))
+        if dtype == "int8":
+            return torch._int_mm(*operands)
+        if dtype == "float8":
+            left, right, one = operands
+            fast: dict[str, Any] = {} if device == "cpu" or torch.version.hip else {"use_fast_accum": True}
+            return torch._scaled_mm(left, right, scale_a=one, scale_b=one, out_dtype=torch.bfloat16, **fast)
+        left, right, out = operands
+        return torch.mm(left, right, out=out)
+
+    return call
+
+
+def _operands(dtype: str, device: str, m: int, n: int, k: int) -> tuple[torch.Tensor, ...]:
+    import torch
+
+    if dtype == "int8":
+        left = torch.randint(-127, 128, (m, k), dtype=torch.int8, device=device)
+        return left, torch.randint(-127, 128, (n, k), dtype=torch.int8, device=device).t()
+    left, right = torch.randn(m, k, device=device), torch.randn(n, k, device=device)
+    if dtype == "float8":
+        kind = _float8(device)
+        return left.to(kind), right.to(kind).t(), torch.ones((), device=device)
+    kind = torch.float32 if dtype == "tf32" else getattr(torch, dtype)
+    return left.to(kind), right.t().contiguous().to(kind), torch.empty(m, n, dtype=kind, device=device)
+
+
+def _moves(name: str, device: str, effort: Effort) -> Iterator[_Candidate]:
+    """One of `MOVES`, on arrays that no cache holds."""
+    import torch
+
+    piece = max(min(effort.piece_bytes, effort.array_bytes) // 4, 1024)
+    pieces = max(effort.array_bytes // 4 // piece, 1)
+    arrays = {"copy": 2, "triad": 3, "read": 1}[name]
+    # `fill_` runs on all threads, so that each touches the pages first that it will use.
+    walked = [
+        torch.empty(pieces, piece, dtype=torch.float32, device=device).fill_(number).unbind()
+        for number in range(arrays)
+    ]
+    turns = itertools.cycle(zip(*walked, strict=True))
+    calls: dict[str, Callable[..., object]] = {
+        "copy": lambda a, b: a.copy_(b),
+        "triad": lambda a, b, c: torch.add(b, c, alpha=0.5, out=a),
+        "read": torch.sum,
+    }
+    by = f"{name} of {piece * pieces * 4 / 2**20:.0f} MiB arrays"
+    yield _Candidate(by, arrays * piece * 4, lambda: calls[name](*next(turns)))
+
+
+# ---------------------------------------------------------------------------------------------------- what is there
+
+
+def _worth_trying(dtype: str, device: str) -> bool:
+    """Whether the device has units for the type; the CPU has no tf32, and an accelerator without units emulates."""
+    if device == "cpu":
+        return dtype != "tf32"
+    import torch
+
+    if torch.version.hip:
+        # Matrix cores round float32 to tf32 only where the user asks the library for it.
+        return dtype != "tf32" or os.environ.get("HIPBLASLT_ALLOW_TF32") == "1"
+    least = {"tf32": (8, 0), "bfloat16": (8, 0), "float8": (8, 9)}.get(dtype, (0, 0))
+    return torch.cuda.get_device_capability(device) >= least
+
+
+def _float8(device: str) -> torch.dtype:
+    """The 8-bit float of the device: gfx94x has one of its own."""
+    import torch
+
+    if device != "cpu" and torch.version.hip:
+        architecture = str(torch.cuda.get_device_properties(device).gcnArchName)
+        return torch.float8_e4m3fnuz if architecture.startswith("gfx94") else torch.float8_e4m3fn
+    return torch.float8_e4m3fn
+
+
+@contextmanager
+def _float32_products(device: str, *, tf32: bool) -> Iterator[None]:
+    """Whether float32 products run in tf32, on the accelerator, inside the block."""
+    if device == "cpu":
+        yield
+        return
+    import torch
+
+    settings: Any = torch.backends.cuda.matmul
+    name, wanted = ("fp32_precision", "tf32" if tf32 else "ieee")
+    if not hasattr(settings, name):  # before torch 2.9
+        name, wanted = "allow_tf32", tf32  # type: ignore[assignment]  # a switch there, a word here
+    before = getattr(settings, name)
+    setattr(settings, name, wanted)
+    try:
+        yield
+    finally:
+        setattr(settings, name, before)
+
+
+def last_cache_bytes() -> int | None:
+    """The size of the last cache of the first processor; `None` where the system does not say."""
+    sizes = []
+    for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
+        text = path.read_text().strip()
+        if text[:-1].isdigit() and text[-1] in "KM":
+            sizes.append(int(text[:-1]) << (10 if text[-1] == "K" else 20))
+    return max(sizes, default=None)
+
+
+def _cache_bytes(device: str) -> int | None:
+    import torch
+
+    if device == "cpu":
+        return last_cache_bytes()
+    size = getattr(torch.cuda.get_device_properties(device), "L2_cache_size", None)
+    return size if isinstance(size, int) and size > 0 else None
+
+
+def _free_host_bytes() -> int:
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError, AttributeError):
+        return 4 << 30

@@ -1,0 +1,248 @@
+"""What NVML (the driver's management library) says of a torch device: found by UUID, as CUDA and NVML order devices
+differently - CUDA the fastest first, NVML by slot - and `CUDA_VISIBLE_DEVICES` renumbers those of CUDA alone.
+
+Nothing here raises: where NVML does not answer, the answer says why. UUIDs and MIG devices as in NVIDIA's NVML API
+reference (`nvmlDeviceGetHandleByUUID`, "Multi Instance GPU Management") and `cuDeviceGetUuid_v2`, which gives the UUID
+of the MIG instance where the device is one (before CUDA 12 that of the whole GPU).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, Final
+
+from msgspec import Struct
+
+#: `PROC_PID_INIT_INO` of Linux: in any other namespace our own process ids are not those that the driver knows.
+_FIRST_PID_NAMESPACE: Final = "pid:[4026531836]"
+#: CUDA and NVML tell the memory of an instance apart by what the driver keeps of it.
+_OF_A_SIZE: Final = 0.05
+_COMPUTE_MODES: Final = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
+
+
+class NvmlProcess(Struct, frozen=True, kw_only=True):
+    """A process with a context on a device; `None` is what NVML does not tell (another user's, in a container)."""
+
+    pid: int
+    name: str | None = None
+    used_bytes: int | None = None
+
+
+class NvmlDevice(Struct, frozen=True, kw_only=True):
+    """One device, of a partitioned one the MIG instance; bytes are those of the instance then.
+
+    `used_bytes` counts every process and what the driver reserves (version 1 of NVML's record); it and `total_bytes`
+    are `None` where the memory is the host's (GB10, Jetson) and NVML does not answer.
+    """
+
+    uuid: str
+    name: str
+    used_bytes: int | None
+    total_bytes: int | None
+    #: What NVML says that this process holds, its context included; `None` where it is not told.
+    process_bytes: int | None
+    mig: bool
+    processes: tuple[NvmlProcess, ...] = ()
+    #: One of `default`, `exclusive process`, `prohibited`, `exclusive thread`.
+    compute_mode: str | None = None
+
+
+class Driver(Struct, frozen=True, kw_only=True):
+    """The driver, the newest CUDA that it can run (`13.0`), and the names of its GPUs in NVML's order."""
+
+    version: str | None = None
+    cuda: str | None = None
+    gpus: tuple[str, ...] = ()
+    #: Those that MIG splits, and no instance was made: CUDA does not see them.
+    without_instance: tuple[str, ...] = ()
+
+
+class Answer(Struct, frozen=True, kw_only=True):
+    """A device, or why NVML has none."""
+
+    device: NvmlDevice | None = None
+    why_not: str | None = None
+
+
+def device(torch_device_index: int) -> NvmlDevice | None:
+    """NVML's view of `cuda:<index>`; `None` where it has none."""
+    return answer(torch_device_index).device
+
+
+def answer(torch_device_index: int) -> Answer:
+    """NVML's view of `cuda:<index>`, or why it has none; the CUDA driver is loaded, no context is made."""
+    import torch
+
+    if torch.version.hip:
+        return Answer(why_not="NVML knows no AMD device")
+    try:
+        properties: Any = torch.cuda.get_device_properties(torch_device_index)
+    except Exception as error:  # a CPU build asserts, CUDA raises errors of its own
+        return Answer(why_not=f"CUDA does not say which device cuda:{torch_device_index} is ({_text(error)})")
+    uuid = str(getattr(properties, "uuid", "") or "")
+    if not uuid:
+        return Answer(why_not=f"this torch does not say the UUID of cuda:{torch_device_index}")
+    try:
+        with _library() as nvml:
+            handle, mig = _handle(nvml, uuid, properties.total_memory)
+            return Answer(device=_read(nvml, handle, mig=mig))
+    except Exception as error:  # pynvml's errors are its own classes, and it may be missing
+        return Answer(why_not=_reason(error))
+
+
+def driver() -> Driver | str:
+    """The driver and its GPUs without torch, or why NVML does not say."""
+    try:
+        with _library() as nvml:
+            number = _ask(nvml, "nvmlSystemGetCudaDriverVersion_v2")
+            handles = [_ask(nvml, "nvmlDeviceGetHandleByIndex", at) for at in range(nvml.nvmlDeviceGetCount())]
+            return Driver(
+                version=_decoded(_ask(nvml, "nvmlSystemGetDriverVersion") or "") or None,
+                cuda=None if not number else f"{number // 1000}.{number % 1000 // 10}",
+                gpus=tuple(_name(nvml, handle) for handle in handles),
+                without_instance=tuple(
+                    _name(nvml, handle)
+                    for handle in handles
+                    if _is_split(nvml, handle) and not _instances(nvml, handle)
+                ),
+            )
+    except Exception as error:  # as above
+        return _reason(error)
+
+
+def knows(uuid: str) -> bool | None:
+    """Whether there is a device or MIG instance of that UUID, which for a device may be its beginning; `None` where
+    NVML does not answer."""
+    try:
+        with _library() as nvml:
+            if uuid.startswith("MIG-"):
+                return _ask(nvml, "nvmlDeviceGetHandleByUUID", uuid) is not None
+            handles = [_ask(nvml, "nvmlDeviceGetHandleByIndex", at) for at in range(nvml.nvmlDeviceGetCount())]
+            return any(_decoded(_ask(nvml, "nvmlDeviceGetUUID", one) or "").startswith(uuid) for one in handles if one)
+    except Exception:  # as above
+        return None
+
+
+@contextmanager
+def _library() -> Iterator[Any]:
+    import pynvml
+
+    pynvml.nvmlInit()
+    try:
+        yield pynvml
+    finally:
+        pynvml.nvmlShutdown()
+
+
+class _NotFoundError(Exception):
+    """A sentence that says why there is no handle."""
+
+
+def _handle(nvml: Any, uuid: str, total_bytes: int) -> tuple[Any, bool]:
+    """The handle of the device that CUDA calls `uuid`, and whether it is a MIG instance."""
+    bare = uuid.removeprefix("GPU-").removeprefix("MIG-")
+    if instance := _ask(nvml, "nvmlDeviceGetHandleByUUID", f"MIG-{bare}"):
+        return instance, True
+    whole = _ask(nvml, "nvmlDeviceGetHandleByUUID", f"GPU-{bare}")
+    if whole is None:
+        raise _NotFoundError(f"NVML has no device GPU-{bare}")
+    if not _is_split(nvml, whole):
+        return whole, False
+    return _instance(nvml, whole, total_bytes), True
+
+
+def _instance(nvml: Any, whole: Any, total_bytes: int) -> Any:
+    """The MIG instance of `whole` that CUDA runs on: the one of `CUDA_VISIBLE_DEVICES`, the only one of that size."""
+    first = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip()
+    named = _ask(nvml, "nvmlDeviceGetHandleByUUID", first) if first.startswith("MIG-") else None
+    if named:
+        return named
+    instances = _instances(nvml, whole)
+    fitting = [instance for instance in instances if _is_of_size(nvml, instance, total_bytes)]
+    if len(instances) == 1 or len(fitting) == 1:
+        return (fitting or instances)[0]
+    raise _NotFoundError(
+        f"the GPU has {len(instances)} MIG instances and CUDA does not say on which it is"
+        " (CUDA_VISIBLE_DEVICES=MIG-... does)"
+    )
+
+
+def _is_split(nvml: Any, whole: Any) -> bool:
+    """Whether MIG is on now."""
+    return bool((_ask(nvml, "nvmlDeviceGetMigMode", whole) or [0])[0])
+
+
+def _instances(nvml: Any, whole: Any) -> list[Any]:
+    places = range(_ask(nvml, "nvmlDeviceGetMaxMigDeviceCount", whole) or 0)
+    found = [_ask(nvml, "nvmlDeviceGetMigDeviceHandleByIndex", whole, place) for place in places]
+    return [instance for instance in found if instance]
+
+
+def _is_of_size(nvml: Any, instance: Any, total_bytes: int) -> bool:
+    memory = _ask(nvml, "nvmlDeviceGetMemoryInfo", instance)
+    return memory is not None and abs(memory.total - total_bytes) < _OF_A_SIZE * total_bytes
+
+
+def _read(nvml: Any, handle: Any, *, mig: bool) -> NvmlDevice:
+    memory = _ask(nvml, "nvmlDeviceGetMemoryInfo", handle)
+    processes = _processes(nvml, handle)
+    return NvmlDevice(
+        uuid=_decoded(nvml.nvmlDeviceGetUUID(handle)), name=_decoded(nvml.nvmlDeviceGetName(handle)),
+        used_bytes=None if memory is None else int(memory.used),
+        total_bytes=None if memory is None else int(memory.total),
+        process_bytes=_own_bytes(processes), mig=mig, processes=processes,
+        compute_mode=_COMPUTE_MODES.get(_ask(nvml, "nvmlDeviceGetComputeMode", handle)),
+    )  # fmt: skip
+
+
+def _processes(nvml: Any, handle: Any) -> tuple[NvmlProcess, ...]:
+    """Those that compute and those that draw, the largest first."""
+    running: dict[int, Any] = {}
+    for listed in ("nvmlDeviceGetGraphicsRunningProcesses", "nvmlDeviceGetComputeRunningProcesses"):
+        running |= {process.pid: process for process in _ask(nvml, listed, handle) or ()}
+    found = [
+        NvmlProcess(
+            pid=pid, name=_decoded(_ask(nvml, "nvmlSystemGetProcessName", pid) or "") or None,
+            used_bytes=None if process.usedGpuMemory is None else int(process.usedGpuMemory),
+        )
+        for pid, process in running.items()
+    ]  # fmt: skip
+    return tuple(sorted(found, key=lambda process: (-(process.used_bytes or 0), process.pid)))
+
+
+def _own_bytes(processes: tuple[NvmlProcess, ...]) -> int | None:
+    """What this process holds; in a container its process id is not the one that the driver knows."""
+    with suppress(OSError):
+        if os.readlink("/proc/self/ns/pid") != _FIRST_PID_NAMESPACE:
+            return None
+    return next((process.used_bytes for process in processes if process.pid == os.getpid()), None)
+
+
+def _name(nvml: Any, handle: Any) -> str:
+    return _decoded(_ask(nvml, "nvmlDeviceGetName", handle) or "a GPU that NVML cannot read")
+
+
+def _ask(nvml: Any, function: str, *arguments: Any) -> Any:
+    """The answer of one function; `None` where this library, driver, device or user gets none."""
+    try:
+        return getattr(nvml, function)(*arguments)
+    except Exception:  # pynvml has a class for each code; older ones lack functions
+        return None
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, _NotFoundError):
+        return str(error)
+    if isinstance(error, ImportError):
+        return "NVML cannot be asked: pynvml is not installed - pip install nvidia-ml-py"
+    return f"NVML does not answer ({_text(error)})"
+
+
+def _text(error: Exception) -> str:
+    return " ".join(str(error).split()).rstrip(".") or type(error).__name__
+
+
+def _decoded(text: Any) -> str:
+    return text.decode(errors="replace") if isinstance(text, bytes) else str(text)

@@ -1,0 +1,222 @@
+"""The first use of a GPU: what fails there is said in one line, with what the GPU is and who holds it.
+
+The messages are those of CUDA's and HIP's `cudaGetErrorString`, as torch passes them on.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, Final
+
+from opanatomy.capture.device import nvml
+from opanatomy.capture.device.accelerators import is_cuda
+from opanatomy.capture.memory.out_of_memory import is_out_of_memory
+from opanatomy.capture.model.quiet import first_line
+from opanatomy.errors import CaptureError, OpanatomyError, OutOfMemory
+
+_NO_KERNELS: Final = re.compile(
+    r"no kernel image is available|invalid device function|unsupported gpu architecture|unsupported toolchain"
+    r"|device kernel image is invalid",
+    re.IGNORECASE,
+)
+_BUSY: Final = re.compile(r"busy or unavailable|device is already in use", re.IGNORECASE)
+_ARCHITECTURE: Final = re.compile(r"(sm|compute)_(\d+)([af]?)")
+#: Those of Jetson and DRIVE.
+_INTEGRATED: Final = frozenset({53, 62, 72, 87, 101})
+#: So many processes are named in a line.
+_NAMED: Final = 3
+
+
+@contextmanager
+def first_use(device: str) -> Iterator[None]:
+    """Run the body, which touches `device` first, and turn what CUDA says when it cannot be used into one line.
+
+    torch's own warning of an architecture that it has no kernels for spans eight lines and is not shown: the first
+    kernel decides (`run_first_kernel`).
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", category=UserWarning, module=r"torch\.cuda")
+            yield
+    except OpanatomyError:
+        raise
+    except Exception as error:  # torch.AcceleratorError, OutOfMemoryError, DeferredCudaCallError, AssertionError
+        if not is_cuda(device):
+            raise
+        raise _failure(error, device) from error
+
+
+def run_first_kernel(device: str) -> None:
+    """Run one small kernel on `device` and give its memory back; raises what CUDA says where it cannot."""
+    import torch
+
+    if is_cuda(device):
+        torch.zeros(1, device=device).add_(1)
+        torch.cuda.synchronize(device)
+        torch.cuda.empty_cache()
+
+
+def missing_kernels(error: BaseException, device: str) -> str | None:
+    """The line of an error that says that no kernel was built for the GPU; `None` for any other."""
+    return _no_kernels(device) if is_cuda(device) and _NO_KERNELS.search(str(error)) else None
+
+
+def device_text(device: str) -> str:
+    """The GPU in words: name, architecture, what of its memory is used, and by which processes.
+
+    `NVIDIA H100 80GB HBM3 (sm_90), 79.0 of 85.5 GB used, 70.1 GB by python (process 4242)`
+    """
+    found = nvml.device(_index(device))
+    name = f"{_name(device) or (found.name if found else device)} ({architecture_of(device) or 'unknown architecture'})"
+    used, total = (found.used_bytes, found.total_bytes) if found else (None, None)
+    if used is None or total is None:
+        used, total = _asked_of_cuda(device)
+    memory = f", {used / 1e9:.1f} of {total / 1e9:.1f} GB used" if used is not None and total else ""
+    return name + memory + _holders(found)
+
+
+def architecture_of(device: str) -> str | None:
+    """The architecture of a GPU as compilers call it, `sm_90` or `gfx942`; `None` where torch does not say."""
+    import torch
+
+    with suppress(Exception):  # asking starts CUDA, which may be what fails
+        properties: Any = torch.cuda.get_device_properties(device)
+        if torch.version.hip:
+            return str(properties.gcnArchName).partition(":")[0]
+        return f"sm_{properties.major}{properties.minor}"
+    return None
+
+
+# ------------------------------------------------------------------------------------------------------------ failures
+
+
+def _failure(error: Exception, device: str) -> OpanatomyError:
+    text = str(error)
+    if line := missing_kernels(error, device):
+        return CaptureError(line)
+    if is_out_of_memory(error):
+        return OutOfMemory(
+            f"{device} is full before anything is on it: {device_text(device)} - free it, or choose another with"
+            f" --device ({first_line(error, 160)})"
+        )
+    if _BUSY.search(text):
+        return CaptureError(f"{device} is busy: {device_text(device)}{_mode(device)} ({first_line(error, 160)})")
+    return CaptureError(
+        f"{device} cannot be used: {device_text(device)} - look at nvidia-smi, or give --device cpu"
+        f" ({type(error).__name__}: {first_line(error, 160)})"
+    )
+
+
+def _no_kernels(device: str) -> str:
+    import torch
+
+    built, name = torch.cuda.get_arch_list(), _name(device) or "the GPU"
+    architecture = architecture_of(device) or "an unknown architecture"
+    if any(runs_on(architecture, code) for code in built):
+        return (
+            f"{device} cannot run a kernel of an extension, a package with GPU code of its own: {name} is"
+            f" {architecture}, which torch {torch.__version__} has kernels for and the extension has not"
+            f" - install or build it for {architecture}, or leave it out"
+        )
+    version = f"torch {torch.__version__}" + (f" (CUDA {torch.version.cuda})" if torch.version.cuda else "")
+    kernels = ", ".join(built) or "none that it names"
+    return (
+        f"{device} cannot run this torch's kernels: {name} is {architecture}, {version} has {kernels}"
+        f" - install {_fitting_build(architecture)}, or give --device cpu"
+    )
+
+
+def _fitting_build(architecture: str) -> str:
+    """Which build of the same torch has kernels for the GPU, from torch's own table where this release has one."""
+    import torch
+
+    releases: Any = getattr(torch.cuda, "PYTORCH_RELEASES_CODE_CC", {})
+    host = "aarch64" if platform.machine().lower() == "aarch64" else "x86_64"
+    fitting = [
+        cuda
+        for cuda, hosts in releases.items()
+        if any(runs_on(architecture, f"sm_{code}") for code in hosts.get(host, ()))
+    ]
+    if fitting:
+        return f"its build for CUDA {' or '.join(fitting)}, which has kernels for {architecture}"
+    return f"a build of torch with kernels for {architecture}"
+
+
+def runs_on(architecture: str, code: str) -> bool:
+    """Whether what was compiled for `code` (`sm_80`, `sm_90a`, `compute_80`, `gfx90a`) runs on `architecture`.
+
+    Machine code runs within its major version, from its minor version on; intermediate code (`compute_`, PTX) on every
+    later architecture; with an `a` only on that very one, with an `f` on its family (CUDA C++ Programming Guide,
+    "Binary Compatibility", "PTX Compatibility", "Family-Specific Features"). Integrated GPUs run only code of their
+    own (`DEVICE_REQUIREMENT` of torch.cuda).
+    """
+    device, compiled = _ARCHITECTURE.fullmatch(architecture), _ARCHITECTURE.fullmatch(code)
+    if device is None or compiled is None:
+        return architecture == code
+    have, need = int(device[2]), int(compiled[2])
+    if compiled[3] == "a":
+        return have == need
+    if compiled[1] == "compute" and not compiled[3]:
+        return have >= need
+    if have != need and _INTEGRATED & {have, need}:
+        return (need, have) == (101, 110)  # one architecture, renamed
+    return have // 10 == need // 10 and have >= need
+
+
+def _mode(device: str) -> str:
+    """What to do about a device that takes no further process."""
+    found = nvml.device(_index(device))
+    mode = found.compute_mode if found else None
+    if mode == "prohibited":
+        return "; its compute mode is prohibited - have it set to default (nvidia-smi -c 0), or choose another GPU"
+    if mode is not None and mode.startswith("exclusive"):
+        return (
+            f"; its compute mode is {mode}, which takes one process - wait for that one, choose another GPU with"
+            " --device, or have the mode set to default (nvidia-smi -c 0)"
+        )
+    return " - wait, choose another GPU with --device, or look at nvidia-smi"
+
+
+# --------------------------------------------------------------------------------------------------------- what it is
+
+
+def _index(device: str) -> int:
+    return int(device.partition(":")[2] or 0)
+
+
+def _name(device: str) -> str | None:
+    import torch
+
+    with suppress(Exception):  # as above
+        return str(torch.cuda.get_device_properties(device).name)
+    return None
+
+
+def _asked_of_cuda(device: str) -> tuple[int | None, int | None]:
+    """Used and total bytes as CUDA says them, which needs a context."""
+    import torch
+
+    with suppress(Exception):  # as above
+        free, total = torch.cuda.mem_get_info(device)
+        return total - free, total
+    return None, None
+
+
+def _holders(found: nvml.NvmlDevice | None) -> str:
+    """The processes with the most memory."""
+    if found is None:
+        return ""
+    named = [
+        f"{process.used_bytes / 1e9:.1f} GB by {process.name or 'process'} (process {process.pid})"
+        if process.used_bytes is not None
+        else f"{process.name or 'another process'} (process {process.pid}) is on it"
+        for process in found.processes
+        if found.process_bytes is None or process.pid != os.getpid()
+    ]
+    more = [f"{len(named) - _NAMED} more"] if len(named) > _NAMED else []
+    return "".join(f", {text}" for text in (*named[:_NAMED], *more))

@@ -1,0 +1,141 @@
+"""What to lower when memory ran out: what there is in that phase, of the options that were not used yet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Final
+
+from opanatomy.capture.memory.out_of_memory import is_out_of_memory
+from opanatomy.capture.model.batches import Shape
+from opanatomy.capture.step.subject import Options, Subject
+from opanatomy.errors import OutOfMemory
+from opanatomy.records.data_types import ITEM_SIZE
+from opanatomy.records.taxonomy import Phase
+from opanatomy.records.workload import Workload
+
+if TYPE_CHECKING:
+    import torch
+
+#: Bytes of state a float32 parameter, with the copies that the foreach form of AdamW makes beside it (torch's
+#: documentation of `foreach`: about the size of the parameters more); of equals none is advised for another.
+_OPTIMIZER_BYTES: Final = {
+    "adamw-foreach": 12, "adamw": 8, "adamw-loop": 8, "adam": 8, "sgd": 4, "adamw8bit": 2, "adafactor": 0,
+}  # fmt: skip
+_ADVISED: Final = ("adamw", "sgd", "adamw8bit", "adafactor")
+
+
+def less_memory(phase: Phase, subject: Subject, options: Options, *, recorded: bool = False) -> str:
+    """What takes less memory in `phase`, as options of the verb, or as Python for a module of the caller's own.
+
+    In `Phase.OTHER` the step has not begun, or is `recorded` already.
+    """
+    if subject.borrowed:
+        return either([*_of_steps(phase, subject, options, recorded=recorded), *_of_code(phase, subject, options)])
+    return either([*_of_steps(phase, subject, options, recorded=recorded), *_of_flags(phase, subject, options)])
+
+
+def either(parts: list[str]) -> str:
+    """The parts as a choice: "a, b or c"."""
+    return listed(parts, "or")
+
+
+def listed(parts: list[str], last: str) -> str:
+    """The parts as words of a sentence, `last` before the last of them: "a, b and c"."""
+    return f" {last} ".join([*([", ".join(parts[:-1])] if parts[:-1] else []), parts[-1]])
+
+
+def _of_steps(phase: Phase, subject: Subject, options: Options, *, recorded: bool) -> list[str]:
+    if phase is not Phase.OTHER or not recorded or options.steps == 1:
+        return []
+    return [f"record fewer steps={options.steps}" if subject.borrowed else "record fewer --steps"]
+
+
+def _of_flags(phase: Phase, subject: Subject, options: Options) -> list[str]:
+    workload, by_function = subject.workload, subject.workload.model_source == "function"
+    parts = []
+    if phase in (Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE):
+        parts += [] if by_function else batch_and_length(workload.batch, workload.sequence_length)
+        if _could_checkpoint(subject.module, options):
+            parts.append("add --checkpointing")
+        if _could_cast(workload, options):
+            parts.append("add --amp bf16")
+    if phase is Phase.OPTIMIZER and (smaller := smaller_optimizers(options.optimizer)):
+        parts.append(f"use --optimizer {either(smaller)}")
+    if by_function:
+        parts.append("have it return a smaller module" + ("" if _only_weights(phase) else " or smaller inputs"))
+    weights = fewer_weights(workload.dtype)
+    parts += weights[1:] if by_function or _layers(subject.module) == 1 else weights
+    return parts or ["take a smaller model"]
+
+
+def _of_code(phase: Phase, subject: Subject, options: Options) -> list[str]:
+    parts = []
+    if not _only_weights(phase):
+        parts.append("give smaller inputs")
+        if _could_checkpoint(subject.module, options):
+            parts.append("call gradient_checkpointing_enable()")
+        if _could_cast(subject.workload, options):
+            parts.append('add amp="bf16"')
+    if phase is Phase.OPTIMIZER and (smaller := smaller_optimizers(options.optimizer)):
+        parts.append("use optimizer=" + either([f'"{name}"' for name in smaller]))
+    parts.append("give a smaller module")
+    if _is_wide(subject.workload.dtype):
+        parts.append("make it .to(torch.bfloat16)")
+    return parts
+
+
+def batch_and_length(batch: int | None, length: int | None) -> list[str]:
+    """What of the batch can be lowered: a number that the model has, and that is above 1."""
+    names = [name for name, size in (("--batch", batch), ("--seq", length)) if size is not None and size > 1]
+    return [f"lower {either(names)}"] if names else []
+
+
+@contextmanager
+def inputs_fit(name: str, shape: Shape, dtype: str) -> Iterator[None]:
+    """Where the inputs do not fit beside the weights, raise `OutOfMemory` that says what makes either smaller."""
+    try:
+        yield
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        smaller = either([*batch_and_length(shape.batch, shape.sequence_length), *fewer_weights(dtype)])
+        raise OutOfMemory(f"out of memory while {name} and its inputs were being built - {smaller}") from error
+
+
+def fewer_weights(dtype: str | None) -> list[str]:
+    """What makes the weights of a model that is built by its configuration smaller."""
+    return ["keep fewer --layers", *(["use --dtype bfloat16"] if _is_wide(dtype) else [])]
+
+
+def smaller_optimizers(chosen: str | None) -> list[str]:
+    """The optimizers that need less than the chosen one, of those that are installed."""
+    if chosen is None:
+        return []
+    least = _OPTIMIZER_BYTES[chosen]
+    smaller = [name for name in _ADVISED if _OPTIMIZER_BYTES[name] < least]
+    return [name for name in smaller if name != "adamw8bit" or find_spec("bitsandbytes") is not None]
+
+
+def _only_weights(phase: Phase) -> bool:
+    """Whether what depends on the batch is not there yet, or freed by then."""
+    return phase in (Phase.OPTIMIZER, Phase.OTHER)
+
+
+def _could_checkpoint(module: torch.nn.Module, options: Options) -> bool:
+    used = options.checkpointing or getattr(module, "is_gradient_checkpointing", False)
+    return not (options.inference or used) and bool(getattr(module, "supports_gradient_checkpointing", False))
+
+
+def _could_cast(workload: Workload, options: Options) -> bool:
+    return options.amp is None and not options.inference and _is_wide(workload.dtype)
+
+
+def _is_wide(dtype: str | None) -> bool:
+    return ITEM_SIZE.get(dtype or "", 0) > ITEM_SIZE["bfloat16"]
+
+
+def _layers(module: torch.nn.Module) -> int:
+    count = getattr(getattr(module, "config", None), "num_hidden_layers", None)
+    return count if isinstance(count, int) else 2

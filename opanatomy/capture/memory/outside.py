@@ -1,0 +1,65 @@
+"""What is no part of the allocated bytes: the device's context and kernels, and the allocator's cache."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from msgspec import Struct
+
+from opanatomy.capture.memory.snapshots import PEAK, START
+from opanatomy.records.memory import MemoryComponent, MemorySnapshot
+
+#: What a context with its kernels can be: some 100 MB where few are loaded, 1.3 GB with all of an older CUDA's
+#: libraries. Anything else is what others took or gave back in between.
+_LEAST_CONTEXT: Final = 50_000_000
+_MOST_CONTEXT: Final = 4_000_000_000
+
+
+class Outside(Struct, frozen=True, kw_only=True):
+    """What was measured of it, and notes on what was not."""
+
+    components: tuple[MemoryComponent, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def outside_the_allocator(points: Sequence[MemorySnapshot]) -> Outside:
+    """The context and the cache, each left out where it is not known."""
+    context = _context(points)
+    return Outside(components=(*context.components, *_cache(points)), notes=context.notes)
+
+
+def _context(points: Sequence[MemorySnapshot]) -> Outside:
+    """What this process holds of the device beyond the allocator: by NVML's bytes of it, else by what was added."""
+    with_reserved = [point for point in points if point.reserved_bytes is not None and point.name != START]
+    own = next((point for point in reversed(with_reserved) if point.nvml_process_bytes is not None), None)
+    if own is not None:
+        size = (own.nvml_process_bytes or 0) - (own.reserved_bytes or 0)
+        return _bounded(size, "NVML's bytes of this process - reserved by the allocator")
+    after = next((point for point in reversed(with_reserved) if point.nvml_used_bytes is not None), None)
+    if after is None:
+        return Outside()
+    first = next((point for point in points if point.name == START), None)
+    if first is None or first.nvml_used_bytes is None:
+        why = "NVML does not tell this process's bytes, nor was the device seen before this process used it"
+        return Outside(notes=(f"the device context is not measured: {why}",))
+    size = (after.nvml_used_bytes or 0) - (after.reserved_bytes or 0) - first.nvml_used_bytes
+    found = _bounded(size, "NVML used - reserved by the allocator - used before the run")
+    told = "NVML does not tell this process's bytes: what others took of the device meanwhile counts as context"
+    return found if not found.components else Outside(components=found.components, notes=(told,))
+
+
+def _bounded(size: int, formula: str) -> Outside:
+    if not _LEAST_CONTEXT <= size <= _MOST_CONTEXT:
+        why = f"{formula} is {size:,} B, which no context has"
+        return Outside(notes=(f"the device context is not measured: {why}",))
+    return Outside(components=(MemoryComponent(component="device_context", measured_bytes=size, formula=formula),))
+
+
+def _cache(points: Sequence[MemorySnapshot]) -> tuple[MemoryComponent, ...]:
+    peak = next((point for point in points if point.name == PEAK), None)
+    if peak is None or peak.reserved_bytes is None or peak.allocated_bytes is None:
+        return ()
+    formula = "reserved - allocated, at the peak"
+    cached = peak.reserved_bytes - peak.allocated_bytes
+    return (MemoryComponent(component="allocator_cache", measured_bytes=cached, formula=formula),)

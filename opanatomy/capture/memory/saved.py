@@ -1,0 +1,200 @@
+"""What forward saves for backward, storage by storage: activations, and the casts of weights that autocast makes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from opanatomy.capture.memory.snapshots import AFTER_BACKWARD, AFTER_FORWARD, AFTER_OPTIMIZER, Snapshots
+from opanatomy.capture.memory.storages import same_device, unpacked
+from opanatomy.capture.step.stepper import StepObserver
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(slots=True)
+class StorageSet:
+    """Storages by themselves, not by an address that a later one takes over; none is kept alive.
+
+    With a `device` those elsewhere are left out.
+    """
+
+    device: str | None = None
+    #: Address of the storage's own record -> a weak reference, which keeps that address its own, and the bytes.
+    held: dict[int, tuple[Any, int]] = field(default_factory=dict)
+
+    def add(self, tensor: torch.Tensor) -> None:
+        """Take in the storages under a tensor, those without memory left out."""
+        from torch.multiprocessing.reductions import StorageWeakRef
+
+        for part in unpacked((tensor,)):
+            if self.device is not None and not same_device(str(part.device), self.device):
+                continue
+            storage = part.untyped_storage()
+            if storage._cdata not in self.held and storage.nbytes():
+                reference: Any = StorageWeakRef
+                self.held[storage._cdata] = (reference(storage), storage.nbytes())
+
+    def __contains__(self, address: int) -> bool:
+        return address in self.held
+
+    def holds(self, tensor: torch.Tensor) -> bool:
+        """Whether one of the storages under a tensor is among these."""
+        return any(part.untyped_storage()._cdata in self.held for part in unpacked((tensor,)))
+
+    def live_bytes(self, within: StorageSet | None = None) -> int:
+        """Bytes of the storages that still live; with `within` of those that are there too."""
+        return sum(
+            size
+            for address, (reference, size) in self.held.items()
+            if not reference.expired() and (within is None or address in within)
+        )
+
+
+def storages(tensors: Iterable[torch.Tensor]) -> StorageSet:
+    """The storages under `tensors`."""
+    found = StorageSet()
+    for tensor in tensors:
+        found.add(tensor)
+    return found
+
+
+@dataclass(slots=True)
+class SavedTensors:
+    """The storages that autograd saved for backward, less those in `known` (parameters, buffers, inputs)."""
+
+    known: StorageSet
+    found: StorageSet = field(default_factory=StorageSet)
+
+    def pack(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Count `tensor`, and save it."""
+        if not self.known.holds(tensor):
+            self.found.add(tensor)
+        return saved_form(tensor)
+
+
+def saved_form(tensor: torch.Tensor) -> torch.Tensor:
+    """What to save in place of `tensor`: it shares its memory. Itself, an output would hold the node that holds it, and
+    a step that breaks would never free them; a leaf that requires a gradient, which no node has made, is saved as is.
+    """
+    import torch
+
+    if tensor.is_leaf and tensor.requires_grad:
+        return tensor
+    with torch._C.DisableTorchFunctionSubclass():
+        return tensor.detach()
+
+
+@contextmanager
+def saved_tensors(known: Iterable[torch.Tensor], device: str | None = None) -> Iterator[SavedTensors]:
+    """Count what autograd saves while inside, on `device` alone where one is given."""
+    import torch
+
+    saved = SavedTensors(storages(known), StorageSet(device=device))
+    with torch.autograd.graph.saved_tensors_hooks(uncompiled(saved.pack), uncompiled(_as_it_is)):
+        yield saved
+
+
+def uncompiled(hook: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """The hook, kept from `torch.compile`, which would translate it where compiled code calls it."""
+    import torch
+
+    if "torch._dynamo" not in sys.modules:
+        return hook
+    compiler: Any = torch.compiler  # its functions have no types
+    kept: Callable[..., torch.Tensor] = compiler.disable(hook)
+    return kept
+
+
+def _as_it_is(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
+
+
+def weight_casts(weights: StorageSet, found: StorageSet) -> Any:
+    """A dispatch mode that takes the storages into `found` to which storages of `weights` are cast."""
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Casts(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves the base untyped
+        supports_higher_order_operators = True
+
+        @classmethod
+        def ignore_compile_internals(cls) -> bool:
+            """Compiled code stays compiled under it."""
+            return True
+
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            output = function(*args, **(kwargs or {}))
+            if function is torch.ops.aten._to_copy.default and weights.holds(args[0]):
+                found.add(output)
+            return output
+
+    make: Any = Casts
+    return make()
+
+
+class PointWatch(StepObserver):
+    """Takes check points."""
+
+    def __init__(self, snapshots: Snapshots) -> None:
+        self.snapshots = snapshots
+
+    def after_forward(self, roots: tuple[torch.Tensor, ...]) -> None:
+        """Take the check point."""
+        self.snapshots.take(AFTER_FORWARD)
+
+    def after_backward(self) -> None:
+        """Take the check point."""
+        self.snapshots.take(AFTER_BACKWARD)
+
+    def after_optimizer(self) -> None:
+        """Take the check point."""
+        self.snapshots.take(AFTER_OPTIMIZER)
+
+
+class ForwardSaves(PointWatch):
+    """Counts what forward saves, and takes check points; a recomputation in backward is not counted again.
+
+    `bytes` are those that live when forward is done; with `look_for_casts` without the casts of `weights`, which are
+    `cast_bytes`.
+    """
+
+    def __init__(
+        self, known: Iterable[torch.Tensor], snapshots: Snapshots, weights: Iterable[torch.Tensor] = ()
+    ) -> None:
+        super().__init__(snapshots)
+        self.known = tuple(known)
+        self.weights = tuple(weights)
+        self.look_for_casts = bool(self.weights)
+        self.casts = StorageSet()
+        self.saved: SavedTensors | None = None
+        self.bytes: int | None = None
+        self.cast_bytes: int | None = None
+
+    @contextmanager
+    def forward(self) -> Iterator[None]:
+        """Count while inside."""
+        casts: AbstractContextManager[Any] = nullcontext()
+        self.casts = StorageSet()
+        if self.look_for_casts:
+            casts = weight_casts(storages(self.weights), self.casts)
+        with saved_tensors(self.known, self.snapshots.device) as self.saved, casts:
+            try:
+                yield
+            finally:
+                self._count()
+
+    def after_forward(self, roots: tuple[torch.Tensor, ...]) -> None:
+        """Count what is left when only the graph and its roots live."""
+        self._count()
+        super().after_forward(roots)
+
+    def _count(self) -> None:
+        assert self.saved is not None
+        casts = self.saved.found.live_bytes(within=self.casts)
+        self.bytes = self.saved.found.live_bytes() - casts
+        self.cast_bytes = casts if self.look_for_casts else None

@@ -1,0 +1,91 @@
+"""Which tensors of a model, its optimizer and its inputs hold which storages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    import torch
+
+Tensor = TypeVar("Tensor", bound="torch.Tensor")
+
+#: Address of a storage -> its bytes.
+Storages = dict[int, int]
+
+
+def storages_of(tensors: Iterable[torch.Tensor], device: str) -> Storages:
+    """The distinct storages on `device` under `tensors` (tied weights once, wrapper subclasses unpacked)."""
+    found: Storages = {}
+    for tensor in unpacked(tensors):
+        if same_device(str(tensor.device), device):
+            storage = tensor.untyped_storage()
+            if storage.nbytes():
+                found[storage.data_ptr()] = storage.nbytes()
+    return found
+
+
+def weakly(tensors: Iterable[torch.Tensor], device: str) -> dict[int, Any]:
+    """Address of each such storage -> a reference that does not keep it and tells whether it is `expired()`."""
+    from torch.multiprocessing.reductions import StorageWeakRef
+
+    reference: Any = StorageWeakRef
+    found: dict[int, Any] = {}
+    for tensor in unpacked(tensors):
+        storage = tensor.untyped_storage()
+        if same_device(str(tensor.device), device) and storage.nbytes():
+            found.setdefault(storage.data_ptr(), reference(storage))
+    return found
+
+
+def other_devices(module: torch.nn.Module, device: str) -> tuple[str, ...]:
+    """The other devices on which a module has parameters or buffers."""
+    there = {str(tensor.device) for tensor in (*module.parameters(), *module.buffers())}
+    return tuple(sorted(one for one in there if not same_device(one, device)))
+
+
+def on_device(tensors: Iterable[Tensor], device: str | None) -> list[Tensor]:
+    """Those on `device`, all of them without one."""
+    return [one for one in tensors if device is None or same_device(str(one.device), device)]
+
+
+def same_device(one: str, other: str) -> bool:
+    """Whether two names are of one device (`cuda` is `cuda:0`)."""
+    return (one if ":" in one else f"{one}:0") == (other if ":" in other else f"{other}:0")
+
+
+def unpacked(tensors: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
+    """The plain tensors inside wrapper subclasses, those without storage of their own left out."""
+    import torch
+
+    for tensor in tensors:
+        if hasattr(tensor, "__tensor_flatten__"):
+            names, _ = tensor.__tensor_flatten__()
+            parts = (getattr(tensor, name) for name in names)
+            # A name may be of something else: a DTensor has its mesh beside its local tensor.
+            yield from unpacked(part for part in parts if isinstance(part, torch.Tensor))
+        elif tensor.layout is torch.strided:
+            yield tensor
+        elif tensor.layout is torch.sparse_coo:
+            yield from (tensor._indices(), tensor._values())
+
+
+def optimizer_tensors(optimizer: torch.optim.Optimizer | None) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """(state of every element, step counters): a counter is one number, kept for each parameter."""
+    state: list[torch.Tensor] = []
+    counters: list[torch.Tensor] = []
+    if optimizer is not None:
+        for values in optimizer.state.values():
+            for tensor in tensors_in(values):
+                (counters if tensor.dim() == 0 else state).append(tensor)
+    return state, counters
+
+
+def tensors_in(value: Any) -> list[torch.Tensor]:
+    """Every tensor inside dictionaries, lists and tuples."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return [value]
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
+    return [tensor for item in items for tensor in tensors_in(item)]

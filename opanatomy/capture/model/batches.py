@@ -1,0 +1,229 @@
+"""A batch for a model: random inputs of the right shapes and, in training, labels for its loss.
+
+Text is token ids from 100 to 30000, below the vocabulary, without padding. A sequence is 512 tokens, or the model's
+maximum where that is less; of raw audio it is samples (10 seconds at 16 kHz), of Whisper the tokens of the decoder
+(448: 30 seconds of mel frames go in whatever the text's length). Images have the side of the configuration, else 224.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from opanatomy.errors import ModelError, UsageError
+
+if TYPE_CHECKING:
+    import torch
+
+FIRST_TOKEN, LAST_TOKEN = 100, 30_000
+TEXT_LENGTH = 512
+AUDIO_LENGTH = 160_000
+IMAGE_SIDE = 224
+
+
+class Shape(Struct, frozen=True, kw_only=True):
+    """The sizes of a batch. `sequence_length` is `None` for images alone."""
+
+    task: str
+    batch: int
+    sequence_length: int | None
+    inference: bool
+
+
+def choose_shape(module: torch.nn.Module, task: str, batch: int, seq: int | None, inference: bool) -> Shape:
+    """The sizes of the batch of `module` (which may be on the meta device), checked against what it can take."""
+    config: Any = module.config
+    kind = _input_kind(module)
+    if kind == "pixel_values" and task != "contrastive":
+        if seq is not None:
+            raise UsageError(f"--seq {seq}: {config.model_type} takes images - use --set image_size=... for their side")
+        return Shape(task=task, batch=batch, sequence_length=None, inference=inference)
+    if kind == "input_values":
+        length = AUDIO_LENGTH if seq is None else seq
+        _check_audio(config, length)
+    else:
+        length = _text_length(module, seq, TEXT_LENGTH if kind == "input_ids" else None)
+    return Shape(task=task, batch=batch, sequence_length=length, inference=inference)
+
+
+def make_batch(module: torch.nn.Module, shape: Shape, seed: int) -> dict[str, Any]:
+    """Keyword arguments of `module`, on the host; the same `seed` gives the same batch."""
+    import torch
+
+    generator = torch.Generator().manual_seed(seed)
+    config: Any = module.config
+    batch, length = shape.batch, shape.sequence_length
+    dtype = next((p.dtype for p in module.parameters() if p.is_floating_point()), torch.float32)
+    inputs: dict[str, Any] = {}
+    kind = _input_kind(module)
+    both = shape.task == "contrastive" or (shape.task == "base" and hasattr(config, "vision_config"))
+    if both or kind == "pixel_values":
+        inputs["pixel_values"] = _noise((batch, *_image_size(config)), dtype, generator)
+    if kind == "input_values":
+        inputs["input_values"] = _noise((batch, length or 0), dtype, generator)
+    elif kind == "input_features":
+        frames = 2 * config.max_source_positions
+        inputs["input_features"] = _noise((batch, config.num_mel_bins, frames), dtype, generator)
+    elif kind == "input_ids" or both:
+        inputs["input_ids"] = _tokens(config, (batch, length or 0), generator)
+    inputs.update(_targets(module, shape, generator))
+    return inputs
+
+
+def _targets(module: torch.nn.Module, shape: Shape, generator: torch.Generator) -> dict[str, Any]:
+    """What the loss needs; without a loss, what a decoder needs to run at all."""
+    config: Any = module.config
+    batch, length = shape.batch, shape.sequence_length or 0
+    if shape.inference or shape.task == "base":
+        decodes = getattr(config, "is_encoder_decoder", False)
+        return {"decoder_input_ids": _tokens(config, (batch, length), generator)} if decodes else {}
+    if shape.task == "contrastive":
+        return {"return_loss": True}
+    if shape.task in ("sequence-classification", "image-classification"):
+        return {"labels": _class_labels(config, batch, generator)}
+    if shape.task == "token-classification":
+        return {"labels": _integers(0, config.num_labels, (batch, length), generator)}
+    if _input_kind(module) == "input_values":
+        # Text is spoken at about 14 characters a second, audio gives 50 frames: a label per four frames.
+        count = max(1, audio_frames(config, length) // 4)
+        return {"labels": _integers(1, config.vocab_size, (batch, count), generator)}
+    return {"labels": _tokens(config, (batch, length), generator)}
+
+
+def _class_labels(config: Any, batch: int, generator: torch.Generator) -> torch.Tensor:
+    if config.problem_type == "multi_label_classification":
+        return _integers(0, 2, (batch, config.num_labels), generator).float()
+    if config.num_labels == 1 or config.problem_type == "regression":
+        shape = (batch,) if config.num_labels == 1 else (batch, config.num_labels)
+        return _noise(shape, None, generator)
+    return _integers(0, config.num_labels, (batch,), generator)
+
+
+def _input_kind(module: torch.nn.Module) -> str:
+    kind = getattr(module, "main_input_name", "input_ids")
+    config: Any = module.config
+    if kind == "input_features" and not (hasattr(config, "num_mel_bins") and hasattr(config, "max_source_positions")):
+        kind = "input_features of an unknown shape"
+    if kind == "pixel_values" and hasattr(config, "num_frames"):
+        kind = "pixel_values of a video"
+    if kind not in ("input_ids", "pixel_values", "input_values", "input_features"):
+        raise ModelError(
+            f"no batch is known for {type(module).__name__}, which takes {kind} - hand over package.module:function "
+            "that returns (module, inputs)"
+        )
+    return str(kind)
+
+
+# --------------------------------------------------------------------------------------------------------------- sizes
+
+
+def _text_length(module: torch.nn.Module, seq: int | None, usual: int | None) -> int:
+    config: Any = module.config
+    part = getattr(config, "text_config", config)
+    key = "max_position_embeddings" if usual else "max_target_positions"
+    table: int | None = getattr(part, key, None)
+    reserved = _reserved_positions(module, table)
+    limit = None if table is None or table < 1 else table - reserved
+    if seq is None:
+        usual = usual or limit or TEXT_LENGTH
+        return usual if limit is None else min(usual, limit)
+    if limit is not None and seq > limit:
+        why = f"{limit} tokens ({table} positions, {reserved} of them reserved)" if reserved else f"{limit} tokens"
+        where = key if part is config else f"text_config.{key}"
+        raise UsageError(
+            f"--seq {seq}: {config.model_type} takes at most {why} - give less, or --set {where}={seq + reserved}"
+        )
+    return seq
+
+
+def _reserved_positions(module: torch.nn.Module, table: int | None) -> int:
+    """The positions that RoBERTa and its kin do not use: theirs start behind the padding index."""
+    for name, layer in module.named_modules():
+        if name.endswith("position_embeddings") and getattr(layer, "num_embeddings", None) == table:
+            padding = getattr(layer, "padding_idx", None)
+            return 0 if padding is None else int(padding) + 1
+    return 0
+
+
+def audio_frames(config: Any, samples: int) -> int:
+    """The frames that the convolutions of a wav2vec2-like model make of `samples`."""
+    for kernel, stride in zip(config.conv_kernel, config.conv_stride, strict=True):
+        samples = (samples - kernel) // stride + 1
+    return samples
+
+
+def _check_audio(config: Any, samples: int) -> None:
+    if not hasattr(config, "conv_kernel"):
+        raise ModelError(f"no batch is known for the audio of {config.model_type} - hand over package.module:function")
+    masked = getattr(config, "apply_spec_augment", False) and getattr(config, "mask_time_prob", 0)
+    least = config.mask_time_length + 1 if masked else 1
+    frames = audio_frames(config, samples)
+    if frames < least:
+        raise UsageError(
+            f"--seq {samples}: so few audio samples make {max(frames, 0)} frames, {config.model_type} needs {least} - "
+            "give more, 16000 are a second"
+        )
+
+
+def _image_size(config: Any) -> tuple[int, int, int]:
+    part = getattr(config, "vision_config", config)
+    size = getattr(part, "image_size", IMAGE_SIDE) or IMAGE_SIDE
+    height, width = size if isinstance(size, (list, tuple)) else (size, size)
+    return getattr(part, "num_channels", 3), height, width
+
+
+# -------------------------------------------------------------------------------------------------------------- values
+
+
+def _tokens(config: Any, shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
+    vocabulary = getattr(getattr(config, "text_config", config), "vocab_size", None)
+    if not isinstance(vocabulary, int):
+        raise ModelError(
+            f"the configuration of {config.model_type} has no vocab_size - hand over package.module:function"
+        )
+    last = min(LAST_TOKEN, vocabulary)
+    return _integers(FIRST_TOKEN if last > FIRST_TOKEN else last // 2, last, shape, generator)
+
+
+def _integers(first: int, end: int, shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
+    import torch
+
+    return torch.randint(first, max(end, first + 1), shape, generator=generator)
+
+
+def _noise(shape: tuple[int, ...], dtype: torch.dtype | None, generator: torch.Generator) -> torch.Tensor:
+    import torch
+
+    return torch.randn(shape, generator=generator).to(dtype or torch.float32)
+
+
+# ------------------------------------------------------------------------------------------------------ given inputs
+
+
+def move(value: Any, device: str, dtype: torch.dtype | None = None) -> Any:
+    """`value` with every tensor in it on `device`, floating-point ones in `dtype` where given."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return value.to(device, dtype) if dtype is not None and value.is_floating_point() else value.to(device)
+    if isinstance(value, Mapping):
+        return {key: move(item, device, dtype) for key, item in value.items()}
+    if type(value) in (tuple, list):
+        return type(value)(move(item, device, dtype) for item in value)
+    return value
+
+
+def sizes(inputs: dict[str, Any] | tuple[Any, ...]) -> tuple[int, int | None]:
+    """The batch (the first dimension of the first tensor) and, of token ids, the length."""
+    import torch
+
+    named = inputs if isinstance(inputs, dict) else {}
+    values = named.values() if named else inputs
+    tensors = [value for value in values if isinstance(value, torch.Tensor) and value.dim()]
+    if not tensors:
+        return 1, None
+    ids = named.get("input_ids")
+    length = ids.shape[1] if isinstance(ids, torch.Tensor) and ids.dim() == 2 else None
+    return tensors[0].shape[0], length

@@ -1,0 +1,1 @@
+"""The profiled step: warm-up, timing, ranges, export, and what Kineto drops."""

@@ -1,0 +1,164 @@
+"""A model and a batch -> one trace file that knows what it is; the model is left as it was, whatever happens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from opanatomy.capture.device import accelerators
+from opanatomy.capture.device.devices import current_device
+from opanatomy.capture.device.environment import environment_of
+from opanatomy.capture.device.start import missing_kernels
+from opanatomy.capture.memory.advice import less_memory
+from opanatomy.capture.memory.failure import StepOutOfMemory, memory_report_of
+from opanatomy.capture.memory.measurement import PeakMeter, limited_to_available
+from opanatomy.capture.memory.out_of_memory import is_out_of_memory
+from opanatomy.capture.memory.snapshots import WEIGHTS, Snapshots
+from opanatomy.capture.memory.storages import tensors_in
+from opanatomy.capture.model.quiet import first_line, one_line, quiet_libraries
+from opanatomy.capture.model.shape import shape_of
+from opanatomy.capture.step.progress_hooks import NullProgress, Progress
+from opanatomy.capture.step.restore import Kept, own_inputs, process_as_it_was
+from opanatomy.capture.step.run import Run
+from opanatomy.capture.step.stepper import Stepper, make_optimizer
+from opanatomy.capture.step.subject import Options, Subject
+from opanatomy.errors import CaptureError, OpanatomyError
+from opanatomy.records.memory import Memory
+from opanatomy.records.taxonomy import Phase
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["Options", "Progress", "NullProgress", "Subject", "record_step"]
+
+
+def record_step(subject: Subject, options: Options, trace: Path, progress: Progress | None = None) -> None:
+    """Run the step and write its trace to `trace` (`.json` or `.json.gz`).
+
+    The module has its modes, buffers, gradients and, without an optimizer, its weights back afterwards, the process
+    its random states and settings; after an error and an interrupt too. Raises `OutOfMemory` where the step does not
+    fit, `CaptureError` where it cannot run.
+    """
+    guard: AbstractContextManager[None] = limited_to_available() if options.device == "cpu" else nullcontext()
+    if options.memory:
+        accelerators.check_memory_in_depth(options.device)
+    points = subject.snapshots or Snapshots(options.device)
+    points.take(WEIGHTS)
+    stepper: Stepper | None = None
+    as_it_was = process_as_it_was(compiled=options.compiled)
+    with as_it_was, current_device(options.device), _kept(subject, options) as kept:
+        meter = PeakMeter(options.device)
+        try:
+            stepper = _make_stepper(subject, options)
+            with guard, quiet_libraries(), _strangers(stepper):
+                run = Run(
+                    subject=subject, options=options, stepper=stepper, meter=meter, progress=progress or NullProgress(),
+                    points=points, kept=kept,
+                )  # fmt: skip
+                run.record(trace)
+        except OpanatomyError:
+            raise
+        except Exception as error:
+            phase = stepper.phase if stepper else Phase.OTHER
+            if is_out_of_memory(error):
+                line = _out_of_memory_line(error, stepper, meter.peak(), subject, options)
+                memory, unread = None, ""
+                if stepper is not None:
+                    memory, unread = _memory_at_failure(error, stepper, subject, options, points)
+                environment = environment_of(options.device)
+                raise StepOutOfMemory(line + unread, memory, subject.workload, environment) from error
+            if missing := missing_kernels(error, options.device):
+                raise CaptureError(missing) from error
+            if phase is Phase.OTHER:
+                raise
+            raise CaptureError(
+                f"the model failed in the {phase} phase: {type(error).__name__}: {one_line(error)} - see --debug"
+            ) from error
+
+
+@contextmanager
+def _kept(subject: Subject, options: Options) -> Iterator[Kept]:
+    """What the steps change, put back at the end; of a module of our own only for the first step."""
+    # Weights may change where there is an optimizer, and then their values are needed for a second try only.
+    weights = subject.borrowed or options.optimizer is not None
+    kept = Kept.of(subject.module, subject.inputs, options.device, weights=weights)
+    try:
+        yield kept
+    finally:
+        if subject.borrowed:
+            if options.optimizer is not None:
+                kept.let_go_of_weights()
+            kept.put_back_all()
+
+
+@contextmanager
+def _strangers(stepper: Stepper) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        stepper.give_back_strangers()
+
+
+def _memory_at_failure(
+    error: Exception, stepper: Stepper, subject: Subject, options: Options, points: Snapshots
+) -> tuple[Memory | None, str]:
+    """What was allocated when it broke, seen in a second try under the same limit; or what to say of why it is unknown.
+
+    Whatever breaks there, memory ran out before, and that is the error.
+    """
+    guard: AbstractContextManager[None] = limited_to_available() if options.device == "cpu" else nullcontext()
+    try:
+        with guard, quiet_libraries():
+            found = memory_report_of(
+                error, stepper, subject.module, points,
+                compiled=options.compiled, checkpointing=bool(options.checkpointing),
+            )  # fmt: skip
+        return replace(found, shape=shape_of(subject.module, options.device)), ""
+    except Exception as second:
+        return None, f"; what held it could not be read: {type(second).__name__}: {one_line(second, 100)}"
+
+
+def _out_of_memory_line(
+    error: BaseException, stepper: Stepper | None, peak: int | None, subject: Subject, options: Options
+) -> str:
+    phase = stepper.phase if stepper else Phase.OTHER
+    recorded = stepper is not None and stepper.steps > 0
+    where = f"in the {phase} phase"
+    if phase is Phase.OTHER:
+        where = "outside of a step" if recorded else "while the model was being prepared"
+    reached = f"; {peak / 1e9:.2f} GB were in use at the peak" if peak else ""
+    first = first_line(error, 160, silent="memory error")
+    return f"out of memory {where}{reached} - {less_memory(phase, subject, options, recorded=recorded)} ({first})"
+
+
+def _make_stepper(subject: Subject, options: Options) -> Stepper:
+    import torch
+
+    module: Any = subject.module
+    if options.compiled:
+        module = torch.compile(subject.module)
+    optimizer = None
+    if options.optimizer and not options.inference:
+        optimizer = make_optimizer(options.optimizer, subject.module)
+    inputs = own_inputs(subject.module, subject.inputs)
+    parameters = tuple(subject.module.parameters())
+    return Stepper(
+        module=module,
+        parameters=parameters,
+        inputs=inputs,
+        device=options.device,
+        amp=options.amp,
+        optimizer=optimizer,
+        inference=options.inference,
+        other_leaves=_other_leaves(inputs, parameters),
+    )
+
+
+def _other_leaves(inputs: Any, parameters: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    """The inputs that backward makes a gradient of."""
+    known = {id(parameter) for parameter in parameters}
+    return tuple(one for one in tensors_in(inputs) if one.requires_grad and one.is_leaf and id(one) not in known)

@@ -1,0 +1,319 @@
+"""Warm-up, unprofiled timing, the profiled steps of one capture."""
+
+from __future__ import annotations
+
+import time
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from opanatomy.capture.device import accelerators
+from opanatomy.capture.device.devices import devices_of, of_the_peak, synchronize
+from opanatomy.capture.device.environment import environment_of
+from opanatomy.capture.device.events import require_device_events
+from opanatomy.capture.memory.measurement import PeakMeter, give_back, memory_of
+from opanatomy.capture.memory.out_of_memory import is_out_of_memory
+from opanatomy.capture.memory.outside import outside_the_allocator
+from opanatomy.capture.memory.record import measured_memory, uncovered
+from opanatomy.capture.memory.saved import ForwardSaves, PointWatch
+from opanatomy.capture.memory.snapshots import Snapshots
+from opanatomy.capture.memory.step import Observed, observe_step
+from opanatomy.capture.memory.storages import other_devices, tensors_in
+from opanatomy.capture.model.shape import shape_of
+from opanatomy.capture.step.compiled_parts import compilations, has_compiled_parts, mode_keeps_compiled
+from opanatomy.capture.step.export import export_trace
+from opanatomy.capture.step.instruments import Instrument, Instruments
+from opanatomy.capture.step.loss_scale import prepared_loss_scale, scale_of, skipped_updates
+from opanatomy.capture.step.profiled import profile_steps
+from opanatomy.capture.step.profiler_times import profiler_times_ns
+from opanatomy.capture.step.progress_hooks import Progress
+from opanatomy.capture.step.ranges import module_ranges
+from opanatomy.capture.step.restore import Kept
+from opanatomy.capture.step.stepper import StepObserver, Stepper
+from opanatomy.capture.step.subject import Options, Subject
+from opanatomy.capture.step.tensor_lists import tensor_lists
+from opanatomy.records.memory import Memory
+from opanatomy.records.workload import Capture
+
+#: Unprofiled steps are repeated until there are so many, or until they have taken so long.
+_TIMED_STEPS: Final = 5
+_TIMED_NS: Final = 10**9
+#: A first step no longer than this is followed by a second one to count in, where no number of warm-up steps was asked.
+_COUNTED_AGAIN_NS: Final = 5 * 10**9
+#: So many warm-up steps more may follow while `torch.compile` still compiles in them.
+_COMPILING_STEPS: Final = 4
+
+
+@dataclass(slots=True, kw_only=True)
+class Run:
+    """One capture: its steps in order, and what each of them told."""
+
+    subject: Subject
+    options: Options
+    stepper: Stepper
+    meter: PeakMeter
+    progress: Progress
+    points: Snapshots
+    kept: Kept
+    instruments: Instruments = field(init=False)
+    memory: Memory | None = None
+    warnings: list[str] = field(default_factory=list)
+    #: Whether a part of the model is compiled, and whether it is in every step anew.
+    compiled: bool = False
+    compiles_always: bool = False
+    #: Every device of the model; one of a model that is sharded goes on when the first is done.
+    devices: tuple[str, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        module = self.subject.module
+        self.devices = devices_of(module, self.options.device)
+        self.warnings.extend(of_the_peak(self.devices))
+        self.compiled = self.options.compiled or has_compiled_parts(module)
+        known = [*module.parameters(), *module.buffers(), *tensors_in(self.subject.inputs)]
+        weights = module.parameters() if self.options.amp is not None else ()
+        self.instruments = Instruments(
+            stepper=self.stepper, module=module, kept=self.kept, progress=self.progress,
+            saves=ForwardSaves(known, self.points, weights), active=self._instruments(),
+        )  # fmt: skip
+
+    def _instruments(self) -> set[Instrument]:
+        """Those that this step can have; without what torch would run compiled parts uncompiled for."""
+        active = {Instrument.OBSERVER, Instrument.PROGRESS}
+        if not self.options.inference:
+            active |= {Instrument.SAVES, Instrument.GRADIENTS}
+        if self.options.amp is not None and not self.options.inference:
+            active.add(Instrument.CASTS)
+        if self.options.compiled:
+            active.remove(Instrument.PROGRESS)
+        if self.compiled:
+            active -= {Instrument.GRADIENTS}  # global module hooks would have it compiled again
+        if self.compiled and not mode_keeps_compiled():
+            active &= {Instrument.PROGRESS}
+            self.warnings.append(
+                "the model has compiled parts, which would run uncompiled if this torch let them be watched: its calls"
+                " are not counted a second time, and what forward keeps for backward is not measured"
+            )
+        return active
+
+    def record(self, trace: Path) -> None:
+        """Run all steps and write the trace."""
+        self.warnings += prepared_loss_scale(self.stepper, self.kept, self.progress)
+        warm = self._warm_up()
+        self.meter.own_bytes = self.kept.host_bytes
+        unprofiled = self._timed(warm)
+        if self.options.memory:
+            self.progress.stage("memory step", steps_after=self.options.steps, expected_ns=2 * max(unprofiled))
+            self.memory = self._memory_in_depth()
+        profiler, profiled, modules = self._profiled(max(unprofiled))
+        require_device_events(profiler, self.options.device)
+        if changed := self.kept.changed():
+            self.warnings.append(
+                f"{changed:,} B of the model's tensors are written in a step and were too large to copy: they are not"
+                " put back"
+            )
+        capture = self._capture(unprofiled, profiled, modules, profiler)
+        self.progress.stage("writing the trace")
+        export_trace(profiler, capture, trace, everything=self.options.redact)
+
+    def _warm_up(self) -> int:
+        options = self.options
+        default = 1 if options.device == "cpu" else 5 if options.compiled else 3
+        count = default if options.warmup is None else options.warmup
+        most = count + (_COMPILING_STEPS if options.warmup is None else 0)
+        last = number = 0
+        translated = True
+        while number < count or (number < most and self.compiled and translated):
+            number += 1
+            after = max(count - number, 0) + 2 * options.steps
+            text = f"warm-up step {number} of {max(count, number)}"
+            self.progress.stage(text, steps_after=after, expected_ns=last or None)
+            before = compilations()
+            last = self._warm_up_step(number)
+            translated = compilations() > before
+            if number == 1 and options.warmup is None and last < _COUNTED_AGAIN_NS:
+                count = max(count, 2)
+        return last
+
+    def _warm_up_step(self, number: int) -> int:
+        """The first is run under all instruments, the second counted again: what a first step does once is not in it.
+
+        Both draw the same random numbers.
+        """
+        if number == 1:
+            return self._first_step()
+        if number == 2 and self.instruments.can_count_again:
+            self.kept.random.put_back()
+            return self.instruments.count_again(lambda: self._clocked(PointWatch(self.points)))
+        return self._clocked(PointWatch(self.points))
+
+    def _first_step(self) -> int:
+        last = self.instruments.run(self._clocked)
+        if self.options.optimizer is not None or not self.subject.borrowed:
+            self.kept.let_go_of_weights()
+        return last
+
+    def _clocked(self, watch: StepObserver | None = None) -> int:
+        before = self.stepper.watch
+        self.stepper.watch = watch or before
+        synchronize(self.devices)
+        begin = time.perf_counter_ns()
+        try:
+            self._step()
+        finally:
+            self.stepper.watch = before
+        return time.perf_counter_ns() - begin
+
+    def _step(self) -> None:
+        """One step, until every device that has a part of the model is done with it."""
+        self.stepper.run()
+        synchronize(self.devices)
+
+    def _timed(self, expected: int) -> list[int]:
+        """The wall times of unprofiled steps: as many as were asked for, of short ones more; none that starts cold."""
+        times: list[int] = []
+        cold = not expected
+        planned = self._planned(expected or _TIMED_NS)
+        self.meter.reset()
+        translated, scale, number = compilations(), scale_of(self.stepper), 0
+        while len(times) < planned:
+            number = len(times) + 1
+            after = planned - number + self.options.steps
+            self.progress.stage(
+                f"timed step {number} of {planned}", steps_after=after, expected_ns=(times or [expected])[-1] or None
+            )
+            times.append(self._clocked())
+            if number == 1:
+                planned = self._planned(times[0]) + (cold and times[0] < _TIMED_NS)
+        self.warnings += skipped_updates(self.stepper, scale, number, "timed")
+        self.compiles_always = self.compiled and compilations() >= translated + planned
+        if cold and len(times) > self.options.steps:
+            times.pop(0)
+        elif cold:
+            self.warnings.append("without a warm-up step the first unprofiled step includes what is done only once")
+        self.memory = self._memory()
+        return times
+
+    def _planned(self, step_ns: int) -> int:
+        """How many unprofiled steps of that length tell their time."""
+        return max(self.options.steps, min(_TIMED_STEPS, -(-_TIMED_NS // max(step_ns, 1))))
+
+    def _memory(self) -> Memory:
+        module, saves = self.subject.module, self.instruments.saves
+        peak, measured_by, device = self.meter.peak(), self.meter.measured_by, self.options.device
+        memory = memory_of(module, self.stepper.optimizer, saves, peak, measured_by, device)
+        outside, beside = outside_the_allocator(self.points.taken), other_devices(module, device)
+        return replace(
+            memory,
+            components=(*memory.components, *outside.components),
+            snapshots=self.points.taken,
+            uncovered_devices=beside,
+            notes=(*self.points.notes, *outside.notes, *uncovered(beside, device)),
+            shape=shape_of(module, device),
+        )
+
+    def _memory_in_depth(self) -> Memory:
+        give_back()
+        hooked = not self.options.compiled and Instrument.SAVES not in self.instruments.failed
+        observed = self._observed(hooked=hooked)
+        if observed.error is not None and hooked and not is_out_of_memory(observed.error):
+            self.stepper.start_again(fresh=False)
+            self.kept.random.put_back()
+            observed = self._observed(hooked=False)
+        if observed.error is not None:
+            raise observed.error
+        give_back()
+        if observed.unknown is not None and self.memory is not None:
+            notes = (*self.memory.notes, observed.unknown)
+            return replace(self.memory, allocator=observed.figures, notes=notes)
+        memory = measured_memory(observed, self.points)
+        return replace(memory, shape=shape_of(self.subject.module, self.options.device))
+
+    def _observed(self, *, hooked: bool) -> Observed:
+        return observe_step(
+            self.stepper, self.subject.module, self.points, compiled=self.options.compiled, hooked=hooked,
+            checkpointing=bool(self.options.checkpointing),
+        )  # fmt: skip
+
+    def _profiled(self, expected: int) -> tuple[Any, list[int], dict[str, str]]:
+        """The profile, the wall time of each step in it, and the modules that have ranges there."""
+        before, scale = compilations(), scale_of(self.stepper)
+        ranges = not self.options.compiled
+        found = self._profile(expected, ranges=ranges)
+        self.warnings += skipped_updates(self.stepper, scale, self.options.steps, "profiled")
+        if self.compiles_always or compilations() == before:
+            return found
+        if ranges:
+            # A part that is compiled without a sign on the module: once more without ranges, which it compiles in.
+            before, scale = compilations(), scale_of(self.stepper)
+            found = self._profile(expected, ranges=False)
+            self.warnings += skipped_updates(self.stepper, scale, self.options.steps, "profiled")
+            self.warnings.append(
+                "torch.compile compiled a part of the model again for the ranges of modules: it is profiled without"
+                " them, and there is no table of modules"
+            )
+        if compilations() > before:
+            self.warnings.append("torch.compile compiled inside the profiled steps: their time includes that")
+        return found
+
+    def _profile(self, expected: int, *, ranges: bool) -> tuple[Any, list[int], dict[str, str]]:
+        named: AbstractContextManager[dict[str, str]] = (
+            module_ranges(self.subject.module) if ranges else nullcontext({})
+        )
+        with named as modules:
+            profiler, times = profile_steps(
+                self._step, steps=self.options.steps, device=self.options.device,
+                begin=lambda number: self._begin_profiled(number, expected),
+            )  # fmt: skip
+        return profiler, times, modules
+
+    def _begin_profiled(self, number: int | None, expected: int) -> None:
+        steps = self.options.steps
+        text = "the profiler's own warm-up step" if number is None else f"profiled step {number + 1} of {steps}"
+        self.progress.stage(text, steps_after=steps - (0 if number is None else number + 1), expected_ns=expected)
+        # As the step that was watched began: the same dropout, the same layers left out, the same routes.
+        self.kept.random.put_back()
+
+    def _capture(self, unprofiled: list[int], profiled: list[int], modules: dict[str, str], profiler: Any) -> Capture:
+        from opanatomy.version import __version__
+
+        lists, arguments = tensor_lists(profiler)
+        observation = self.instruments.observation
+        return Capture(
+            version=__version__,
+            command=self.options.command,
+            created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            environment=environment_of(self.options.device),
+            workload=replace(
+                self.subject.workload,
+                backward_from=self.stepper.backward_from,
+                loss_scale=scale_of(self.stepper),
+                compiled=self.compiled or self.subject.workload.compiled,
+            ),
+            memory=self.memory or Memory(),
+            unprofiled_step_ns=tuple(unprofiled),
+            profiled_step_ns=tuple(profiled),
+            modules=modules,
+            lists=lists,
+            list_arguments=arguments,
+            observed=tuple(observation.incomplete) if observation else (),
+            observed_counts=observation.counts() if observation else (),
+            observed_step=self.instruments.observed_step if observation else None,
+            not_observed=self._not_observed(),
+            profiler_times_ns=profiler_times_ns(profiler, on_device=accelerators.is_accelerator(self.options.device)),
+            gradients=dict(self.instruments.gradients),
+            warnings=(*self.instruments.warnings, *self.warnings),
+        )
+
+    def _not_observed(self) -> str | None:
+        """Why no step, or not all of it, was watched."""
+        if self.instruments.observation is not None:
+            unseen = sorted(self.instruments.observation.unseen)
+            return f"what {', '.join(unseen)} runs inside is not seen by a dispatch mode" if unseen else None
+        if Instrument.OBSERVER in self.instruments.failed:
+            return "the dispatch mode that watches failed in this model"
+        if Instrument.OBSERVER not in self.instruments.active:
+            return "this torch would run compiled parts uncompiled if they were watched"
+        return "there was no warm-up step to watch"

@@ -1,0 +1,231 @@
+"""One training step: forward, backward and optimizer, each in its phase range."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from opanatomy.capture.device import accelerators
+from opanatomy.capture.step.loss_scale import LossScale
+from opanatomy.capture.step.optimizer_state import FinishedState
+from opanatomy.capture.step.ranges import phase_range
+from opanatomy.capture.step.roots import Roots, backward_roots, leaves_below, materialized
+from opanatomy.errors import CaptureError, UsageError
+from opanatomy.records.taxonomy import Phase
+
+if TYPE_CHECKING:
+    import torch
+
+#: Every spelling of `--amp` that is taken, and its data type.
+AMP_DTYPES = {"bf16": "bfloat16", "bfloat16": "bfloat16", "fp16": "float16", "float16": "float16"}
+_AMP_NAMES = {"bfloat16": "bf16", "float16": "fp16"}
+OPTIMIZERS = ("adamw", "adamw-foreach", "adamw-loop", "adamw8bit", "adam", "sgd", "adafactor")
+_NO_BITSANDBYTES = (
+    "--optimizer adamw8bit needs bitsandbytes, which is not installed - pip install 'opanatomy[bitsandbytes]'"
+)
+
+
+def amp_name(spelling: str | None) -> str | None:
+    """`bf16` or `fp16`, however it is spelled; what is no spelling of them stays as it is."""
+    return spelling if spelling is None else _AMP_NAMES.get(AMP_DTYPES.get(spelling, ""), spelling)
+
+
+def check_optimizer(name: str | None) -> None:
+    """Refuse a name that is none, and what needs a package that is not there, before anything is built."""
+    if name is not None and name not in OPTIMIZERS:
+        raise UsageError(f"--optimizer {name}: no such optimizer - one of {', '.join(OPTIMIZERS)}")
+    if name == "adamw8bit" and find_spec("bitsandbytes") is None:
+        raise CaptureError(_NO_BITSANDBYTES)
+
+
+def make_optimizer(name: str, module: torch.nn.Module) -> torch.optim.Optimizer:
+    """The optimizer `name` over the trainable parameters; `adamw` is fused, the default of the Trainer."""
+    import torch
+
+    check_optimizer(name)
+    parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    if not parameters:
+        raise CaptureError(f"cannot make the optimizer {name}: the model has no trainable parameter")
+    match name:
+        case "adamw":
+            return torch.optim.AdamW(parameters, lr=1e-5, fused=True)
+        case "adamw-foreach":
+            return torch.optim.AdamW(parameters, lr=1e-5, foreach=True)
+        case "adamw-loop":
+            return torch.optim.AdamW(parameters, lr=1e-5, foreach=False)
+        case "adam":
+            return torch.optim.Adam(parameters, lr=1e-5, fused=True)
+        case "sgd":
+            return torch.optim.SGD(parameters, lr=1e-3, momentum=0.9)
+        case "adafactor":
+            return torch.optim.Adafactor(parameters)
+        case _:
+            return _eight_bit_adamw(parameters)
+
+
+def _eight_bit_adamw(parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
+    try:
+        import bitsandbytes
+    except ImportError as error:
+        raise CaptureError(_NO_BITSANDBYTES) from error
+    made: torch.optim.Optimizer = bitsandbytes.optim.AdamW8bit(parameters, lr=1e-5)
+    return made
+
+
+class StepObserver:
+    """Told where a step is; this one does nothing."""
+
+    def forward(self) -> AbstractContextManager[Any]:
+        """Is open around forward."""
+        return nullcontext()
+
+    def after_forward(self, roots: tuple[torch.Tensor, ...]) -> None:
+        """Forward is done; of its output only what backward starts from, `roots`, still lives."""
+
+    def after_backward(self) -> None:
+        """The gradients are there."""
+
+    def after_optimizer(self) -> None:
+        """The weights are updated."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Stepper:
+    """Runs steps of one model on one batch; `phase` is the one it is in, for messages when a step fails."""
+
+    module: Callable[..., Any]
+    parameters: tuple[torch.nn.Parameter, ...]
+    inputs: dict[str, Any] | tuple[Any, ...]
+    device: str
+    amp: str | None = None
+    optimizer: torch.optim.Optimizer | None = None
+    inference: bool = False
+    #: Under float16 autocast, in training.
+    loss_scale: LossScale | None = None
+    phase: Phase = Phase.OTHER
+    #: How many steps have run through.
+    steps: int = 0
+    #: What a broken update is put back to.
+    finished: FinishedState | None = None
+    watch: StepObserver = field(default_factory=StepObserver)
+    #: What the last backward started from.
+    backward_from: str | None = None
+    #: Leaves beside the parameters whose gradients belong to one step, such as inputs.
+    other_leaves: tuple[torch.Tensor, ...] = ()
+    #: Leaves that no module and no input holds, with the gradients that they had; `None` before the first backward.
+    strangers: list[tuple[torch.Tensor, torch.Tensor | None]] | None = None
+
+    def __post_init__(self) -> None:
+        if amp_name(self.amp) == "fp16" and not self.inference and not self.has_float16_gradients:
+            self.loss_scale = LossScale(device=self.device)
+        if self.optimizer is not None:
+            self.finished = FinishedState(optimizer=self.optimizer)
+
+    @property
+    def has_float16_gradients(self) -> bool:
+        """Whether a weight that is trained is float16: `GradScaler` refuses to unscale its gradients."""
+        import torch
+
+        return any(one.dtype == torch.float16 and one.requires_grad for one in self.parameters)
+
+    def run(self) -> None:
+        """One step; the gradients are freed before it, not after, so that they can be measured."""
+        self.free_gradients()
+        try:
+            self._forward_backward()
+            if self.optimizer is not None and not self.inference:
+                self._update()
+                self.watch.after_optimizer()
+        finally:
+            self.synchronize()
+        self.steps += 1
+        self.phase = Phase.OTHER
+
+    def gradients_only(self) -> None:
+        """Forward and backward of a step, without the update."""
+        self.free_gradients()
+        try:
+            self._forward_backward()
+        finally:
+            self.synchronize()
+        self.phase = Phase.OTHER
+
+    def start_again(self, *, fresh: bool) -> None:
+        """Forget a step that broke: what it began to make of the optimizer's state, all where that was `fresh`."""
+        self.phase = Phase.OTHER
+        self.free_gradients()
+        if self.finished is not None:
+            self.finished.clear() if fresh else self.finished.put_back()
+        if self.loss_scale is not None:
+            self.loss_scale.start_again(self.optimizer)
+
+    def give_back_strangers(self) -> None:
+        """Give the leaves that no module holds the gradients that they had."""
+        for leaf, gradient in self.strangers or ():
+            leaf.grad = gradient
+
+    def _look_for_strangers(self, roots: Roots) -> None:
+        known = {id(leaf) for leaf in (*self.parameters, *self.other_leaves)}
+        found = [leaf for leaf in leaves_below(roots.tensors) if id(leaf) not in known]
+        self.strangers = [(leaf, leaf.grad) for leaf in found]
+        self.other_leaves = (*self.other_leaves, *found)
+        for leaf in found:
+            leaf.grad = None
+
+    def free_gradients(self) -> None:
+        """Let go of the gradients of the step before."""
+        for leaf in (*self.parameters, *self.other_leaves):
+            leaf.grad = None
+
+    def _forward_backward(self) -> None:
+        import torch
+
+        self.phase = Phase.FORWARD
+        with phase_range(Phase.FORWARD), torch.set_grad_enabled(not self.inference):
+            with self.watch.forward(), self._autocast():
+                output = self._call()
+            roots = backward_roots(output) if not self.inference else Roots()
+        del output
+        self.watch.after_forward(roots.tensors)
+        if self.inference:
+            return
+        self.backward_from = roots.text
+        if self.strangers is None:
+            self._look_for_strangers(roots)
+        loss = roots.tensors
+        self.phase = Phase.BACKWARD
+        with phase_range(Phase.BACKWARD):
+            if self.loss_scale is not None:
+                loss = self.loss_scale.scaled(loss)
+            torch.autograd.backward(loss, roots.gradients)
+        self.watch.after_backward()
+
+    def _update(self) -> None:
+        self.phase = Phase.OPTIMIZER
+        assert self.optimizer is not None
+        assert self.finished is not None
+        with phase_range(Phase.OPTIMIZER):
+            if self.loss_scale is not None:
+                self.loss_scale.update(self.optimizer)
+            else:
+                self.optimizer.step()
+        self.finished.updated()
+
+    def _call(self) -> Any:
+        if isinstance(self.inputs, dict):
+            return materialized(self.module(**self.inputs))
+        return materialized(self.module(*self.inputs))
+
+    def _autocast(self) -> AbstractContextManager[Any]:
+        import torch
+
+        if self.amp is None:
+            return nullcontext()
+        return torch.autocast(accelerators.kind_of(self.device), dtype=getattr(torch, AMP_DTYPES[self.amp]))
+
+    def synchronize(self) -> None:
+        """Wait for the device."""
+        accelerators.synchronize(self.device)

@@ -1,0 +1,4 @@
+"""What stages hand to each other and to the user; imports nothing of ours outside this folder.
+
+Units are in the names (`_ns`, `_bytes`, `flops`), integers in base units. `None` means "not known", never 0.
+"""

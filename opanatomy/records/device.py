@@ -1,0 +1,147 @@
+"""What a device can do, and what of it was reached."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+
+from msgspec import Struct, field
+
+
+class DeviceFigures(Struct, frozen=True, kw_only=True):
+    """Ceilings of the device and what of them was reached; `source` says where the ceilings are from.
+
+    `peak_flops_per_second` is of matrix products by data type, `vector_flops_per_second` of all other arithmetic.
+    `mfu` is the share of the peak of `mfu_dtype`, the data type of most contractions, that the step's contractions
+    reach without recompute, `hfu` with it; `mfu_covered` is the part of the time of contractions (and of what no rule
+    knows) whose FLOPs are known: below 1 both are lower bounds, below `COVERED_LEAST` they are `None`.
+    `no_ceilings` says why there are no ceilings, and how to get them. `unsure_ns` is the time of float32 products of
+    which neither a kernel's name nor a setting tells whether they ran as tf32: they have no bound.
+    `utilization` is the union of the kernels over the total time of the steps. `sm_efficiency` is the
+    mean over the same time of min(sum over the kernels that run then of min(blocks per multiprocessor, 1), 1),
+    `occupancy` the mean of the kernels' estimated
+    occupancy weighted by duration, both as fractions and estimated by Kineto from launch dimensions, which the trace
+    has for `dimensioned_ns` of the kernel time. `tensor_core_ns` is the time of kernels that by their names use tensor
+    (matrix) cores. `None` where the trace lacks what is needed.
+    """
+
+    peak_flops_per_second: dict[str, float] = field(default_factory=dict)
+    vector_flops_per_second: dict[str, float] = field(default_factory=dict)
+    bandwidth_bytes_per_second: float | None = None
+    source: str | None = None
+    no_ceilings: str | None = None
+    mfu: float | None = None
+    hfu: float | None = None
+    mfu_dtype: str | None = None
+    mfu_covered: float | None = None
+    utilization: float | None = None
+    sm_efficiency: float | None = None
+    occupancy: float | None = None
+    dimensioned_ns: int | None = None
+    tensor_core_ns: int | None = None
+    unsure_ns: int = 0
+
+
+class Ceilings(Struct, frozen=True, kw_only=True):
+    """The most a device can do, and where the figures are from.
+
+    Peaks are dense, in operations a second (a multiply-add is two). Those of matrix multiplication go by torch's name
+    of the data type: `float32` is what a float32 product reaches with tf32 off, `tf32` with it on, `float8` any 8-bit
+    float. Those of all other arithmetic (`vector_...`) are known for float32 and float64. `None`, or no entry, means
+    that the device has no such unit or nobody says how fast it is.
+    """
+
+    device: str
+    source: str
+    matrix_flops_per_second: dict[str, float] = field(default_factory=dict)
+    vector_flops_per_second: dict[str, float] = field(default_factory=dict)
+    bandwidth_bytes_per_second: float | None = None
+    memory_bytes: int | None = None
+    #: The size of the last cache before the memory that `bandwidth_bytes_per_second` is of: L2, on MI300 the L3.
+    cache_bytes: int | None = None
+
+    def matrix_peak(self, dtype: str | None, *, tf32: bool = False) -> float | None:
+        """Operations a second of matrix products of `dtype` (torch's name), float32 ones in tf32 if `tf32`.
+
+        Of "3 x tf32" a third of the tf32 peak: three products each.
+        """
+        if dtype == "3 x tf32":
+            peak = self.matrix_flops_per_second.get("tf32")
+            return None if peak is None else peak / 3
+        name = "float8" if dtype is not None and dtype.startswith("float8") else dtype
+        if name == "float32" and tf32:
+            return self.matrix_flops_per_second.get("tf32", self.matrix_flops_per_second.get("float32"))
+        return self.matrix_flops_per_second.get(name) if name is not None else None
+
+    def vector_peak(self, dtype: str | None) -> float | None:
+        """Operations a second of element-wise work and reductions of `dtype`; torch computes halves in float32."""
+        name = "float64" if dtype in ("float64", "complex128") else "float32"
+        return self.vector_flops_per_second.get(name) if dtype is not None else None
+
+
+#: The version of what is kept of a measurement.
+MEASURED_SCHEMA = 1
+
+
+class Machine(Struct, frozen=True, kw_only=True):
+    """What a measurement holds for: another driver, torch or number of threads is another measurement."""
+
+    device: str
+    kind: str
+    memory_bytes: int | None = None
+    driver: str | None = None
+    torch: str | None = None
+    #: The host's threads, on the CPU only.
+    threads: int | None = None
+
+
+class Rate(Struct, frozen=True, kw_only=True):
+    """The best of several bursts: operations or bytes a second, what did it, and when (ISO 8601, UTC).
+
+    `spread` is how far the median burst stayed below the best, as a share of the best.
+    """
+
+    per_second: float
+    by: str
+    spread: float
+    bursts: int
+    measured: str
+
+
+class Measured(Struct, frozen=True, kw_only=True):
+    """The rates of one machine: those of matrix products by data type, and those of moving bytes by what moved them."""
+
+    machine: Machine
+    peaks: dict[str, Rate] = field(default_factory=dict)
+    bandwidths: dict[str, Rate] = field(default_factory=dict)
+    #: The data types that were tried, those that cannot be multiplied there included.
+    tried: tuple[str, ...] = ()
+    #: The size of the last cache, as the system or the driver says it.
+    cache_bytes: int | None = None
+    schema: int = MEASURED_SCHEMA
+
+    @property
+    def bandwidth(self) -> Rate | None:
+        """The fastest of the ways to move bytes."""
+        return max(self.bandwidths.values(), key=lambda rate: rate.per_second, default=None)
+
+    @property
+    def date(self) -> str:
+        """The day of the newest figure."""
+        return max((rate.measured for rate in (*self.peaks.values(), *self.bandwidths.values())), default="")[:10]
+
+    def over(self, older: Measured | None) -> Measured:
+        """These figures, and those of `older` that are not among them."""
+        if older is None:
+            return self
+        return Measured(
+            machine=self.machine,
+            peaks={**older.peaks, **self.peaks},
+            bandwidths={**older.bandwidths, **self.bandwidths},
+            tried=tuple(dict.fromkeys((*older.tried, *self.tried))),
+            cache_bytes=older.cache_bytes if self.cache_bytes is None else self.cache_bytes,
+        )
+
+
+def now() -> str:
+    """The time of a measurement."""
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")

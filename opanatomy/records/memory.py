@@ -1,0 +1,247 @@
+"""The memory of a step: components, curve, blocks, theory, failure."""
+
+from __future__ import annotations
+
+from msgspec import Struct, field
+
+from opanatomy.records.taxonomy import Phase
+
+
+class MemoryComponent(Struct, frozen=True, kw_only=True):
+    """One part of the memory of a step: measured and by theory, with the formula as text."""
+
+    component: str
+    measured_bytes: int | None = None
+    theory_bytes: int | None = None
+    formula: str | None = None
+    #: What of it is live at the peak; these sum to `peak_bytes` exactly where they were measured. `None` for what the
+    #: allocator does not count (context, cache) and where the step was not looked at in depth.
+    at_peak_bytes: int | None = None
+
+
+class MemorySnapshot(Struct, frozen=True, kw_only=True):
+    """What is in use at one place of the run; `None` where it is not known (no allocator touched, no NVML)."""
+
+    name: str
+    allocated_bytes: int | None = None
+    #: What the allocator holds of the device, blocks free for use again included.
+    reserved_bytes: int | None = None
+    #: What is used of the whole device (of the MIG instance), by everyone, as NVML says.
+    nvml_used_bytes: int | None = None
+    #: What NVML says that this process holds of it, its context included.
+    nvml_process_bytes: int | None = None
+    #: The resident set of the process on the host.
+    rss_bytes: int | None = None
+
+
+class SavedActivations(Struct, frozen=True, kw_only=True):
+    """Storages of one shape that forward saved for backward in like modules (`*` for a number in the path).
+
+    `operator` made them, `saved_by` are the operators whose backward needs them.
+    """
+
+    module: str
+    operator: str | None
+    shape: tuple[int, ...]
+    dtype: str
+    blocks: int
+    bytes: int
+    saved_by: tuple[str, ...] = ()
+
+
+class MemoryFailure(Struct, frozen=True, kw_only=True):
+    """Where a step ran out of memory: what was allocated then, and the request that could not be met."""
+
+    phase: Phase
+    message: str
+    requested_bytes: int | None = None
+    allocated_bytes: int | None = None
+    #: Whether the components are those of the moment at which it broke.
+    seen: bool = True
+
+
+class MemoryTerm(Struct, frozen=True, kw_only=True):
+    """One term of the closed formula of a component: `formula` in the letters of the literature, its bytes."""
+
+    component: str
+    term: str
+    formula: str
+    bytes: int
+
+
+class MemorySaving(Struct, frozen=True, kw_only=True):
+    """What one technique takes from the theoretical need, and whether the step then fits."""
+
+    technique: str
+    option: str
+    saved_bytes: int
+    needed_bytes: int
+    fits: bool | None = None
+
+
+class PublishedFigure(Struct, frozen=True, kw_only=True):
+    """One figure of a published run beside ours."""
+
+    figure: str
+    published: float
+    measured: float | None
+    unit: str
+    published_device: str
+
+
+class ModelShape(Struct, frozen=True, kw_only=True):
+    """The numbers of a transformer's configuration that its memory is a function of.
+
+    `kind` says which closed formula is its own ("bert", "gpt2", "llama").
+    """
+
+    kind: str
+    layers: int
+    hidden: int
+    heads: int
+    intermediate: int
+    vocabulary: int
+    key_value_heads: int
+    head_size: int
+    labels: int = 0
+    #: What stands on top: "classification", "language_model", "none".
+    head: str = "none"
+    #: Bytes of a dropout-mask element: 1 on CUDA, those of the activations on the CPU.
+    mask_bytes: int | None = None
+    dropout: float = 0.0
+    attention_dropout: float = 0.0
+    #: Name of the activation function in the configuration.
+    activation: str = "gelu"
+
+
+class MemoryInference(Struct, frozen=True, kw_only=True):
+    """What of a component is so called only because of what was seen of its blocks (`rule`), at the peak."""
+
+    component: str
+    rule: str
+    bytes: int
+    blocks: int
+
+
+class MemoryPoint(Struct, frozen=True, kw_only=True):
+    """Bytes allocated from one time on, counted from the start of the window; `components` sum to them exactly."""
+
+    time_ns: int
+    phase: Phase
+    allocated_bytes: int
+    #: What the allocator held of the device, blocks free for use again included.
+    reserved_bytes: int | None = None
+    components: dict[str, int] = field(default_factory=dict)
+
+
+class MemoryBlocks(Struct, frozen=True, kw_only=True):
+    """The blocks, live at the peak, that one operator of a module allocated in one phase and one rule placed.
+
+    `bytes` is the sum, `largest_bytes` the largest of them; `rule` is that of `MemoryInference`, `None` where the
+    component was measured.
+    """
+
+    operator: str | None
+    module: str | None
+    phase: Phase
+    component: str
+    blocks: int
+    bytes: int
+    largest_bytes: int
+    rule: str | None = None
+
+
+class MemoryDevice(Struct, frozen=True, kw_only=True):
+    """What the allocator of one device recorded in the trace.
+
+    `peak_bytes` is the most in the window; its `components` and `inferences` sum to it exactly. Blocks that were
+    allocated before the first event (`before_window_bytes`) are known as a sum where the events say the allocator's
+    total (that of the CPU begins with profiling), else as far as their frees were seen, `None` where none was.
+    `unmatched_frees` are the frees of such blocks; `never_freed` blocks outlive the trace; of `unseen_frees` the
+    address was given again without a free between. `uneven_frees` gave back other than what was allocated there.
+    `checked_events` say the allocator's total; in `equal_events` it is the sum of our blocks and a constant.
+    """
+
+    device: str
+    events: int
+    blocks: int
+    peak_bytes: int
+    peak_ns: int
+    peak_at: Phase
+    #: "address", or where the trace has none "size": the last block of a size is taken for the one that is freed.
+    matched_by: str
+    before_window_bytes: int | None = None
+    reserved_peak_bytes: int | None = None
+    reserved_at_peak_bytes: int | None = None
+    unmatched_frees: int = 0
+    unmatched_free_bytes: int = 0
+    never_freed: int = 0
+    never_freed_bytes: int = 0
+    unseen_frees: int = 0
+    unseen_free_bytes: int = 0
+    uneven_frees: int = 0
+    checked_events: int = 0
+    equal_events: int = 0
+    largest_difference_bytes: int = 0
+    #: Our bytes and the allocator's where they differ most.
+    at_largest_difference: tuple[int, int] | None = None
+    components: tuple[MemoryComponent, ...] = ()
+    inferences: tuple[MemoryInference, ...] = ()
+
+
+class AllocatorFigures(Struct, frozen=True, kw_only=True):
+    """What the allocator of a device says itself of the step that was looked at in depth: a second source.
+
+    `backend` is torch's name of it ("native", "cudaMallocAsync", "pluggable"), "uncached" or "cpu". `peak_bytes` is the
+    most that it had handed out (`torch.cuda.max_memory_allocated`), which the CPU's does not keep. `before_bytes` is
+    its total before the step (`torch.cuda.memory_allocated`), `before_blocks_bytes` the sum of the blocks of its
+    snapshot. In `equal_events` of `checked_events` its total is what the replayed blocks sum to;
+    `at_largest_difference` has (ours, the allocator's) where they differ most. Of `unseen_frees` the address was given
+    again without a free.
+    """
+
+    device: str
+    backend: str | None = None
+    peak_bytes: int | None = None
+    reserved_peak_bytes: int | None = None
+    before_bytes: int | None = None
+    before_blocks_bytes: int | None = None
+    checked_events: int = 0
+    equal_events: int = 0
+    largest_difference_bytes: int = 0
+    at_largest_difference: tuple[int, int] | None = None
+    unseen_frees: int = 0
+
+
+class Memory(Struct, frozen=True, kw_only=True):
+    """The memory of a step. `measured_by` says what `peak_bytes` is (allocator, process).
+
+    `timeline` is the curve of allocated bytes over the window, its peak among the points; `blocks` are the largest at
+    that peak, and `unlisted_bytes` the sum of the others. Both are of the first of `devices`. The components are
+    inferred, not measured, where there are `inferences`.
+    """
+
+    peak_bytes: int | None = None
+    peak_at: str | None = None
+    measured_by: str | None = None
+    components: tuple[MemoryComponent, ...] = ()
+    inferences: tuple[MemoryInference, ...] = ()
+    timeline: tuple[MemoryPoint, ...] = ()
+    blocks: tuple[MemoryBlocks, ...] = ()
+    unlisted_bytes: int = 0
+    devices: tuple[MemoryDevice, ...] = ()
+    snapshots: tuple[MemorySnapshot, ...] = ()
+    activations: tuple[SavedActivations, ...] = ()
+    #: What the allocator says of the step that `profile --memory` looked at.
+    allocator: AllocatorFigures | None = None
+    #: Other devices that hold a part of the module: what is on them is none of these figures.
+    uncovered_devices: tuple[str, ...] = ()
+    #: What could not be measured, and why.
+    notes: tuple[str, ...] = ()
+    shape: ModelShape | None = None
+    terms: tuple[MemoryTerm, ...] = ()
+    #: What theory says the step needs, temporary buffers apart, and what would lower it.
+    needed_bytes: int | None = None
+    savings: tuple[MemorySaving, ...] = ()
+    published: tuple[PublishedFigure, ...] = ()
+    failure: MemoryFailure | None = None

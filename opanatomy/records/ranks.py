@@ -1,0 +1,74 @@
+"""The ranks of a distributed run, and their collectives."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+
+class Collective(Struct, frozen=True, kw_only=True):
+    """The calls of one collective with one data type among one number of ranks, over all steps of the window.
+
+    `time_ns` is the time of its device work, on the CPU that of the backend's annotations; waiting for the slowest rank
+    is part of it. `bytes` is the size of the messages as nccl-tests counts it
+    (what a rank sends in an all-reduce, what it has in the end of an all-gather) and `bus_bytes_per_second` what that
+    puts on the links, over `sized_ns`, the time of the calls whose size the trace has.
+    """
+
+    collective: str
+    dtype: str | None
+    group_size: int | None
+    #: Whether the trace names no group, so that all ranks are taken for it.
+    group_assumed: bool
+    calls: int
+    kernels: int
+    time_ns: int
+    sized_ns: int
+    bytes: int | None
+    bus_bytes_per_second: float | None
+
+
+class Rank(Struct, frozen=True, kw_only=True):
+    """One rank of a distributed run; `rank` is `None` where neither the trace nor its file's name says which.
+
+    `wall_ns` is the median step. The other times are sums over the rank's `steps` steps.
+    """
+
+    rank: int | None
+    world_size: int | None
+    trace: str | None
+    trace_sha256: str | None
+    device: str | None
+    steps: int
+    wall_ns: int | None
+    window_ns: int
+    busy_ns: int
+    idle_ns: int
+    kernel_time_ns: int
+    communication_ns: int | None
+    exposed_communication_ns: int | None
+    exposed_memcpy_ns: int | None
+
+    def a_step(self, figure: str) -> int | None:
+        """One of these figures of a step, sums divided by the number of steps.
+
+        `step` is the median step, `own` the step less exposed communication: what the rank does of its own while
+        others may be waiting for it.
+        """
+        if figure == "step":
+            return self.wall_ns
+        if figure == "own":
+            exposed = self.a_step("exposed_communication")
+            return None if exposed is None or self.wall_ns is None else max(self.wall_ns - exposed, 0)
+        total: int | None = getattr(self, f"{figure}_ns")
+        return None if total is None else total // max(self.steps, 1)
+
+
+class Spread(Struct, frozen=True, kw_only=True):
+    """One figure of a step (`Rank.a_step`) over the ranks: its least, its median, its most, and which rank has most."""
+
+    figure: str
+    min_ns: int
+    median_ns: int
+    max_ns: int
+    max_rank: int | None
+    max_trace: str | None

@@ -1,0 +1,142 @@
+"""What one operator call is given, how its name is classed, what it costs."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from opanatomy.records.data_types import ITEM_SIZE
+from opanatomy.records.taxonomy import OperatorClass
+
+
+class Stored(Struct, frozen=True):
+    """What a tensor without strides keeps: its stored elements and the bytes of their indices; `None` if not said.
+
+    A trace shows the shape of a sparse tensor and no strides; how many elements it stores only a capture observes.
+    """
+
+    elements: int | None = None
+    index_bytes: int | None = None
+
+
+class Tensor(Struct, frozen=True):
+    """A tensor argument: its shape, data type (torch's name without `torch.`) and strides in elements.
+
+    `dtype` is `None` where the trace does not record it (elements of a tensor list); `strides` likewise. `sparse` is
+    set where the trace says that there are no strides: for sparse tensors, and those in oneDNN's own layout.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str | None = None
+    strides: tuple[int, ...] | None = None
+    sparse: Stored | None = None
+
+    @property
+    def numel(self) -> int:
+        """Elements of the shape."""
+        return prod(self.shape)
+
+    @property
+    def stored(self) -> int:
+        """Distinct elements in memory: a dimension of stride 0 counts once."""
+        if self.strides is None or len(self.strides) != len(self.shape):
+            return self.numel
+        return prod(size if stride else min(size, 1) for size, stride in zip(self.shape, self.strides, strict=True))
+
+    @property
+    def item_bytes(self) -> int | None:
+        """Bytes of one element; `None` where the data type is not known."""
+        return None if self.dtype is None else ITEM_SIZE.get(self.dtype)
+
+    @property
+    def bytes(self) -> int | None:
+        """Bytes that reading each distinct element once moves; those of a sparse tensor with its indices."""
+        size, sparse = self.item_bytes, self.sparse
+        if size is None or sparse is None:
+            return None if size is None else self.stored * size
+        if sparse.elements is None or sparse.index_bytes is None:
+            return None
+        return sparse.elements * size + sparse.index_bytes
+
+    def __str__(self) -> str:
+        text = f"{self.dtype or '?'}[{','.join(map(str, self.shape))}]"
+        if self.sparse is None:
+            return text
+        return f"{text} without strides" if self.sparse.elements is None else f"{text} sparse {self.sparse.elements}"
+
+
+Argument: TypeAlias = "Tensor | int | float | bool | str | tuple[Argument, ...] | None"
+
+
+class Signature(Struct, frozen=True):
+    """The arguments of one operator call in the order of its schema, as the trace recorded them.
+
+    A tensor is a `Tensor`, a tensor list a tuple of them, an integer list a tuple of int, an absent optional `None`.
+    """
+
+    arguments: tuple[Argument, ...]
+
+    def tensor(self, index: int) -> Tensor:
+        """The tensor at `index`; `LookupError` where there is none."""
+        value = self.arguments[index]
+        if not isinstance(value, Tensor):
+            raise LookupError(f"argument {index} is {value!r}, not a tensor")
+        return value
+
+    def get(self, index: int, default: Argument = None) -> Argument:
+        """The argument at `index`, or `default` where the trace has none or it is absent."""
+        value = self.arguments[index] if index < len(self.arguments) else None
+        return default if value is None else value
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Every tensor argument, those inside lists included."""
+        found: list[Tensor] = []
+        for value in self.arguments:
+            if isinstance(value, Tensor):
+                found.append(value)
+            elif isinstance(value, tuple):
+                found.extend(item for item in value if isinstance(item, Tensor))
+        return tuple(found)
+
+    def __str__(self) -> str:
+        return ", ".join(_text(value) for value in self.arguments)
+
+
+def _text(value: Argument) -> str:
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(_text, value))}]"
+    return "-" if value is None else str(value)
+
+
+class Classification(Struct, frozen=True, kw_only=True):
+    """What a name was classed as, and the rule that decided.
+
+    `operator_class` is `None` for an operator that does no work of its own: composite, view, allocation, autograd
+    node. `delegates` marks an operator that computes only where no operator below it can do its work
+    (`aten::_convolution` calls `aten::mkldnn_convolution`, but runs a transposed convolution itself), `composite` one
+    of those that never has a kernel: it is what it calls, be that copies alone (`aten::matrix_power` of exponent 1).
+    `contains` names the other classes inside a fused operator.
+    """
+
+    operator_class: OperatorClass | None
+    rule: str
+    delegates: bool = False
+    contains: tuple[OperatorClass, ...] = ()
+    composite: bool = False
+
+
+class Cost(Struct, frozen=True, kw_only=True):
+    """What one operator call must compute and move at least.
+
+    `flops` are those of the operator's class, in the full convention (a causal mask does not halve them).
+    """
+
+    flops: int
+    read_bytes: int
+    written_bytes: int
+    #: The same FLOPs counting only what a causal mask leaves; `None` where the operator has no such notion.
+    causal_flops: int | None = None
+    #: FLOPs of a normalization fused into a contraction (softmax inside flash attention), not part of `flops`.
+    normalization_flops: int = 0

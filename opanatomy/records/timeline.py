@@ -1,0 +1,108 @@
+"""The wall clock of a step: busy, idle, launches, streams; the ledger of device work."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from opanatomy.records.taxonomy import OperatorClass
+
+
+class DeviceRow(Struct, frozen=True, kw_only=True):
+    """The window on one device; the terms are those of `Timeline`. `name` is what the trace calls the device."""
+
+    device: int
+    work: int
+    kernel_time_ns: int
+    busy_ns: int
+    outside_ns: int
+    host_idle_ns: int
+    stream_idle_ns: int
+    other_idle_ns: int
+    name: str | None = None
+
+
+class StreamRow(Struct, frozen=True, kw_only=True):
+    """The work of the window on one stream: pieces, their union and sum, and the sum of each class."""
+
+    device: int
+    stream: int
+    work: int
+    busy_ns: int
+    kernel_time_ns: int
+    classes: dict[OperatorClass, int]
+
+
+class Launching(Struct, frozen=True, kw_only=True):
+    """How the host launched the kernels of the window, over all steps.
+
+    A launch starts one kernel, or all kernels of a graph. Its delay is the time from the start of the call on the host
+    to the start of its first kernel; a launch waits in the queue for as long, so `delay_ns` over the window is the
+    mean length of the queue. Only launches that both sides of the trace record have a delay (`delayed`).
+    """
+
+    #: Calls that launch kernels or graphs, and the host time inside them.
+    calls: int
+    graph_calls: int
+    call_ns: int
+    #: Calls in which the host waits for the device.
+    synchronizing_calls: int
+    synchronizing_ns: int
+    delayed: int
+    delay_ns: int
+    median_delay_ns: int | None
+    longest_queue: int
+    #: Kernels alone, copies and fills apart; the tiny ones are shorter than `tiny_below_ns`.
+    kernels: int
+    kernel_ns: int
+    tiny_kernels: int
+    tiny_kernel_ns: int
+    tiny_below_ns: int
+
+
+class Timeline(Struct, frozen=True, kw_only=True):
+    """Wall clock of the window, from the start of the first step to the end of the last device work.
+
+    window = busy + outside + idle, and idle = host_idle + stream_idle + other_idle, exactly. `busy_ns` is the union of
+    the window's device work; `outside_ns` the time in which the device only did work launched before (or after) the
+    window. Idle time is host-bound where what comes next was launched after the device fell idle, a stream wait where
+    it was already launched and another stream worked last, other in all other cases. Communication and memcpy are
+    exposed where no other work of the device runs; `computation_ns` is the union of the work that is neither. With
+    several devices these are means over the devices that ran kernels; `kernel_time_ns`, `launching`, `devices` and
+    `streams` are of all.
+    """
+
+    window_ns: int
+    busy_ns: int
+    idle_ns: int
+    communication_ns: int | None = None
+    exposed_communication_ns: int | None = None
+    exposed_memcpy_ns: int | None = None
+    outside_ns: int | None = None
+    host_idle_ns: int | None = None
+    stream_idle_ns: int | None = None
+    other_idle_ns: int | None = None
+    #: The idle time between the first and the last device work of the window, without that before and after.
+    inner_idle_ns: int | None = None
+    computation_ns: int | None = None
+    memcpy_ns: int | None = None
+    kernel_time_ns: int | None = None
+    launching: Launching | None = None
+    devices: tuple[DeviceRow, ...] = ()
+    streams: tuple[StreamRow, ...] = ()
+
+
+class Ledger(Struct, frozen=True, kw_only=True):
+    """Where each nanosecond of device work went.
+
+    linked + graph_launched + no_launch_record + outside_window = device_work, exactly. `classed`, `costed` and
+    `unknown` are shares of device_work - outside_window; classed + unknown is that difference, exactly.
+    """
+
+    device_work_ns: int
+    linked_ns: int
+    graph_launched_ns: int
+    no_launch_record_ns: int
+    outside_window_ns: int
+    classed_ns: int
+    costed_ns: int
+    unknown_ns: int

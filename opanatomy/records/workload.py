@@ -1,0 +1,130 @@
+"""What a capture writes into its trace: what ran, where, and what Kineto does not record."""
+
+from __future__ import annotations
+
+from msgspec import Struct, field
+
+from opanatomy.records.memory import Memory
+from opanatomy.records.taxonomy import Phase
+
+#: What ends the rule of a copy that crosses the link between host and device: no bandwidth of the device bounds it.
+ACROSS = ", between host and device"
+
+
+#: Ranges that a capture puts into the trace: `<prefix><phase>` and `<prefix><module path>`.
+PHASE_RANGE = "opanatomy.phase/"
+
+
+MODULE_RANGE = "opanatomy.module/"
+
+
+#: The metadata key of a trace under which a capture keeps what Kineto does not record.
+METADATA_KEY = "opanatomy"
+
+
+class Environment(Struct, frozen=True, kw_only=True):
+    """The machine and the libraries of a run; `None` where the trace does not say."""
+
+    device: str | None = None
+    device_kind: str | None = None
+    device_count: int | None = None
+    device_memory_bytes: int | None = None
+    #: Multiprocessors (compute units) of the device.
+    multiprocessors: int | None = None
+    #: What its kernels are compiled for: `sm_90`, `gfx942`.
+    architecture: str | None = None
+    #: Whether it is a MIG instance, a part of a GPU; `None` where the driver was not asked.
+    mig: bool | None = None
+    torch: str | None = None
+    cuda: str | None = None
+    driver: str | None = None
+    transformers: str | None = None
+    python: str | None = None
+    host_threads: int | None = None
+    processor: str | None = None
+    #: What torch was allowed to compute float32 matrix products and convolutions in: "tf32", or "ieee" for float32.
+    matmul_float32: str | None = None
+    convolution_float32: str | None = None
+
+
+class Workload(Struct, frozen=True, kw_only=True):
+    """What was run: the model, its batch and the options that change the step."""
+
+    model: str | None = None
+    architecture: str | None = None
+    model_source: str | None = None
+    parameters: int | None = None
+    trainable_parameters: int | None = None
+    task: str | None = None
+    batch: int | None = None
+    sequence_length: int | None = None
+    inputs: tuple[str, ...] = ()
+    dtype: str | None = None
+    amp: str | None = None
+    #: What the loss is multiplied by before backward, under float16 autocast: that of the last profiled step.
+    loss_scale: float | None = None
+    attention: str | None = None
+    checkpointing: str | None = None
+    compiled: bool | None = None
+    optimizer: str | None = None
+    inference: bool | None = None
+    steps: int | None = None
+    warmup: int | None = None
+    seed: int | None = None
+    #: What backward started from: an expression of the model's output, and why that one.
+    backward_from: str | None = None
+    changes: tuple[str, ...] = ()
+
+
+class ObservedCall(Struct, frozen=True, kw_only=True):
+    """A call of which Kineto drops arguments, all of them as JSON: a tensor is `{"shape", "dtype", "strides"}`."""
+
+    operator: str
+    arguments: str
+
+
+class ObservedCount(Struct, frozen=True, kw_only=True):
+    """How often one step called an operator in a phase, as a dispatch mode below autograd saw it.
+
+    `flops` are those of all these calls by a second formula, that of `source`; `None` where there is none.
+    """
+
+    operator: str
+    phase: Phase
+    calls: int
+    flops: int | None = None
+    source: str | None = None
+
+
+class Capture(Struct, frozen=True, kw_only=True):
+    """What a capture writes into the trace under `METADATA_KEY`: all that Kineto does not record."""
+
+    version: str
+    command: str
+    created: str
+    environment: Environment
+    workload: Workload
+    memory: Memory = field(default_factory=Memory)
+    #: Wall time of each unprofiled and each profiled step.
+    unprofiled_step_ns: tuple[int, ...] = ()
+    profiled_step_ns: tuple[int, ...] = ()
+    #: Module path -> class name, in the order of `named_modules`.
+    modules: dict[str, str] = field(default_factory=dict)
+    #: Kineto drops the data types of tensor lists, and the shapes of long ones: the distinct lists as text
+    #: (`float32[2,3];float32[4]`), and for the External id of each call with lists which of them its arguments are.
+    lists: tuple[str, ...] = ()
+    list_arguments: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    #: The calls of one step, in order, of operators with arguments that Kineto drops (indices, strings).
+    observed: tuple[ObservedCall, ...] = ()
+    #: What a dispatch mode saw run in a step of the warm-up; empty, and `not_observed` why, where none could watch.
+    observed_counts: tuple[ObservedCount, ...] = ()
+    #: Which step of the warm-up that was, from 1: a first step also does what is done only once.
+    observed_step: int | None = None
+    not_observed: str | None = None
+    #: Time of each operator by its name as the profiler itself sums it up (`key_averages`): that of the device work it
+    #: launched, on the CPU its self time, over all profiled steps.
+    profiler_times_ns: dict[str, int] = field(default_factory=dict)
+    #: Module path -> what of its products needs a gradient, as a step showed it: "weight", "input", "both", "none". A
+    #: module without weights of its own has products of activations: "both" or "none".
+    gradients: dict[str, str] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()

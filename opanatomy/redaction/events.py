@@ -1,0 +1,190 @@
+"""Events and metadata of a trace without what they must not give away.
+
+By default: environment, hosts, users, addresses, command lines and job ids among the metadata, secrets everywhere.
+With `everything` also paths, call stacks, argument strings and names that people chose for processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from opanatomy.records.workload import METADATA_KEY, Capture
+from opanatomy.redaction import places
+from opanatomy.redaction.forms import REDACTED
+from opanatomy.redaction.keys import Secrecy, is_amount, is_environment, is_variable, secrecy_of
+from opanatomy.redaction.records import redacted
+from opanatomy.redaction.strings import Strings
+from opanatomy.redaction.texts import Texts, looks_like_environment
+from opanatomy.redaction.values import DEEPEST
+
+#: With more strings than these to look for it is as well to look at every event.
+_DIRTY_MOST: Final = 20
+#: What msgspec raises on text that is no JSON, is no UTF-8 or nests too deep.
+NOT_DECODABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+_fields: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+class Redaction:
+    """The redaction of one trace, told of its metadata first."""
+
+    def __init__(self, metadata: Mapping[str, object], *, everything: bool = False) -> None:
+        self.everything = everything
+        self.texts = Texts(metadata, everything=everything)
+        self._strings = Strings(self.texts)
+        self._metadata = metadata
+        self._left_out = 0
+
+    @property
+    def changes(self) -> int:
+        """How many entries and values were left out or changed."""
+        return self._left_out + self.texts.changes
+
+    # ------------------------------------------------------------------------------------------------- metadata
+
+    def metadata(self, metadata: Mapping[str, object] | None = None) -> dict[str, object]:
+        """The metadata, or these others, that may be written."""
+        found: dict[str, object] = {}
+        for key, value in (self._metadata if metadata is None else metadata).items():
+            if key == METADATA_KEY and (capture := _as_capture(value)) is not None:
+                found[key] = msgspec.to_builtins(redacted(capture, self.texts))
+            elif key == "traceName" or is_variable(key):
+                self._left_out += 1
+            else:
+                self._keep(found, key, value, 0, is_metadata=True)
+        return found
+
+    def _keep(self, found: dict[str, Any], key: str, value: object, depth: int, *, is_metadata: bool) -> None:
+        secrecy = secrecy_of(key)
+        if secrecy is not None and not is_amount(key, value) and self._is_out(secrecy, value, is_metadata):
+            self._left_out += 1
+            if secrecy is Secrecy.SECRET:
+                found[self.texts.text(key)] = REDACTED
+        elif key == "Concrete Inputs" and self.everything:
+            found[key] = self._constants(value)
+        else:
+            found[self.texts.text(key)] = self._value(value, depth + 1, is_metadata=is_metadata)
+
+    def _is_out(self, secrecy: Secrecy, value: object, is_metadata: bool) -> bool:
+        if secrecy is Secrecy.SECRET:
+            return bool(value)
+        if secrecy is Secrecy.ENVIRONMENT:
+            return is_metadata or isinstance(value, str | dict | list)
+        if secrecy is Secrecy.IDENTITY:
+            return is_metadata or (self.everything and isinstance(value, str | dict | list))
+        return self.everything and isinstance(value, str | dict | list)
+
+    # --------------------------------------------------------------------------------------------------- events
+
+    def touches(self, text: bytes) -> bool:
+        """Whether anything in the text of whole events is not to be written."""
+        return self.everything or bool(self._strings.dirty_in(text))
+
+    def events(self, events: Sequence[msgspec.Raw | bytes]) -> bytes:
+        """Events as they may be written, commas between; the text of each as it is unless something is left out."""
+        text = b",\n".join(events)
+        dirty = () if self.everything else self._strings.dirty_in(text)
+        if not self.everything and not dirty:
+            return text
+        every = self.everything or len(dirty) > _DIRTY_MOST
+        quoted = [b'"' + one + b'"' for one in dirty]
+        kept = []
+        for raw in map(bytes, events):
+            event = self._event(raw) if every or any(one in raw for one in quoted) else raw
+            if event is not None:
+                kept.append(event)
+        return b",\n".join(kept)
+
+    def _event(self, raw: bytes) -> bytes | None:
+        """One event; `None` for one that this project added to the trace before, and for one that is no JSON."""
+        try:
+            fields = _fields.decode(raw)
+        except NOT_DECODABLE:
+            self._left_out += 1
+            return None
+        if bytes(fields.get("cat", b"")) == b'"opanatomy"':
+            return None
+        found: dict[str, Any] = {}
+        for key, value in fields.items():
+            if memoryview(value)[0] not in b'"{[':
+                found[self.texts.text(key)] = value
+                continue
+            try:
+                decoded = msgspec.json.decode(value)
+            except NOT_DECODABLE:
+                self._left_out += 1
+                continue
+            if key == "args":
+                found[key] = self._value(decoded, 0, is_metadata=False)
+            else:
+                self._keep(found, key, decoded, 0, is_metadata=False)
+        if self.everything:
+            self._without_labels(found)
+        return msgspec.json.encode(found)
+
+    def _without_labels(self, event: dict[str, Any]) -> None:
+        """Take what a user chose out of the names of Python frames, processes and threads."""
+        if event.get("cat") == "python_function" and isinstance(event.get("name"), str):
+            event["name"] = places.frame_without_file(event["name"])
+        arguments = event.get("args")
+        if event.get("ph") == "M" and isinstance(arguments, dict):
+            for key in ("name", "labels"):
+                if isinstance(arguments.get(key), str):
+                    arguments[key] = places.plain_label(arguments[key])
+
+    # ---------------------------------------------------------------------------------------------------- values
+
+    def _value(self, value: Any, depth: int, *, is_metadata: bool) -> Any:
+        if depth > DEEPEST:
+            return REDACTED
+        if isinstance(value, str):
+            return self._nested_json(value, depth, is_metadata=is_metadata)
+        if isinstance(value, list):
+            return [self._value(item, depth + 1, is_metadata=is_metadata) for item in value]
+        if not isinstance(value, dict):
+            return value
+        if is_environment(value):
+            self._left_out += 1
+            return {}
+        found: dict[str, Any] = {}
+        for key, item in value.items():
+            self._keep(found, key, item, depth, is_metadata=is_metadata)
+        return found
+
+    def _nested_json(self, text: str, depth: int, *, is_metadata: bool) -> str:
+        """The text; JSON inside it is looked at as JSON."""
+        if text[:1] in ("{", "[") and '"' in text:
+            try:
+                inner = msgspec.json.decode(text)
+            except NOT_DECODABLE:
+                inner = None
+            if inner is not None:
+                told = self._value(inner, depth + 1, is_metadata=is_metadata)
+                text = text if told == inner else msgspec.json.encode(told).decode()
+                return self.texts.text(text)  # the whole of it may be a secret's value
+        return self._metadata_text(text) if is_metadata else self.texts.text(text)
+
+    def _metadata_text(self, text: str) -> str:
+        if looks_like_environment(text):
+            self._left_out += 1
+            return REDACTED
+        return places.without_addresses(self.texts.text(text))
+
+    def _constants(self, value: object) -> object:
+        if isinstance(value, list):
+            return [self._constants(item) for item in value]
+        if isinstance(value, str) and not places.is_plain_constant(value):
+            self._left_out += 1
+            return ""
+        return value
+
+
+def _as_capture(value: object) -> Capture | None:
+    """What a capture of ours told, without keys that it does not have; `None` where the value is something else."""
+    try:
+        return msgspec.convert(value, type=Capture)
+    except (msgspec.ValidationError, RecursionError):
+        return None
