@@ -20,10 +20,14 @@ from opanatomy.anatomy.ranks import with_rank, world_of
 from opanatomy.anatomy.roofline import with_roofline
 from opanatomy.anatomy.timeline import StepWindow
 from opanatomy.attribution import Attribution, PhaseRule, attribute
-from opanatomy.attribution.linking import OUTSIDE, enclosing_rows
-from opanatomy.calls.kernels import collective_events_of, overlay_of
-from opanatomy.calls.table import Calls
+from opanatomy.attribution.linking import enclosing_rows
+from opanatomy.calls.collectives import collective_table
+from opanatomy.calls.host_calls import HostCalls, host_calls_of
+from opanatomy.calls.kernels import kernel_table
+from opanatomy.calls.overlay import overlay_of
+from opanatomy.calls.table import call_table
 from opanatomy.calls.warnings import environment_of, warnings_of_trace
+from opanatomy.calls.window import linked_time, recording_outside
 from opanatomy.checks import check_counts, check_memory, check_times, self_checks
 from opanatomy.device import Overrides, ceilings_for
 from opanatomy.memory import memory_of_trace, warnings_of, with_trace
@@ -32,7 +36,7 @@ from opanatomy.memory.savings import savings_of
 from opanatomy.memory.theory import needed_bytes, with_theory
 from opanatomy.records.anatomy import Anatomy, Provenance, Step
 from opanatomy.records.checks import Check
-from opanatomy.records.columns import CallTable
+from opanatomy.records.columns import OUTSIDE, CallTable
 from opanatomy.records.device import DeviceFigures
 from opanatomy.records.memory import Memory
 from opanatomy.records.timeline import Ledger, Timeline
@@ -63,37 +67,36 @@ def analyze_trace(
     if texts is not None:
         texts.learn(trace.metadata)
     attribution = attribute(trace.names, trace.host, trace.launches, trace.work, trace.flows, phases)
-    calls = Calls(trace, attribution)
-    work = calls.kernel_table() if trace.on_device else None
+    calls, call_warnings = host_calls_of(trace, attribution)
+    kernels = kernel_table(calls) if trace.on_device else None
     if annotated is not None:
         from opanatomy.trace.writer import write_trace
 
-        write_trace(path, annotated, overlay_of(calls), trace.metadata)
-    table = calls.table()
+        write_trace(path, annotated, overlay_of(calls, kernels, trace.threads), trace.metadata)
+    table = call_table(trace, calls, kernels)
     anatomy = build_anatomy(
         AnatomyInputs(
             provenance=_provenance(trace, path, name),
             environment=environment_of(trace),
             capture=trace.capture,
             calls=table,
-            work=work,
+            kernels=kernels,
             launched=_launched_work(trace, attribution) if trace.on_device else None,
             step_window=_step_window(attribution, calls),
-            links=calls.links(),
+            linked=linked_time(calls),
             warnings=(
                 *trace.warnings,
+                *call_warnings,
                 *(trace.capture.warnings if trace.capture else ()),
                 *warnings_of_trace(trace, attribution),
             ),
         )
     )
     anatomy = _with_memory(anatomy, trace, attribution)
-    anatomy = replace(
-        anatomy,
-        checks=(*_checks(calls, table, attribution.annotated, anatomy.step.count), *check_memory(anatomy.memory)),
-        collectives=collectives_of(collective_events_of(calls, work), world_of(trace.metadata)),
-    )
-    return with_rank(anatomy, trace.metadata)
+    collectives = collectives_of(collective_table(trace, calls, kernels), world_of(trace.metadata))
+    checks = _checks(trace, calls, table, attribution.annotated, anatomy.step.count)
+    checks = (*checks, *check_memory(anatomy.memory))
+    return with_rank(replace(anatomy, checks=checks, collectives=collectives), trace.metadata)
 
 
 def _provenance(trace: Trace, path: Path, name: str | None) -> Provenance:
@@ -109,13 +112,13 @@ def _provenance(trace: Trace, path: Path, name: str | None) -> Provenance:
     )
 
 
-def _step_window(attribution: Attribution, calls: Calls) -> StepWindow:
+def _step_window(attribution: Attribution, calls: HostCalls) -> StepWindow:
     return StepWindow(
         window=attribution.window,
         steps=tuple((step.start_ns, step.end_ns) for step in attribution.steps),
         numbers=tuple(step.number for step in attribution.steps),
         spans=attribution.spans,
-        recording_outside=calls.recording_outside(),
+        recording_outside=recording_outside(calls),
     )
 
 
@@ -126,14 +129,13 @@ def _with_memory(anatomy: Anatomy, trace: Trace, attribution: Attribution) -> An
     return replace(anatomy, memory=_with_theory(anatomy)) if trace.capture else anatomy
 
 
-def _checks(calls: Calls, table: CallTable, annotated: Check | None, steps: int) -> tuple[Check, ...]:
+def _checks(trace: Trace, calls: HostCalls, table: CallTable, annotated: Check | None, steps: int) -> tuple[Check, ...]:
     """The figures of the trace against second sources."""
-    capture = calls.trace.capture
-    times = check_times(calls, table, capture)
+    times = check_times(calls, table, trace.capture)
     return (
-        *check_counts(calls, table, capture, steps),
+        *check_counts(calls, table, trace.capture, steps),
         *((times,) if times else ()),
-        *self_checks(calls),
+        *self_checks(calls, may_be_cut=trace.capture is None),
         *((annotated,) if annotated else ()),
     )
 

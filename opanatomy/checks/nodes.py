@@ -50,7 +50,7 @@ def judge_twice(contractions: Contractions) -> Tally:
 def _twice(contractions: Contractions, row: int, times: int) -> Finding:
     one = contractions.at(row)
     return Finding(
-        operator=one.operator, phase=contractions.host.phase[row], ours=times, other=1,
+        operator=one.operator, phase=contractions.phase(row), ours=times, other=1,
         evidence=f"{times} times in the trace: {one.shapes}",
     )  # fmt: skip
 
@@ -92,7 +92,7 @@ def judge_work(contractions: Contractions) -> Tally:
     tally, calls, host = Tally(), contractions.calls, contractions.host
     if not len(calls.work.name):
         return tally
-    working = np.flatnonzero((calls.pieces > 0) & (calls.owner >= 0))
+    working = np.flatnonzero((calls.launched > 0) & (calls.owner >= 0))
     busy = np.isin(contractions.rows, calls.owner[working])
     tally.compared, tally.equal = len(busy), int(busy.sum())
     last = int(host.start_ns[working].max()) if len(working) else 0
@@ -103,7 +103,7 @@ def judge_work(contractions: Contractions) -> Tally:
             tally.equal += 1
             continue
         cause = CUT_OFF if host.start_ns[row] > last else CAPTURED if graphs else None
-        finding = Finding(operator=one.operator, phase=host.phase[row], ours=0, other=1, cause=cause,
+        finding = Finding(operator=one.operator, phase=contractions.phase(row), ours=0, other=1, cause=cause,
                           evidence=f"no device work of {one.shapes}")  # fmt: skip
         tally.add(Verdict(findings=(finding,)), contractions.where(row))
     return tally
