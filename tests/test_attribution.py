@@ -33,7 +33,7 @@ def test_work_goes_to_the_innermost_operator_phase_and_module(tmp_path: Path) ->
     trace, found = attributed(training_step(), tmp_path)
     assert launchers(trace, found) == ["aten::mm", "aten::mm", "aten::_foreach_add_"]
     assert [PHASES[code] for code in found.work.phase.tolist()] == [Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER]
-    assert list(found.work.module) == ["head", "head", None]
+    assert found.work.module.decoded() == ["head", "head", None]
     assert found.work.link.tolist() == [LINKED] * 3
     assert [step.number for step in found.steps] == [3]
 
@@ -50,7 +50,7 @@ def test_the_order_of_events_does_not_matter(tmp_path: Path) -> None:
     made.events.reverse()
     trace, found = attributed(made, tmp_path)
     assert sorted(map(str, launchers(trace, found))) == ["aten::_foreach_add_", "aten::mm", "aten::mm"]
-    assert sorted(map(str, found.work.module)) == ["None", "head", "head"]
+    assert sorted(map(str, found.work.module.decoded())) == ["None", "head", "head"]
 
 
 def test_graph_launches_share_one_correlation(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_recompute_before_a_nested_backward(tmp_path: Path) -> None:
     assert phase_of(trace, found, "aten::mm") == [Phase.RECOMPUTE]
     assert phase_of(trace, found, "aten::bmm") == [Phase.BACKWARD]
     row = int(np.flatnonzero(found.host.name == trace.names.index("aten::bmm"))[0])
-    assert found.host.module[row] == "layer"
+    assert found.host.module.at(row) == "layer"
 
 
 def test_the_last_operator_with_a_number_gives_the_module(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_the_last_operator_with_a_number_gives_the_module(tmp_path: Path) -> Non
     trace, found = attributed(made, tmp_path)
     for name in ("aten::bmm", "aten::add_"):
         row = int(np.flatnonzero(found.host.name == trace.names.index(name))[0])
-        assert found.host.module[row] == "second", name
+        assert found.host.module.at(row) == "second", name
 
 
 def test_self_time_excludes_children_and_forgives_rounding(tmp_path: Path) -> None:
