@@ -14,7 +14,7 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
 from opanatomy.attribution import attribute
-from opanatomy.calls.host_calls import HostCalls, host_calls_of
+from opanatomy.calls.trace_calls import TraceCalls, trace_calls_of
 from opanatomy.checks import self_checks
 from opanatomy.checks.contractions import Contractions
 from opanatomy.checks.graph import graph_of
@@ -60,9 +60,9 @@ def families() -> dict[str, Callable[[], Any]]:
     }
 
 
-def calls_of(path: Path) -> HostCalls:
+def calls_of(path: Path) -> TraceCalls:
     trace = read_trace(path)
-    return host_calls_of(trace, attribute(trace.names, trace.host, trace.launches, trace.work))[0]
+    return trace_calls_of(trace, attribute(trace.names, trace.host, trace.launches, trace.work))[0]
 
 
 def checks_of(path: Path) -> dict[str, Check]:

@@ -13,7 +13,7 @@ import torch
 import opanatomy
 from opanatomy import formula
 from opanatomy.attribution import attribute
-from opanatomy.calls.host_calls import host_calls_of
+from opanatomy.calls.trace_calls import trace_calls_of
 from opanatomy.cost import cost, registry
 from opanatomy.records.anatomy import OperatorRow
 from opanatomy.records.signature import Cost, Signature, Stored, Tensor
@@ -122,7 +122,7 @@ def test_a_trace_that_shows_no_strides_has_no_dense_cost(tmp_path: Path) -> None
         made.host("aten::mm", start, 100, shapes=[[m, k], [k, n]], types=["float", "float"])
         made.events[-1]["args"]["Input Strides"] = strides
     trace = read_trace(made.write(tmp_path / "t.json"))
-    calls, _ = host_calls_of(trace, attribute(trace.names, trace.host, trace.launches, trace.work))
+    calls, _ = trace_calls_of(trace, attribute(trace.names, trace.host, trace.launches, trace.work))
     assert [calls.costs.flops_at(row) for row in range(len(trace.host.name))] == [None, 2 * m * k * n]
 
 
@@ -144,7 +144,7 @@ def test_a_trace_shows_what_a_compressed_matrix_stores(tmp_path: Path) -> None:
     # the indices alone do not say how large the blocks are
     _compressed(made, 200, indices)
     trace = read_trace(made.write(tmp_path / "t.json"))
-    calls, _ = host_calls_of(trace, attribute(trace.names, trace.host, trace.launches, trace.work))
+    calls, _ = trace_calls_of(trace, attribute(trace.names, trace.host, trace.launches, trace.work))
     costs = calls.costs
     rows = costs.row[[row for row, name in enumerate(calls.host.name.tolist()) if trace.names[name] == "aten::addmm"]]
     figures = np.stack((costs.flops[rows], costs.read_bytes[rows], costs.written_bytes[rows]), axis=1).tolist()

@@ -15,9 +15,9 @@ import pytest
 from msgspec.structs import replace
 
 from opanatomy.attribution import Attribution, attribute
-from opanatomy.calls.host_calls import host_calls_of
 from opanatomy.calls.kernels import kernel_table
 from opanatomy.calls.table import call_table
+from opanatomy.calls.trace_calls import trace_calls_of
 from opanatomy.capture.model.quiet import quiet_libraries
 from opanatomy.records.columns import NO_FLOWS
 from opanatomy.records.taxonomy import PHASES
@@ -110,7 +110,7 @@ def leaves_of(trace: Trace, found: Attribution) -> set[str]:
 
 def flops(trace: Trace, found: Attribution, left_out: set[str]) -> dict[str, Counter[tuple[str, str | None]]]:
     """By class the FLOPs of each phase and module."""
-    calls, _ = host_calls_of(trace, found)
+    calls, _ = trace_calls_of(trace, found)
     table = call_table(trace, calls, kernel_table(calls) if trace.on_device else None)
     counted: dict[str, Counter[tuple[str, str | None]]] = {}
     for row, count in enumerate(table.flops.tolist()):

@@ -10,8 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from opanatomy.attribution import attribute
-from opanatomy.calls.host_calls import host_calls_of
 from opanatomy.calls.kernels import kernel_table
+from opanatomy.calls.trace_calls import trace_calls_of
 from opanatomy.pipeline import analyze_trace
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.trace import read_trace
@@ -42,7 +42,7 @@ def analyzed(trace: Made, folder: Path) -> Anatomy:
 def operators(trace: Made, folder: Path) -> list[tuple[int, str | None]]:
     """The event number and name of the operator of each piece of device work, as they are attributed."""
     read = read_trace(trace.write(folder / "trace.json.gz"))
-    calls, _ = host_calls_of(read, attribute(read.names, read.host, read.launches, read.work, read.flows))
+    calls, _ = trace_calls_of(read, attribute(read.names, read.host, read.launches, read.work, read.flows))
     numbers = [int(calls.host.external_id[row]) if row >= 0 else 0 for row in calls.work.host.tolist()]
     return list(zip(numbers, kernel_table(calls).operator.decoded(), strict=True))
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from opanatomy.attribution import attribute
-from opanatomy.calls.host_calls import host_calls_of
 from opanatomy.calls.kernels import kernel_table
+from opanatomy.calls.trace_calls import trace_calls_of
 from opanatomy.pipeline import analyze_trace
 from opanatomy.records.anatomy import Anatomy, OperatorRow
 from opanatomy.records.taxonomy import PHASES, OperatorClass, Phase
@@ -40,13 +40,8 @@ def on_cpu(name: str) -> tuple[Anatomy, dict[int, Place]]:
     """The report of the capture itself, and the phase and module of each of its events by its number."""
     trace = read_trace(TRACES / name)
     host = attribute(trace.names, trace.host, trace.launches, trace.work, trace.flows).host
-    places = dict(
-        zip(
-            host.external_id.tolist(),
-            zip((PHASES[code] for code in host.phase.tolist()), host.module.decoded(), strict=True),
-            strict=True,
-        )
-    )
+    phases = [PHASES[code] for code in host.phase.tolist()]
+    places = dict(zip(host.external_id.tolist(), zip(phases, host.module.decoded(), strict=True), strict=True))
     return analyze_trace(TRACES / name), places
 
 
@@ -118,7 +113,7 @@ def test_each_piece_is_where_its_operator_is(case: tuple[str, Made, Path, Anatom
     places = on_cpu(name)[1]
     trace = read_trace(path)
     attribution = attribute(trace.names, trace.host, trace.launches, trace.work, trace.flows)
-    calls, _ = host_calls_of(trace, attribution)
+    calls, _ = trace_calls_of(trace, attribution)
     kernels, work, host = kernel_table(calls), calls.work, calls.host
     assert len(work.name) == len(made_trace.pieces)
     for index, piece in enumerate(made_trace.pieces):

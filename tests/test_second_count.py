@@ -12,7 +12,7 @@ import torch
 from msgspec.structs import replace
 
 from opanatomy.__main__ import main
-from opanatomy.calls import costs, host_calls
+from opanatomy.calls import costs, trace_calls
 from opanatomy.capture.step.recorder import Options, Subject, record_step
 from opanatomy.pipeline import analyze_trace
 from opanatomy.records.anatomy import Anatomy
@@ -170,7 +170,7 @@ def test_mistakes_of_a_formula_are_found(
 def test_a_mistake_of_the_attribution_is_found(
     family: str, traces: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    right = host_calls.owners
+    right = trace_calls.owners
 
     def wrong(trace: Trace, host: HostTable, *rest: Any) -> Int64:
         owner = right(trace, host, *rest).copy()
@@ -178,7 +178,7 @@ def test_a_mistake_of_the_attribution_is_found(
         owner[np.isin(owner, rows)] = -1
         return owner
 
-    monkeypatch.setattr(host_calls, "owners", wrong)
+    monkeypatch.setattr(trace_calls, "owners", wrong)
     found = {quantity for quantity, _ in unexplained(analyze_trace(traces[family]))}
     assert found >= {"call counts", "contraction FLOPs"}
 

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from opanatomy.anatomy.collectives import both_sides, dtype_of
-from opanatomy.calls.host_calls import HostCalls
+from opanatomy.calls.trace_calls import TraceCalls
 from opanatomy.records.columns import (
     Categorical,
     CollectiveArguments,
@@ -26,7 +26,7 @@ _BACKENDS: Final = ("nccl:", "gloo:", "ucc:", "mpi:", "xccl:", "hccl:", "rccl:")
 _PARAMETERS, _BACKEND, _C10D = 1, 2, 3
 
 
-def collective_table(trace: Trace, calls: HostCalls, kernels: KernelTable | None) -> CollectiveTable:
+def collective_table(trace: Trace, calls: TraceCalls, kernels: KernelTable | None) -> CollectiveTable:
     """One row a device event of the class in the window; on the CPU, where `kernels` is `None`, one an annotation
     that a backend leaves on its threads."""
     if kernels is None:
@@ -45,7 +45,7 @@ def collective_table(trace: Trace, calls: HostCalls, kernels: KernelTable | None
     )  # fmt: skip
 
 
-def exchanged_bytes(trace: Trace, calls: HostCalls, wanted: Int64) -> tuple[Int64, Int64]:
+def exchanged_bytes(trace: Trace, calls: TraceCalls, wanted: Int64) -> tuple[Int64, Int64]:
     """(bytes sent, bytes received) of the collective at each host row, -1 where it is not said or not `wanted`."""
     sent, received = np.full((2, len(calls.host.name)), -1, dtype=np.int64)
     of_call = calls.call_of_event
@@ -68,7 +68,7 @@ def _sides(arguments: CollectiveArguments) -> tuple[int, int]:
     return elements[0] * ITEM_SIZE[dtype], elements[1] * ITEM_SIZE[dtype]
 
 
-def _of_events(trace: Trace, calls: HostCalls, events: Int64) -> tuple[Int64, Categorical[CollectiveArguments]]:
+def _of_events(trace: Trace, calls: TraceCalls, events: Int64) -> tuple[Int64, Categorical[CollectiveArguments]]:
     """(the host row of the collective of each device event, what it says): the event itself before its launch."""
     call, announced = _announced(trace, calls, calls.work.host[events])
     numbers = {known: number for number, known in enumerate(announced.values)}
@@ -77,7 +77,7 @@ def _of_events(trace: Trace, calls: HostCalls, events: Int64) -> tuple[Int64, Ca
     return call, Categorical(np.where(codes >= 0, codes, announced.codes), tuple(numbers))
 
 
-def _announced(trace: Trace, calls: HostCalls, rows: Int64) -> tuple[Int64, Categorical[CollectiveArguments]]:
+def _announced(trace: Trace, calls: TraceCalls, rows: Int64) -> tuple[Int64, Categorical[CollectiveArguments]]:
     """(the row of the collective at or around each host row, what its events say), -1 for none: `record_param_comms`,
     the annotation of the backend (`nccl:all_reduce` with the shape of its tensor), the name of c10d's operator."""
     kind = _kinds(calls)[calls.host.name]
@@ -95,7 +95,7 @@ def _announced(trace: Trace, calls: HostCalls, rows: Int64) -> tuple[Int64, Cate
     return call, Categorical(code, said.values)
 
 
-def _kinds(calls: HostCalls) -> Int64:
+def _kinds(calls: TraceCalls) -> Int64:
     """What the events of each name say of collectives."""
     return np.array(
         [
@@ -108,7 +108,7 @@ def _kinds(calls: HostCalls) -> Int64:
     )  # fmt: skip
 
 
-def _said(trace: Trace, calls: HostCalls, kind: Int64) -> Categorical[CollectiveArguments]:
+def _said(trace: Trace, calls: TraceCalls, kind: Int64) -> Categorical[CollectiveArguments]:
     """What each host row itself says of a collective."""
     host, numbers = calls.host, dict[CollectiveArguments, int]()
     codes = np.full(len(host.name), -1, dtype=np.int64)

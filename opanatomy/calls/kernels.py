@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from opanatomy.calls.classes import UNKNOWN
-from opanatomy.calls.host_calls import HostCalls
+from opanatomy.calls.trace_calls import TraceCalls
 from opanatomy.records.columns import Categorical, Int64, KernelTable, at, categorical_of
 from opanatomy.records.taxonomy import CLASSES, PHASES
 
@@ -13,7 +13,7 @@ from opanatomy.records.taxonomy import CLASSES, PHASES
 _BY_OPERATOR = "its operator's class: the name says nothing"
 
 
-def kernel_table(calls: HostCalls) -> KernelTable:
+def kernel_table(calls: TraceCalls) -> KernelTable:
     """One row a device event."""
     work, names = calls.work, calls.names
     call = calls.call_of_event
@@ -34,7 +34,7 @@ def kernel_table(calls: HostCalls) -> KernelTable:
     )  # fmt: skip
 
 
-def class_of_calls(calls: HostCalls, rows: Int64) -> Int64:
+def class_of_calls(calls: TraceCalls, rows: Int64) -> Int64:
     """The class of the call at each host row; of no row unknown."""
     if not len(calls.host.name):
         return np.full(len(rows), UNKNOWN, dtype=np.int64)
@@ -42,7 +42,7 @@ def class_of_calls(calls: HostCalls, rows: Int64) -> Int64:
     return np.where((rows >= 0) & (codes >= 0), codes, UNKNOWN)
 
 
-def _kernel_rules(calls: HostCalls, nameless: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Categorical[str]:
+def _kernel_rules(calls: TraceCalls, nameless: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Categorical[str]:
     rules = calls.kernels.rule
     codes = np.where(nameless, len(rules.values), rules.codes[calls.work.name])
     return categorical_of((*rules.values, _BY_OPERATOR), codes)

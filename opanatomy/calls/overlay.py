@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from opanatomy.calls.costs import CallCosts
-from opanatomy.calls.host_calls import HostCalls
 from opanatomy.calls.kernels import class_of_calls
+from opanatomy.calls.trace_calls import TraceCalls
 from opanatomy.records.columns import Categorical, Int64, KernelTable, Overlay, at, distinct
 
 
-def overlay_of(calls: HostCalls, kernels: KernelTable | None, threads: Sequence[tuple[object, object]]) -> Overlay:
+def overlay_of(calls: TraceCalls, kernels: KernelTable | None, threads: Sequence[tuple[object, object]]) -> Overlay:
     """Each device event, or where `kernels` is `None` each call; `threads` has (process, thread) of each thread."""
     return _of_calls(calls, threads) if kernels is None else _of_kernels(calls.costs, kernels)
 
@@ -33,7 +33,7 @@ def _of_kernels(costs: CallCosts, kernels: KernelTable) -> Overlay:
     )  # fmt: skip
 
 
-def _of_calls(calls: HostCalls, threads: Sequence[tuple[object, object]]) -> Overlay:
+def _of_calls(calls: TraceCalls, threads: Sequence[tuple[object, object]]) -> Overlay:
     host = calls.host
     rows = np.flatnonzero(calls.owner == np.arange(len(host.name)))
     inside = host.in_window[rows]

@@ -8,9 +8,9 @@ import numpy as np
 from msgspec.structs import fields
 
 from opanatomy.calls.collectives import exchanged_bytes
-from opanatomy.calls.host_calls import HostCalls
 from opanatomy.calls.host_link import rows_with_events
 from opanatomy.calls.kernels import class_of_calls
+from opanatomy.calls.trace_calls import TraceCalls
 from opanatomy.records.columns import (
     Bool,
     CallTable,
@@ -33,26 +33,26 @@ _INSIDE: Final = {
 }  # fmt: skip
 
 
-def call_table(trace: Trace, calls: HostCalls, kernels: KernelTable | None) -> CallTable:
+def call_table(trace: Trace, calls: TraceCalls, kernels: KernelTable | None) -> CallTable:
     """One row a call in the window, then one a device event without; on the CPU `kernels` is `None`."""
     if kernels is None:
         return _calls(trace, calls, cpu_rows(calls, within=True))
     return _stacked(_calls(trace, calls, _device_rows(calls)), _work_without_call(calls, kernels))
 
 
-def cpu_rows(calls: HostCalls, *, within: bool) -> Int64:
+def cpu_rows(calls: TraceCalls, *, within: bool) -> Int64:
     """Rows whose self time is device work on the CPU: operators that compute and are, or are part of, a call."""
     works = (calls.owner >= 0) & calls.operators.computes[calls.host.name]
     return np.flatnonzero(works & calls.host.in_window if within else works)
 
 
-def _device_rows(calls: HostCalls) -> Int64:
+def _device_rows(calls: TraceCalls) -> Int64:
     """Host rows that launched work, and the owners of such rows."""
     launching = np.flatnonzero((calls.launched > 0) & (calls.owner >= 0))
     return distinct(np.concatenate((launching, calls.owner[launching]))).values
 
 
-def _calls(trace: Trace, calls: HostCalls, rows: Int64) -> CallTable:
+def _calls(trace: Trace, calls: TraceCalls, rows: Int64) -> CallTable:
     """The calls at host rows that have an owner."""
     host, owner = calls.host, calls.owner[rows]
     name, owner_name, inner = host.name[rows], host.name[owner], rows != owner
@@ -76,7 +76,7 @@ def _calls(trace: Trace, calls: HostCalls, rows: Int64) -> CallTable:
     )
 
 
-def _costs(trace: Trace, calls: HostCalls, owner: Int64, inner: Bool) -> dict[str, Any]:
+def _costs(trace: Trace, calls: TraceCalls, owner: Int64, inner: Bool) -> dict[str, Any]:
     """The columns of costs: those of formulas; of collectives whose events say how much they send those bytes."""
     costs = calls.costs
     known = costs.flops[costs.row[owner]] >= 0
@@ -95,13 +95,13 @@ def _costs(trace: Trace, calls: HostCalls, owner: Int64, inner: Bool) -> dict[st
     return {"costed": known, **columns}
 
 
-def _crossing(calls: HostCalls) -> Bool:
+def _crossing(calls: TraceCalls) -> Bool:
     """The host rows of calls of which an event copies between host and device."""
     crosses = calls.kernels.crosses_host_link[calls.work.name]
     return rows_with_events(crosses, calls.call_of_event, len(calls.host.name))
 
 
-def _compute_types(calls: HostCalls, owner: Int64, signature: Int64) -> Categorical[str]:
+def _compute_types(calls: TraceCalls, owner: Int64, signature: Int64) -> Categorical[str]:
     """What the float32 operands of each call were computed in: the longest kernel of it whose name tells decides."""
     called, code = calls.call_of_event, calls.kernels.compute_type[calls.work.name]
     telling = np.flatnonzero((code >= 0) & (called >= 0))
@@ -113,14 +113,14 @@ def _compute_types(calls: HostCalls, owner: Int64, signature: Int64) -> Categori
     return Categorical(np.where(float32[numbers.inverse], of_call[owner], -1), COMPUTE_TYPES)
 
 
-def _is_float32(calls: HostCalls, number: int) -> bool:
+def _is_float32(calls: TraceCalls, number: int) -> bool:
     """Whether the first tensor of numbers with a fraction is float32."""
     signature = calls.signatures[number] if number >= 0 else None
     types = (tensor.dtype or "" for tensor in (signature.tensors() if signature else ()))
     return next((dtype for dtype in types if dtype.startswith(("float", "bfloat", "complex"))), None) == FLOAT32
 
 
-def _work_without_call(calls: HostCalls, kernels: KernelTable) -> CallTable:
+def _work_without_call(calls: TraceCalls, kernels: KernelTable) -> CallTable:
     """Device work whose launching operator is not known, or only dispatches: the kernel's name decides."""
     index = np.flatnonzero(kernels.inside & (kernels.call < 0))
     none = np.full(len(index), -1, dtype=np.int64)
@@ -146,7 +146,7 @@ def _work_without_call(calls: HostCalls, kernels: KernelTable) -> CallTable:
     )  # fmt: skip
 
 
-def _texts(calls: HostCalls, signature: Int64) -> Categorical[str]:
+def _texts(calls: TraceCalls, signature: Int64) -> Categorical[str]:
     """The text of each signature, that of none empty."""
     numbers = distinct(signature)
     texts = [_text(calls.signatures[number] if number >= 0 else None) for number in numbers.values.tolist()]

@@ -1,16 +1,43 @@
-"""What the window holds of the device time, by how it was traced back, and of the profiler's own time."""
+"""The window of a trace: its steps, its device work beside the launches, and how much was traced back to them."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from opanatomy.calls.host_calls import HostCalls
+from opanatomy.anatomy import LaunchedWork
+from opanatomy.anatomy.timeline import StepWindow
+from opanatomy.attribution import Attribution
 from opanatomy.calls.table import cpu_rows
+from opanatomy.calls.trace_calls import TraceCalls
 from opanatomy.records.columns import GRAPH, LINKED, NO_LAUNCH, OUTSIDE
 from opanatomy.records.timeline import LinkedTime
+from opanatomy.trace import Trace
 
 
-def linked_time(calls: HostCalls) -> LinkedTime:
+def step_window_of(attribution: Attribution, calls: TraceCalls) -> StepWindow:
+    """The window and its steps on the host clock."""
+    return StepWindow(
+        window=attribution.window,
+        steps=tuple((step.start_ns, step.end_ns) for step in attribution.steps),
+        numbers=tuple(step.number for step in attribution.steps),
+        spans=attribution.spans,
+        recording_outside=_recording_outside(calls),
+    )
+
+
+def launched_work(trace: Trace, attribution: Attribution) -> LaunchedWork:
+    """The device work beside its launches, in the order of the file, as the table of kernels is."""
+    return LaunchedWork(
+        names=trace.names,
+        work=trace.work,
+        launches=trace.launches,
+        launch=attribution.work.launch,
+        inside=attribution.work.link != OUTSIDE,
+        device_names=tuple((device.number, device.name) for device in trace.devices),
+    )
+
+
+def linked_time(calls: TraceCalls) -> LinkedTime:
     """Device work by how it was traced back."""
     if not calls.on_device:
         rows = cpu_rows(calls, within=False)
@@ -24,7 +51,7 @@ def linked_time(calls: HostCalls) -> LinkedTime:
     )  # fmt: skip
 
 
-def recording_outside(calls: HostCalls) -> float:
+def _recording_outside(calls: TraceCalls) -> float:
     """The part of the profiler's own time on the CPU that lies outside operators, as the events of the window say.
 
     Recording takes time at both ends of an event, about half of it within what is recorded and half around it, in

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from opanatomy.attribution.ownership import above_any
-from opanatomy.calls.host_calls import HostCalls
+from opanatomy.calls.trace_calls import TraceCalls
 from opanatomy.checks.graph import LATE, PAIRED, Graph, base
 from opanatomy.checks.pairs import Contraction, Pair, contraction, grown, shared_out
 from opanatomy.records.columns import Bool, Int64
@@ -18,7 +18,7 @@ from opanatomy.records.taxonomy import CLASS_CODE, PHASE_CODE, PHASES, OperatorC
 class Contractions:
     """Every call that contracts, by the node it runs below or the operator it is the work of."""
 
-    def __init__(self, calls: HostCalls, graph: Graph) -> None:
+    def __init__(self, calls: TraceCalls, graph: Graph) -> None:
         self.calls = calls
         self.host = calls.host
         self.names = calls.names
@@ -140,7 +140,7 @@ class Contractions:
         return found[0], found[1]
 
 
-def _named(calls: HostCalls, names: Int64) -> Bool:
+def _named(calls: TraceCalls, names: Int64) -> Bool:
     """Which names of the trace are among these."""
     among = np.zeros(len(calls.names), dtype=bool)
     among[names] = True

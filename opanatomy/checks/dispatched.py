@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Struct, field
 
 from opanatomy.attribution.nesting import nearest_above
-from opanatomy.calls.host_calls import HostCalls
+from opanatomy.calls.trace_calls import TraceCalls
 from opanatomy.records.columns import Bool, CallTable, Int64
 from opanatomy.records.taxonomy import CLASS_CODE, OperatorClass, Phase
 
@@ -36,7 +36,7 @@ def in_place(name: str) -> str:
     return name[:-1] if name.endswith("_") and not name.endswith("__") else name
 
 
-def dispatched(calls: HostCalls, table: CallTable, observed: Collection[str]) -> dict[tuple[str, Phase], Dispatched]:
+def dispatched(calls: TraceCalls, table: CallTable, observed: Collection[str]) -> dict[tuple[str, Phase], Dispatched]:
     """The calls of `table` by the operator that was dispatched and the phase.
 
     A backend computes under names of its own below the operator that autograd knows (`aten::mkldnn_convolution` below
@@ -67,7 +67,7 @@ def _sum(total: int | None, flops: int) -> int | None:
     return None if total is None or flops < 0 else total + flops
 
 
-def inner_copies(calls: HostCalls, table: CallTable) -> Counter[tuple[str, Phase]]:
+def inner_copies(calls: TraceCalls, table: CallTable) -> Counter[tuple[str, Phase]]:
     """The copies and fills that run as a part of another operator's call, by operator and phase."""
     found: Counter[tuple[str, Phase]] = Counter()
     rows = np.flatnonzero((table.host_row >= 0) & table.inner)
@@ -77,20 +77,20 @@ def inner_copies(calls: HostCalls, table: CallTable) -> Counter[tuple[str, Phase
     return found
 
 
-def _named(calls: HostCalls, observed: Collection[str]) -> Bool:
+def _named(calls: TraceCalls, observed: Collection[str]) -> Bool:
     """Which host rows are of an operator that was observed."""
     names = np.array([name in observed for name in calls.names], dtype=bool)
     found: Bool = names[calls.host.name]
     return found
 
 
-def _delegating(calls: HostCalls) -> Bool:
+def _delegating(calls: TraceCalls) -> Bool:
     """Which names are of operators that compute only where nothing below them does."""
     names: Bool = (calls.operators.delegates | calls.operators.composite) & calls.operators.computes
     return names
 
 
-def _dispatching_rows(calls: HostCalls, observed: Collection[str]) -> Int64:
+def _dispatching_rows(calls: TraceCalls, observed: Collection[str]) -> Int64:
     """For each host row the outermost observed operator around it that delegates; itself where there is none."""
     hands_on = _named(calls, observed) & _delegating(calls)[calls.host.name]
     parents = calls.host.parent
@@ -103,7 +103,7 @@ def _dispatching_rows(calls: HostCalls, observed: Collection[str]) -> Int64:
     return found
 
 
-def _enclosed(calls: HostCalls, observed: Collection[str]) -> Bool:
+def _enclosed(calls: TraceCalls, observed: Collection[str]) -> Bool:
     """Whether an operator that was observed lies around each host row."""
     parents = calls.host.parent
     around = nearest_above(_named(calls, observed), parents)

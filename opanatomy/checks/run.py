@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from msgspec.structs import replace
 
-from opanatomy.calls.host_calls import HostCalls
+from opanatomy.calls.trace_calls import TraceCalls
 from opanatomy.checks.composites import judge_composites
 from opanatomy.checks.contractions import Contractions
 from opanatomy.checks.findings import Finding, Tally, Verdict
@@ -39,7 +39,7 @@ _UNPAIRED = {
 }
 
 
-def self_checks(calls: HostCalls, *, may_be_cut: bool = True) -> tuple[Check, ...]:
+def self_checks(calls: TraceCalls, *, may_be_cut: bool = True) -> tuple[Check, ...]:
     """What the trace says twice, compared; nothing for a trace without contractions.
 
     A trace that `may_be_cut` can begin after a forward; that of a capture begins with it.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from msgspec.structs import replace
 
-from opanatomy.calls.host_calls import HostCalls
+from opanatomy.calls.trace_calls import TraceCalls
 from opanatomy.checks.causes import FORWARD_AD, Counts, Key, Observed, cause_of_calls, cause_of_flops
 from opanatomy.checks.dispatched import Dispatched, dispatched, in_place, inner_copies
 from opanatomy.classification import classify_operator
@@ -17,7 +17,7 @@ from opanatomy.records.workload import Capture, ObservedCount
 OBSERVER = "a dispatch mode in the warm-up"
 
 
-def check_counts(calls: HostCalls, table: CallTable, capture: Capture | None, steps: int) -> tuple[Check, ...]:
+def check_counts(calls: TraceCalls, table: CallTable, capture: Capture | None, steps: int) -> tuple[Check, ...]:
     """Both comparisons of a capture; none for a trace from elsewhere.
 
     `table` has the calls of all `steps` steps of the window.

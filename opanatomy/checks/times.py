@@ -7,7 +7,7 @@ from collections import Counter
 
 import numpy as np
 
-from opanatomy.calls.host_calls import HostCalls
+from opanatomy.calls.trace_calls import TraceCalls
 from opanatomy.classification import classify_operator
 from opanatomy.records.checks import Check, Difference
 from opanatomy.records.columns import CallTable, distinct
@@ -17,7 +17,7 @@ PROFILER = "the profiler's key_averages"
 _OPERATOR = re.compile(r"aten::\w+")
 
 
-def check_times(calls: HostCalls, table: CallTable, capture: Capture | None) -> Check | None:
+def check_times(calls: TraceCalls, table: CallTable, capture: Capture | None) -> Check | None:
     """The time of each operator in the report against the profiler's own; `None` for a trace from elsewhere.
 
     An operator that also merely dispatches (it delegates, or calls another overload of its name) has time that is no
@@ -48,7 +48,7 @@ def _computes(name: str) -> bool:
     return known is not None and known.operator_class is not None
 
 
-def _report_times(calls: HostCalls, table: CallTable) -> Counter[str]:
+def _report_times(calls: TraceCalls, table: CallTable) -> Counter[str]:
     found: Counter[str] = Counter()
     called = table.host_row >= 0
     host, names = calls.host, calls.names

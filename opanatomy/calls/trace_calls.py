@@ -31,7 +31,7 @@ from opanatomy.trace import Trace
 _NO_OPERATOR = (PHASE_RANGE, MODULE_RANGE, "autograd::engine::")
 
 
-class HostCalls(Struct, frozen=True, kw_only=True):
+class TraceCalls(Struct, frozen=True, kw_only=True):
     """The host events and the device work of a trace, joined: columns of one entry a host row, unless they say not."""
 
     names: Sequence[str]
@@ -59,7 +59,7 @@ class HostCalls(Struct, frozen=True, kw_only=True):
         return at(self.owner, self.work.host)
 
 
-def host_calls_of(trace: Trace, attribution: Attribution) -> tuple[HostCalls, tuple[str, ...]]:
+def trace_calls_of(trace: Trace, attribution: Attribution) -> tuple[TraceCalls, tuple[str, ...]]:
     """The calls of a trace, and what there is to warn of."""
     work = attribution.work
     signatures, stored = stored_signatures(trace.names, attribution.host, trace.signatures)
@@ -78,7 +78,7 @@ def host_calls_of(trace: Trace, attribution: Attribution) -> tuple[HostCalls, tu
     element = _element_types(trace.names, host, kernels.element_type[work.name], called)
     device_kind = None if trace.on_device else "cpu"
     costs, warnings = costs_of(trace.names, signatures, (host.name, signature, element), device_kind)
-    calls = HostCalls(
+    calls = TraceCalls(
         names=trace.names, on_device=trace.on_device, host=host, work=work, operators=operators, kernels=kernels,
         signatures=signatures, signature=signature, owner=owner, operator=_innermost_operators(trace.names, host),
         time_ns=time_ns, launched=launched, costs=costs,
