@@ -5,17 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import prod
 
-from opanatomy.records.data_types import ITEM_SIZE
+from opanatomy.records.data_types import BY_CODE, ITEM_SIZE
 from opanatomy.records.signature import Argument, Cost, Signature, Tensor
 
 Shape = tuple[int, ...]
-
-#: c10::ScalarType in the order of its codes: what Kineto records for a `dtype` argument.
-_SCALAR_TYPES = (
-    "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64", "complex32", "complex64", "complex128",
-    "bool", "qint8", "quint8", "qint32", "bfloat16", "quint4x2", "quint2x4", "bits1x8", "bits2x4", "bits4x2", "bits8",
-    "bits16", "float8_e5m2", "float8_e4m3fn", "float8_e5m2fnuz", "float8_e4m3fnuz", "uint16", "uint32", "uint64",
-)  # fmt: skip
 
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 _COMPLEX = ("complex32", "complex64", "complex128")
@@ -89,7 +82,7 @@ def scalar_type(value: Argument) -> str | None:
     if isinstance(value, str):
         return value.removeprefix("torch.")
     code = integer(value)
-    return "float8_e8m0fnu" if code == 44 else _SCALAR_TYPES[code]
+    return BY_CODE[code]
 
 
 # --------------------------------------------------------------------------------------------------------------- bytes
