@@ -391,9 +391,9 @@ LIMITED = """
 import os, pathlib, resource, sys
 os.environ["KINETO_LOG_LEVEL"] = "6"
 from tests.tiny import TINY
-from opanatomy.capture.memory import held_bytes
-from opanatomy.capture.recorder import Options, Subject, record_step
-from opanatomy.capture.workload import Request, prepare
+from opanatomy.capture.memory.measurement import held_bytes
+from opanatomy.capture.step.recorder import Options, Subject, record_step
+from opanatomy.capture.model.workload import Request, prepare
 from opanatomy.errors import OutOfMemory
 from opanatomy.records.workload import Workload
 name = "google-bert/bert-base-uncased"
