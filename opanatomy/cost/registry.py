@@ -44,25 +44,47 @@ _FIGURES = ("flops", "read_bytes", "written_bytes", "causal_flops", "normalizati
 _OPTIONAL = ("causal_flops",)
 
 
-def formula(*operators: str, device: str | None = None, sparse: bool = False) -> Callable[[_F], _F]:
+def formula(
+    *operators: str, device: str | None = None, sparse: bool = False, replace: bool = False
+) -> Callable[[_F], _F]:
     """A decorator that makes a function the formula of `operators`, named as Kineto writes them (`aten::mm`).
 
     The function gets the `Signature` of one call and returns its `Cost`; `LookupError`, `TypeError`, `ValueError` and
-    `ArithmeticError`, or a figure that is `None`, mean "this signature does not say". The last formula of a name wins;
-    one with a `device` (`cpu`) holds there only, a `sparse` one where a tensor is sparse.
+    `ArithmeticError`, or a figure that is `None`, mean "this signature does not say". A formula with a `device` (`cpu`)
+    holds there only, a `sparse` one where a tensor is sparse. `UsageError` where an operator has a formula of that kind
+    already, unless `replace` says that this one takes its place.
     """
     _check_names("formula", operators, '@formula("mylib::my_operator")')
 
     def register(function: _F) -> _F:
-        if sparse:
-            _SPARSE.update(dict.fromkeys(operators, function))
-        elif device is None:
-            _FORMULAS.update(dict.fromkeys(operators, function))
-        else:
-            _BY_DEVICE.update({(operator, device): function for operator in operators})
+        for operator in operators:
+            if not replace:
+                _check_new(operator, device=device, sparse=sparse, function=function)
+            if sparse:
+                _SPARSE[operator] = function
+            elif device is None:
+                _FORMULAS[operator] = function
+            else:
+                _BY_DEVICE[operator, device] = function
         return function
 
     return register
+
+
+def _check_new(operator: str, *, device: str | None, sparse: bool, function: Callable[..., Any]) -> None:
+    """Refuse a second formula for an operator; a notebook's cell that runs again gives no second one."""
+    if sparse:
+        old = _SPARSE.get(operator)
+    else:
+        old = _FORMULAS.get(operator) if device is None else _BY_DEVICE.get((operator, device))
+    if old is not None and (_is_ours(old) or _name(old) != _name(function)):
+        raise UsageError(
+            f"formula: {operator} has the formula {_place(old)} already - write replace=True to take its place"
+        )
+
+
+def _name(function: Callable[..., Any]) -> tuple[object, object]:
+    return getattr(function, "__module__", None), getattr(function, "__qualname__", None)
 
 
 def pattern(*expressions: str) -> Callable[[_F], _F]:
@@ -172,3 +194,13 @@ def operators() -> tuple[str, ...]:
 def module_of(operator: str) -> str:
     """The module that an operator's formula is written in; nothing without a formula."""
     return str(getattr(_FORMULAS.get(operator), "__module__", ""))
+
+
+def device_formulas() -> tuple[tuple[str, str, Callable[..., Any]], ...]:
+    """(operator, device kind, function) of the formulas that hold on one kind of device, sorted."""
+    return tuple((*key, function) for key, function in sorted(_BY_DEVICE.items()))
+
+
+def patterns() -> tuple[tuple[str, Callable[..., Any]], ...]:
+    """(expression, function) of the formulas for names that are made while a program runs."""
+    return tuple((expression.pattern, function) for expression, function in _PATTERNS)

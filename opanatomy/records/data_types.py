@@ -10,7 +10,7 @@ from msgspec import Struct
 class DataType(Struct, frozen=True):
     """A data type by torch's name, without `torch.`.
 
-    `size` is in bytes, `None` below a byte. `code` is its number in `c10::ScalarType` (torch/headeronly/core/ScalarType.h),
+    `size` is in bytes, `None` below a byte. `code` is its number in `c10::ScalarType` (torch/headeronly, ScalarType.h),
     which Kineto records for a `dtype` argument. `short` are the names that people give it, `cpp` those in template
     arguments and in Kineto's "Input type", `c10d` those in the arguments of collectives.
     """

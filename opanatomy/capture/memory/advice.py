@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
-from opanatomy.capture.memory.out_of_memory import is_out_of_memory
 from opanatomy.capture.model.batches import Shape
 from opanatomy.capture.step.subject import Options, Subject
 from opanatomy.errors import OutOfMemory
 from opanatomy.records.data_types import ITEM_SIZE
 from opanatomy.records.optimizers import BY_NAME
+from opanatomy.records.out_of_memory import is_out_of_memory
 from opanatomy.records.taxonomy import Phase
 from opanatomy.records.workload import Workload
 

@@ -14,7 +14,6 @@ from opanatomy.capture.device.environment import choose_device, no_gpu_note
 from opanatomy.capture.device.start import device_text, first_use, run_first_kernel
 from opanatomy.capture.memory.advice import either, fewer_weights, listed
 from opanatomy.capture.memory.measurement import available_bytes, limited_to_available
-from opanatomy.capture.memory.out_of_memory import is_out_of_memory
 from opanatomy.capture.memory.snapshots import Snapshots
 from opanatomy.capture.model.user_function import is_function
 from opanatomy.capture.model.workload import DTYPES, Prepared, Request, describe, prepare
@@ -23,6 +22,7 @@ from opanatomy.capture.step.stepper import amp_name
 from opanatomy.errors import OpanatomyError, OutOfMemory
 from opanatomy.records.data_types import ITEM_SIZE
 from opanatomy.records.optimizers import BY_NAME
+from opanatomy.records.out_of_memory import is_out_of_memory
 from opanatomy.records.workload import Workload
 
 
