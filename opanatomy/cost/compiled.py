@@ -35,26 +35,26 @@ _MAPS_AND_REDUCTIONS = r"triton_(poi|red|per|unk)_fused_(\w+?)_\d+"
 def named(text: str) -> tuple[str, ...]:
     """The operators of `_unsafe_view_add_mean`, each as long as can be; `Unknown` where a word is none."""
     words = text.split("_")
-    found: list[str] = []
+    operators: list[str] = []
     at = 0
     known = flops_per_element()
     while at < len(words):
         end = next((end for end in range(len(words), at, -1) if "_".join(words[at:end]) in known), None)
         if end is None:
             raise Unknown(f"operators of {text}")
-        found.append("_".join(words[at:end]))
+        operators.append("_".join(words[at:end]))
         at = end
-    return tuple(found)
+    return tuple(operators)
 
 
 def _arguments(signature: Signature) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
     """The tensors of a launch and the sizes of its loops."""
     values = signature.arguments
     sizes = tuple(value for value in values if isinstance(value, int) and not isinstance(value, bool))
-    found = tuple(value for value in values if isinstance(value, Tensor))
-    if not found:
+    tensors = tuple(value for value in values if isinstance(value, Tensor))
+    if not tensors:
         raise Unknown("the tensors of the launch")
-    return found, sizes
+    return tensors, sizes
 
 
 def _places(tensors: tuple[Tensor, ...], sizes: tuple[int, ...]) -> int:

@@ -34,10 +34,10 @@ def tensors(value: Argument) -> tuple[Tensor, ...]:
     """The elements of a tensor list."""
     if not isinstance(value, tuple):
         raise Unknown(f"{value!r} is not a tensor list")
-    found = tuple(item for item in value if isinstance(item, Tensor))
-    if len(found) != len(value):
+    elements = tuple(item for item in value if isinstance(item, Tensor))
+    if len(elements) != len(value):
         raise Unknown(f"{value!r} is not a tensor list")
-    return found
+    return elements
 
 
 def integer(value: Argument) -> int:
@@ -56,16 +56,16 @@ def flag(value: Argument) -> bool:
 
 def integers(value: Argument, length: int | None = None) -> Shape:
     """An integer list; with `length`, a list of one stands for all dimensions."""
-    found = tuple(integer(item) for item in value) if isinstance(value, tuple) else (integer(value),)
-    return found * length if length is not None and len(found) == 1 else found
+    numbers = tuple(integer(item) for item in value) if isinstance(value, tuple) else (integer(value),)
+    return numbers * length if length is not None and len(numbers) == 1 else numbers
 
 
 def sizes(value: Argument, least: int = 1) -> Shape:
     """The sizes of a tensor with at least `least` dimensions; a list that the trace dropped is empty: `Unknown`."""
-    found = integers(value)
-    if len(found) < least:
+    numbers = integers(value)
+    if len(numbers) < least:
         raise Unknown(f"{value!r} are not the sizes of {least} dimensions")
-    return found
+    return numbers
 
 
 def mask(value: Argument, length: int) -> tuple[bool, ...]:

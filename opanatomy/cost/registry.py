@@ -124,7 +124,7 @@ def cost(operator: str, signature: Signature, device: str | None = None) -> Cost
     if any(tensor.sparse for tensor in signature.tensors()) and _counts_dense(operator, function or named):
         function, named = _SPARSE.get(operator), None
     try:
-        found = function(signature) if function else named(operator, signature) if named else None
+        formula_cost = function(signature) if function else named(operator, signature) if named else None
     except _ODD_ARGUMENTS:
         return None
     except Exception as error:
@@ -132,7 +132,7 @@ def cost(operator: str, signature: Signature, device: str | None = None) -> Cost
             raise
         text = f"{type(error).__name__}: {error}".replace("\n", " ")
         raise UsageError(f"formula {_place(function or named)} failed on {operator}: {text} - mend it") from error
-    return None if found is None else _checked(found, function or named)
+    return None if formula_cost is None else _checked(formula_cost, function or named)
 
 
 def _counts_dense(operator: str, function: Callable[..., Any] | None) -> bool:
@@ -140,12 +140,14 @@ def _counts_dense(operator: str, function: Callable[..., Any] | None) -> bool:
     return (function is None or _is_ours(function)) and not re.search(r"mkldnn|onednn|mkl::", operator)
 
 
-def _checked(found: Cost, function: Callable[..., Any] | None) -> Cost | None:
+def _checked(formula_cost: Cost, function: Callable[..., Any] | None) -> Cost | None:
     """The cost, `None` where a figure is; a formula that gives anything but integers is refused by its name."""
-    if type(found) is not Cost:
-        raise UsageError(f"formula {_place(function)} returned {found!r:.60}, not a Cost - return Cost(flops=...)")
+    if type(formula_cost) is not Cost:
+        raise UsageError(
+            f"formula {_place(function)} returned {formula_cost!r:.60}, not a Cost - return Cost(flops=...)"
+        )
     for name in _FIGURES:
-        value = getattr(found, name)
+        value = getattr(formula_cost, name)
         if value is None:
             if name not in _OPTIONAL:
                 return None
@@ -155,7 +157,7 @@ def _checked(found: Cost, function: Callable[..., Any] | None) -> Cost | None:
             )
         elif value < 0:
             return None
-    return found
+    return formula_cost
 
 
 def _is_ours(function: object) -> bool:

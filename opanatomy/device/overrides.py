@@ -88,10 +88,10 @@ def data_type(name: str, option: str) -> str:
 
 
 def _quantity(text: str, option: str, whole: str, units: tuple[str, ...], example: str) -> float:
-    found = _QUANTITY.fullmatch(text)
-    if found is None or found["unit"].lower() not in units:
+    quantity = _QUANTITY.fullmatch(text)
+    if quantity is None or quantity["unit"].lower() not in units:
         raise UsageError(f"{option} {whole}: {text!r} is not a number with k, M, G, T or P - write {example}")
-    value = float(found["number"]) * _PREFIXES[found["prefix"]]
+    value = float(quantity["number"]) * _PREFIXES[quantity["prefix"]]
     if not (math.isfinite(value) and _LEAST <= value <= _MOST):
         raise UsageError(f"{option} {whole}: {value:g} a second is not what a device does - write {example}")
     return value
