@@ -45,11 +45,9 @@ _OF_PROGRAMS: Final = (
     NotImplementedError,
 )
 
-#: What native code says where a process cannot load a library or start a thread: the thread pools of Rust, C++ and
-#: Python, the loader, and allocators that only say that they allocate.
-_STARVED: Final = (
-    "can't spawn worker thread", "can't start new thread", "failed to map segment", "allocat", "out of memory",
-)  # fmt: skip
+#: What native code says where a process cannot load a library or start a thread: the thread pools of Python and
+#: C++, the loader, and allocators that only say that they allocate.
+_STARVED: Final = ("can't start new thread", "failed to map segment", "allocat", "out of memory")
 
 _UNITS: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40, "P": 1 << 50}
 #: "you tried to allocate 400000000 bytes" on the CPU, "Tried to allocate 2.00 GiB" on CUDA; Apple's allocator wrote MB
@@ -87,8 +85,7 @@ def is_starved(error: BaseException) -> bool:
     """Whether a process has no memory left, as a library that is loaded then, or starts a thread, says it."""
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
         return True
-    native = type(error).__name__ == "PanicException" or isinstance(error, (RuntimeError, ImportError))
-    return native and any(words in str(error).lower() for words in _STARVED)
+    return isinstance(error, (RuntimeError, ImportError)) and any(words in str(error).lower() for words in _STARVED)
 
 
 def requested_bytes(message: str) -> int | None:
