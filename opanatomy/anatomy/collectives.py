@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from opanatomy.records.columns import CollectiveArguments, CollectiveTable, distinct
-from opanatomy.records.data_types import ITEM_SIZE
+from opanatomy.records.data_types import BY_C10D_NAME, ITEM_SIZE
 from opanatomy.records.ranks import Collective
 
 #: In the order of looking: `all_reduce` is looked for before `reduce`, names without `_` and in small letters.
@@ -21,13 +21,6 @@ _NAMES: Final = {
     "gather": "gather", "reduce": "reduce", "send": "send", "recv": "recv",
 }  # fmt: skip
 OTHER: Final = "other"
-
-#: c10's names of data types; torch's own are taken as they are.
-_DTYPES: Final = {
-    "float": "float32", "double": "float64", "half": "float16", "bfloat16": "bfloat16", "long": "int64", "int": "int32",
-    "short": "int16", "char": "int8", "byte": "uint8", "bool": "bool", "complexfloat": "complex64",
-    "complexdouble": "complex128",
-}  # fmt: skip
 
 
 class World(Struct, frozen=True):
@@ -121,7 +114,7 @@ def dtype_of(text: str | None) -> str | None:
     if not text:
         return None
     plain = text.lower()
-    return plain if plain in ITEM_SIZE else _DTYPES.get(plain)
+    return plain if plain in ITEM_SIZE else BY_C10D_NAME.get(plain)
 
 
 def message_bytes(collective: str, message: CollectiveArguments, dtype: str | None, group: int | None) -> int | None:

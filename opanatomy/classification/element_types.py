@@ -5,12 +5,9 @@ from __future__ import annotations
 import re
 from typing import Final
 
-#: C++ types in the template arguments of at::native's kernels; an opaque type says its size, and that is what counts.
-_TYPES: Final = {
-    "float": "float32", "double": "float64", "c10::Half": "float16", "__half": "float16", "c10::BFloat16": "bfloat16",
-    "__nv_bfloat16": "bfloat16", "long": "int64", "int": "int32", "short": "int16", "signed char": "int8",
-    "unsigned char": "uint8", "bool": "bool",
-}  # fmt: skip
+from opanatomy.records.data_types import BY_CPP_NAME
+
+#: An opaque type says its size, and that is what counts.
 _OPAQUE: Final = {1: "uint8", 2: "int16", 4: "int32", 8: "int64", 16: "complex128"}
 _KERNEL: Final = re.compile(
     r"(?:CatArrayBatchedCopy\w*|multi_tensor_apply_kernel<.*?TensorListMetadata<\d+>, .*?Functor)<\s*"
@@ -23,4 +20,4 @@ def element_type(kernel: str) -> str | None:
     match = _KERNEL.search(kernel)
     if match is None:
         return None
-    return _OPAQUE.get(int(match[1])) if match[1] else _TYPES.get(match[2].strip())
+    return _OPAQUE.get(int(match[1])) if match[1] else BY_CPP_NAME.get(match[2].strip())
