@@ -15,6 +15,7 @@ from opanatomy.records.columns import (
     Int64,
     KernelTable,
     distinct,
+    marked,
 )
 from opanatomy.records.data_types import ITEM_SIZE
 from opanatomy.records.signature import Signature
@@ -49,8 +50,7 @@ def exchanged_bytes(trace: Trace, calls: TraceCalls, wanted: Int64) -> tuple[Int
     """(bytes sent, bytes received) of the collective at each host row, -1 where it is not said or not `wanted`."""
     sent, received = np.full((2, len(calls.host.name)), -1, dtype=np.int64)
     of_call = calls.call_of_event
-    is_wanted = np.zeros(len(calls.host.name) + 1, dtype=bool)
-    is_wanted[wanted] = True
+    is_wanted = marked(wanted, len(calls.host.name) + 1)
     # The first event that says something decides.
     events = np.flatnonzero(is_wanted[of_call])[::-1]
     _, arguments = _of_events(trace, calls, events)

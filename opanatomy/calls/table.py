@@ -8,9 +8,8 @@ import numpy as np
 from msgspec.structs import fields
 
 from opanatomy.calls.collectives import exchanged_bytes
-from opanatomy.calls.host_link import rows_with_events
 from opanatomy.calls.kernels import class_of_calls
-from opanatomy.calls.trace_calls import TraceCalls
+from opanatomy.calls.trace_calls import TraceCalls, rows_with_events
 from opanatomy.records.columns import (
     Bool,
     CallTable,

@@ -19,10 +19,9 @@ from opanatomy.calls.classes import (
 )
 from opanatomy.calls.costs import CallCosts, costs_of
 from opanatomy.calls.element_types import wants_element_type
-from opanatomy.calls.host_link import rows_with_events
 from opanatomy.calls.ownership import owners
 from opanatomy.calls.signatures import own_signatures, stored_signatures
-from opanatomy.records.columns import OUTSIDE, HostTable, Int64, WorkTable, at
+from opanatomy.records.columns import OUTSIDE, Bool, HostTable, Int64, WorkTable, at, marked
 from opanatomy.records.signature import Signature
 from opanatomy.records.workload import MODULE_RANGE, PHASE_RANGE
 from opanatomy.trace import Trace
@@ -84,6 +83,11 @@ def trace_calls_of(trace: Trace, attribution: Attribution) -> tuple[TraceCalls, 
         time_ns=time_ns, launched=launched, costs=costs,
     )  # fmt: skip
     return calls, warnings
+
+
+def rows_with_events(events: Bool, row: Int64, count: int) -> Bool:
+    """Which of `count` host rows have one of these device events; `row` is that of each event, -1 none."""
+    return marked(row[events & (row >= 0)], count)
 
 
 def _device_time(host: HostTable, work: WorkTable, *, on_device: bool) -> tuple[Int64, Int64]:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from opanatomy.attribution import Attribution
 from opanatomy.attribution.nesting import SLACK_NS
-from opanatomy.records.columns import GRAPH, KERNEL, NO_LAUNCH, OUTSIDE, Bool, Int64, distinct
+from opanatomy.records.columns import GRAPH, KERNEL, NO_LAUNCH, OUTSIDE, Bool, Int64, distinct, is_among
 from opanatomy.records.taxonomy import PHASE_CODE, Phase
 from opanatomy.records.workload import Environment
 from opanatomy.trace import Trace
@@ -152,7 +152,7 @@ def _repeated(*columns: Int64) -> int:
         return int(same.sum())
     alike = order[np.append(same, False) | np.append(False, same)]
     rows = np.stack([column[alike] for column in columns], axis=1)
-    return len(rows) - len(np.unique(rows, axis=0))
+    return len(rows) - len(set(map(tuple, rows.tolist())))
 
 
 def _of_unlaunched(trace: Trace, attribution: Attribution) -> Iterator[str]:
@@ -181,7 +181,7 @@ def _lost(trace: Trace, attribution: Attribution) -> Int64:
     launches = trace.launches
     low, high = attribution.window
     inside = (launches.start_ns >= low) & (launches.start_ns <= high)
-    known = np.isin(launches.correlation, trace.work.correlation)
+    known = is_among(launches.correlation, trace.work.correlation)
     found: Int64 = np.flatnonzero(_starting(trace) & inside & ~known & ~_captured(trace))
     return found
 

@@ -10,7 +10,7 @@ from opanatomy.attribution.ownership import above_any
 from opanatomy.calls.trace_calls import TraceCalls
 from opanatomy.checks.graph import LATE, PAIRED, Graph, base
 from opanatomy.checks.pairs import Contraction, Pair, contraction, grown, shared_out
-from opanatomy.records.columns import Bool, Int64
+from opanatomy.records.columns import Int64, marked
 from opanatomy.records.signature import Signature
 from opanatomy.records.taxonomy import CLASS_CODE, PHASE_CODE, PHASES, OperatorClass, Phase
 
@@ -25,7 +25,7 @@ class Contractions:
         self.graph = graph
         self._known: dict[tuple[int, int, bool], Contraction] = {}
         owners = np.flatnonzero(calls.owner == np.arange(len(self.host.name)))
-        owning = _named(calls, self.host.name[owners])
+        owning = marked(self.host.name[owners], len(self.names))
         contracts = owning & (calls.operators.operator_class == CLASS_CODE[OperatorClass.TENSOR_CONTRACTION])
         #: Rows of the calls that contract.
         self.rows = owners[contracts[self.host.name[owners]]]
@@ -101,7 +101,9 @@ class Contractions:
         nodes = np.flatnonzero(graph.is_node)
         forward = graph.forward[nodes]
         forward = np.where(forward >= 0, self._around(forward), -1)
-        busy = np.isin(nodes, list(self.gradients)) | np.isin(forward, list(self.forwards))
+        count = len(self.host.name)
+        has_forward = marked(np.array(list(self.forwards), dtype=np.int64), count)[forward] & (forward >= 0)
+        busy = marked(np.array(list(self.gradients), dtype=np.int64), count)[nodes] | has_forward
         for node, operator in zip(nodes[busy].tolist(), forward[busy].tolist(), strict=True):
             state = int(graph.state[node])
             paired = state in (PAIRED, LATE)
@@ -138,13 +140,6 @@ class Contractions:
             rows = np.flatnonzero(is_marked & named[host.name] & own)
             found.append(np.bincount(graph.node[rows], minlength=count).astype(np.int64))
         return found[0], found[1]
-
-
-def _named(calls: TraceCalls, names: Int64) -> Bool:
-    """Which names of the trace are among these."""
-    among = np.zeros(len(calls.names), dtype=bool)
-    among[names] = True
-    return among
 
 
 def _grouped(keys: Int64, rows: Int64) -> dict[int, list[int]]:

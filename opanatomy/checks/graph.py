@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from opanatomy.attribution.matching import last_of
 from opanatomy.attribution.names import kinds_of
 from opanatomy.attribution.nesting import nearest_above
-from opanatomy.records.columns import Bool, HostTable, Int64, distinct
+from opanatomy.records.columns import Bool, HostTable, Int64, distinct, is_among, marked
 
 ENGINE = "autograd::engine::evaluate_function: "
 #: How the forward operator of a node was found, or why not.
@@ -49,13 +49,13 @@ def graph_of(names: Sequence[str], host: HostTable, *, may_be_cut: bool = True) 
     """
     row = np.arange(len(host.name))
     engine, is_inner, is_node = _nodes(names, host)
-    marked = is_node | is_inner
+    of_node = is_node | is_inner
     outer = np.where(is_inner, host.parent, row)
-    above = np.where(host.parent >= 0, nearest_above(marked, host.parent)[host.parent], -1)
+    above = np.where(host.parent >= 0, nearest_above(of_node, host.parent)[host.parent], -1)
     node = np.where(above >= 0, outer[above], -1)
-    bare = engine & ~np.isin(row, host.parent[is_inner])
+    bare = engine & ~marked(host.parent[is_inner], len(host.name))
     in_body = (above >= 0) & (~engine[above] | bare[above])
-    numbered = (host.sequence >= 0) & ~marked
+    numbered = (host.sequence >= 0) & ~of_node
     is_node = is_node & ~is_inner
     number = _of_nodes(host.sequence, host, is_inner)
     paired = replace(host, sequence=number, forward_thread=_of_nodes(host.forward_thread, host, is_inner))
@@ -65,8 +65,8 @@ def graph_of(names: Sequence[str], host: HostTable, *, may_be_cut: bool = True) 
     return Graph(
         is_node=is_node, node=node, in_body=in_body, forward=forward, state=state, sequence=number,
         numbered=nearest_above(numbered, host.parent),
-        differentiated=_differentiated(host, in_body & ~marked & (above == host.parent), numbered, node)
-        & ~np.isin(row, node[is_node & (node >= 0)]),
+        differentiated=_differentiated(host, in_body & ~of_node & (above == host.parent), numbered, node)
+        & ~marked(node[is_node & (node >= 0)], len(host.name)),
     )  # fmt: skip
 
 
@@ -114,7 +114,7 @@ def _pair(names: Sequence[str], host: HostTable, nodes: Int64, operators: Int64)
         mine = host.forward_thread[nodes] == number
         thread = _thread_of({thread: int(votes[thread][mine].sum()) for thread in threads})
         if thread is None:
-            known = np.isin(host.sequence[nodes], host.sequence[operators])
+            known = is_among(host.sequence[nodes], host.sequence[operators])
             state[nodes[mine & known]] = AMBIGUOUS
             state[_cut_off(host, nodes[mine & ~known], operators)] = BEFORE
             continue

@@ -128,7 +128,9 @@ def _recomputed(contractions: Contractions, row: int, forwards: Counter[Contract
 def _lost(graph: Graph, contractions: Contractions) -> Iterator[tuple[str, int]]:
     """Nodes of contractions that compute nothing and whose forward operator is not there either."""
     nodes = np.flatnonzero(graph.is_node & (graph.state == LOST))
-    for row in nodes[~np.isin(nodes, list(contractions.gradients))].tolist():
+    for row in nodes.tolist():
+        if row in contractions.gradients:
+            continue
         yield contractions.names[int(contractions.host.name[row])], row
 
 

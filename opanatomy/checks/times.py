@@ -10,7 +10,7 @@ import numpy as np
 from opanatomy.calls.trace_calls import TraceCalls
 from opanatomy.classification import classify_operator
 from opanatomy.records.checks import Check, Difference
-from opanatomy.records.columns import CallTable, distinct
+from opanatomy.records.columns import CallTable, distinct, marked
 from opanatomy.records.workload import Capture
 
 PROFILER = "the profiler's key_averages"
@@ -54,8 +54,7 @@ def _report_times(calls: TraceCalls, table: CallTable) -> Counter[str]:
     host, names = calls.host, calls.names
     in_table = np.zeros(len(host.name), dtype=np.int64)
     in_table[table.host_row[called]] = table.time_ns[called]
-    dispatches = np.zeros(len(names), dtype=bool)
-    dispatches[host.name[(calls.owner < 0) & calls.operators.computes[host.name]]] = True
+    dispatches = marked(host.name[(calls.owner < 0) & calls.operators.computes[host.name]], len(names))
     time = np.where(dispatches[host.name], calls.time_ns, in_table)
     computes = calls.operators.computes[host.name]
     sums = np.zeros(len(names), dtype=np.int64)

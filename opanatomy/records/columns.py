@@ -180,6 +180,22 @@ def distinct(column: Int64) -> Distinct:
     return Distinct(ordered[new], order[new], inverse)
 
 
+def is_among(column: Int64, values: Int64) -> Bool:
+    """Whether each value of a column is one of these."""
+    if not len(values):
+        return np.zeros(len(column), dtype=bool)
+    known = np.sort(values)
+    among: Bool = known[np.minimum(np.searchsorted(known, column), len(known) - 1)] == column
+    return among
+
+
+def marked(rows: Int64, count: int) -> Bool:
+    """Which of `count` rows are among these."""
+    marks = np.zeros(count, dtype=bool)
+    marks[rows] = True
+    return marks
+
+
 #: How a device event was traced back to what launched it: the codes of `DeviceEvents.link`, and their names.
 LINKED, GRAPH, NO_LAUNCH, OUTSIDE = range(4)
 
