@@ -6,7 +6,7 @@ Strings are numbers into a list of names, times int64 nanoseconds, -1 is "not re
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -145,6 +145,37 @@ def joined(first: Categorical, second: Categorical) -> Categorical:
     texts = (*first.texts, *second.texts)
     below = np.where(second.places >= 0, second.places + len(first.texts), -1)
     return categorical_of(texts, np.concatenate((first.places, below)))
+
+
+class Distinct(Struct, frozen=True):
+    """The distinct values of a column, in order."""
+
+    values: Int64
+    #: The first row of each value.
+    first: Int64
+    #: For each row of the column the place of its value among `values`.
+    inverse: Int64
+
+
+def distinct(column: Int64) -> Distinct:
+    """The distinct values of a column, by sorting it."""
+    order = np.argsort(column, kind="stable")
+    ordered = column[order]
+    new = np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)]
+    inverse = np.empty(len(column), dtype=np.int64)
+    inverse[order] = np.cumsum(new) - 1
+    return Distinct(ordered[new], order[new], inverse)
+
+
+def rows_by_value(column: Int64) -> Iterator[tuple[int, Int64]]:
+    """Each distinct value of a column, in order, and its rows."""
+    order = np.argsort(column, kind="stable")
+    ordered = column[order]
+    begins = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)])
+    for value, begin, end in zip(
+        ordered[begins].tolist(), begins.tolist(), [*begins[1:].tolist(), len(order)], strict=False
+    ):
+        yield value, order[begin:end]
 
 
 class CallTable(Struct, frozen=True, kw_only=True):
