@@ -17,7 +17,7 @@ from opanatomy.attribution.phase_rules import PhaseRule
 from opanatomy.attribution.phases import Placed, Step, place, steps_of
 from opanatomy.attribution.rows import HostRows, last_inside
 from opanatomy.records.checks import Check
-from opanatomy.records.columns import NO_FLOWS, Bool, DeviceWork, Flows, HostEvents, Int64, Launches
+from opanatomy.records.columns import NO_FLOWS, Bool, DeviceWork, Flows, HostEvents, Int64, Launches, distinct
 from opanatomy.records.taxonomy import Phase
 
 #: Launches of whole graphs: CUDA, HIP, and Intel's command buffers.
@@ -130,7 +130,7 @@ def _timed(host: HostTable, work: WorkTable) -> Timed:
 
 def _unused(names: Sequence[str], ranges: Int64, rules: Sequence[PhaseRule]) -> tuple[PhaseRule, ...]:
     """The rules whose pattern is found in no name of the ranges."""
-    present = [names[number] for number in np.unique(ranges).tolist()]
+    present = [names[number] for number in distinct(ranges).values.tolist()]
     return tuple(rule for rule in rules if not any(rule.pattern.search(name) for name in present))
 
 
@@ -174,6 +174,6 @@ def _work_table(work: DeviceWork, links: Links, placed: Placed, window: tuple[in
     return WorkTable(
         name=work.name, device=work.device, stream=work.stream, start_ns=work.start_ns,
         duration_ns=work.duration_ns, host=links.host, link=link, launch=links.launch, open=links.open,
-        phase=placed.of_launches(links.around, links.thread, links.launched_ns),
-        module=[placed.module[row] if row >= 0 else None for row in links.around.tolist()],
+        phase=placed.of_launches(links.enclosing, links.thread, links.launched_ns),
+        module=[placed.module[row] if row >= 0 else None for row in links.enclosing.tolist()],
     )  # fmt: skip
