@@ -12,7 +12,7 @@ from opanatomy.attribution.names import NameKinds
 from opanatomy.attribution.nesting import nearest_above
 from opanatomy.attribution.nodes import Nodes
 from opanatomy.attribution.rows import BACKWARD, FORWARD, OPTIMIZER, OTHER, HostRows, above, contains
-from opanatomy.records.columns import Bool, Int64, rows_by_value
+from opanatomy.records.columns import Bool, Int64, is_among, rows_by_value
 
 
 class Inference(Struct, frozen=True):
@@ -79,7 +79,7 @@ def _around_forward(rows: HostRows, kinds: NameKinds, differentiated: Bool, mome
 def _by_time(moments: Moments, thread: Int64, time_ns: Int64) -> Int64:
     """The phase of times outside of marked events: backward on autograd's threads, optimizer before an update, forward
     between two operators of one forward; else -1."""
-    on_autograd = np.isin(thread, moments.autograd)
+    on_autograd = is_among(thread, moments.autograd)
     updating = moments.updates.at(time_ns) >= 0
     before, after = _between_forward(moments, thread, time_ns)
     return np.select([on_autograd, updating, before & after], [BACKWARD, OPTIMIZER, FORWARD], -1)
@@ -113,12 +113,12 @@ def _unmarked(
     last_mark, next_mark = _marks_with(moments, start)
     sends, receives = (_within(rows, kind[rows.name])[places] for kind in (kinds.sends, kinds.receives))
     passes = np.array([FORWARD, BACKWARD])
-    within_backward = (last_mark == BACKWARD) & (next_mark == BACKWARD) & np.isin(thread, moments.backward)
+    within_backward = (last_mark == BACKWARD) & (next_mark == BACKWARD) & is_among(thread, moments.backward)
     updated = ~before & _after_backward(moments, start)
     return np.select(
         [
-            sends & np.isin(last_mark, passes),
-            receives & np.isin(next_mark, passes),
+            sends & is_among(last_mark, passes),
+            receives & is_among(next_mark, passes),
             (found == BACKWARD) | ((found == OPTIMIZER) & ~inside),
             aside,
             found == FORWARD,
@@ -151,7 +151,7 @@ def _after_backward(moments: Moments, time_ns: Int64) -> Bool:
     """Whether the last to begin before each time, of nodes and optimizers, was a node."""
     breaks = np.searchsorted(moments.breaks, time_ns, side="right") - 1
     last = np.where(breaks >= 0, moments.breaks[np.maximum(breaks, 0)], -1) if len(moments.breaks) else breaks
-    return np.isin(last, moments.nodes)
+    return is_among(last, moments.nodes)
 
 
 def _marks_with(moments: Moments, time_ns: Int64) -> tuple[Int64, Int64]:

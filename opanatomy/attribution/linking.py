@@ -7,11 +7,7 @@ from msgspec import Struct
 
 from opanatomy.attribution.matching import Launch, last_of, match, repeated
 from opanatomy.attribution.rows import NEVER, last_started
-from opanatomy.records.columns import Bool, DeviceWork, Int64, rows_by_value
-
-#: How a device event was traced back.
-LINKED, GRAPH, NO_LAUNCH, OUTSIDE = range(4)
-LINKS = ("linked", "graph_launched", "no_launch_record", "outside_window")
+from opanatomy.records.columns import GRAPH, LINKED, NO_LAUNCH, Bool, DeviceWork, Int64, is_among, rows_by_value
 
 #: Steps from an event to the one that encloses it before leaps are worth preparing.
 _FEW = 64
@@ -81,7 +77,7 @@ def link_work(work: DeviceWork, launch: Launch, host_external: Int64) -> Links:
     outer = np.where(work.external_id > 0, work.external_id, np.where(launched, _at(launch.external_id, index), -1))
     by_external = (host < 0) & (outer > 0)
     host = np.where(by_external, last_of(host_external, outer), host)
-    several = by_external & np.isin(outer, repeated(host_external))
+    several = by_external & is_among(outer, repeated(host_external))
     graph = launched & _at(launch.is_graph.astype(np.int64), index).astype(bool)
     link = np.where(graph, GRAPH, np.where(launched | (host >= 0), LINKED, NO_LAUNCH))
     launched_ns = np.where(launched, _at(launch.start_ns, index), work.start_ns)

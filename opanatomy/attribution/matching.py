@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 from msgspec import Struct
 
-from opanatomy.records.columns import Bool, DeviceWork, Int64, distinct, rows_by_value
+from opanatomy.records.columns import Bool, DeviceWork, Int64, distinct, is_among, rows_by_value
 
 
 class Launch(Struct, frozen=True, kw_only=True):
@@ -55,7 +55,7 @@ def match(work: DeviceWork, launch: Launch) -> Matched:
     """The launch of each device event."""
     index = np.where(work.correlation > 0, last_of(launch.correlation, work.correlation), -1)
     doubtful = np.zeros(len(index), dtype=bool)
-    several = (index >= 0) & np.isin(work.correlation, repeated(launch.correlation))
+    several = (index >= 0) & is_among(work.correlation, repeated(launch.correlation))
     if not several.any():
         return Matched(index, doubtful)
     threads = _threads_by_device(work.device, launch.thread, np.where(several, -1, index))
@@ -82,7 +82,7 @@ def _alike(events: Int64, work: DeviceWork, launch: Launch) -> Iterator[tuple[In
     outer, launch_outer = _numbered(work.external_id[events], launch.external_id)
     width = max(int(outer.max()), int(launch_outer.max())) + 1
     both, launch_both = ids * width + outer, launch_ids * width + launch_outer
-    exact = (work.external_id[events] > 0) & np.isin(both, launch_both)
+    exact = (work.external_id[events] > 0) & is_among(both, launch_both)
     for is_exact, keys, launch_keys in ((True, both, launch_both), (False, ids, launch_ids)):
         order = np.argsort(launch_keys, kind="stable")
         ordered = launch_keys[order]
@@ -101,7 +101,7 @@ def _numbered(first: Int64, second: Int64) -> tuple[Int64, Int64]:
 
 def _of_threads(candidates: Int64, thread: Int64, threads: Int64 | None) -> Int64:
     """Of the candidates those of a thread that launches on the device; all of them where there is none."""
-    near = candidates[np.isin(thread[candidates], threads)] if threads is not None else candidates[:0]
+    near = candidates[is_among(thread[candidates], threads)] if threads is not None else candidates[:0]
     return near if len(near) else candidates
 
 

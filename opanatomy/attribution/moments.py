@@ -8,7 +8,7 @@ from msgspec import Struct
 from opanatomy.attribution.names import NameKinds
 from opanatomy.attribution.nodes import Nodes
 from opanatomy.attribution.rows import BACKWARD, FORWARD, OPTIMIZER, HostRows, contains
-from opanatomy.records.columns import Bool, Int64, distinct, rows_by_value
+from opanatomy.records.columns import Bool, Int64, distinct, is_among, rows_by_value
 
 
 class Spans(Struct, frozen=True):
@@ -128,4 +128,4 @@ def _autograd_threads(rows: HostRows, kinds: NameKinds, nodes: Nodes, known: Int
     ranges = (rows.annotation != 0) & ~kinds.machinery[rows.name] & contains(rows, nodes.is_node)
     loop = outside & (of_loop | ranges | ((known >= 0) & (known != BACKWARD)))
     threads = distinct(rows.thread[nodes.is_node]).values
-    return threads[~np.isin(threads, rows.thread[loop])]
+    return threads[~is_among(threads, rows.thread[loop])]

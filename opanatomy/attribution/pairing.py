@@ -6,7 +6,7 @@ import numpy as np
 
 from opanatomy.attribution.nesting import nearest_above
 from opanatomy.attribution.rows import HostRows, above, last_started, latest
-from opanatomy.records.columns import Bool, Flows, Int64, distinct, rows_by_value
+from opanatomy.records.columns import Bool, Flows, Int64, distinct, is_among, rows_by_value
 
 #: An operator and the parts of it that begin in the same nanosecond.
 _NESTED = 16
@@ -65,7 +65,7 @@ def _by_numbers(rows: HostRows, is_node: Bool, inside: Int64, found: Int64) -> N
     """Pair the nodes that have no operator yet with those of their number in the same place, which `inside` numbers."""
     nodes = np.flatnonzero(is_node & (rows.sequence >= 0))
     operators = np.flatnonzero(~is_node & (rows.sequence >= 0))
-    operators = operators[np.isin(rows.sequence[operators], rows.sequence[nodes])]
+    operators = operators[is_among(rows.sequence[operators], rows.sequence[nodes])]
     key = _keys(rows.sequence, inside)
     by_thread = {thread: operators[places] for thread, places in rows_by_value(rows.thread[operators])}
     made = {number: nodes[places] for number, places in rows_by_value(rows.forward_thread[nodes])}

@@ -6,13 +6,10 @@ import numpy as np
 from msgspec import Struct
 
 from opanatomy.records.columns import Bool, Int64, rows_by_value
-from opanatomy.records.taxonomy import Phase
+from opanatomy.records.taxonomy import PHASE_CODE, Phase
 
-#: A phase in a column is its place here.
-PHASES = tuple(Phase)
-PLACES = {phase: place for place, phase in enumerate(PHASES)}
 FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, OTHER = (
-    PLACES[phase] for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE, Phase.OPTIMIZER, Phase.OTHER)
+    PHASE_CODE[phase] for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE, Phase.OPTIMIZER, Phase.OTHER)
 )
 NEVER = -(2**63)
 
