@@ -16,7 +16,7 @@ from opanatomy.records.taxonomy import OperatorClass
 from opanatomy.redaction.records import redacted
 from opanatomy.redaction.texts import Texts
 from opanatomy.report import units
-from opanatomy.report.json_report import read_anatomy
+from opanatomy.report.formats.json import read_anatomy
 
 _EXAMPLES = 2
 _LONGEST = 24
