@@ -67,7 +67,7 @@ def test_the_sections_of_a_report(anatomy: Anatomy) -> None:
 def test_what_an_anatomy_does_not_know_has_no_section() -> None:
     assert [section.name for section in sections_of(anatomies.nothing())] == ["title", "run", "verdict"]
     names = [section.name for section in sections_of(anatomies.llama_on_gpu())]
-    assert names[:6] == ["title", "run", "step", "classes", "phases", "ratios"]
+    assert names[:5] == ["title", "disagreements", "run", "step", "classes"]
 
 
 def test_figures_are_those_of_the_anatomy_and_not_rounded() -> None:

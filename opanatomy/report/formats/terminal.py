@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from io import StringIO
 from typing import TYPE_CHECKING, Final
 
@@ -58,6 +58,18 @@ def section_text(section: Section, width: int, *, color: bool = False) -> str:
     for line in _lines(section, width, color):
         console.print(line, soft_wrap=True)
     return file.getvalue()
+
+
+def fact_text(facts: Iterable[Fact]) -> str:
+    """Facts one a line, however long, below the name of what they are about."""
+    return "".join(f"  {fact.label:<9} {sentence(fact.text)}\n" for fact in facts)
+
+
+def list_text(section: Section) -> str:
+    """The notes of a section, and below them each of its rows on a line of its own, however long."""
+    notes = [sentence(note.text) for note in section.notes]
+    rows = [[_part(cell) for cell in row.cells] for row in section.rows]
+    return "".join(f"{line}\n" for line in (*notes, *(f"  {first:>8}  {'  '.join(rest)}" for first, *rest in rows)))
 
 
 def sentence(text: str | Phrase) -> str:
