@@ -29,14 +29,14 @@ def test_the_format_of_a_file() -> None:
     assert format_of("a/report.json") == "json"
     assert format_of("operators.CSV") == "csv"
     assert format_of("report.txt") == "terminal"
-    assert format_names() == ("csv", "json", "terminal")
+    assert {"csv", "json", "terminal"} <= set(format_names())
     for name in format_names():
         assert format_of(f"x{format_named(name).ending}") == name
 
 
 @pytest.mark.parametrize("path", ["report", "report.docx", "json", ".json"])
 def test_an_ending_of_no_format_is_named(path: str) -> None:
-    with pytest.raises(UsageError, match=rf"{path} - end the name in one of \.csv, \.json, \.txt, or say -f FORMAT"):
+    with pytest.raises(UsageError, match=rf"{path} - end the name in one of .*\.csv, \.json, .*\.txt, or say -f FORMAT"):
         format_of(path)
 
 
