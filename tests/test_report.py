@@ -36,7 +36,8 @@ def test_the_format_of_a_file() -> None:
 
 @pytest.mark.parametrize("path", ["report", "report.docx", "json", ".json"])
 def test_an_ending_of_no_format_is_named(path: str) -> None:
-    with pytest.raises(UsageError, match=rf"{path} - end the name in one of .*\.csv, \.json, .*\.txt, or say -f FORMAT"):
+    reason = rf"{path} - end the name in one of .*\.csv, \.json, .*\.txt, or say -f FORMAT"
+    with pytest.raises(UsageError, match=reason):
         format_of(path)
 
 
