@@ -30,7 +30,7 @@ def sections_of(anatomy: Anatomy, *, top: int = TOP) -> tuple[Section, ...]:
         run.title(anatomy),
         checks.disagreements(anatomy),
         run.what_ran(anatomy),
-        step.step(anatomy),
+        step.one_step(anatomy),
         classes.classes(anatomy),
         classes.phases(anatomy),
         ratios.ratios(anatomy),

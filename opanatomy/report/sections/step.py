@@ -24,18 +24,18 @@ from opanatomy.report.section import (
 )
 
 
-def step(anatomy: Anatomy) -> Section:
+def one_step(anatomy: Anatomy) -> Section:
     """The figures of one step."""
-    one, timeline = anatomy.step, anatomy.timeline
-    phases = (("forward", one.forward_ns), ("backward", one.backward_ns), ("optimizer", one.optimizer_ns))
+    step, timeline = anatomy.step, anatomy.timeline
+    phases = (("forward", step.forward_ns), ("backward", step.backward_ns), ("optimizer", step.optimizer_ns))
     overlap = (("communication", timeline.communication_ns), ("of it exposed", timeline.exposed_communication_ns),
                ("exposed memcpy", timeline.exposed_memcpy_ns))  # fmt: skip
     facts = facts_of(
-        ("step", joined((_wall(one), _samples(one)))),
-        ("steps", _spread(one)),
-        ("phases", joined(_named(name, ns, one.wall_ns) for name, ns in phases if ns is not None)),
-        ("framework", _framework(one)),
-        ("profiler", _profiler(one)),
+        ("step", joined((_wall(step), _samples(step)))),
+        ("steps", _spread(step)),
+        ("phases", joined(_named(name, ns, step.wall_ns) for name, ns in phases if ns is not None)),
+        ("framework", _framework(step)),
+        ("profiler", _profiler(step)),
         ("device", _busy(anatomy)),
         ("overlap", _parts(overlap, timeline.window_ns)),
         ("idle", _idle(timeline)),
@@ -60,65 +60,65 @@ def _parts(parts: Iterable[tuple[str, int | None]], whole_ns: int) -> Phrase | N
     return joined(_named(name, ns, whole_ns) for name, ns in parts if ns)
 
 
-def _wall(one: Step) -> Phrase | None:
+def _wall(step: Step) -> Phrase | None:
     """The step with and without the profiler, and the difference where it is one of the profiler."""
-    if one.wall_ns is None or one.unprofiled_wall_ns is None:
-        if one.unprofiled_wall_ns is not None:
-            return phrase("{} plain", Time(one.unprofiled_wall_ns))
-        return None if one.wall_ns is None else phrase("{} profiled", Time(one.wall_ns))
-    both = phrase("{} plain, {} profiled", Time(one.unprofiled_wall_ns), Time(one.wall_ns))
-    if one.profiler_ns is not None:
-        return phrase("{} ({})", both, Change(one.wall_ns, one.unprofiled_wall_ns))
-    if one.unprofiled_count in (None, 1):
+    if step.wall_ns is None or step.unprofiled_wall_ns is None:
+        if step.unprofiled_wall_ns is not None:
+            return phrase("{} plain", Time(step.unprofiled_wall_ns))
+        return None if step.wall_ns is None else phrase("{} profiled", Time(step.wall_ns))
+    both = phrase("{} plain, {} profiled", Time(step.unprofiled_wall_ns), Time(step.wall_ns))
+    if step.profiler_ns is not None:
+        return phrase("{} ({})", both, Change(step.wall_ns, step.unprofiled_wall_ns))
+    if step.unprofiled_count in (None, 1):
         return phrase("{} (one plain step cannot tell the difference)", both)
     return phrase("{} (no difference that can be told from noise)", both)
 
 
-def _samples(one: Step) -> Phrase | None:
-    return None if one.samples_per_second is None else phrase("{}", Rate(one.samples_per_second, "samples"))
+def _samples(step: Step) -> Phrase | None:
+    return None if step.samples_per_second is None else phrase("{}", Rate(step.samples_per_second, "samples"))
 
 
-def _framework(one: Step) -> Phrase | None:
+def _framework(step: Step) -> Phrase | None:
     """On the CPU what is left of the step beside operators and, where that could be told, the profiler."""
-    if one.framework_ns is None:
+    if step.framework_ns is None:
         return None
     what = "dispatch, autograd, Python"
-    if one.profiler_ns is None:
+    if step.profiler_ns is None:
         what += " and what the profiler itself costs"
-    return phrase("{}: {}", _part(one.framework_ns, one.wall_ns), what)
+    return phrase("{}: {}", _part(step.framework_ns, step.wall_ns), what)
 
 
-def _profiler(one: Step) -> Phrase | None:
+def _profiler(step: Step) -> Phrase | None:
     """What is taken for the profiler's own time on the CPU."""
-    if one.framework_ns is None or one.profiler_ns is None:
+    if step.framework_ns is None or step.profiler_ns is None:
         return None
-    own = _part(one.profiler_ns, one.wall_ns)
+    own = _part(step.profiler_ns, step.wall_ns)
     return phrase("{}: an estimate of its own time outside operators, not in framework", own)
 
 
-def _spread(one: Step) -> Phrase | None:
+def _spread(step: Step) -> Phrase | None:
     """How many steps there are, and how far they lie apart."""
-    plain = one.unprofiled_count or 0
-    if one.count < 2 and plain < 2:
+    plain = step.unprofiled_count or 0
+    if step.count < 2 and plain < 2:
         return None
-    spans = (("plain", one.unprofiled_wall_min_ns, one.unprofiled_wall_max_ns),
-             ("profiled", one.wall_min_ns, one.wall_max_ns))  # fmt: skip
+    spans = (("plain", step.unprofiled_wall_min_ns, step.unprofiled_wall_max_ns),
+             ("profiled", step.wall_min_ns, step.wall_max_ns))  # fmt: skip
     ranges = (
         phrase("{} {} to {}", name, Time(low), Time(high))
         for name, low, high in spans
         if low is not None and high is not None and low != high
     )
-    profiled = phrase("{} profiled, figures are of the middle one", Count(one.count)) if one.count > 1 else "1 profiled"
+    profiled = phrase("{} profiled, figures are of the middle one", Count(step.count)) if step.count > 1 else "1 profiled"
     return joined((phrase("{} plain", Count(plain)) if plain > 1 else None, profiled, *ranges))
 
 
 def _busy(anatomy: Anatomy) -> Phrase | None:
     """Busy and idle time of an accelerator in a step, or in the whole window where no step is known."""
-    one, timeline = anatomy.step, anatomy.timeline
-    busy, wall = (one.busy_ns, one.wall_ns) if one.wall_ns else (timeline.busy_ns, timeline.window_ns)
+    step, timeline = anatomy.step, anatomy.timeline
+    busy, wall = (step.busy_ns, step.wall_ns) if step.wall_ns else (timeline.busy_ns, timeline.window_ns)
     if anatomy.environment.device_kind == "cpu" or busy is None or not wall:
         return None
-    kernels = None if one.kernel_time_ns is None else phrase("kernel time {}", Time(one.kernel_time_ns))
+    kernels = None if step.kernel_time_ns is None else phrase("kernel time {}", Time(step.kernel_time_ns))
     return joined((_named("busy", busy, wall), _named("idle", wall - busy, wall), kernels))
 
 
