@@ -108,7 +108,9 @@ def _spread(step: Step) -> Phrase | None:
         for name, low, high in spans
         if low is not None and high is not None and low != high
     )
-    profiled = phrase("{} profiled, figures are of the middle one", Count(step.count)) if step.count > 1 else "1 profiled"
+    profiled = (
+        phrase("{} profiled, figures are of the middle one", Count(step.count)) if step.count > 1 else "1 profiled"
+    )
     return joined((phrase("{} plain", Count(plain)) if plain > 1 else None, profiled, *ranges))
 
 
