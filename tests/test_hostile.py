@@ -21,15 +21,16 @@ from rich.console import Console
 
 from opanatomy.__main__ import main
 from opanatomy.capture.memory.measurement import available_bytes
-from opanatomy.capture.model.workload import Request, prepare
+from opanatomy.capture.model.workload import prepare
 from opanatomy.capture.step import profile as capture
 from opanatomy.capture.step.export import export_trace
-from opanatomy.commands.progress import Display
+from opanatomy.console.progress import Display
 from opanatomy.errors import ModelError, OutOfMemory, OutputError
 from opanatomy.files.outputs import claimed
+from opanatomy.options import RunOptions
 from opanatomy.records.workload import Capture, Environment, Workload
 from tests.handmade import training_step
-from tests.tiny import message_of
+from tests.tiny import message_of, on_cpu
 
 MODELS = """
 import sys, torch
@@ -189,13 +190,13 @@ CONFIGURATIONS: list[tuple[str, str, str]] = [
 @pytest.mark.parametrize(("text", "words"), [row[1:] for row in CONFIGURATIONS], ids=[row[0] for row in CONFIGURATIONS])
 def test_a_damaged_configuration(text: str, words: str, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(text)
-    assert words in message_of(Request(model=str(tmp_path), batch=1, seq=4), ModelError)
+    assert words in message_of(on_cpu(model=str(tmp_path), batch=1, seq=4), ModelError)
 
 
 @pytest.mark.parametrize("heads", [None, ["BertForMaskedLM"]])
 def test_a_configuration_with_a_byte_order_mark(heads: list[str] | None, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({**BERT_TINY, "architectures": heads}), encoding="utf-8-sig")
-    assert prepare(Request(model=str(tmp_path), batch=1, seq=4)).batch == 1
+    assert prepare(on_cpu(model=str(tmp_path), batch=1, seq=4)).batch == 1
 
 
 @pytest.mark.parametrize(
@@ -211,7 +212,7 @@ def test_a_configuration_with_a_byte_order_mark(heads: list[str] | None, tmp_pat
 def test_damaged_weights(name: str, content: bytes, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(BERT_TINY))
     (tmp_path / name).write_bytes(content)
-    message = message_of(Request(model=str(tmp_path), batch=1, seq=4, pretrained=True), ModelError)
+    message = message_of(on_cpu(model=str(tmp_path), batch=1, seq=4, weights="pretrained"), ModelError)
     assert f"cannot load weights of {tmp_path} from the folder" in message
 
 
@@ -250,7 +251,7 @@ def fitting(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr(capture, "available_bytes", lambda: 10**8)
     shown: list[str] = []
     progress: Any = SimpleNamespace(stage=shown.append, advance=None)
-    wanted = capture.Wanted(model="bert-base-uncased", device="cpu", **options)
+    wanted = RunOptions(model="bert-base-uncased", device="cpu", **options)
     with pytest.raises(OutOfMemory) as caught:
         capture.capture_model(wanted, Path("t.json"), progress, lambda text: None)
     assert shown == ["building bert-base-uncased"]

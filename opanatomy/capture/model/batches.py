@@ -227,3 +227,21 @@ def sizes(inputs: dict[str, Any] | tuple[Any, ...]) -> tuple[int, int | None]:
     ids = named.get("input_ids")
     length = ids.shape[1] if isinstance(ids, torch.Tensor) and ids.dim() == 2 else None
     return tensors[0].shape[0], length
+
+
+def tensors_of(module: torch.nn.Module, inputs: dict[str, Any] | tuple[Any, ...]) -> list[torch.Tensor]:
+    """The parameters of a module, then its inputs."""
+    import torch
+
+    values = inputs.values() if isinstance(inputs, dict) else inputs
+    return [value for value in (*module.parameters(), *values) if isinstance(value, torch.Tensor)]
+
+
+def input_texts(inputs: dict[str, Any] | tuple[Any, ...]) -> tuple[str, ...]:
+    """What the report says of each tensor among the inputs."""
+    pairs = inputs.items() if isinstance(inputs, dict) else ((str(index), item) for index, item in enumerate(inputs))
+    return tuple(
+        f"{name} {str(item.dtype).removeprefix('torch.')}[{','.join(map(str, item.shape))}]"
+        for name, item in pairs
+        if hasattr(item, "dtype") and hasattr(item, "shape")
+    )

@@ -28,12 +28,6 @@ TASKS: dict[str, tuple[tuple[str, str], ...]] = {
 }
 
 
-def check_task(task: str | None) -> None:
-    """Refuse a task that does not exist."""
-    if task is not None and task not in TASKS:
-        raise UsageError(f"--task {task}: no such task - one of {', '.join(TASKS)}")
-
-
 def choose_task(config: Any, task: str | None) -> tuple[str, str]:
     """The task and the name of the auto class that builds its model: `task` where given, else what `config` says.
 

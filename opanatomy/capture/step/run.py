@@ -33,8 +33,9 @@ from opanatomy.capture.step.progress_hooks import Progress
 from opanatomy.capture.step.ranges import module_ranges
 from opanatomy.capture.step.restore import Kept
 from opanatomy.capture.step.stepper import StepObserver, Stepper
-from opanatomy.capture.step.subject import Options, Subject
+from opanatomy.capture.step.subject import Subject
 from opanatomy.capture.step.tensor_lists import tensor_lists
+from opanatomy.options import RunOptions
 from opanatomy.records.memory import Memory
 from opanatomy.records.workload import Capture
 
@@ -52,7 +53,7 @@ class Run:
     """One capture: its steps in order, and what each of them told."""
 
     subject: Subject
-    options: Options
+    options: RunOptions
     stepper: Stepper
     meter: PeakMeter
     progress: Progress
@@ -71,7 +72,7 @@ class Run:
         module = self.subject.module
         self.devices = devices_of(module, self.options.device)
         self.warnings.extend(of_the_peak(self.devices))
-        self.compiled = self.options.compiled or has_compiled_parts(module)
+        self.compiled = self.options.compile or has_compiled_parts(module)
         known = [*module.parameters(), *module.buffers(), *tensors_in(self.subject.inputs)]
         weights = module.parameters() if self.options.amp is not None else ()
         self.instruments = Instruments(
@@ -86,7 +87,7 @@ class Run:
             active |= {Instrument.SAVES, Instrument.GRADIENTS}
         if self.options.amp is not None and not self.options.inference:
             active.add(Instrument.CASTS)
-        if self.options.compiled:
+        if self.options.compile:
             active.remove(Instrument.PROGRESS)
         if self.compiled:
             active -= {Instrument.GRADIENTS}  # global module hooks would have it compiled again
@@ -120,7 +121,7 @@ class Run:
 
     def _warm_up(self) -> int:
         options = self.options
-        default = 1 if options.device == "cpu" else 5 if options.compiled else 3
+        default = 1 if options.device == "cpu" else 5 if options.compile else 3
         count = default if options.warmup is None else options.warmup
         most = count + (_COMPILING_STEPS if options.warmup is None else 0)
         last = number = 0
@@ -216,7 +217,7 @@ class Run:
 
     def _memory_in_depth(self) -> Memory:
         give_back()
-        hooked = not self.options.compiled and Instrument.SAVES not in self.instruments.failed
+        hooked = not self.options.compile and Instrument.SAVES not in self.instruments.failed
         observed = self._observed(hooked=hooked)
         if observed.error is not None and hooked and not is_out_of_memory(observed.error):
             self.stepper.start_again(fresh=False)
@@ -233,14 +234,14 @@ class Run:
 
     def _observed(self, *, hooked: bool) -> Observed:
         return observe_step(
-            self.stepper, self.subject.module, self.points, compiled=self.options.compiled, hooked=hooked,
+            self.stepper, self.subject.module, self.points, compiled=self.options.compile, hooked=hooked,
             checkpointing=bool(self.options.checkpointing),
         )  # fmt: skip
 
     def _profiled(self, expected: int) -> tuple[Any, list[int], dict[str, str]]:
         """The profile, the wall time of each step in it, and the modules that have ranges there."""
         before, scale = compilations(), scale_of(self.stepper)
-        ranges = not self.options.compiled
+        ranges = not self.options.compile
         found = self._profile(expected, ranges=ranges)
         self.warnings += skipped_updates(self.stepper, scale, self.options.steps, "profiled")
         if self.compiles_always or compilations() == before:
@@ -283,7 +284,7 @@ class Run:
         observation = self.instruments.observation
         return Capture(
             version=__version__,
-            command=self.options.command,
+            command=self.subject.command,
             created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             environment=environment_of(self.options.device),
             workload=replace(

@@ -6,38 +6,29 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from opanatomy.capture.device import accelerators
 from opanatomy.capture.step.loss_scale import LossScale
 from opanatomy.capture.step.optimizer_state import FinishedState
 from opanatomy.capture.step.ranges import phase_range
 from opanatomy.capture.step.roots import Roots, backward_roots, leaves_below, materialized
-from opanatomy.errors import CaptureError, UsageError
+from opanatomy.errors import CaptureError
 from opanatomy.records.taxonomy import Phase
 
 if TYPE_CHECKING:
     import torch
 
-#: Every spelling of `--amp` that is taken, and its data type.
-AMP_DTYPES = {"bf16": "bfloat16", "bfloat16": "bfloat16", "fp16": "float16", "float16": "float16"}
-_AMP_NAMES = {"bfloat16": "bf16", "float16": "fp16"}
-OPTIMIZERS = ("adamw", "adamw-foreach", "adamw-loop", "adamw8bit", "adam", "sgd", "adafactor")
-_NO_BITSANDBYTES = (
+#: The data type of each kind of `amp`.
+_AMP_DTYPE: Final = {"bf16": "bfloat16", "fp16": "float16"}
+_NO_BITSANDBYTES: Final = (
     "--optimizer adamw8bit needs bitsandbytes, which is not installed - pip install 'opanatomy[bitsandbytes]'"
 )
 
 
-def amp_name(spelling: str | None) -> str | None:
-    """`bf16` or `fp16`, however it is spelled; what is no spelling of them stays as it is."""
-    return spelling if spelling is None else _AMP_NAMES.get(AMP_DTYPES.get(spelling, ""), spelling)
-
-
-def check_optimizer(name: str | None) -> None:
-    """Refuse a name that is none, and what needs a package that is not there, before anything is built."""
-    if name is not None and name not in OPTIMIZERS:
-        raise UsageError(f"--optimizer {name}: no such optimizer - one of {', '.join(OPTIMIZERS)}")
-    if name == "adamw8bit" and find_spec("bitsandbytes") is None:
+def check_installed(optimizer: str | None) -> None:
+    """Refuse an optimizer that needs a package that is not there, before anything is built."""
+    if optimizer == "adamw8bit" and find_spec("bitsandbytes") is None:
         raise CaptureError(_NO_BITSANDBYTES)
 
 
@@ -45,7 +36,7 @@ def make_optimizer(name: str, module: torch.nn.Module) -> torch.optim.Optimizer:
     """The optimizer `name` over the trainable parameters; `adamw` is fused, the default of the Trainer."""
     import torch
 
-    check_optimizer(name)
+    check_installed(name)
     parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
     if not parameters:
         raise CaptureError(f"cannot make the optimizer {name}: the model has no trainable parameter")
@@ -119,7 +110,7 @@ class Stepper:
     strangers: list[tuple[torch.Tensor, torch.Tensor | None]] | None = None
 
     def __post_init__(self) -> None:
-        if amp_name(self.amp) == "fp16" and not self.inference and not self.has_float16_gradients:
+        if self.amp == "fp16" and not self.inference and not self.has_float16_gradients:
             self.loss_scale = LossScale(device=self.device)
         if self.optimizer is not None:
             self.finished = FinishedState(optimizer=self.optimizer)
@@ -224,7 +215,7 @@ class Stepper:
 
         if self.amp is None:
             return nullcontext()
-        return torch.autocast(accelerators.kind_of(self.device), dtype=getattr(torch, AMP_DTYPES[self.amp]))
+        return torch.autocast(accelerators.kind_of(self.device), dtype=getattr(torch, _AMP_DTYPE[self.amp]))
 
     def synchronize(self) -> None:
         """Wait for the device."""

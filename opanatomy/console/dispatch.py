@@ -19,8 +19,8 @@ from typing import Final
 
 from msgspec import Struct, field
 
-from opanatomy.commands.arguments import ParserExit, make_parser
-from opanatomy.commands.stdout import point_at_stderr, say
+from opanatomy.console.parser import ParserExit, make_parser
+from opanatomy.console.stdout import point_at_stderr, say
 from opanatomy.errors import OpanatomyError
 
 #: A signal's exit code is this and its number: 130 for Ctrl-C.

@@ -13,7 +13,7 @@ from typing import TextIO
 
 from msgspec import Struct
 
-from opanatomy.commands.stdout import check_open, columns_of, say, write_out
+from opanatomy.console.stdout import check_open, columns_of, say, write_out
 from opanatomy.errors import OutputError, UsageError
 from opanatomy.files.addresses import check_no_address
 from opanatomy.files.outputs import Claim, claimed, same_file
