@@ -16,6 +16,8 @@ from msgspec import Struct
 from msgspec.structs import force_setattr
 
 from opanatomy.errors import UsageError
+from opanatomy.records.data_types import DATA_TYPES
+from opanatomy.records.optimizers import OPTIMIZERS
 
 
 class Kind(Enum):
@@ -35,6 +37,11 @@ class Choice(Struct, frozen=True):
 
     name: str
     aliases: tuple[str, ...] = ()
+
+
+def _data_type(torch_name: str, name: str | None = None) -> Choice:
+    """A data type as a choice, by torch's name or another of its own."""
+    return next(Choice(name or kind.name, (kind.name, *kind.short)) for kind in DATA_TYPES if kind.name == torch_name)
 
 
 class Option(Struct, frozen=True, kw_only=True):
@@ -103,10 +110,7 @@ TASK: Final = Option(
 )  # fmt: skip
 DTYPE: Final = Option(
     name="dtype", group=_MODEL, metavar="TYPE", default="float32", help="{choices}",
-    choices=(
-        Choice("float32", ("fp32", "f32", "float", "single")), Choice("bfloat16", ("bf16",)),
-        Choice("float16", ("fp16", "f16", "half")), Choice("float64", ("fp64", "f64", "double")),
-    ),
+    choices=tuple(_data_type(name) for name in ("float32", "bfloat16", "float16", "float64")),
 )  # fmt: skip
 ATTENTION: Final = Option(
     name="attention", group=_MODEL, metavar="NAME", help="{choices}, ...", is_open=True,
@@ -114,7 +118,7 @@ ATTENTION: Final = Option(
 )  # fmt: skip
 AMP: Final = Option(
     name="amp", group=_STEP, help="automatic mixed precision", python=("profile",), recorded="amp",
-    choices=(Choice("bf16", ("bfloat16",)), Choice("fp16", ("float16", "f16", "half"))),
+    choices=(_data_type("bfloat16", "bf16"), _data_type("float16", "fp16")),
 )  # fmt: skip
 CHECKPOINTING: Final = Option(
     name="checkpointing", group=_STEP, metavar="KIND", bare="non-reentrant", recorded="checkpointing",
@@ -124,10 +128,7 @@ CHECKPOINTING: Final = Option(
 OPTIMIZER: Final = Option(
     name="optimizer", group=_STEP, metavar="NAME", help="also step an optimizer: {choices}",
     python=("profile",), recorded="optimizer",
-    choices=(
-        Choice("adamw", ("adamw_torch_fused",)), Choice("adamw-foreach"), Choice("adamw-loop"),
-        Choice("adamw8bit", ("adamw_bnb_8bit",)), Choice("adam"), Choice("sgd"), Choice("adafactor"),
-    ),
+    choices=tuple(Choice(optimizer.name, optimizer.aliases) for optimizer in OPTIMIZERS),
 )  # fmt: skip
 INFERENCE: Final = Option(
     name="inference", group=_STEP, kind=Kind.SWITCH, default=False, python=("profile",), recorded="inference",

@@ -14,7 +14,6 @@ import pytest
 import torch
 from msgspec import Struct
 
-from opanatomy.capture.memory.out_of_memory import requested_bytes
 from opanatomy.capture.memory.outside import outside_the_allocator
 from opanatomy.capture.memory.record import alike, record_of
 from opanatomy.capture.memory.replay import (
@@ -35,6 +34,7 @@ from opanatomy.capture.step.recorder import Subject, record_step
 from opanatomy.capture.step.stepper import Stepper, make_optimizer
 from opanatomy.options import RunOptions
 from opanatomy.records.memory import Memory, MemorySnapshot
+from opanatomy.records.out_of_memory import requested_bytes
 from opanatomy.records.taxonomy import Phase
 from opanatomy.records.workload import Workload
 from opanatomy.trace import read_trace

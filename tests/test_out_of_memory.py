@@ -16,7 +16,6 @@ import opanatomy
 from opanatomy.capture.memory import advice
 from opanatomy.capture.memory.advice import less_memory
 from opanatomy.capture.memory.failure import StepOutOfMemory, memory_report_of
-from opanatomy.capture.memory.out_of_memory import is_out_of_memory, requested_bytes
 from opanatomy.capture.memory.snapshots import Snapshots
 from opanatomy.capture.memory.storages import optimizer_tensors
 from opanatomy.capture.step.profile import capture_model
@@ -24,6 +23,7 @@ from opanatomy.capture.step.recorder import Subject, record_step
 from opanatomy.capture.step.stepper import Stepper, make_optimizer
 from opanatomy.errors import OutOfMemory
 from opanatomy.options import RunOptions
+from opanatomy.records.out_of_memory import is_out_of_memory, requested_bytes
 from opanatomy.records.taxonomy import Phase
 from opanatomy.records.workload import Workload
 

@@ -60,7 +60,7 @@ VARIANTS = {
     "reentrant checkpointing": with_request(checkpointing="reentrant"),
     "amp bf16": with_options(amp="bf16"),
     "amp fp16": with_options(amp="fp16"),
-    "compile": with_options(compiled=True, warmup=1),
+    "compile": with_options(compile=True, warmup=1),
     "frozen layers": Variant(prepare=freeze_embeddings_and_first_layer),
     "biases only": Variant(prepare=biases_only),
     "tied weights": Variant(request=on_cpu(model="gpt2", batch=2, seq=16, settings=TINY["openai-community/gpt2"])),

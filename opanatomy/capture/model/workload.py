@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from opanatomy.capture.memory.advice import inputs_fit
-from opanatomy.capture.memory.out_of_memory import is_out_of_memory
 from opanatomy.capture.model.batches import Shape, choose_shape, input_texts, make_batch, move, sizes, tensors_of
 from opanatomy.capture.model.building import build_module, build_on_meta, enable_checkpointing
 from opanatomy.capture.model.configuration import Configuration, find_configuration, make_config
@@ -19,6 +18,7 @@ from opanatomy.capture.model.tasks import choose_task
 from opanatomy.capture.model.user_function import call_function, is_function
 from opanatomy.errors import ModelError, OpanatomyError, UsageError
 from opanatomy.options import DTYPE, RUN, RunOptions, recorded
+from opanatomy.records.out_of_memory import is_out_of_memory
 from opanatomy.records.workload import Workload
 
 if TYPE_CHECKING:

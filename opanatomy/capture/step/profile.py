@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Final
 
 from msgspec.structs import replace
 
@@ -14,7 +13,6 @@ from opanatomy.capture.device.environment import choose_device, no_gpu_note
 from opanatomy.capture.device.start import device_text, first_use, run_first_kernel
 from opanatomy.capture.memory.advice import either, fewer_weights, listed
 from opanatomy.capture.memory.measurement import available_bytes, limited_to_available
-from opanatomy.capture.memory.out_of_memory import is_out_of_memory
 from opanatomy.capture.memory.snapshots import Snapshots
 from opanatomy.capture.model.user_function import is_function
 from opanatomy.capture.model.workload import Plan, Prepared, plan_of, prepare, workload_of
@@ -23,6 +21,8 @@ from opanatomy.capture.step.stepper import check_installed
 from opanatomy.errors import OpanatomyError, OutOfMemory
 from opanatomy.options import RunOptions
 from opanatomy.records.data_types import ITEM_SIZE
+from opanatomy.records.optimizers import BY_NAME
+from opanatomy.records.out_of_memory import is_out_of_memory
 
 
 def capture_model(
@@ -74,14 +74,11 @@ def _prepared(options: RunOptions) -> Prepared:
         raise OutOfMemory(f"out of memory while {what} being built{where} - {smaller}") from error
 
 
-#: Bytes of optimizer state a parameter, as copies of the parameter; what is not here needs little.
-_STATE_COPIES: Final = {"adamw": 2, "adamw-foreach": 2, "adamw-loop": 2, "adam": 2, "sgd": 1}
-
-
 def _check_it_can_fit(plan: Plan, options: RunOptions) -> None:
     """Refuse at once what cannot fit the host: weights, and gradients and optimizer state in training."""
     available = available_bytes()
-    states = 0 if options.inference else _STATE_COPIES.get(options.optimizer or "", 0)
+    optimizer = None if options.inference else BY_NAME.get(options.optimizer or "")
+    states = optimizer.state_copies if optimizer else 0
     parts = ["weights", *([] if options.inference else ["gradients"]), *(["optimizer state"] if states else [])]
     needed = plan.parameters * ITEM_SIZE[options.dtype] * ((1 if options.inference else 2) + states)
     if available is not None and needed > available:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from opanatomy.capture.device import accelerators
 from opanatomy.capture.step.loss_scale import LossScale
@@ -14,56 +15,39 @@ from opanatomy.capture.step.optimizer_state import FinishedState
 from opanatomy.capture.step.ranges import phase_range
 from opanatomy.capture.step.roots import Roots, backward_roots, leaves_below, materialized
 from opanatomy.errors import CaptureError
+from opanatomy.records.data_types import data_type_of
+from opanatomy.records.optimizers import BY_NAME, Optimizer
 from opanatomy.records.taxonomy import Phase
 
 if TYPE_CHECKING:
     import torch
 
-#: The data type of each kind of `amp`.
-_AMP_DTYPE: Final = {"bf16": "bfloat16", "fp16": "float16"}
-_NO_BITSANDBYTES: Final = (
-    "--optimizer adamw8bit needs bitsandbytes, which is not installed - pip install 'opanatomy[bitsandbytes]'"
-)
 
-
-def check_installed(optimizer: str | None) -> None:
+def check_installed(name: str | None) -> None:
     """Refuse an optimizer that needs a package that is not there, before anything is built."""
-    if optimizer == "adamw8bit" and find_spec("bitsandbytes") is None:
-        raise CaptureError(_NO_BITSANDBYTES)
+    optimizer = None if name is None else BY_NAME[name]
+    if optimizer is not None and optimizer.package is not None and find_spec(optimizer.package) is None:
+        raise CaptureError(_not_installed(optimizer))
 
 
 def make_optimizer(name: str, module: torch.nn.Module) -> torch.optim.Optimizer:
     """The optimizer `name` over the trainable parameters; `adamw` is fused, the default of the Trainer."""
-    import torch
-
     check_installed(name)
     parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
     if not parameters:
         raise CaptureError(f"cannot make the optimizer {name}: the model has no trainable parameter")
-    match name:
-        case "adamw":
-            return torch.optim.AdamW(parameters, lr=1e-5, fused=True)
-        case "adamw-foreach":
-            return torch.optim.AdamW(parameters, lr=1e-5, foreach=True)
-        case "adamw-loop":
-            return torch.optim.AdamW(parameters, lr=1e-5, foreach=False)
-        case "adam":
-            return torch.optim.Adam(parameters, lr=1e-5, fused=True)
-        case "sgd":
-            return torch.optim.SGD(parameters, lr=1e-3, momentum=0.9)
-        case "adafactor":
-            return torch.optim.Adafactor(parameters)
-        case _:
-            return _eight_bit_adamw(parameters)
-
-
-def _eight_bit_adamw(parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
+    chosen = BY_NAME[name]
     try:
-        import bitsandbytes
+        home = import_module(f"{chosen.package or 'torch'}.optim")
     except ImportError as error:
-        raise CaptureError(_NO_BITSANDBYTES) from error
-    made: torch.optim.Optimizer = bitsandbytes.optim.AdamW8bit(parameters, lr=1e-5)
+        raise CaptureError(_not_installed(chosen)) from error
+    made: torch.optim.Optimizer = getattr(home, chosen.torch_class)(parameters, **chosen.arguments)
     return made
+
+
+def _not_installed(optimizer: Optimizer) -> str:
+    package = optimizer.package
+    return f"--optimizer {optimizer.name} needs {package}, which is not installed - pip install 'opanatomy[{package}]'"
 
 
 class StepObserver:
@@ -215,7 +199,9 @@ class Stepper:
 
         if self.amp is None:
             return nullcontext()
-        return torch.autocast(accelerators.kind_of(self.device), dtype=getattr(torch, _AMP_DTYPE[self.amp]))
+        return torch.autocast(
+            accelerators.kind_of(self.device), dtype=getattr(torch, data_type_of(self.amp) or self.amp)
+        )
 
     def synchronize(self) -> None:
         """Wait for the device."""
