@@ -80,14 +80,10 @@ def profile(
     random states. Its weights change only with `optimizer`, which updates them in every step that is run.
     Raises `UsageError`, `ModelError`, `CaptureError`, `OutOfMemory` and `OutputError`, each an `OpanatomyError`.
     """
-    from opanatomy.capture.model.user_function import check_module
-    from opanatomy.capture.model.workload import given, workload_of
-    from opanatomy.capture.step.subject import Subject
     from opanatomy.redaction.values import of_process
 
     of_process()  # the module's own code may take a secret out of the environment
     _check_kind(module)
-    check_module(type(module).__name__, module)
     arguments = _arguments(inputs)
     target = None if trace is None else _target(trace)
     options = RunOptions(
@@ -95,11 +91,7 @@ def profile(
         check=check, redact=redact,
     )  # fmt: skip
     _check_no_profiler()
-    workload = workload_of(given(module, arguments), options)
-    subject = Subject(
-        module=module, inputs=arguments, workload=workload, command="opanatomy.profile(...)", borrowed=True
-    )
-    with _recorded(subject, options, target, force) as path:
+    with _recorded(_subject(module, arguments, options), options, target, force) as path:
         anatomy = analyze_traces([path], redact=options.redact)
     if target is None:
         anatomy = replace(anatomy, provenance=replace(anatomy.provenance, trace=None))
@@ -108,6 +100,14 @@ def profile(
 
         require_agreement(anatomy)
     return anatomy
+
+
+def _subject(module: torch.nn.Module, inputs: Inputs, options: RunOptions) -> Subject:
+    from opanatomy.capture.model.workload import given, workload_of
+    from opanatomy.capture.step.subject import Subject
+
+    workload = workload_of(given(module, inputs), options)
+    return Subject(module=module, inputs=inputs, workload=workload, command="opanatomy.profile(...)", borrowed=True)
 
 
 @contextmanager
@@ -132,9 +132,12 @@ def _recorded(subject: Subject, options: RunOptions, target: Path | None, force:
 def _check_kind(module: object) -> None:
     import torch
 
+    from opanatomy.capture.model.user_function import check_module
+
     if not isinstance(module, torch.nn.Module):
         made = " - call it first" if isinstance(module, type) and issubclass(module, torch.nn.Module) else ""
         raise UsageError(f"profile: the module is {_kind(module)}{made or ' - give a torch.nn.Module'}")
+    check_module(type(module).__name__, module)
 
 
 def _arguments(inputs: object) -> Inputs:
