@@ -80,7 +80,7 @@ def _made(folder: Path) -> list[Path]:
         raise OutputError(
             f"cannot make the folder {folder}: the current folder is gone - choose another one"
         ) from error
-    missing = [one for one in (folder, *folder.parents) if not os.path.exists(one)]
+    missing = [parent for parent in (folder, *folder.parents) if not os.path.exists(parent)]
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -131,12 +131,12 @@ def _with_value(parser: argparse.ArgumentParser, option: Option) -> dict[str, An
     """What `argparse` is told of an option that takes a value."""
     closed = option.choices and not option.is_open
     shown = "{" + ",".join(choice.name for choice in option.choices) + "}" if closed else None
-    told: dict[str, Any] = {"metavar": option.metavar or shown, "type": partial(from_text, option)}
+    settings: dict[str, Any] = {"metavar": option.metavar or shown, "type": partial(from_text, option)}
     if option.kind in (Kind.PAIRS, Kind.TEXTS):
-        return {**told, "action": "append", "default": []}
+        return {**settings, "action": "append", "default": []}
     if option.bare is not None:
-        return {**told, "nargs": "?", "const": option.bare, "default": option.default, "type": _bare(parser, option)}
-    return {**told, "default": option.default}
+        settings |= {"nargs": "?", "const": option.bare, "type": _bare(parser, option)}
+    return {**settings, "default": option.default}
 
 
 def _bare(parser: argparse.ArgumentParser, option: Option) -> Callable[[str], Any]:

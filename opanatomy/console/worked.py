@@ -73,8 +73,8 @@ def _worked(row: OperatorRow) -> list[str]:
 def as_written(function: Callable[..., Any]) -> list[str]:
     """The body of a formula as it is in its file, without its docstring; nothing where the file is not at hand."""
     try:
-        found, first = inspect.getsourcelines(function)
-        source = textwrap.dedent("".join(found))
+        lines_of_code, first = inspect.getsourcelines(function)
+        source = textwrap.dedent("".join(lines_of_code))
         tree = ast.parse(source).body[0]
     except (OSError, TypeError, SyntaxError, IndexError):
         return []

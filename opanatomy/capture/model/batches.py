@@ -158,12 +158,12 @@ def _check_audio(config: Any, samples: int) -> None:
     if not hasattr(config, "conv_kernel"):
         raise ModelError(f"no batch is known for the audio of {config.model_type} - hand over package.module:function")
     masked = getattr(config, "apply_spec_augment", False) and getattr(config, "mask_time_prob", 0)
-    least = config.mask_time_length + 1 if masked else 1
+    minimum = config.mask_time_length + 1 if masked else 1
     frames = audio_frames(config, samples)
-    if frames < least:
+    if frames < minimum:
         raise UsageError(
-            f"--seq {samples}: so few audio samples make {max(frames, 0)} frames, {config.model_type} needs {least} - "
-            "give more, 16000 are a second"
+            f"--seq {samples}: so few audio samples make {max(frames, 0)} frames, {config.model_type} needs {minimum}"
+            " - give more, 16000 are a second"
         )
 
 

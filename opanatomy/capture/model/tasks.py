@@ -93,8 +93,8 @@ def _classes(table: str, model_type: str) -> set[str]:
     """The model classes of `model_type` in a table of transformers."""
     from transformers.models.auto import modeling_auto
 
-    found = getattr(modeling_auto, table, {}).get(model_type, ())
-    return {found} if isinstance(found, str) else set(found)
+    names = getattr(modeling_auto, table, {}).get(model_type, ())
+    return {names} if isinstance(names, str) else set(names)
 
 
 def _choices(possible: list[str]) -> str:

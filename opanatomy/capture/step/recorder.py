@@ -165,4 +165,6 @@ def _make_stepper(subject: Subject, options: RunOptions) -> Stepper:
 def _other_leaves(inputs: Any, parameters: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
     """The inputs that backward makes a gradient of."""
     known = {id(parameter) for parameter in parameters}
-    return tuple(one for one in tensors_in(inputs) if one.requires_grad and one.is_leaf and id(one) not in known)
+    return tuple(
+        tensor for tensor in tensors_in(inputs) if tensor.requires_grad and tensor.is_leaf and id(tensor) not in known
+    )

@@ -123,10 +123,10 @@ class Run:
         options = self.options
         default = 1 if options.device == "cpu" else 5 if options.compile else 3
         count = default if options.warmup is None else options.warmup
-        most = count + (_COMPILING_STEPS if options.warmup is None else 0)
+        maximum = count + (_COMPILING_STEPS if options.warmup is None else 0)
         last = number = 0
         translated = True
-        while number < count or (number < most and self.compiled and translated):
+        while number < count or (number < maximum and self.compiled and translated):
             number += 1
             after = max(count - number, 0) + 2 * options.steps
             text = f"warm-up step {number} of {max(count, number)}"
@@ -242,14 +242,14 @@ class Run:
         """The profile, the wall time of each step in it, and the modules that have ranges there."""
         before, scale = compilations(), scale_of(self.stepper)
         ranges = not self.options.compile
-        found = self._profile(expected, ranges=ranges)
+        profile = self._profile(expected, ranges=ranges)
         self.warnings += skipped_updates(self.stepper, scale, self.options.steps, "profiled")
         if self.compiles_always or compilations() == before:
-            return found
+            return profile
         if ranges:
             # A part that is compiled without a sign on the module: once more without ranges, which it compiles in.
             before, scale = compilations(), scale_of(self.stepper)
-            found = self._profile(expected, ranges=False)
+            profile = self._profile(expected, ranges=False)
             self.warnings += skipped_updates(self.stepper, scale, self.options.steps, "profiled")
             self.warnings.append(
                 "torch.compile compiled a part of the model again for the ranges of modules: it is profiled without"
@@ -257,7 +257,7 @@ class Run:
             )
         if compilations() > before:
             self.warnings.append("torch.compile compiled inside the profiled steps: their time includes that")
-        return found
+        return profile
 
     def _profile(self, expected: int, *, ranges: bool) -> tuple[Any, list[int], dict[str, str]]:
         named: AbstractContextManager[dict[str, str]] = (

@@ -104,7 +104,7 @@ class Stepper:
         """Whether a weight that is trained is float16: `GradScaler` refuses to unscale its gradients."""
         import torch
 
-        return any(one.dtype == torch.float16 and one.requires_grad for one in self.parameters)
+        return any(parameter.dtype == torch.float16 and parameter.requires_grad for parameter in self.parameters)
 
     def run(self) -> None:
         """One step; the gradients are freed before it, not after, so that they can be measured."""
@@ -144,10 +144,10 @@ class Stepper:
 
     def _look_for_strangers(self, roots: Roots) -> None:
         known = {id(leaf) for leaf in (*self.parameters, *self.other_leaves)}
-        found = [leaf for leaf in leaves_below(roots.tensors) if id(leaf) not in known]
-        self.strangers = [(leaf, leaf.grad) for leaf in found]
-        self.other_leaves = (*self.other_leaves, *found)
-        for leaf in found:
+        strangers = [leaf for leaf in leaves_below(roots.tensors) if id(leaf) not in known]
+        self.strangers = [(leaf, leaf.grad) for leaf in strangers]
+        self.other_leaves = (*self.other_leaves, *strangers)
+        for leaf in strangers:
             leaf.grad = None
 
     def free_gradients(self) -> None:
