@@ -47,8 +47,8 @@ def _data_type(torch_name: str, name: str | None = None) -> Choice:
 class Option(Struct, frozen=True, kw_only=True):
     """An option by its name in Python; on the command line it is `--name` unless `flag` says otherwise.
 
-    In `help`, `{choices}` and `{default}` are filled in. With `is_open` other values than the `choices` are taken as
-    they are. `bare` is the value of a flag that comes without one. `recorded` is the field of `Workload` that has the
+    In `help`, `{choices}`, `{default}` and, by the parser, `{formats}` are filled in. With `is_open` other values than
+    the `choices` are taken as they are. `bare` is the value of a flag that comes without one. `recorded` is the field of `Workload` that has the
     value of a run.
     """
 
@@ -196,7 +196,7 @@ RUN: Final = (
 REPORT: Final = (
     Option(name="output", short_flag="-o", group=_REPORT, metavar="FILE",
            help="report file, format by its ending; or a folder; - is stdout"),
-    Option(name="format", short_flag="-f", group=_REPORT, metavar="FORMAT", help="terminal, json or csv"),
+    Option(name="format", short_flag="-f", group=_REPORT, metavar="FORMAT", help="{formats}"),
     Option(name="force", group=_REPORT, kind=Kind.SWITCH, default=False, python=("profile",),
            help="overwrite existing files"),
     DEBUG,
@@ -347,6 +347,15 @@ def _number(option: Option, value: Any, spelled: Spelling) -> int:
     if number > option.maximum:
         raise UsageError(f"{spelled(option, value)}: must be at most {option.maximum}")
     return number
+
+
+def named(value: object, names: Iterable[str], spelled: str) -> str:
+    """The one of `names` that `value` means; `UsageError` that begins with `spelled` where it is none."""
+    choices = [Choice(name) for name in names]
+    name = choice_of(value, choices)
+    if name is None:
+        raise UsageError(f"{spelled}: not known - {instead_of(value, [choice.name for choice in choices])}")
+    return name
 
 
 def choice_of(value: object, choices: Iterable[Choice]) -> str | None:

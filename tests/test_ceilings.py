@@ -659,7 +659,7 @@ def test_the_command_takes_what_is_given(
         (["--dtype", "fp33"], "no data type 'fp33'"),
         (["--peak", "fast"], "--peak fast: 'fast' is not a number"),
         (["--bandwidth", "12"], "--bandwidth 12"),
-        (["-f", "xml"], "-f xml: no such format"),
+        (["-f", "xml"], "--format xml: not known - one of terminal, json"),
         (["--device", "tpu"], "--device tpu"),
     ],
 )

@@ -154,7 +154,7 @@ WRONG_USAGE: list[tuple[list[str], str]] = [
     (["profile", "gpt2", "--seq", "-3"], "--seq -3: must be at least 1"),
     (["profile", "gpt2", "--set", "hidden"], "--set hidden: not of the form key=value"),
     (["profile", "gpt2", "--trace", "x.txt"], "must end in .json or .json.gz"),
-    (["profile", "gpt2", "-f", "xml"], "no such format"),
+    (["profile", "gpt2", "-f", "xml"], "not known - "),
     (["profile", "gpt2", "-o", "report.docx"], "no report format has this ending"),
     (["profile", "gpt2", "--inference", "--optimizer", "adamw"], "--inference has no backward"),
 ]

@@ -23,14 +23,15 @@ def run(arguments: argparse.Namespace) -> None:
     """Print what is known of each name, and of what a report leaves unexplained."""
     from opanatomy.console.explanation import explain
     from opanatomy.console.stdout import write_out
-    from opanatomy.console.worked import not_explained, read_report
+    from opanatomy.console.worked import read_report
     from opanatomy.redaction.texts import spoken
+    from opanatomy.report.formats.terminal import list_text
+    from opanatomy.report.sections.explained import unexplained
 
     if not arguments.name and arguments.unknown is None:
         raise UsageError("explain: no name - give an operator or kernel, or --unknown REPORT")
     anatomy = read_report(Path(arguments.report)) if arguments.report else None
     blocks = [explain(spoken(name), anatomy) for name in arguments.name]
     if arguments.unknown is not None:
-        unexplained = not_explained(read_report(Path(arguments.unknown)))
-        blocks.append("".join(f"{line}\n" for line in unexplained))
+        blocks.append("".join(map(list_text, unexplained(read_report(Path(arguments.unknown))))))
     write_out("\n".join(blocks), machine_readable=False)

@@ -84,7 +84,7 @@ def _capture(options: RunOptions, trace: Path, where: Destination) -> None:
 def _kept(options: RunOptions, trace: Claim, where: Destination, ceilings: Overrides) -> Anatomy:
     """The anatomy of a capture whose trace is published before it is analyzed."""
     from opanatomy.console.destination import note, show
-    from opanatomy.fleet import analyze_traces
+    from opanatomy.pipeline import analyze_traces
 
     with trace.written() as partial:
         _capture(options, partial, where)
@@ -104,7 +104,7 @@ def _not_kept(options: RunOptions, where: Destination, ceilings: Overrides) -> A
 
     from opanatomy.console.destination import show
     from opanatomy.files.outputs import temporary
-    from opanatomy.fleet import analyze_traces
+    from opanatomy.pipeline import analyze_traces
 
     with temporary("step.trace.json.gz", "the trace") as trace:
         _capture(options, trace, where)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import difflib
 
-from opanatomy.console.worked import as_written, example
+from opanatomy.console.worked import as_written
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.signature import Classification
 from opanatomy.records.taxonomy import OperatorClass
+from opanatomy.report.formats.terminal import fact_text
+from opanatomy.report.section import Fact, Phrase, joined, phrase
+from opanatomy.report.sections.explained import examples
 
 
 def explain(name: str, anatomy: Anatomy | None = None) -> str:
@@ -19,16 +22,16 @@ def explain(name: str, anatomy: Anatomy | None = None) -> str:
     kernel = classify_kernel(name)
     named_like_kernel = "::" not in full and kernel.operator_class is not OperatorClass.UNKNOWN
     if operator is None or named_like_kernel:
-        return "\n".join([name, *_as_kernel(kernel, name)]) + "\n"
-    lines = [full, *_as_operator(operator), *_formula(full, operator)]
+        return f"{name}\n{fact_text(_as_kernel(kernel, name))}"
+    facts = [*_as_operator(operator), *_formula(full, operator)]
     if operator.rule.endswith("ranges: range"):
-        lines += _as_kernel(kernel, name)
+        facts += _as_kernel(kernel, name)
     if anatomy is not None:
-        lines += example(full, anatomy)
-    return "\n".join(lines) + "\n"
+        facts += examples(full, anatomy)
+    return f"{full}\n{fact_text(facts)}"
 
 
-def _formula(name: str, classification: Classification) -> list[str]:
+def _formula(name: str, classification: Classification) -> list[Fact]:
     from opanatomy.cost.registry import describe, function_of
 
     if classification.operator_class is None:
@@ -37,27 +40,25 @@ def _formula(name: str, classification: Classification) -> list[str]:
     first, *others = [line.strip() for line in text.splitlines() if line.strip()]
     function = function_of(name)
     written = as_written(function) if function else []
-    return [f"  formula   {first}", *(f"            {line}" for line in others), *written]
+    return [Fact(label="formula", text=first), *(Fact(label="", text=line) for line in others), *written]
 
 
-def _as_operator(classification: Classification) -> list[str]:
+def _as_operator(classification: Classification) -> list[Fact]:
     if classification.operator_class is None:
-        return [
-            "  operator  does no work of its own: it dispatches, or is a view, an allocation or a range",
-            _rule(classification),
-        ]
-    lines = [f"  operator  {_label(classification)}", _rule(classification)]
+        nothing = "does no work of its own: it dispatches, or is a view, an allocation or a range"
+        return [Fact(label="operator", text=nothing), _rule(classification)]
+    facts = [Fact(label="operator", text=_classes(classification)), _rule(classification)]
     if classification.delegates:
-        lines.append("            only where no operator below it computes")
-    return lines
+        facts.append(Fact(label="", text="only where no operator below it computes"))
+    return facts
 
 
-def _as_kernel(classification: Classification, name: str) -> list[str]:
-    lines = [f"  kernel    {_label(classification)}", _rule(classification)]
+def _as_kernel(classification: Classification, name: str) -> list[Fact]:
+    facts = [Fact(label="kernel", text=_classes(classification)), _rule(classification)]
     near = difflib.get_close_matches(name, _operator_names(), n=3, cutoff=0.75)
     if near:
-        lines.append(f"  no operator of this name; near: {', '.join(near)}")
-    return lines
+        facts.append(Fact(label="operator", text=f"none of this name; near: {', '.join(near)}"))
+    return facts
 
 
 def _operator_names() -> list[str]:
@@ -72,11 +73,11 @@ def _short_names() -> set[str]:
     return {name.removeprefix("aten::") for name in operators()}
 
 
-def _label(classification: Classification) -> str:
-    label = str(classification.operator_class or "unknown").replace("_", " ")
-    inside = ", ".join(str(inner).replace("_", " ") for inner in classification.contains)
-    return f"{label}, containing {inside}" if inside else label
+def _classes(classification: Classification) -> Phrase:
+    own = phrase("{}", classification.operator_class or OperatorClass.UNKNOWN)
+    contained = joined(phrase("{}", item) for item in classification.contains)
+    return phrase("{}, containing {}", own, contained) if contained else own
 
 
-def _rule(classification: Classification) -> str:
-    return f"  rule      {classification.rule}"
+def _rule(classification: Classification) -> Fact:
+    return Fact(label="rule", text=classification.rule)

@@ -14,6 +14,7 @@ from opanatomy.commands import verbs
 from opanatomy.console.stdout import write_out
 from opanatomy.errors import UsageError
 from opanatomy.options import Kind, Option, from_text
+from opanatomy.report.formats import format_names
 from opanatomy.version import __version__
 
 EXAMPLES = """examples:
@@ -120,11 +121,16 @@ def add_options(parser: argparse.ArgumentParser, options: Iterable[Option]) -> N
         group = groups[option.group]
         if option.positional:
             nargs = None if option.positional == "1" else option.positional
-            group.add_argument(option.name, nargs=nargs, metavar=option.metavar, help=option.description)
+            group.add_argument(option.name, nargs=nargs, metavar=option.metavar, help=_help(option))
         elif option.kind is Kind.SWITCH:
-            group.add_argument(*option.flags, dest=option.name, action="store_true", help=option.description)
+            group.add_argument(*option.flags, dest=option.name, action="store_true", help=_help(option))
         else:
-            group.add_argument(*option.flags, dest=option.name, help=option.description, **_with_value(parser, option))
+            group.add_argument(*option.flags, dest=option.name, help=_help(option), **_with_value(parser, option))
+
+
+def _help(option: Option) -> str:
+    names = format_names()
+    return option.description.replace("{formats}", " or ".join((", ".join(names[:-1]), names[-1])))
 
 
 def _with_value(parser: argparse.ArgumentParser, option: Option) -> dict[str, Any]:
