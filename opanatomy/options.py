@@ -48,8 +48,8 @@ class Option(Struct, frozen=True, kw_only=True):
     """An option by its name in Python; on the command line it is `--name` unless `flag` says otherwise.
 
     In `help`, `{choices}`, `{default}` and, by the parser, `{formats}` are filled in. With `is_open` other values than
-    the `choices` are taken as they are. `bare` is the value of a flag that comes without one. `recorded` is the field of `Workload` that has the
-    value of a run.
+    the `choices` are taken as they are. `bare` is the value of a flag that comes without one. `recorded` is the field
+    of `Workload` that has the value of a run.
     """
 
     name: str

@@ -94,7 +94,7 @@ _tiny(
 
 def on_cpu(**options: Any) -> RunOptions:
     """The options of a run on the CPU."""
-    return RunOptions(device="cpu", **options)
+    return RunOptions(**{"device": "cpu", **options})
 
 
 def planned(**options: Any) -> Plan:
