@@ -103,7 +103,7 @@ class DeviceTime:
 
 
 def step_of(step_window: StepWindow, calls: CallTable, time: DeviceTime | None, capture: Capture | None) -> Step:
-    """Figures of one step: those of the middle step; the spread of the wall times beside."""
+    """Figures of one step: those of the middle step, and the spread of the wall times."""
     if time is not None:
         return step_of_rows(_device_steps(step_window, time), capture)
     rows = host_steps(step_window.steps or (step_window.window,), step_window.numbers, step_window.spans, calls)
