@@ -11,7 +11,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from opanatomy.attribution.names import kinds_of
+from opanatomy.attribution.names import are_nodes
 from opanatomy.attribution.nesting import nearest_above
 from opanatomy.attribution.pairing import MOST_THREADS
 from opanatomy.records.columns import Bool, HostTable, Int64, distinct, is_among, marked, rows_by_value
@@ -78,7 +78,7 @@ def _nodes(names: Sequence[str], host: HostTable) -> tuple[Bool, Bool, Bool]:
     engine = np.array([n.startswith(ENGINE) for n in names], dtype=bool)
     above = np.where(host.parent >= 0, host.name[host.parent], -1)
     is_inner = (above >= 0) & (inner[above] == host.name)
-    return engine[host.name], is_inner, kinds_of(names).node[host.name]
+    return engine[host.name], is_inner, are_nodes(names)[host.name]
 
 
 def _of_nodes(column: Int64, host: HostTable, is_inner: Bool) -> Int64:
