@@ -10,6 +10,7 @@ from collections.abc import Callable
 os.environ.setdefault("KINETO_LOG_LEVEL", "6")
 
 from opanatomy.capture.memory.record import record_of
+
 from opanatomy.capture.memory.saved import ForwardSaves
 from opanatomy.capture.memory.snapshots import Snapshots
 from opanatomy.capture.memory.step import observe_step

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 from msgspec.structs import replace
 
 from opanatomy.anatomy import CONVENTIONS, AnatomyInputs, LaunchedWork, build_anatomy
@@ -26,15 +27,18 @@ from opanatomy.calls.table import Calls
 from opanatomy.calls.warnings import environment_of, warnings_of_trace
 from opanatomy.checks import check_counts, check_memory, check_times, self_checks
 from opanatomy.device import Overrides, ceilings_for
-from opanatomy.memory import memory_of_trace, warnings_of, with_trace
+from opanatomy.errors import TraceError
+from opanatomy.memory import memory_of_observations, memory_of_trace, warnings_of, with_trace
 from opanatomy.memory.published import published_run
 from opanatomy.memory.savings import savings_of
-from opanatomy.memory.theory import needed_bytes, with_theory
+from opanatomy.memory.theory import ParameterBytes, needed_bytes, with_theory
 from opanatomy.records.anatomy import Anatomy, Provenance, Step
 from opanatomy.records.checks import Check
-from opanatomy.records.columns import CallTable
+from opanatomy.records.columns import CallTable, Categorical, HostCalls, Int64, MemoryTable, categorical
 from opanatomy.records.device import DeviceFigures
 from opanatomy.records.memory import Memory
+from opanatomy.records.memory_observations import MemoryObservations
+from opanatomy.records.taxonomy import Phase
 from opanatomy.records.timeline import Ledger, Timeline
 from opanatomy.records.workload import Environment, Workload
 from opanatomy.redaction.records import redacted
@@ -120,10 +124,20 @@ def _step_window(attribution: Attribution, calls: Calls) -> StepWindow:
 
 
 def _with_memory(anatomy: Anatomy, trace: Trace, attribution: Attribution) -> Anatomy:
-    """The anatomy with what the trace's memory events tell, that of a capture beside theory."""
-    memory = with_trace(anatomy.memory, _memory(trace, attribution))
-    anatomy = replace(anatomy, memory=memory, warnings=(*anatomy.warnings, *warnings_of(memory)))
-    return replace(anatomy, memory=_with_theory(anatomy)) if trace.capture else anatomy
+    """The anatomy with what its capture observed of memory beside theory, and what the trace's memory events tell."""
+    observations = trace.capture.memory if trace.capture else MemoryObservations()
+    observed, unread = _observed_memory(observations)
+    memory = with_trace(observed, _memory(trace, attribution))
+    anatomy = replace(anatomy, memory=memory, warnings=(*anatomy.warnings, *unread, *warnings_of(memory)))
+    return replace(anatomy, memory=_with_theory(anatomy, observations)) if trace.capture else anatomy
+
+
+def _observed_memory(observations: MemoryObservations) -> tuple[Memory, tuple[str, ...]]:
+    """The memory that a capture observed; of a memory step that cannot be read the storages alone, and a warning."""
+    try:
+        return memory_of_observations(observations), ()
+    except TraceError as error:
+        return memory_of_observations(replace(observations, step=None)), (str(error),)
 
 
 def _checks(calls: Calls, table: CallTable, annotated: Check | None, steps: int) -> tuple[Check, ...]:
@@ -161,7 +175,12 @@ def _launched_work(trace: Trace, attribution: Attribution) -> LaunchedWork:
 
 
 def anatomy_of_failure(
-    memory: Memory, workload: Workload, environment: Environment, command: str, *, redact: bool = False
+    observations: MemoryObservations,
+    workload: Workload,
+    environment: Environment,
+    command: str,
+    *,
+    redact: bool = False,
 ) -> Anatomy:
     """The report of a step that ran out of memory: what was allocated, what it needs, what would make it fit."""
     nothing = Ledger(
@@ -171,15 +190,18 @@ def anatomy_of_failure(
     anatomy = Anatomy(
         provenance=Provenance(opanatomy=__version__, command=command),
         environment=environment, workload=workload, step=Step(), classes=(), ratios=(), operators=(), kernels=(),
-        modules=(), memory=memory, timeline=Timeline(window_ns=0, busy_ns=0, idle_ns=0), device=DeviceFigures(),
-        ledger=nothing, conventions=CONVENTIONS,
+        modules=(), memory=memory_of_observations(observations),
+        timeline=Timeline(window_ns=0, busy_ns=0, idle_ns=0), device=DeviceFigures(), ledger=nothing,
+        conventions=CONVENTIONS,
     )  # fmt: skip
-    return redacted(replace(anatomy, memory=_with_theory(anatomy)), Texts(everything=redact))
+    return redacted(replace(anatomy, memory=_with_theory(anatomy, observations)), Texts(everything=redact))
 
 
-def _with_theory(anatomy: Anatomy) -> Memory:
+def _with_theory(anatomy: Anatomy, observations: MemoryObservations) -> Memory:
     """The memory of a capture beside what theory and the published run say."""
-    workload, memory = anatomy.workload, with_theory(anatomy.memory, anatomy.workload)
+    workload, size = anatomy.workload, observations.parameter_bytes
+    parameters = None if size is None else ParameterBytes(all=size, trained=observations.trainable_bytes)
+    memory = with_theory(anatomy.memory, workload, parameters)
     return replace(
         memory,
         needed_bytes=needed_bytes(memory.shape, workload),
@@ -192,13 +214,24 @@ def _with_theory(anatomy: Anatomy) -> Memory:
 
 def _memory(trace: Trace, attribution: Attribution) -> Memory | None:
     """What the memory events of the trace tell; `None` where it has none."""
-    events, host = trace.memory, attribution.host
-    end_ns = host.start_ns + host.duration_ns
-    around = enclosing_rows(host.thread, host.start_ns, end_ns, host.parent, (events.thread, events.time_ns))
-    return memory_of_trace(
-        events, around, host, trace.names,
-        window=attribution.window, spans=attribution.spans, on_device=trace.on_device,
+    if not len(trace.memory.bytes):
+        return None
+    host = attribution.host
+    calls = HostCalls(
+        name=Categorical(host.name, trace.names), module=categorical(host.module), parent=host.parent,
+        thread=host.thread, start_ns=host.start_ns, end_ns=host.start_ns + host.duration_ns,
+        annotation=host.annotation, phase=_phase_places(attribution),
     )  # fmt: skip
+    around = (trace.memory.thread, trace.memory.time_ns)
+    call = enclosing_rows(host.thread, calls.start_ns, calls.end_ns, host.parent, around)
+    table = MemoryTable(events=trace.memory, call=call, calls=calls, spans=tuple(attribution.spans))
+    return memory_of_trace(table, attribution.window, on_device=trace.on_device)
+
+
+def _phase_places(attribution: Attribution) -> Int64:
+    """The phase of each host event as a place in `Phase`."""
+    places = {phase: place for place, phase in enumerate(Phase)}
+    return np.array([places[phase] for phase in attribution.host.phase], dtype=np.int64)
 
 
 def _extent(trace: Trace) -> tuple[int | None, int | None]:

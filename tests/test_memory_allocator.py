@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 import torch
 from msgspec.structs import replace
+from opanatomy.capture.memory.record import measured_memory, record_of
+from opanatomy.capture.memory.replay import Held, Setting
 from torch._C._profiler import _EventType
 
 from opanatomy.capture.device import nvml
 from opanatomy.capture.memory.allocator import AllocatedBlock, DeviceAllocator, why_no_blocks, workspace_sizes
 from opanatomy.capture.memory.before import Before, held_blocks
 from opanatomy.capture.memory.events import Change, read_tree
-from opanatomy.capture.memory.record import measured_memory, record_of
-from opanatomy.capture.memory.replay import Held, Setting
 from opanatomy.capture.memory.snapshots import Snapshots
 from opanatomy.capture.memory.step import Observed, replayed
 from opanatomy.capture.model.quiet import quiet_libraries

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import torch
 from msgspec.structs import replace
+from opanatomy.capture.memory.record import measured_memory, record_of
+from opanatomy.capture.memory.replay import Setting
 
 from opanatomy.capture.memory.before import Before
 from opanatomy.capture.memory.events import Around, Change, EventTree
 from opanatomy.capture.memory.measurement import memory_of
-from opanatomy.capture.memory.record import measured_memory, record_of
-from opanatomy.capture.memory.replay import Setting
 from opanatomy.capture.memory.saved import saved_tensors
 from opanatomy.capture.memory.snapshots import Snapshots
 from opanatomy.capture.memory.step import Observed, observe_step, replayed

@@ -13,8 +13,6 @@ from typing import Any
 import pytest
 import torch
 from msgspec import Struct
-
-from opanatomy.capture.memory.out_of_memory import requested_bytes
 from opanatomy.capture.memory.outside import outside_the_allocator
 from opanatomy.capture.memory.record import alike, record_of
 from opanatomy.capture.memory.replay import (
@@ -27,6 +25,8 @@ from opanatomy.capture.memory.replay import (
     WEIGHT_CASTS,
     bytes_over_time,
 )
+
+from opanatomy.capture.memory.out_of_memory import requested_bytes
 from opanatomy.capture.memory.snapshots import Snapshots
 from opanatomy.capture.memory.step import Observed, observe_step
 from opanatomy.capture.model.quiet import quiet_libraries

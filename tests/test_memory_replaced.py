@@ -6,9 +6,9 @@ from threading import Thread
 from typing import Any
 
 import torch
+from opanatomy.capture.memory.record import record_of
 from torch import nn
 
-from opanatomy.capture.memory.record import record_of
 from opanatomy.capture.memory.snapshots import Snapshots
 from opanatomy.capture.memory.step import observe_step
 from opanatomy.capture.step.stepper import Stepper

@@ -64,7 +64,7 @@ def build_anatomy(found: AnatomyInputs) -> Anatomy:
         operators=operator_rows(found.calls),
         kernels=kernel_rows(found.work) if found.work is not None else (),
         modules=module_rows(found.calls, found.capture.modules if found.capture else {}),
-        memory=found.capture.memory if found.capture else Memory(),
+        memory=Memory(),
         timeline=timeline_of(found.step_window, found.calls, time),
         device=_device_figures(found.launched, sum(row.wall_ns for row in step.steps)),
         ledger=ledger,

@@ -8,9 +8,10 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from opanatomy.capture.memory.snapshots import AFTER_BACKWARD, AFTER_FORWARD, AFTER_OPTIMIZER, Snapshots
+from opanatomy.capture.memory.snapshots import Snapshots
 from opanatomy.capture.memory.storages import same_device, unpacked
 from opanatomy.capture.step.stepper import StepObserver
+from opanatomy.records.memory import AFTER_BACKWARD, AFTER_FORWARD, AFTER_OPTIMIZER
 
 if TYPE_CHECKING:
     import torch
@@ -138,26 +139,26 @@ def weight_casts(weights: StorageSet, found: StorageSet) -> Any:
 
 
 class PointWatch(StepObserver):
-    """Takes check points."""
+    """Takes snapshots."""
 
     def __init__(self, snapshots: Snapshots) -> None:
         self.snapshots = snapshots
 
     def after_forward(self, roots: tuple[torch.Tensor, ...]) -> None:
-        """Take the check point."""
+        """Take the snapshot."""
         self.snapshots.take(AFTER_FORWARD)
 
     def after_backward(self) -> None:
-        """Take the check point."""
+        """Take the snapshot."""
         self.snapshots.take(AFTER_BACKWARD)
 
     def after_optimizer(self) -> None:
-        """Take the check point."""
+        """Take the snapshot."""
         self.snapshots.take(AFTER_OPTIMIZER)
 
 
 class ForwardSaves(PointWatch):
-    """Counts what forward saves, and takes check points; a recomputation in backward is not counted again.
+    """Counts what forward saves, and takes snapshots; a recomputation in backward is not counted again.
 
     `bytes` are those that live when forward is done; with `look_for_casts` without the casts of `weights`, which are
     `cast_bytes`.

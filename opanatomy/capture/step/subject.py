@@ -44,7 +44,7 @@ class Subject(Struct, frozen=True, kw_only=True):
     module: torch.nn.Module
     inputs: dict[str, Any] | tuple[Any, ...]
     workload: Workload
-    #: The check points from before the module was made, where its maker took them.
+    #: The snapshots from before the module was made, where its maker took them.
     snapshots: Snapshots | None = None
     #: Whether the module is the caller's, and nothing of it may be another afterwards.
     borrowed: bool = False
