@@ -229,11 +229,15 @@ def _figures(step: StepObservations, measured: MeasuredStep) -> AllocatorFigures
 def _counted(measured: MeasuredStep) -> Int64:
     """What the allocator should count after each event, from 0 before the first.
 
-    Frees of blocks from before the step are in the total of the CPU's allocator only where it reported them.
+    Frees of blocks from before the step are in the total of the CPU's allocator only where it reported them, and as it
+    did: with the bytes that it gave at their address when it was profiled last.
     """
-    blocks, held = measured.blocks, measured.held
-    counted = np.flatnonzero(~blocks.from_before | held.whole | measured.reported)
-    changes = blocks.changes(counted, blocks.bytes[counted])
+    blocks, size = measured.blocks, measured.blocks.bytes
+    counted = np.flatnonzero(~blocks.from_before | measured.held.whole | measured.reported)
+    if not measured.held.whole:
+        told = -np.append(measured.table.events.bytes, 0)[blocks.free]
+        size = np.where(blocks.from_before & measured.reported, told, size)
+    changes = blocks.changes(counted, size[counted])
     changes[0] = 0
     changes[blocks.unmatched + 1] -= blocks.unmatched_bytes
     return changes.cumsum()[1:]

@@ -95,7 +95,7 @@ def _unbroken(start: Int64, phase: Int64) -> Passes:
 def _edges(spans: Sequence[tuple[int, int, Phase]]) -> tuple[Int64, Int64]:
     starts: list[int] = []
     phases: list[int] = []
-    following = [*(start for start, _, _ in spans[1:]), None]
+    following = [*(start for start, _, _ in spans[1:]), None][: len(spans)]
     for (start, end, phase), after in zip(spans, following, strict=True):
         starts.append(start)
         phases.append(_PLACES[phase])

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from opanatomy.records.data_types import ITEM_SIZE
 from opanatomy.records.memory import Memory, MemoryComponent, MemoryTerm, ModelShape
+from opanatomy.records.optimizers import BY_NAME
 from opanatomy.records.workload import Workload
 
 _ACTIVATIONS: Final = "forward_activations"
@@ -26,8 +27,6 @@ _ID_BYTES: Final = 8
 #: Copies of the feed-forward's inner activations that each activation function leaves: its input, what its pieces
 #: save (the tanh form is written out in Python), its output.
 _INNER_COPIES: Final = {"gelu_new": 5, "gelu_pytorch_tanh": 2, "silu": 2, "gelu": 2, "relu": 1}
-#: 8-bit states: two bytes, and two scales of four bytes for each block of 256.
-_EIGHT_BIT: Final = 2 + 2 * 4 / 256
 
 
 class _Sizes(Struct, frozen=True, kw_only=True):
@@ -92,17 +91,17 @@ def state_theory(workload: Workload, parameters: ParameterBytes | None = None) -
     if workload.inference or parameters.trained is None:
         return tuple(rows)
     rows.append(_theory("gradients", parameters.trained, f"{each}trainable parameters"))
-    match workload.optimizer:
-        case "adamw" | "adamw-foreach" | "adamw-loop" | "adam":
-            twice = f"{2 * size} B x " if uniform and size else "2 x bytes an element x "
-            rows.append(_theory("optimizer_state", 2 * parameters.trained, f"{twice}trainable parameters"))
-        case "sgd":
-            rows.append(_theory("optimizer_state", parameters.trained, f"{each}trainable parameters"))
-        case "adamw8bit" if workload.trainable_parameters is not None:
-            formula = f"{_EIGHT_BIT:.3f} B x trainable parameters"
-            rows.append(_theory("optimizer_state", round(_EIGHT_BIT * workload.trainable_parameters), formula))
-        case _:
-            pass
+    optimizer = BY_NAME.get(workload.optimizer or "")
+    if optimizer is None or optimizer.factored:
+        return tuple(rows)
+    if optimizer.state_bytes_per_parameter is None:
+        copies = optimizer.state_copies
+        text = f"{copies * size} B x " if uniform and size else f"{copies} x bytes an element x "
+        rows.append(_theory("optimizer_state", copies * parameters.trained, f"{text}trainable parameters"))
+    elif workload.trainable_parameters is not None:
+        state = optimizer.state_bytes_per_parameter
+        text = f"{state:.3f} B x trainable parameters"
+        rows.append(_theory("optimizer_state", round(state * workload.trainable_parameters), text))
     return tuple(rows)
 
 

@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 from opanatomy.capture.device import accelerators
 from opanatomy.capture.memory.measurement import could_have, element_bytes, give_back, storages_observed
-from opanatomy.capture.memory.out_of_memory import is_out_of_memory, requested_bytes
 from opanatomy.capture.memory.saved import ForwardSaves
 from opanatomy.capture.memory.snapshots import Snapshots
 from opanatomy.capture.memory.step import PROFILER_BYTES, observe_step
@@ -20,6 +19,7 @@ from opanatomy.capture.step.stepper import Stepper
 from opanatomy.errors import OutOfMemory
 from opanatomy.records.memory import MemoryFailure
 from opanatomy.records.memory_observations import MemoryObservations, StepObservations
+from opanatomy.records.out_of_memory import is_out_of_memory, requested_bytes
 from opanatomy.records.taxonomy import Phase
 from opanatomy.records.workload import Environment, Workload
 
