@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from msgspec import Struct
 
+from opanatomy.errors import TraceError
 from opanatomy.memory.components import COMPONENTS, HELD_BEFORE, ROUNDING, WORKSPACE
 from opanatomy.records.columns import Int64
 from opanatomy.records.memory_observations import BlockColumns, StepObservations, StorageColumns
@@ -42,7 +43,14 @@ class _Storages(Struct, frozen=True, kw_only=True):
 
 
 def held_of(step: StepObservations) -> Held:
-    """What a step found allocated."""
+    """What a step found allocated; `TraceError` where the columns do not fit each other."""
+    try:
+        return _held(step)
+    except (ValueError, IndexError) as error:
+        raise TraceError(f"the trace's own record of the memory step cannot be used: {error}") from error
+
+
+def _held(step: StepObservations) -> Held:
     storages = _storages(step.storages)
     if step.blocks is None:
         return Held(
@@ -55,8 +63,10 @@ def held_of(step: StepObservations) -> Held:
 def _storages(columns: StorageColumns) -> _Storages:
     """The storages, those at one address once: of the first component."""
     places = np.array([COMPONENTS.index(name) for name in columns.components], dtype=np.int64)
-    component, address = places[unpacked(columns.component)], unpacked(columns.address)
-    size = unpacked(columns.bytes)
+    component, address, size = (unpacked(one) for one in (columns.component, columns.address, columns.bytes))
+    if not len(component) == len(address) == len(size) or component.min(initial=0) < 0 or size.min(initial=0) < 0:
+        raise ValueError("the storages before the step")
+    component = places[component]
     order = np.lexsort((np.arange(len(address)), address))
     first = np.sort(order[np.append(True, np.diff(address[order]) != 0)]) if len(order) else order
     return _Storages(component=component[first], address=address[first], bytes=size[first])
@@ -69,6 +79,8 @@ def _in_blocks(storages: _Storages, columns: BlockColumns, workspaces: frozenset
     BLAS library where it was asked for in the size of one: nothing else tells them, torch has no names for blocks.
     """
     address, size, requested = (unpacked(one) for one in (columns.address, columns.bytes, columns.requested_bytes))
+    if not len(address) == len(size) == len(requested) or (np.diff(address) < 0).any() or size.min(initial=0) < 0:
+        raise ValueError("the blocks before the step")
     block = np.searchsorted(address, storages.address, side="right") - 1
     ends = np.append(address + size, np.iinfo(np.int64).min)
     inside = (block >= 0) & (storages.address < ends[block])

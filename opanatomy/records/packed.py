@@ -29,7 +29,7 @@ def unpacked(data: bytes) -> Int64:
         plain = decoder.decompress(data, _MOST_ROWS * _BYTES)
     except zlib.error as error:
         raise ValueError(f"no packed column: {error}") from error
-    if not decoder.eof or len(plain) % _BYTES:
+    if not decoder.eof or decoder.unused_data or len(plain) % _BYTES:
         raise ValueError("no packed column: it is cut off, or too long")
     steps = np.frombuffer(plain, dtype=np.uint8).reshape(_BYTES, -1).T.copy().view("<i8").reshape(-1)
     return np.cumsum(steps.astype(np.int64), dtype=np.int64)
