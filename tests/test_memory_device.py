@@ -211,5 +211,5 @@ def test_what_is_saved_elsewhere_is_not_saved_here() -> None:
     elsewhere = torch.ones(4, 4, device="meta", requires_grad=True)
     with saved_tensors((values, elsewhere), "cpu") as saved:
         kept = (values.exp(), elsewhere.exp())
-    assert saved.found.live_bytes() == 64
+    assert saved.storages.live_bytes() == 64
     del kept

@@ -125,13 +125,13 @@ def agreement(total_allocated: Int64, ours: Int64, offset_bytes: int | None = No
     offset = _most_frequent(offsets) if offset_bytes is None else offset_bytes
     apart = np.abs(offsets - offset)
     worst = int(apart.argmax())
-    there = int(ours[checked[worst]]) + offset, int(total[checked[worst]])
+    at_worst = int(ours[checked[worst]]) + offset, int(total[checked[worst]])
     return Agreement(
         offset_bytes=offset,
         checked=len(checked),
         equal=int((apart == 0).sum()),
         largest_difference_bytes=int(apart[worst]),
-        at_largest_difference=there if apart[worst] else None,
+        at_largest_difference=at_worst if apart[worst] else None,
     )
 
 

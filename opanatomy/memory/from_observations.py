@@ -235,8 +235,8 @@ def _counted(measured: MeasuredStep) -> Int64:
     blocks, size = measured.blocks, measured.blocks.bytes
     counted = np.flatnonzero(~blocks.from_before | measured.held.whole | measured.reported)
     if not measured.held.whole:
-        told = -np.append(measured.table.events.bytes, 0)[blocks.free]
-        size = np.where(blocks.from_before & measured.reported, told, size)
+        reported = -np.append(measured.table.events.bytes, 0)[blocks.free]
+        size = np.where(blocks.from_before & measured.reported, reported, size)
     changes = blocks.changes(counted, size[counted])
     changes[0] = 0
     changes[blocks.unmatched + 1] -= blocks.unmatched_bytes

@@ -63,7 +63,7 @@ def _held(step: StepObservations) -> Held:
 def _storages(columns: StorageColumns) -> _Storages:
     """The storages, those at one address once: of the first component."""
     places = np.array([COMPONENTS.index(name) for name in columns.components], dtype=np.int64)
-    component, address, size = (unpacked(one) for one in (columns.component, columns.address, columns.bytes))
+    component, address, size = (unpacked(column) for column in (columns.component, columns.address, columns.bytes))
     if not len(component) == len(address) == len(size) or component.min(initial=0) < 0 or size.min(initial=0) < 0:
         raise ValueError("the storages before the step")
     component = places[component]
@@ -78,7 +78,9 @@ def _in_blocks(storages: _Storages, columns: BlockColumns, workspaces: frozenset
     What a block has beyond its storages is the allocator's rounding. One without a storage of ours is a workspace of a
     BLAS library where it was asked for in the size of one: nothing else tells them, torch has no names for blocks.
     """
-    address, size, requested = (unpacked(one) for one in (columns.address, columns.bytes, columns.requested_bytes))
+    address, size, requested = (
+        unpacked(column) for column in (columns.address, columns.bytes, columns.requested_bytes)
+    )
     if not len(address) == len(size) == len(requested) or (np.diff(address) < 0).any() or size.min(initial=0) < 0:
         raise ValueError("the blocks before the step")
     block = np.searchsorted(address, storages.address, side="right") - 1
@@ -95,7 +97,7 @@ def _in_blocks(storages: _Storages, columns: BlockColumns, workspaces: frozenset
     empty = np.ones(len(address), dtype=bool)
     empty[block[inside]] = False
     asked = np.where(requested < 0, size, requested)
-    of_library = np.array([one in workspaces for one in asked.tolist()], dtype=bool)
+    of_library = np.array([bytes_ in workspaces for bytes_ in asked.tolist()], dtype=bool)
     rest = np.where(~empty, _ROUNDING, np.where(of_library, _WORKSPACE, _HELD_BEFORE))
     parts += [part for part in zip(range(len(address)), rest.tolist(), left.tolist(), strict=True) if part[2]]
     columns_ = np.array(parts, dtype=np.int64).reshape(-1, 3).T

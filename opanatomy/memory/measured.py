@@ -65,8 +65,8 @@ class MeasuredStep(Struct, frozen=True, kw_only=True):
     @property
     def own_bytes(self) -> Int64:
         """The bytes that the component of each block counts; the rest is the allocator's rounding."""
-        told = self.labels.storage_bytes
-        return np.where(told < 0, self.blocks.bytes, np.minimum(told, self.blocks.bytes))
+        storage = self.labels.storage_bytes
+        return np.where(storage < 0, self.blocks.bytes, np.minimum(storage, self.blocks.bytes))
 
     def place_of(self, kind: MarkKind) -> int | None:
         """The last event that marks this place of the step."""

@@ -210,14 +210,14 @@ def _contexts(walk: _Walk) -> tuple[ContextColumns, Int64]:
 
 def _events(moments: Sequence[_Moment], rows: Int64) -> EventColumns:
     time_ns, size, address, total, reserved, context, mark = _columns(moments, 7)
-    beside = _held(np.where(mark == _NONE, total - np.cumsum(size), 0), mark)
+    uncounted = _carried(np.where(mark == _NONE, total - np.cumsum(size), 0), mark)
     return EventColumns(
-        time_ns=packed(time_ns), bytes=packed(size), address=packed(address), total_allocated=packed(beside),
+        time_ns=packed(time_ns), bytes=packed(size), address=packed(address), total_allocated=packed(uncounted),
         total_reserved=packed(reserved), context=packed(rows[context]),
     )  # fmt: skip
 
 
-def _held(values: Int64, mark: Int64) -> Int64:
+def _carried(values: Int64, mark: Int64) -> Int64:
     """The values, of marks those of the event before: nothing changes there."""
     last = np.maximum.accumulate(np.where(mark == _NONE, np.arange(len(values)), 0))
     return values[last]
