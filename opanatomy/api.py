@@ -14,7 +14,7 @@ from opanatomy.attribution import phase_rules_of
 from opanatomy.errors import CaptureError, UsageError
 from opanatomy.files.addresses import check_no_address, check_no_trace_address, local_name
 from opanatomy.files.outputs import claimed, temporary
-from opanatomy.fleet import analyze_traces
+from opanatomy.pipeline import analyze_traces
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.workload import Workload
 

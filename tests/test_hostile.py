@@ -305,7 +305,7 @@ def test_an_analysis_without_memory(
     def fail(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr("opanatomy.fleet.analyze_trace", fail)
+    monkeypatch.setattr("opanatomy.pipeline.analyze_trace", fail)
     assert main(["analyze", trace]) == 1
     assert capsys.readouterr().err.startswith("opanatomy: not enough memory - ")
 
@@ -523,7 +523,7 @@ def test_an_interrupt_after_the_trace_names_it(
         path.write_bytes(Path(trace).read_bytes())
 
     monkeypatch.setattr(capture, "capture_model", write)
-    monkeypatch.setattr("opanatomy.fleet.analyze_traces", stopped_by(signal.SIGINT))
+    monkeypatch.setattr("opanatomy.pipeline.analyze_traces", stopped_by(signal.SIGINT))
     assert main(TINY) == 130
     out, err = capsys.readouterr()
     assert out == ""

@@ -21,7 +21,7 @@ from opanatomy.errors import TraceError
 from opanatomy.memory import memory_of_trace, warnings_of, with_trace
 from opanatomy.memory.blocks import blocks_of
 from opanatomy.memory.events import by_device, of_rows, possible
-from opanatomy.records.columns import Categorical, HostCalls, MemoryEvents, MemoryTable, categorical
+from opanatomy.records.columns import Categorical, HostCalls, MemoryEvents, MemoryTable
 from opanatomy.records.memory import Memory, MemoryComponent, MemoryDevice, MemoryPoint
 from opanatomy.records.taxonomy import Phase
 from opanatomy.trace.collect import Collector
@@ -77,11 +77,9 @@ def memory_in(path: Path, **options: Any) -> Memory | None:
     host = attribution.host
     end = host.start_ns + host.duration_ns
     call = enclosing_rows(host.thread, host.start_ns, end, host.parent, (events.thread, events.time_ns))
-    places = {phase: place for place, phase in enumerate(Phase)}
     calls = HostCalls(
-        name=Categorical(host.name, names), module=categorical(host.module), parent=host.parent, thread=host.thread,
-        start_ns=host.start_ns, end_ns=end, annotation=host.annotation,
-        phase=np.array([places[phase] for phase in host.phase], dtype=np.int64),
+        name=Categorical(host.name, names), module=host.module, parent=host.parent, thread=host.thread,
+        start_ns=host.start_ns, end_ns=end, annotation=host.annotation, phase=host.phase,
     )  # fmt: skip
     table = MemoryTable(events=events, call=call, calls=calls, spans=tuple(attribution.spans))
     return memory_of_trace(table, attribution.window, **options)

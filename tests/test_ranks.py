@@ -13,8 +13,7 @@ import pytest
 
 from opanatomy.anatomy.collectives import both_sides, bus_factor, dtype_of, message_bytes, named
 from opanatomy.errors import TraceError
-from opanatomy.fleet import analyze_traces
-from opanatomy.pipeline import analyze_trace
+from opanatomy.pipeline import analyze_trace, analyze_traces
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.columns import CollectiveArguments
 from opanatomy.records.ranks import Collective

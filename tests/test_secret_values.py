@@ -16,7 +16,7 @@ from torch.profiler import record_function
 
 import opanatomy
 from opanatomy.capture.step.export import copy_redacted
-from opanatomy.fleet import analyze_traces
+from opanatomy.pipeline import analyze_traces
 from opanatomy.records.workload import Capture, Environment, Workload
 from opanatomy.redaction import values
 from opanatomy.redaction.texts import Texts

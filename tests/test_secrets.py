@@ -23,8 +23,7 @@ from opanatomy.capture.step.export import copy_redacted
 from opanatomy.commands import ceilings
 from opanatomy.commands.arguments import make_parser
 from opanatomy.errors import OutputError
-from opanatomy.fleet import analyze_traces
-from opanatomy.pipeline import analyze_trace
+from opanatomy.pipeline import analyze_trace, analyze_traces
 from opanatomy.records.workload import Capture, Environment, Workload
 from opanatomy.redaction.texts import Texts
 from opanatomy.report import REPORTERS

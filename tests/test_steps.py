@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import asdict
 
 from opanatomy.anatomy.steps import step_of_rows
-from opanatomy.fleet import analyze_traces
-from opanatomy.pipeline import analyze_trace
+from opanatomy.pipeline import analyze_trace, analyze_traces
 from opanatomy.records.anatomy import Anatomy, StepRow
 from opanatomy.records.workload import METADATA_KEY, Capture, Environment, Workload
 from opanatomy.report import terminal_report

@@ -12,8 +12,7 @@ from msgspec.structs import asdict
 
 from opanatomy.capture.step.gradients import observed_gradients
 from opanatomy.capture.step.ranges import module_ranges, phase_range
-from opanatomy.fleet import analyze_traces
-from opanatomy.pipeline import analyze_trace
+from opanatomy.pipeline import analyze_trace, analyze_traces
 from opanatomy.records.anatomy import Ratio
 from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.records.workload import METADATA_KEY, Capture, Environment, Workload

@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import asdict
 
 from opanatomy.errors import UsageError
-from opanatomy.fleet import analyze_traces
+from opanatomy.pipeline import analyze_traces
 from opanatomy.records.workload import METADATA_KEY, Capture, Environment, Workload
 from opanatomy.report import terminal_report
 from tests.handmade import HandMade

@@ -7,12 +7,13 @@ from msgspec.structs import replace
 
 from opanatomy.anatomy.intervals import covered
 from opanatomy.anatomy.launched_work import LaunchedWork
-from opanatomy.anatomy.tensor_cores import uses_tensor_cores
-from opanatomy.records.columns import Bool, Float64, Int64
+from opanatomy.records.columns import Bool, Float64, Int64, KernelTable
 from opanatomy.records.device import DeviceFigures
 
 
-def device_figures_of(ceilings: DeviceFigures, launched: LaunchedWork, steps_ns: int) -> DeviceFigures:
+def device_figures_of(
+    ceilings: DeviceFigures, launched: LaunchedWork, table: KernelTable, steps_ns: int
+) -> DeviceFigures:
     """`ceilings` with what the kernels of the steps reached; `steps_ns` is the total time of the steps."""
     kernels = launched.kernels()
     if not kernels.any():
@@ -28,7 +29,7 @@ def device_figures_of(ceilings: DeviceFigures, launched: LaunchedWork, steps_ns:
         sm_efficiency=efficiency / available if available and efficiency is not None else None,
         occupancy=_occupancy(launched, kernels),
         dimensioned_ns=dimensioned,
-        tensor_core_ns=_tensor_core_ns(launched, kernels),
+        tensor_core_ns=int(table.duration_ns[kernels & table.tensor_cores].sum()),
     )
 
 
@@ -77,9 +78,3 @@ def _occupancy(launched: LaunchedWork, kernels: Bool) -> float | None:
     if not duration.sum():
         return None
     return float((np.clip(percent[known], 0, 100) * duration).sum() / duration.sum() / 100)
-
-
-def _tensor_core_ns(launched: LaunchedWork, kernels: Bool) -> int:
-    numbers, inverse = np.unique(launched.work.name[kernels], return_inverse=True)
-    uses = np.array([uses_tensor_cores(launched.names[number]) for number in numbers.tolist()], dtype=bool)
-    return int(launched.work.duration_ns[kernels][uses[inverse]].sum())

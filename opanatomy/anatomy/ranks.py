@@ -170,7 +170,7 @@ def _merged(records: Sequence[Any], by_type: Mapping[Any, Callable[[list[Any]], 
     told = {}
     for item in fields(records[0]):
         values = [getattr(record, item.name) for record in records]
-        told[item.name] = by_type.get(str(item.type), _same)(values)
+        told[item.name] = by_type.get(item.type, _same)(values)
     return type(records[0])(**told)
 
 
@@ -203,13 +203,13 @@ def _workload(records: list[Workload]) -> Workload:
     """What all ranks ran; where they did not run the same, only what they have in common."""
     if all(record == records[0] for record in records):
         return records[0]
-    lists = {"tuple[str, ...]": lambda values: values[0] if all(value == values[0] for value in values) else ()}
+    lists = {tuple[str, ...]: lambda values: values[0] if all(value == values[0] for value in values) else ()}
     found: Workload = _merged(records, lists)
     return found
 
 
 def _ledger(records: list[Ledger]) -> Ledger:
-    found: Ledger = _merged(records, {"int": _sum})
+    found: Ledger = _merged(records, {int: _sum})
     return found
 
 

@@ -13,13 +13,10 @@ from opanatomy.anatomy.launched_work import LaunchedWork
 from opanatomy.anatomy.launches import launching_of
 from opanatomy.anatomy.steps import host_steps, step_of_rows
 from opanatomy.records.anatomy import Step, StepRow
-from opanatomy.records.columns import MEMCPY, Bool, CallTable, Categorical, Int64, KernelTable
-from opanatomy.records.taxonomy import OperatorClass, Phase
+from opanatomy.records.columns import MEMCPY, Bool, CallTable, Int64, KernelTable
+from opanatomy.records.taxonomy import CLASS_CODE, CLASSES, PHASE_CODE, OperatorClass, Phase
 from opanatomy.records.timeline import DeviceRow, StreamRow, Timeline
 from opanatomy.records.workload import Capture
-
-_CLASSES = [str(name) for name in OperatorClass]
-_PHASES = [str(phase) for phase in Phase]
 
 
 class StepWindow(Struct, frozen=True, kw_only=True):
@@ -62,8 +59,8 @@ class DeviceTime:
         self.device, self.stream = launched.work.device[inside], launched.work.stream[inside]
         self.kind = launched.work.kind[inside]
         self.copies = self.kind == MEMCPY
-        self.operator_class = _codes(work.operator_class, _CLASSES)
-        self.phase = _codes(work.phase, _PHASES)
+        self.operator_class = work.operator_class.codes[inside]
+        self.phase = work.phase.codes[inside]
         self.devices = [self._device(number) for number in launched.devices()]
         self.computing = set(launched.computing_devices())
         self.step, self.step_start, self.step_end = self._steps(step_window)
@@ -101,10 +98,6 @@ class DeviceTime:
         return found
 
 
-def _codes(column: Categorical, names: list[str]) -> Int64:
-    return np.array([names.index(text) for text in column.texts], dtype=np.int64)[column.places]
-
-
 def step_of(step_window: StepWindow, calls: CallTable, time: DeviceTime | None, capture: Capture | None) -> Step:
     """Figures of one step: those of the middle step; the spread of the wall times beside."""
     if time is not None:
@@ -120,7 +113,7 @@ def _device_steps(step_window: StepWindow, time: DeviceTime) -> tuple[StepRow, .
     np.add.at(spent, (time.step, time.kind), time.duration)
     walls = time.step_end - time.step_start
     measured = (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
-    phases = [_device_phase_times(time, time.phase == _PHASES.index(phase)) for phase in measured]
+    phases = [_device_phase_times(time, time.phase == PHASE_CODE[phase]) for phase in measured]
     rows = []
     for index, parts in enumerate(time.parts(time.step_start, time.step_end)):
         busy, outside, host, stream, other = parts
@@ -149,7 +142,7 @@ def timeline_of(step_window: StepWindow, calls: CallTable, time: DeviceTime | No
         return Timeline(window_ns=window, busy_ns=busy, idle_ns=window - busy)
     window = time.window[1] - time.window[0]
     ((busy, outside, host, stream, other),) = time.parts(np.array(time.window[:1]), np.array(time.window[1:]))
-    talks = time.operator_class == _CLASSES.index(OperatorClass.COMMUNICATION)
+    talks = time.operator_class == CLASS_CODE[OperatorClass.COMMUNICATION]
     return Timeline(
         window_ns=window, busy_ns=busy, idle_ns=host + stream + other,
         communication_ns=time.mean(_covered(time, device.mine & talks) for device in time.devices),
@@ -198,13 +191,13 @@ def _streams(time: DeviceTime) -> tuple[StreamRow, ...]:
     for device in time.devices:
         for stream in np.unique(time.stream[device.mine]).tolist():
             mine = device.mine & (time.stream == stream)
-            spent = np.zeros(len(_CLASSES), dtype=np.int64)
+            spent = np.zeros(len(CLASSES), dtype=np.int64)
             np.add.at(spent, time.operator_class[mine], time.duration[mine])
             rows.append(
                 StreamRow(
                     device=device.number, stream=stream, work=int(mine.sum()), busy_ns=_covered(time, mine),
                     kernel_time_ns=int(time.duration[mine].sum()),
-                    classes={name: int(ns) for name, ns in zip(OperatorClass, spent, strict=True) if ns},
+                    classes={name: int(ns) for name, ns in zip(CLASSES, spent, strict=True) if ns},
                 )
             )  # fmt: skip
     return tuple(sorted(rows, key=lambda row: (row.device, -row.busy_ns, row.stream)))

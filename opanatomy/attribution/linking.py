@@ -7,11 +7,7 @@ from msgspec import Struct
 
 from opanatomy.attribution.matching import Launch, last_of, match
 from opanatomy.attribution.rows import NEVER
-from opanatomy.records.columns import Bool, DeviceWork, Int64
-
-#: How a piece of device work was traced back.
-LINKED, GRAPH, NO_LAUNCH, OUTSIDE = range(4)
-LINKS = ("linked", "graph_launched", "no_launch_record", "outside_window")
+from opanatomy.records.columns import GRAPH, LINKED, NO_LAUNCH, Bool, DeviceWork, Int64
 
 #: Steps from an event to the one around it before leaps are worth preparing.
 _FEW = 64

@@ -9,9 +9,9 @@ import numpy as np
 from msgspec import Struct
 
 from opanatomy.attribution.phase_rules import PhaseRule
-from opanatomy.attribution.rows import BACKWARD, OPTIMIZER, OTHER, PLACES, HostRows
+from opanatomy.attribution.rows import BACKWARD, OPTIMIZER, OTHER, HostRows
 from opanatomy.records.columns import Bool, Int64
-from opanatomy.records.taxonomy import Phase
+from opanatomy.records.taxonomy import PHASE_CODE, Phase
 from opanatomy.records.workload import MODULE_RANGE, PHASE_RANGE
 
 _EVALUATION = "autograd::engine::evaluate_function: "
@@ -123,11 +123,11 @@ def _flags(values: Iterable[object]) -> Bool:
 
 def _phase_place(name: str) -> int:
     phase = name.removeprefix(PHASE_RANGE)
-    return PLACES[Phase(phase)] if name.startswith(PHASE_RANGE) and phase in set(Phase) else -1
+    return PHASE_CODE[Phase(phase)] if name.startswith(PHASE_RANGE) and phase in set(Phase) else -1
 
 
 def _mapped_place(name: str, rules: Sequence[PhaseRule]) -> int:
-    return next((PLACES[rule.phase] for rule in rules if rule.pattern.search(name)), -1)
+    return next((PHASE_CODE[rule.phase] for rule in rules if rule.pattern.search(name)), -1)
 
 
 def _known_place(name: str) -> int:

@@ -5,14 +5,11 @@ from __future__ import annotations
 import numpy as np
 from msgspec import Struct
 
-from opanatomy.records.columns import Bool, Int64
-from opanatomy.records.taxonomy import Phase
+from opanatomy.records.columns import Bool, Int64, distinct
+from opanatomy.records.taxonomy import PHASE_CODE, Phase
 
-#: A phase in a column is its place here.
-PHASES = tuple(Phase)
-PLACES = {phase: place for place, phase in enumerate(PHASES)}
 FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, OTHER = (
-    PLACES[phase] for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE, Phase.OPTIMIZER, Phase.OTHER)
+    PHASE_CODE[phase] for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE, Phase.OPTIMIZER, Phase.OTHER)
 )
 NEVER = -(2**63)
 
@@ -47,7 +44,7 @@ def latest(rows: HostRows, key: Int64, among: Int64) -> Int64:
 def last_started(rows: HostRows, thread: Int64, time_ns: Int64) -> Int64:
     """The last row on each thread that has started by each time; -1 where none has."""
     found = np.full(len(time_ns), -1, dtype=np.int64)
-    for number in np.unique(thread) if len(rows.name) else ():
+    for number in distinct(thread).values if len(rows.name) else ():
         low, high = np.searchsorted(rows.thread, [number, number + 1])
         here = np.flatnonzero(thread == number)
         row = low + np.searchsorted(rows.start_ns[low:high], time_ns[here], side="right") - 1

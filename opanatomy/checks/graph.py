@@ -10,11 +10,10 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from opanatomy.attribution.attribute import HostTable
 from opanatomy.attribution.matching import last_of
 from opanatomy.attribution.names import kinds_of
 from opanatomy.attribution.nesting import nearest_above
-from opanatomy.records.columns import Bool, Int64
+from opanatomy.records.columns import Bool, HostTable, Int64, distinct, is_among, marked
 
 ENGINE = "autograd::engine::evaluate_function: "
 #: How the forward operator of a node was found, or why not.
@@ -50,13 +49,13 @@ def graph_of(names: Sequence[str], host: HostTable, *, may_be_cut: bool = True) 
     """
     row = np.arange(len(host.name))
     engine, is_inner, is_node = _nodes(names, host)
-    marked = is_node | is_inner
+    of_node = is_node | is_inner
     outer = np.where(is_inner, host.parent, row)
-    above = np.where(host.parent >= 0, nearest_above(marked, host.parent)[host.parent], -1)
+    above = np.where(host.parent >= 0, nearest_above(of_node, host.parent)[host.parent], -1)
     node = np.where(above >= 0, outer[above], -1)
-    bare = engine & ~np.isin(row, host.parent[is_inner])
+    bare = engine & ~marked(host.parent[is_inner], len(host.name))
     in_body = (above >= 0) & (~engine[above] | bare[above])
-    numbered = (host.sequence >= 0) & ~marked
+    numbered = (host.sequence >= 0) & ~of_node
     is_node = is_node & ~is_inner
     number = _of_nodes(host.sequence, host, is_inner)
     paired = replace(host, sequence=number, forward_thread=_of_nodes(host.forward_thread, host, is_inner))
@@ -66,8 +65,8 @@ def graph_of(names: Sequence[str], host: HostTable, *, may_be_cut: bool = True) 
     return Graph(
         is_node=is_node, node=node, in_body=in_body, forward=forward, state=state, sequence=number,
         numbered=nearest_above(numbered, host.parent),
-        differentiated=_differentiated(host, in_body & ~marked & (above == host.parent), numbered, node)
-        & ~np.isin(row, node[is_node & (node >= 0)]),
+        differentiated=_differentiated(host, in_body & ~of_node & (above == host.parent), numbered, node)
+        & ~marked(node[is_node & (node >= 0)], len(host.name)),
     )  # fmt: skip
 
 
@@ -108,14 +107,14 @@ def _pair(names: Sequence[str], host: HostTable, nodes: Int64, operators: Int64)
     state[nodes] = LOST
     order = operators[np.lexsort((host.start_ns[operators], host.sequence[operators], host.thread[operators]))]
     alike = _Alike(names)
-    threads = np.unique(host.thread[operators]).tolist()
+    threads = distinct(host.thread[operators]).values.tolist()
     candidates = {thread: _by_number(host, order, thread, nodes) for thread in threads}
     votes = {thread: alike.rows(host, nodes, rows) for thread, rows in candidates.items()}
-    for number in np.unique(host.forward_thread[nodes]).tolist():
+    for number in distinct(host.forward_thread[nodes]).values.tolist():
         mine = host.forward_thread[nodes] == number
         thread = _thread_of({thread: int(votes[thread][mine].sum()) for thread in threads})
         if thread is None:
-            known = np.isin(host.sequence[nodes], host.sequence[operators])
+            known = is_among(host.sequence[nodes], host.sequence[operators])
             state[nodes[mine & known]] = AMBIGUOUS
             state[_cut_off(host, nodes[mine & ~known], operators)] = BEFORE
             continue
@@ -134,7 +133,7 @@ def _cut_off(host: HostTable, nodes: Int64, operators: Int64) -> Int64:
     """
     first = host.sequence[operators].min(initial=np.iinfo(np.int64).max)
     before: Int64 = nodes[host.sequence[nodes] < first]
-    return before if len(np.unique(host.sequence[before])) > 1 else before[:0]
+    return before if len(distinct(host.sequence[before]).values) > 1 else before[:0]
 
 
 def _by_number(host: HostTable, order: Int64, thread: int, nodes: Int64) -> Int64:
@@ -162,10 +161,10 @@ class _Alike:
         """Whether each node is that of the operator beside it; no operator is no match."""
         width = len(self._names)
         keys = host.name[nodes] * width + host.name[np.maximum(operators, 0)]
-        distinct, place = np.unique(keys, return_inverse=True)
-        fits = [_is_backward_of(self._names[key // width], self._names[key % width]) for key in distinct.tolist()]
-        found: Bool = np.array(fits, dtype=bool)[place] & (operators >= 0)
-        return found
+        pairs = distinct(keys)
+        fits = [_is_backward_of(self._names[key // width], self._names[key % width]) for key in pairs.values.tolist()]
+        rows: Bool = np.array(fits, dtype=bool)[pairs.inverse] & (operators >= 0)
+        return rows
 
 
 @cache

@@ -9,10 +9,10 @@ import numpy as np
 from msgspec import Struct
 
 from opanatomy.memory.blocks import Blocks
-from opanatomy.memory.passes import PHASES, Passes
-from opanatomy.records.columns import Int64
+from opanatomy.memory.passes import Passes
+from opanatomy.records.columns import Int64, distinct
 from opanatomy.records.memory import MemoryPoint
-from opanatomy.records.taxonomy import Phase
+from opanatomy.records.taxonomy import PHASES, Phase
 
 #: Of each of so many parts of the window the highest and the lowest point are kept.
 PARTS: Final = 98
@@ -108,6 +108,4 @@ def _thinned(curve: Curve) -> Int64:
         order = np.lexsort((states, -level, part))
         firsts = np.append(True, np.diff(part[order]) != 0)
         kept.append(states[order[firsts]])
-    chosen = np.sort(np.concatenate(kept))
-    distinct: Int64 = chosen[np.append(True, np.diff(chosen) != 0)]
-    return distinct
+    return distinct(np.concatenate(kept)).values

@@ -15,9 +15,9 @@ _ALLOCATES: Final = frozenset({
 })  # fmt: skip
 
 
-def wanting(rows: Int64, name: Categorical, parent: Int64, is_operator: Bool) -> Int64:
+def wanting(rows: Int64, name: Categorical[str], parent: Int64, is_operator: Bool) -> Int64:
     """The innermost operator at or around each operator's row that does more than allocate, else the outermost one."""
-    allocates = np.array([*(text in _ALLOCATES for text in name.texts), False], dtype=bool)[name.places]
+    allocates = np.array([*(text in _ALLOCATES for text in name.values), False], dtype=bool)[name.codes]
     wanted = rows.copy()
     moving = np.flatnonzero(allocates[wanted]) if len(wanted) else wanted
     while len(moving):

@@ -24,7 +24,7 @@ from opanatomy.memory.inference import (
     place,
 )
 from opanatomy.memory.passes import Passes, ThreadOperators, passes_of_calls, thread_operators
-from opanatomy.records.columns import Categorical, HostCalls, Int64, MemoryEvents, MemoryTable
+from opanatomy.records.columns import HostCalls, Int64, MemoryEvents, MemoryTable, distinct
 from opanatomy.records.memory import Memory, MemoryBlocks, MemoryComponent, MemoryDevice, MemoryInference
 
 
@@ -39,11 +39,10 @@ class _Host(Struct, frozen=True, kw_only=True):
 
     def passes_on(self, threads: Int64) -> tuple[Passes, Passes]:
         """The passes on the distinct ones of these threads."""
-        ordered = np.sort(threads)
-        distinct = ordered[np.append(True, np.diff(ordered) != 0)]
-        key = distinct.tobytes()
+        threads = distinct(threads).values
+        key = threads.tobytes()
         if key not in self.passes:
-            self.passes[key] = passes_of_calls(self.by_thread, distinct, self.table.spans)
+            self.passes[key] = passes_of_calls(self.by_thread, threads, self.table.spans)
         return self.passes[key]
 
 
@@ -188,11 +187,6 @@ def _components(inferences: Sequence[MemoryInference], curve: Curve) -> tuple[Me
 def _groups_at_peak(device: _Device, calls: HostCalls) -> tuple[tuple[MemoryBlocks, ...], int]:
     placing = device.placing
     return groups_at(
-        device.blocks, device.curve.peak, _of_calls(calls.name, placing.row), _of_calls(calls.module, placing.row),
+        device.blocks, device.curve.peak, calls.name.take(placing.row), calls.module.take(placing.row),
         placing.phase, placing.rule, [RULES[rule] for rule in Rule],
     )  # fmt: skip
-
-
-def _of_calls(column: Categorical, row: Int64) -> Categorical:
-    """The texts of these rows, none where the row is -1."""
-    return Categorical(np.append(column.places, -1)[row], column.texts)

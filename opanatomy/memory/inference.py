@@ -75,11 +75,11 @@ class Operators(Struct, frozen=True):
 
 def operators_among(calls: HostCalls) -> Operators:
     """The host calls by kind."""
-    texts = calls.name.texts
+    texts = calls.name.values
     is_range = np.array([name.startswith(_RANGES) for name in texts], dtype=bool)
     is_call = np.array(["::" in name and not name.startswith(_NODES) for name in texts], dtype=bool)
-    is_operator = (calls.annotation == 0) & ~is_range[calls.name.places]
-    return Operators(is_operator, is_operator & is_call[calls.name.places])
+    is_operator = (calls.annotation == 0) & ~is_range[calls.name.codes]
+    return Operators(is_operator, is_operator & is_call[calls.name.codes])
 
 
 class Placing(Struct, frozen=True, kw_only=True):

@@ -54,8 +54,8 @@ class MeasuredStep(Struct, frozen=True, kw_only=True):
     blocks: Blocks
     labels: Labels
     passes: Passes
-    operator: Categorical
-    module: Categorical
+    operator: Categorical[str]
+    module: Categorical[str]
     phase: Int64
     #: A place in `COMPONENTS`; of blocks from before their parts tell it.
     component: Int64
@@ -105,12 +105,12 @@ def measured_step(step: StepObservations, table: MemoryTable, held: Held) -> Mea
     passes = passes_of_spans(table.spans)
     given = np.maximum(blocks.alloc, 0)
     call = np.append(table.call, -1)[given]
-    operator = Categorical(np.append(operator.places, -1)[given], operator.texts)
+    operator = Categorical(np.append(operator.codes, -1)[given], operator.values)
     phase = passes.phase_of(passes.at(np.append(table.events.time_ns, 0)[given]))
-    component = _components(step, table, blocks, labels, phase, call, operator.places)
+    component = _components(step, table, blocks, labels, phase, call, operator.codes)
     return MeasuredStep(
         table=table, held=held, blocks=blocks, labels=labels, passes=passes, phase=phase, component=component,
-        operator=operator, module=Categorical(np.append(calls.module.places, -1)[call], calls.module.texts),
+        operator=operator, module=calls.module.take(call),
         reported=reported,
     )  # fmt: skip
 
@@ -132,13 +132,15 @@ def _without_gone(blocks: Blocks, reported: Bool, table: MemoryTable) -> tuple[B
 
 def _operators(table: MemoryTable, calls: StepCalls) -> Categorical:
     """The operator that each event happened in, and that did more than allocate."""
-    every = calls.name.places >= 0
+    every = calls.name.codes >= 0
     wanted = wanting(np.arange(len(every)), calls.name, calls.parent, every)
-    places = np.append(calls.name.places[wanted], -1)[table.call]
-    return Categorical(places, calls.name.texts)
+    places = np.append(calls.name.codes[wanted], -1)[table.call]
+    return Categorical(places, calls.name.values)
 
 
-def _labels(step: StepObservations, table: MemoryTable, blocks: Blocks, operator: Categorical, held: Held) -> Labels:
+def _labels(
+    step: StepObservations, table: MemoryTable, blocks: Blocks, operator: Categorical[str], held: Held
+) -> Labels:
     """What the marks, in their order, tell of the blocks that live at their addresses."""
     marks = table.marks
     assert marks is not None

@@ -7,14 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
-from opanatomy.records.columns import Bool, HostCalls, Int64
-from opanatomy.records.taxonomy import Phase
+from opanatomy.records.columns import Bool, HostCalls, Int64, is_among
+from opanatomy.records.taxonomy import PHASE_CODE, Phase
 
-#: A phase in a column is its place here.
-PHASES = tuple(Phase)
-_PLACES = {phase: place for place, phase in enumerate(PHASES)}
 FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, OTHER = (
-    _PLACES[phase] for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE, Phase.OPTIMIZER, Phase.OTHER)
+    PHASE_CODE[phase] for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE, Phase.OPTIMIZER, Phase.OTHER)
 )
 
 
@@ -50,7 +47,7 @@ class ThreadOperators(Struct, frozen=True, kw_only=True):
 
     def on(self, threads: Int64) -> Int64:
         """The rows on these threads in order of time."""
-        places = np.flatnonzero(np.isin(self.threads, threads))
+        places = np.flatnonzero(is_among(self.threads, threads))
         parts = [self.rows[self.begins[place] : self.begins[place + 1]] for place in places.tolist()]
         rows = np.concatenate(parts) if parts else self.rows[:0]
         return rows[np.argsort(self.calls.start_ns[rows], kind="stable")] if len(parts) > 1 else rows
@@ -98,7 +95,7 @@ def _edges(spans: Sequence[tuple[int, int, Phase]]) -> tuple[Int64, Int64]:
     following = [*(start for start, _, _ in spans[1:]), None][: len(spans)]
     for (start, end, phase), after in zip(spans, following, strict=True):
         starts.append(start)
-        phases.append(_PLACES[phase])
+        phases.append(PHASE_CODE[phase])
         if after is None or end < after:
             starts.append(end)
             phases.append(OTHER)

@@ -61,7 +61,7 @@ def _check(table: MemoryTable, step: StepObservations) -> None:
     count, rows = len(events.bytes), len(calls.parent)
     groups = (
         (events.time_ns, events.bytes, events.address, events.total_allocated, events.total_reserved, table.call),
-        (calls.name.places, calls.module.places, calls.parent, calls.casts_weight, calls.recomputed_until_ns),
+        (calls.name.codes, calls.module.codes, calls.parent, calls.casts_weight, calls.recomputed_until_ns),
         (marks.event, marks.kind, marks.address, marks.bytes, marks.tensor),
     )
     fits = (

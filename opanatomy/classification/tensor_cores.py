@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from functools import lru_cache
 
 #: (pattern, whether it uses them); the first that is found decides, a name that none fits does not use them.
 RULES: tuple[tuple[str, bool], ...] = (
@@ -31,7 +30,6 @@ RULES: tuple[tuple[str, bool], ...] = (
 _COMPILED = tuple((re.compile(pattern), uses) for pattern, uses in RULES)
 
 
-@lru_cache(maxsize=65536)
 def uses_tensor_cores(kernel: str) -> bool:
     """Whether the kernel's name says that it uses tensor cores."""
     return next((uses for pattern, uses in _COMPILED if pattern.search(kernel)), False)
