@@ -93,6 +93,14 @@ def test_a_memory_step_that_cannot_be_read_is_a_warning_and_the_storages_stay(tm
     assert anatomy.memory.timeline == ()
 
 
+def test_a_memory_step_that_is_too_large_for_the_metadata_is_left_out_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("opanatomy.capture.step.run._MOST_PACKED_BYTES", 100)
+    anatomy = opanatomy.profile(torch.nn.Linear(8, 8), torch.ones(2, 8), memory=True)
+    assert anatomy.memory.timeline == ()
+    assert anatomy.memory.measured_by == "resident set of the process"
+    assert any("more allocations than the metadata of a trace hold" in note for note in anatomy.memory.notes)
+
+
 # -------------------------------------------------------------------------------------------------------------- columns
 
 

@@ -130,7 +130,7 @@ def _without_gone(blocks: Blocks, reported: Bool, table: MemoryTable) -> tuple[B
     return replace(blocks, free=free), reported
 
 
-def _operators(table: MemoryTable, calls: StepCalls) -> Categorical:
+def _operators(table: MemoryTable, calls: StepCalls) -> Categorical[str]:
     """The operator that each event happened in, and that did more than allocate."""
     every = calls.name.codes >= 0
     wanted = wanting(np.arange(len(every)), calls.name, calls.parent, every)

@@ -214,6 +214,13 @@ def observations_of(events: ObservedEvents, earlier: Before, settings: StepSetti
     )
 
 
+def packed_bytes(step: StepObservations) -> int:
+    """The bytes of the packed columns of a step."""
+    columns = (step.events, step.contexts, step.marks, step.storages, *(() if step.blocks is None else (step.blocks,)))
+    fields = (getattr(part, name) for part in columns for name in part.__struct_fields__)
+    return sum(len(column) for column in fields if isinstance(column, bytes))
+
+
 def _allocator(events: ObservedEvents, earlier: Before, device: str) -> AllocatorObservation:
     """To be asked when the step is done, before the peak is reset again."""
     if device == "cpu":
