@@ -18,7 +18,8 @@ from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.columns import CollectiveArguments
 from opanatomy.records.ranks import Collective
 from opanatomy.records.taxonomy import OperatorClass
-from opanatomy.report import json_report, read_anatomy, terminal_report
+from opanatomy.report import read_anatomy, terminal_report
+from opanatomy.report.formats.json import json_report
 from opanatomy.trace.sources import sources_of
 from tests.handmade import HandMade, training_step
 from tests.test_cli import left_in, run

@@ -20,7 +20,7 @@ from opanatomy.pipeline import analyze_traces
 from opanatomy.records.workload import Capture, Environment, Workload
 from opanatomy.redaction import values
 from opanatomy.redaction.texts import Texts
-from opanatomy.report.json_report import json_report
+from opanatomy.report.formats.json import json_report
 from opanatomy.trace.writer import Annotated
 from tests.handmade import HandMade, training_step
 from tests.planted import leaks

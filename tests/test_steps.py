@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from msgspec.structs import asdict
+from msgspec import to_builtins
 
 from opanatomy.anatomy.steps import step_of_rows
 from opanatomy.pipeline import analyze_trace, analyze_traces
@@ -32,7 +32,7 @@ def on_cpu(
 ) -> HandMade:
     """Steps on the CPU: forward, backward and optimizer take these parts of them, operators half of each."""
     trace = HandMade()
-    trace.metadata[METADATA_KEY] = asdict(capture(*plain_us))
+    trace.metadata[METADATA_KEY] = to_builtins(capture(*plain_us))
     begin = 1000
     for number, wall in enumerate(walls):
         trace.annotation(f"ProfilerStep#{number}", begin, wall)

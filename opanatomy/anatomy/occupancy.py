@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 from msgspec.structs import replace
 
 from opanatomy.anatomy.intervals import covered
 from opanatomy.anatomy.launched_work import LaunchedWork
-from opanatomy.records.columns import Bool, Float64, Int64, KernelTable
+from opanatomy.records.columns import Bool, Float64, Int64, KernelTable, rows_by_value
 from opanatomy.records.device import DeviceFigures
 
 
@@ -21,7 +23,7 @@ def device_figures_of(
     efficiency, dimensioned = _sm_efficiency_ns(launched, kernels)
     available = steps_ns * len(launched.computing_devices())
     busy = sum(
-        _busy_ns(launched, kernels & (launched.work.device == device)) for device in launched.computing_devices()
+        covered(launched.work.start_ns[rows], launched.work.duration_ns[rows]) for rows in _by_device(launched, kernels)
     )
     return replace(
         ceilings,
@@ -33,8 +35,10 @@ def device_figures_of(
     )
 
 
-def _busy_ns(launched: LaunchedWork, mine: Bool) -> int:
-    return covered(launched.work.start_ns[mine], launched.work.duration_ns[mine])
+def _by_device(launched: LaunchedWork, marked: Bool) -> Iterator[Int64]:
+    """The marked rows of each device."""
+    rows = np.flatnonzero(marked)
+    return (rows[places] for _, places in rows_by_value(launched.work.device[rows]))
 
 
 def _sm_efficiency_ns(launched: LaunchedWork, kernels: Bool) -> tuple[float | None, int]:
@@ -45,9 +49,8 @@ def _sm_efficiency_ns(launched: LaunchedWork, kernels: Bool) -> tuple[float | No
         return None, 0
     work, share = launched.work, np.clip(np.nan_to_num(blocks), 0, 1)
     filled = 0.0
-    for device in launched.computing_devices():
-        mine = known & (work.device == device)
-        filled += _filled_ns(work.start_ns[mine], work.duration_ns[mine], share[mine])
+    for rows in _by_device(launched, known):
+        filled += _filled_ns(work.start_ns[rows], work.duration_ns[rows], share[rows])
     return filled, int(work.duration_ns[known].sum())
 
 

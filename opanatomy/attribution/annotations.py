@@ -11,7 +11,7 @@ from msgspec import Struct
 from opanatomy.attribution.phases import Placed, phases_at
 from opanatomy.attribution.rows import BACKWARD, FORWARD, OPTIMIZER, RECOMPUTE, HostRows, contains
 from opanatomy.records.checks import Check, Difference
-from opanatomy.records.columns import Bool, Int64
+from opanatomy.records.columns import Bool, Int64, is_among
 from opanatomy.records.taxonomy import PHASES
 
 _BEFORE = r"(?:model|module|net|loss|self|trainer|engine|accelerator|scaler|fabric|train(?:ing)?|step)"
@@ -58,7 +58,7 @@ def annotated_phases(names: Sequence[str], rows: HostRows, placed: Placed, timed
     spans = [
         (int(rows.start_ns[row]), int(rows.end_ns[row]), PHASES[said[row]]) for row in np.flatnonzero(ranges).tolist()
     ]
-    here = np.isin(rows.thread, rows.thread[ranges]) | (placed.nodes.around >= 0)
+    here = is_among(rows.thread, rows.thread[ranges]) | (placed.nodes.around >= 0)
     known = np.flatnonzero((timed.row >= 0) & here[timed.row])
     expected = phases_at(spans, rows.start_ns[timed.row[known]])
     known, expected = known[expected >= 0], expected[expected >= 0]

@@ -147,6 +147,6 @@ def _work_table(work: DeviceWork, links: Links, placed: Placed, window: tuple[in
     return WorkTable(
         name=work.name, device=work.device, stream=work.stream, start_ns=work.start_ns,
         duration_ns=work.duration_ns, host=links.host, link=link, launch=links.launch, open=links.open,
-        phase=placed.of_launches(links.around, links.thread, links.launched_ns),
-        module=placed.module.take(links.around),
+        phase=placed.of_launches(links.enclosing, links.thread, links.launched_ns),
+        module=placed.module.take(links.enclosing),
     )  # fmt: skip

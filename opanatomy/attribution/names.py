@@ -87,7 +87,7 @@ def kinds_of(names: Sequence[str], rules: Sequence[PhaseRule] = ()) -> NameKinds
         mapped=np.array([_mapped_place(name, rules) for name in names], dtype=np.int64),
         known=np.array([_known_place(name) for name in names], dtype=np.int64),
         module=[name.removeprefix(MODULE_RANGE) if name.startswith(MODULE_RANGE) else None for name in names],
-        node=_flags(_NODE.match(name) for name in names),
+        node=are_nodes(names),
         same_node=np.array(
             [numbers.get(name.removeprefix(_EVALUATION), -1) if name.startswith(_EVALUATION) else -1 for name in names],
             dtype=np.int64,
@@ -103,6 +103,11 @@ def kinds_of(names: Sequence[str], rules: Sequence[PhaseRule] = ()) -> NameKinds
         captured=_flags(name.startswith((PHASE_RANGE, MODULE_RANGE)) for name in names),
         step=[int(match[1]) if (match := _STEP.match(name)) else None for name in names],
     )
+
+
+def are_nodes(names: Sequence[str]) -> Bool:
+    """Which names are of autograd's engine and nodes."""
+    return _flags(_NODE.match(name) for name in names)
 
 
 def own_ranges(rows: HostRows, kinds: NameKinds) -> Bool:

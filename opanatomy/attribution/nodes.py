@@ -9,7 +9,7 @@ from opanatomy.attribution.names import NameKinds
 from opanatomy.attribution.nesting import nearest_above
 from opanatomy.attribution.pairing import forward_of
 from opanatomy.attribution.rows import BACKWARD, NEVER, HostRows, above, contains
-from opanatomy.records.columns import Bool, Categorical, Flows, Int64
+from opanatomy.records.columns import Bool, Categorical, Flows, Int64, is_among
 
 #: What takes part in no forward: operators carry this number where nodes have the thread that made them.
 _FORWARD_THREAD = 0
@@ -106,7 +106,7 @@ def _differentiated_again(rows: HostRows, kinds: NameKinds, nodes: Nodes) -> Boo
     begins = begins[order] | np.append(True, np.diff(level[order]) != 0)
     passes = np.empty(count, dtype=np.int64)
     passes[order] = np.cumsum(begins)
-    again = np.isin(passes, passes[evidence])
+    again = is_among(passes, passes[evidence])
     found: Bool = nodes.is_node & again[np.maximum(root_of, 0)]
     return found
 

@@ -12,7 +12,7 @@ from opanatomy.attribution.names import NameKinds, own_ranges
 from opanatomy.attribution.nesting import nearest_above
 from opanatomy.attribution.nodes import Nodes, modules_of, nodes_of, recomputed
 from opanatomy.attribution.rows import BACKWARD, OTHER, RECOMPUTE, HostRows, above
-from opanatomy.records.columns import NO_FLOWS, Bool, Categorical, Flows, Int64
+from opanatomy.records.columns import NO_FLOWS, Bool, Categorical, Flows, Int64, is_among
 from opanatomy.records.taxonomy import PHASE_CODE, PHASES, Phase
 
 
@@ -91,7 +91,7 @@ def _mapped(rows: HostRows, kinds: NameKinds, nodes: Nodes, inference: Inference
     ]
     elsewhere = nodes.around >= 0
     if inference is not None:
-        elsewhere |= np.isin(rows.thread, inference.moments.autograd)
+        elsewhere |= is_among(rows.thread, inference.moments.autograd)
     found = phases_at(spans, rows.start_ns)
     return np.where((phase < 0) & elsewhere, found, phase)
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from opanatomy.attribution import Candidates, own
 from opanatomy.attribution.apart import Kernels, derived, hooked
-from opanatomy.attribution.names import kinds_of
+from opanatomy.attribution.names import are_nodes
 from opanatomy.attribution.nesting import nearest_above
 from opanatomy.attribution.passing import Dispatched, intercepted, observed_unrun, overloaded, transformed, unrun
 from opanatomy.calls.classes import OperatorNames
@@ -68,7 +68,7 @@ def _unrun(trace: Trace, host: HostTable, rows: Dispatched) -> Bool:
     for count in capture.observed_counts:
         if count.phase is Phase.RECOMPUTE:
             observed[count.operator] += count.calls * len(capture.profiled_step_ns)
-    node = nearest_above(kinds_of(trace.names).node[rows.name], rows.parent)
+    node = nearest_above(are_nodes(trace.names)[rows.name], rows.parent)
     return lacking | observed_unrun(rows, recomputed & ~lacking, node, observed)
 
 

@@ -14,6 +14,9 @@ from opanatomy.records.columns import Int64, marked
 from opanatomy.records.signature import Signature
 from opanatomy.records.taxonomy import CLASS_CODE, PHASE_CODE, PHASES, OperatorClass, Phase
 
+#: Stands for the signature of no call; -1 is a call without one.
+_NO_CALL = -2
+
 
 class Contractions:
     """Every call that contracts, by the node it runs below or the operator it is the work of."""
@@ -24,6 +27,8 @@ class Contractions:
         self.names = calls.names
         self.graph = graph
         self._known: dict[tuple[int, int, bool], Contraction] = {}
+        #: Whether calls of a name and signature, below a call of the same name with another one, are dispatched again.
+        self._again: dict[tuple[int, int, int], bool] = {}
         owners = np.flatnonzero(calls.owner == np.arange(len(self.host.name)))
         owning = marked(self.host.name[owners], len(self.names))
         contracts = owning & (calls.operators.operator_class == CLASS_CODE[OperatorClass.TENSOR_CONTRACTION])
@@ -71,15 +76,22 @@ class Contractions:
 
     def at(self, row: int) -> Contraction:
         """The contraction at a row."""
-        parent = int(self.host.parent[row])
-        again = parent >= 0 and bool(self.host.name[parent] == self.host.name[row])
-        again = again and shared_out(self.signature(parent), self.signature(row))
-        again = again or grown(self.names[int(self.host.name[row])], self.signature(row))
-        key = (int(self.host.name[row]), int(self.host.signature[row]), again)
+        name, number = int(self.host.name[row]), int(self.host.signature[row])
+        key = (name, number, self._is_again(row))
         if key not in self._known:
             flops = self.calls.costs.flops_at(row)
-            self._known[key] = contraction(self.names[key[0]], self.signature(row), flops, again)
+            self._known[key] = contraction(self.names[name], self.signature(row), flops, key[2])
         return self._known[key]
+
+    def _is_again(self, row: int) -> bool:
+        """Whether a subclass or a transform dispatched the call at a row again."""
+        host, parent = self.host, int(self.host.parent[row])
+        inner = parent >= 0 and bool(host.name[parent] == host.name[row])
+        key = int(host.name[row]), int(host.signature[row]), int(host.signature[parent]) if inner else _NO_CALL
+        if key not in self._again:
+            shared = inner and shared_out(self.signature(parent), self.signature(row))
+            self._again[key] = shared or grown(self.names[key[0]], self.signature(row))
+        return self._again[key]
 
     def signature(self, row: int) -> Signature | None:
         """What the trace recorded of the arguments of a row."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from opanatomy.classification.rules import compiled
 from opanatomy.classification.tensor_cores import uses_tensor_cores
 from opanatomy.records.taxonomy import FLOAT32, TF32, THREE_TF32
 
@@ -34,12 +35,10 @@ RULES: Final[tuple[tuple[str, str | None], ...]] = (
     (r"triton|sm10\d|sm12\d", None),
 )
 
-_COMPILED: Final = tuple((re.compile(pattern, re.IGNORECASE), dtype) for pattern, dtype in RULES)
-
 
 def compute_type(kernel: str) -> str | None:
     """What the kernel computes float32 operands in, by its name; `None` where that does not tell."""
-    for pattern, dtype in _COMPILED:
-        if pattern.search(kernel):
+    for pattern, dtype in RULES:
+        if compiled(pattern, re.IGNORECASE).search(kernel):
             return dtype
     return TF32 if uses_tensor_cores(kernel) else None

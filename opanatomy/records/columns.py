@@ -6,7 +6,7 @@ Names are numbers into the trace's list of them, times int64 nanoseconds, -1 is 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, Generic, TypeAlias, TypeVar
 
 import numpy as np
@@ -178,6 +178,17 @@ def distinct(column: Int64) -> Distinct:
     inverse = np.empty(len(column), dtype=np.int64)
     inverse[order] = np.cumsum(new) - 1
     return Distinct(ordered[new], order[new], inverse)
+
+
+def rows_by_value(column: Int64) -> Iterator[tuple[int, Int64]]:
+    """Each distinct value of a column, in order, and its rows."""
+    order = np.argsort(column, kind="stable")
+    ordered = column[order]
+    begins = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)])
+    for value, begin, end in zip(
+        ordered[begins].tolist(), begins.tolist(), [*begins[1:].tolist(), len(order)], strict=False
+    ):
+        yield value, order[begin:end]
 
 
 def is_among(column: Int64, values: Int64) -> Bool:
