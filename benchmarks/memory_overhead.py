@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 os.environ.setdefault("KINETO_LOG_LEVEL", "6")
 
-from opanatomy.capture.memory.record import record_of
+
 from opanatomy.capture.memory.saved import ForwardSaves
 from opanatomy.capture.memory.snapshots import Snapshots
 from opanatomy.capture.memory.step import observe_step
@@ -17,7 +17,9 @@ from opanatomy.capture.memory.storages import tensors_in
 from opanatomy.capture.model.quiet import quiet_libraries
 from opanatomy.capture.model.workload import prepare
 from opanatomy.capture.step.stepper import StepObserver, Stepper, make_optimizer
+from opanatomy.memory import memory_of_observations
 from opanatomy.options import RunOptions
+from opanatomy.records.memory_observations import MemoryObservations
 
 ROUNDS = 15
 SETTINGS = (("vocab_size", "500"), ("num_hidden_layers", "2"))
@@ -40,24 +42,24 @@ def main() -> None:
     )  # fmt: skip
     known = [*module.parameters(), *module.buffers(), *tensors_in(prepared.inputs)]
     plain, watched = StepObserver(), ForwardSaves(known, Snapshots("cpu"))
-    times: dict[str, list[float]] = {"plain": [], "hooks and check points": []}
+    times: dict[str, list[float]] = {"plain": [], "hooks and snapshots": []}
     with quiet_libraries():
         stepper.run()
         for _ in range(ROUNDS):
-            for name, watch in (("plain", plain), ("hooks and check points", watched)):
+            for name, watch in (("plain", plain), ("hooks and snapshots", watched)):
                 stepper.watch = watch
                 times[name].append(clocked(stepper.run))
         stepper.watch = plain
         peaks = []
         for hooked in (True, False):
             observed = observe_step(stepper, module, Snapshots("cpu"), compiled=not hooked)
-            peaks.append(record_of(observed).peak_bytes or 0)
+            peaks.append(memory_of_observations(MemoryObservations(step=observed.observations)).peak_bytes or 0)
         deep = clocked(lambda: void(observe_step(stepper, module, Snapshots("cpu"))))
     base = min(times["plain"])
     for name, values in times.items():
         print(f"{name:24} least {min(values) / base:.3f} x, median {statistics.median(values) / base:.3f} x")
-    print(f"{'memory step (--memory)':24} {deep / base:.3f} x, with its analysis, once")
-    print(f"bytes that hooks and check points add to the peak: {peaks[0] - peaks[1]}")
+    print(f"{'memory step (--memory)':24} {deep / base:.3f} x, without its analysis, once")
+    print(f"bytes that hooks and snapshots add to the peak: {peaks[0] - peaks[1]}")
 
 
 def void(_: object) -> None:

@@ -30,15 +30,16 @@ from opanatomy.calls.window import launched_work, linked_time, step_window_of
 from opanatomy.checks import check_counts, check_memory, check_times, self_checks
 from opanatomy.device import Overrides, ceilings_for
 from opanatomy.errors import TraceError, UsageError
-from opanatomy.memory import memory_of_trace, warnings_of, with_trace
+from opanatomy.memory import memory_of_observations, memory_of_trace, warnings_of, with_trace
 from opanatomy.memory.published import published_run
 from opanatomy.memory.savings import savings_of
-from opanatomy.memory.theory import needed_bytes, with_theory
+from opanatomy.memory.theory import ParameterBytes, needed_bytes, with_theory
 from opanatomy.records.anatomy import Anatomy, Provenance, Step
 from opanatomy.records.checks import Check
-from opanatomy.records.columns import CallTable
+from opanatomy.records.columns import CallTable, Categorical, HostCalls, MemoryTable
 from opanatomy.records.device import DeviceFigures
 from opanatomy.records.memory import Memory
+from opanatomy.records.memory_observations import MemoryObservations
 from opanatomy.records.timeline import Ledger, Timeline
 from opanatomy.records.workload import Environment, Workload
 from opanatomy.redaction.records import redacted
@@ -188,10 +189,20 @@ def _provenance(trace: Trace, path: Path, name: str | None) -> Provenance:
 
 
 def _with_memory(anatomy: Anatomy, trace: Trace, attribution: Attribution) -> Anatomy:
-    """The anatomy with what the trace's memory events tell, that of a capture beside theory."""
-    memory = with_trace(anatomy.memory, _memory(trace, attribution))
-    anatomy = replace(anatomy, memory=memory, warnings=(*anatomy.warnings, *warnings_of(memory)))
-    return replace(anatomy, memory=_with_theory(anatomy)) if trace.capture else anatomy
+    """The anatomy with what its capture observed of memory beside theory, and what the trace's memory events tell."""
+    observations = trace.capture.memory if trace.capture else MemoryObservations()
+    observed, unread = _observed_memory(observations)
+    memory = with_trace(observed, _memory(trace, attribution))
+    anatomy = replace(anatomy, memory=memory, warnings=(*anatomy.warnings, *unread, *warnings_of(memory)))
+    return replace(anatomy, memory=_with_theory(anatomy, observations)) if trace.capture else anatomy
+
+
+def _observed_memory(observations: MemoryObservations) -> tuple[Memory, tuple[str, ...]]:
+    """The memory that a capture observed; of a memory step that cannot be read the storages alone, and a warning."""
+    try:
+        return memory_of_observations(observations), ()
+    except TraceError as error:
+        return memory_of_observations(replace(observations, step=None)), (str(error),)
 
 
 def _checks(trace: Trace, calls: TraceCalls, table: CallTable, steps: int) -> tuple[Check, ...]:
@@ -215,7 +226,12 @@ def with_ceilings(anatomy: Anatomy, overrides: Overrides | None = None) -> Anato
 
 
 def anatomy_of_failure(
-    memory: Memory, workload: Workload, environment: Environment, command: str, *, redact: bool = False
+    observations: MemoryObservations,
+    workload: Workload,
+    environment: Environment,
+    command: str,
+    *,
+    redact: bool = False,
 ) -> Anatomy:
     """The report of a step that ran out of memory: what was allocated, what it needs, what would make it fit."""
     nothing = Ledger(
@@ -225,15 +241,18 @@ def anatomy_of_failure(
     anatomy = Anatomy(
         provenance=Provenance(opanatomy=__version__, command=command),
         environment=environment, workload=workload, step=Step(), classes=(), ratios=(), operators=(), kernels=(),
-        modules=(), memory=memory, timeline=Timeline(window_ns=0, busy_ns=0, idle_ns=0), device=DeviceFigures(),
-        ledger=nothing, conventions=CONVENTIONS,
+        modules=(), memory=memory_of_observations(observations),
+        timeline=Timeline(window_ns=0, busy_ns=0, idle_ns=0), device=DeviceFigures(), ledger=nothing,
+        conventions=CONVENTIONS,
     )  # fmt: skip
-    return redacted(replace(anatomy, memory=_with_theory(anatomy)), Texts(everything=redact))
+    return redacted(replace(anatomy, memory=_with_theory(anatomy, observations)), Texts(everything=redact))
 
 
-def _with_theory(anatomy: Anatomy) -> Memory:
+def _with_theory(anatomy: Anatomy, observations: MemoryObservations) -> Memory:
     """The memory of a capture beside what theory and the published run say."""
-    workload, memory = anatomy.workload, with_theory(anatomy.memory, anatomy.workload)
+    workload, size = anatomy.workload, observations.parameter_bytes
+    parameters = None if size is None else ParameterBytes(all=size, trained=observations.trainable_bytes)
+    memory = with_theory(anatomy.memory, workload, parameters)
     return replace(
         memory,
         needed_bytes=needed_bytes(memory.shape, workload),
@@ -246,13 +265,18 @@ def _with_theory(anatomy: Anatomy) -> Memory:
 
 def _memory(trace: Trace, attribution: Attribution) -> Memory | None:
     """What the memory events of the trace tell; `None` where it has none."""
-    events, host = trace.memory, attribution.host
-    end_ns = host.start_ns + host.duration_ns
-    around = enclosing_rows(host.thread, host.start_ns, end_ns, host.parent, (events.thread, events.time_ns))
-    return memory_of_trace(
-        events, around, host, trace.names,
-        window=attribution.window, spans=attribution.spans, on_device=trace.on_device,
+    if not len(trace.memory.bytes):
+        return None
+    host = attribution.host
+    calls = HostCalls(
+        name=Categorical(host.name, trace.names), module=host.module, parent=host.parent,
+        thread=host.thread, start_ns=host.start_ns, end_ns=host.start_ns + host.duration_ns,
+        annotation=host.annotation, phase=host.phase,
     )  # fmt: skip
+    around = (trace.memory.thread, trace.memory.time_ns)
+    call = enclosing_rows(host.thread, calls.start_ns, calls.end_ns, host.parent, around)
+    table = MemoryTable(events=trace.memory, call=call, calls=calls, spans=tuple(attribution.spans))
+    return memory_of_trace(table, attribution.window, on_device=trace.on_device)
 
 
 def _extent(trace: Trace) -> tuple[int | None, int | None]:

@@ -16,21 +16,22 @@ from torch._C._profiler import _EventType
 
 from opanatomy.capture.device import nvml
 from opanatomy.capture.memory.allocator import AllocatedBlock, DeviceAllocator, why_no_blocks, workspace_sizes
-from opanatomy.capture.memory.before import Before, held_blocks
-from opanatomy.capture.memory.events import Change, read_tree
-from opanatomy.capture.memory.record import measured_memory, record_of
-from opanatomy.capture.memory.replay import Held, Setting
+from opanatomy.capture.memory.before import Before, block_columns, storage_columns
+from opanatomy.capture.memory.events import observed_events
 from opanatomy.capture.memory.snapshots import Snapshots
-from opanatomy.capture.memory.step import Observed, replayed
+from opanatomy.capture.memory.step import StepSettings, observations_of
 from opanatomy.capture.model.quiet import quiet_libraries
 from opanatomy.checks import check_memory, require_agreement
 from opanatomy.errors import GateError
 from opanatomy.memory import warnings_of
+from opanatomy.memory.components import COMPONENTS
+from opanatomy.memory.held import Held, held_of
 from opanatomy.records.checks import Check
 from opanatomy.records.memory import AllocatorFigures, Memory
+from opanatomy.records.memory_observations import AllocatorObservation, StepObservations
 from opanatomy.report.formats.terminal import terminal_report
 from opanatomy.trace import read_trace
-from tests import anatomies
+from tests import anatomies, memory_steps
 from tests.allocator import TELLING, Recording, load
 from tests.allocator.record import recorded
 
@@ -38,21 +39,38 @@ MIB = 1 << 20
 SHARED = Path(__file__).parents[2] / "shared" / "traces"
 
 
-def observed(recording: Recording) -> Observed:
+def observed(recording: Recording) -> StepObservations:
     """As `observe_step` puts it together, of a recording in place of a step."""
     allocator = DeviceAllocator(recording.device)
-    storages, blocks = recording.storages, allocator.blocks()
-    assert blocks is not None
-    held, outside = held_blocks(blocks, storages, allocator.workspaces())
-    there = Before(
-        storages=storages, held=held, allocated_bytes=allocator.allocated_bytes(), outside_bytes=outside, whole=True
-    )
-    tree = read_tree(recording.roots(), recording.device, frozenset())
-    return replayed(tree, (), there, Setting(), recording.device)
+    earlier = Before(
+        storages=recording.storages, blocks=allocator.blocks(), allocated_bytes=allocator.allocated_bytes(),
+        workspaces=allocator.workspaces(),
+    )  # fmt: skip
+    assert earlier.blocks is not None
+    events = observed_events(recording.roots(), recording.device, frozenset())
+    return observations_of(events, earlier, StepSettings(), recording.device)
 
 
 def memory_of(recording: Recording) -> Memory:
-    return measured_memory(observed(recording), Snapshots("cpu"))
+    return memory_steps.memory_of(observed(recording))
+
+
+def parts_of(held: Held) -> list[tuple[tuple[str, int], ...]]:
+    """The components and bytes in each block."""
+    return [
+        tuple(
+            (COMPONENTS[component], size)
+            for component, size in zip(
+                held.part_component[held.part_block == block].tolist(),
+                held.part_bytes[held.part_block == block].tolist(), strict=True,
+            )
+        )
+        for block in range(len(held.address))
+    ]  # fmt: skip
+
+
+def sizes_of(held: Held) -> dict[str, int]:
+    return {component: held.component_bytes(component) for component in COMPONENTS}
 
 
 def hand_made(name: str) -> pytest.MarkDecorator:
@@ -87,18 +105,19 @@ def test_the_replayed_peak_is_the_allocators(recording: Recording) -> None:
 
 @hand_made("native")
 def test_a_free_of_a_block_from_before_lowers_the_total(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = observed(load("native").installed(monkeypatch)).found
-    ended = [held for held in found.held.values() if held.end is not None]
-    assert [held.parts for held in ended] == [
+    step = memory_steps.measured(observed(load("native").installed(monkeypatch)))
+    ended = np.flatnonzero(step.blocks.from_before & (step.blocks.free < step.blocks.events))
+    parts = parts_of(step.held)
+    assert [parts[block] for block in ended] == [
         (("buffers", 2_000), ("allocator_rounding", 48)), (("held_before", 3_000_320),),
     ]  # fmt: skip
-    assert all(held.reported for held in ended)
-    assert found.unknown_frees == []
+    assert step.reported[ended].all()
+    assert len(step.blocks.unmatched) == 0
 
 
 @hand_made("native")
 def test_blocks_before_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes = observed(load("native").installed(monkeypatch)).base
+    sizes = sizes_of(held_of(observed(load("native").installed(monkeypatch))))
     rounding = (12_582_912 - 12_000_000) + (512 - 96) + (2_048 - 2_000) + (1_024 - 1_000)
     assert sizes["weights"] == 12_000_096
     assert sizes["blas_workspace"] == 8_519_680
@@ -111,7 +130,7 @@ def test_blocks_before_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
 @hand_made("hip")
 def test_the_workspaces_of_rocm_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before, only sizes of cuBLAS were known: 213,909,504 B of hipBLAS and hipBLASLt were `held_before`."""
-    sizes = observed(load("hip").installed(monkeypatch)).base
+    sizes = sizes_of(held_of(observed(load("hip").installed(monkeypatch))))
     assert sizes["blas_workspace"] == 128 * MIB + 76 * MIB
     assert sizes["held_before"] == 3_000_320
 
@@ -120,9 +139,8 @@ def test_events_of_rocm_are_of_the_device_that_torch_calls_cuda(monkeypatch: pyt
     """Before, none of its events was found."""
     recording = load("hip").installed(monkeypatch)
     assert {event["device_type"] for event in recording.events} == {"hip", "cpu"}
-    changes = [one for one in read_tree(recording.roots(), "cuda:0", frozenset()).moments if isinstance(one, Change)]
-    assert len(changes) == len(recording.events) - 1
-    assert read_tree(recording.roots(), "cuda:1", frozenset()).moments == []
+    assert observed_events(recording.roots(), "cuda:0", frozenset()).allocations == len(recording.events) - 1
+    assert observed_events(recording.roots(), "cuda:1", frozenset()).allocations == 0
     assert memory_of(recording).measured_by == "HIP caching allocator of cuda:0, every allocation of one step"
 
 
@@ -202,9 +220,9 @@ def test_an_address_given_again_ends_the_block_that_was_there(monkeypatch: pytes
     """Before, the bytes of the block that was there stayed for ever: 2,048 B of a buffer that every step makes."""
     recording = load("native").installed(monkeypatch)
     lost = without(recording, [event["alloc_size"] for event in recording.events].index(-2_048))
-    found = observed(lost)
-    (again,) = [one for one in found.found.held.values() if one.end is not None and not one.reported]
-    assert again.bytes == 2_048
+    step = memory_steps.measured(observed(lost))
+    (again,) = np.flatnonzero(step.blocks.from_before & (step.blocks.free < step.blocks.events) & ~step.reported)
+    assert step.blocks.bytes[again] == 2_048
     assert memory_of(lost).peak_bytes == recording.done["max_memory_allocated"]
 
 
@@ -239,10 +257,11 @@ def test_what_real_devices_recorded_is_replayed_to_their_totals(name: str) -> No
         for row in rows
     ]  # fmt: skip
     before = int(events.total_allocated[rows[0]] - events.bytes[rows[0]])
-    there = Before(storages={}, held={-1: Held(parts=(("held_before", before),))}, allocated_bytes=before, whole=True)
-    observed = replayed(read_tree(roots, device, frozenset()), (), there, Setting(), device)
-    assert (observed.figures.checked_events, observed.figures.equal_events) == (count, count)
-    memory = record_of(observed)
+    earlier = Before(storages={}, blocks=(AllocatedBlock(address=1, bytes=before),), allocated_bytes=before)
+    found = observed_events(roots, device, frozenset())
+    memory = memory_steps.memory_of(observations_of(found, earlier, StepSettings(), device))
+    assert memory.allocator is not None
+    assert (memory.allocator.checked_events, memory.allocator.equal_events) == (count, count)
     assert memory.peak_bytes == max(int(events.total_allocated[rows].max()), before)
     assert sum(row.at_peak_bytes or 0 for row in memory.components) == memory.peak_bytes
 
@@ -250,20 +269,30 @@ def test_what_real_devices_recorded_is_replayed_to_their_totals(name: str) -> No
 # -------------------------------------------------------------------------------------------------- blocks and storages
 
 
+def held_in(blocks: tuple[AllocatedBlock, ...], storages: dict[str, dict[int, int]], workspace: int) -> Held:
+    nothing = observed_events((), "cuda:0", frozenset())
+    allocator = AllocatorObservation(name="", workspace_bytes=(workspace,))
+    step = StepObservations(
+        device="cuda:0", events=nothing.events, contexts=nothing.contexts, marks=nothing.marks, phases=(),
+        storages=storage_columns(storages), blocks=block_columns(blocks), allocator=allocator,
+    )  # fmt: skip
+    return held_of(step)
+
+
 def test_storages_that_share_a_block_and_those_in_none() -> None:
     blocks = (AllocatedBlock(address=1_000, bytes=512), AllocatedBlock(address=4_096, bytes=1_024, requested_bytes=900))
     storages = {"weights": {1_000: 100, 1_200: 300, 9_000: 70}, "buffers": {4_096: 900, 4_100: 800}}
-    held, outside = held_blocks(blocks, storages, frozenset({900}))
-    assert held[1_000].parts == (("weights", 100), ("weights", 300), ("allocator_rounding", 112))
-    assert held[4_096].parts == (("buffers", 900), ("buffers", 124))
-    assert outside == 70
+    held = held_in(blocks, storages, 900)
+    assert parts_of(held) == [
+        (("weights", 100), ("weights", 300), ("allocator_rounding", 112)), (("buffers", 900), ("buffers", 124)),
+    ]  # fmt: skip
+    assert held.outside_bytes == 70
 
 
 def test_a_workspace_is_known_by_what_was_asked_for() -> None:
     """A block reused for it can be larger than it: the remainder below 1 MiB is not split off."""
     block = AllocatedBlock(address=0, bytes=33 * MIB, requested_bytes=32 * MIB)
-    held, _ = held_blocks((block,), {}, frozenset({32 * MIB}))
-    assert held[0].parts == (("blas_workspace", 33 * MIB),)
+    assert parts_of(held_in((block,), {}, 32 * MIB)) == [(("blas_workspace", 33 * MIB),)]
 
 
 # ---------------------------------------------------------------------------------------------------------- workspaces
@@ -397,8 +426,8 @@ def test_what_a_device_would_record_has_the_form_of_the_hand_made(monkeypatch: p
     assert content["storages"].keys() == by_hand.content["storages"].keys()
     assert _keys(content["events"]) == _keys(by_hand.events)
     assert [name for name, _, _ in content["phases"]] == ["forward", "backward", "optimizer"]
-    changes = read_tree(Recording(content, content["events"]).roots(), "cpu", frozenset()).moments
-    assert len(changes) == len(content["events"]) > 10
+    events = observed_events(Recording(content, content["events"]).roots(), "cpu", frozenset())
+    assert events.allocations == len(content["events"]) > 10
 
 
 def points_of(

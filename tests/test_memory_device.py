@@ -10,13 +10,11 @@ import torch
 from msgspec.structs import replace
 
 from opanatomy.capture.memory.before import Before
-from opanatomy.capture.memory.events import Around, Change, EventTree
-from opanatomy.capture.memory.measurement import memory_of
-from opanatomy.capture.memory.record import measured_memory, record_of
-from opanatomy.capture.memory.replay import Setting
+from opanatomy.capture.memory.events import observed_events
+from opanatomy.capture.memory.measurement import storages_observed
 from opanatomy.capture.memory.saved import saved_tensors
 from opanatomy.capture.memory.snapshots import Snapshots
-from opanatomy.capture.memory.step import Observed, observe_step, replayed
+from opanatomy.capture.memory.step import ObservedStep, StepSettings, observations_of, observe_step
 from opanatomy.capture.memory.storages import optimizer_tensors, tensors_in
 from opanatomy.capture.model.quiet import quiet_libraries
 from opanatomy.capture.model.workload import prepare
@@ -24,14 +22,17 @@ from opanatomy.capture.step import run
 from opanatomy.capture.step.recorder import Subject, record_step
 from opanatomy.capture.step.stepper import Stepper, make_optimizer
 from opanatomy.checks import check_memory
-from opanatomy.memory import warnings_of
+from opanatomy.memory import memory_of_observations, warnings_of
 from opanatomy.options import RunOptions
 from opanatomy.records.checks import Check
-from opanatomy.records.memory import AllocatorFigures, Memory
+from opanatomy.records.memory import Memory
+from opanatomy.records.memory_observations import AllocatorObservation
 from opanatomy.records.taxonomy import Phase
-from opanatomy.records.workload import Workload
+from opanatomy.records.workload import PHASE_RANGE, Workload
 from opanatomy.trace import read_trace
+from tests.allocator import allocation, range_of
 from tests.allocator.standin import DEVICE, WORKSPACE, Standin
+from tests.memory_steps import memory_of
 from tests.tiny import tiny_request
 
 BERT = "google-bert/bert-base-uncased"
@@ -60,7 +61,7 @@ def on_device(
         standin.install(patch)
         observed = observe_step(stepper, module, Snapshots("cpu"), checkpointing=bool(request))
     assert observed.error is None
-    return measured_memory(observed, Snapshots("cpu")), standin
+    return memory_of(observed.observations), standin
 
 
 def checks_of(memory: Memory) -> dict[str, Check]:
@@ -108,10 +109,13 @@ def test_a_capture_without_blocks_keeps_what_is_known_otherwise(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before, a backend that refuses its snapshot ended the capture."""
-    figures = AllocatorFigures(device="cuda:0", backend="cudaMallocAsync", peak_bytes=7)
+    allocator = AllocatorObservation(
+        name="memory pool", backend="cudaMallocAsync", peak_bytes=7, why_no_blocks="cudaMallocAsync tells no blocks"
+    )
 
-    def untold(*arguments: Any, **options: Any) -> Observed:
-        return replace(observe_step(*arguments, **options), unknown="cudaMallocAsync tells no blocks", figures=figures)
+    def untold(*arguments: Any, **options: Any) -> ObservedStep:
+        step = observe_step(*arguments, **options).observations
+        return ObservedStep(observations=replace(step, device="cuda:0", allocator=allocator))
 
     monkeypatch.setattr(run, "observe_step", untold)
     prepared = prepare(tiny_request(BERT))
@@ -119,10 +123,12 @@ def test_a_capture_without_blocks_keeps_what_is_known_otherwise(
     record_step(subject, RunOptions(memory=True, optimizer="adamw", steps=1), tmp_path / "step.json.gz")
     capture = read_trace(tmp_path / "step.json.gz").capture
     assert capture is not None
-    memory = capture.memory
+    memory = memory_of_observations(capture.memory)
     assert {row.component for row in memory.components} >= {"weights", "gradients", "forward_activations"}
     assert memory.measured_by == "resident set of the process"
-    assert memory.allocator == figures
+    assert memory.allocator is not None
+    assert (memory.allocator.device, memory.allocator.backend) == ("cuda:0", "cudaMallocAsync")
+    assert (memory.allocator.peak_bytes, memory.allocator.before_blocks_bytes) == (7, None)
     assert memory.notes == ("cudaMallocAsync tells no blocks",)
     assert checks_of(memory)["memory peak"].compared == 0
 
@@ -151,7 +157,7 @@ def of_module(module: torch.nn.Module, *inputs: torch.Tensor, steps: int = 2) ->
             stepper.run()
         observed = observe_step(stepper, module, Snapshots("cpu"))
     assert observed.error is None
-    return measured_memory(observed, Snapshots("cpu"))
+    return memory_of(observed.observations, module=module)
 
 
 def test_a_buffer_that_each_step_replaces_is_freed() -> None:
@@ -164,15 +170,19 @@ def test_a_buffer_that_each_step_replaces_is_freed() -> None:
 
 def test_what_another_thread_frees_is_ended_when_its_address_is_given_again() -> None:
     """Before, all blocks were live: 300 B. The CPU does not count that free, so that its total differs for a cause."""
-    around = Around(phase=Phase.FORWARD)
-    moments = [
-        Change(time_ns=at, pointer=4_096, bytes=100, reserved_bytes=None, total_bytes=total, around=around)
+    forward = range_of(PHASE_RANGE + Phase.FORWARD, 0, 40)
+    forward.children += [
+        allocation(
+            {"start_time_ns": at, "device_type": "cpu", "device_index": -1, "ptr": 4_096, "alloc_size": 100,
+             "total_allocated": total, "total_reserved": 0}
+        )
         for at, total in ((10, 100), (20, 200), (30, 300))
-    ]
-    observed = replayed(EventTree(moments=list(moments)), (), Before(storages={}, held={}), Setting(), "cpu")
-    memory = record_of(observed)
+    ]  # fmt: skip
+    events = observed_events([forward], "cpu", frozenset())
+    memory = memory_of(observations_of(events, Before(storages={}), StepSettings(), "cpu"))
     assert memory.peak_bytes == 100
-    assert observed.figures.unseen_frees == 2
+    assert memory.allocator is not None
+    assert memory.allocator.unseen_frees == 2
     (difference,) = checks_of(memory)["allocated bytes"].differences
     assert difference.cause is not None
     assert [doubt for doubt in warnings_of(memory) if "2 blocks of the step were freed without" not in doubt] == []
@@ -192,9 +202,9 @@ def test_components_are_those_of_the_device_of_the_peak() -> None:
     module = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4, device="meta"))
     module.register_buffer("here", torch.zeros(5))
     module.register_buffer("there", torch.zeros(5, device="meta"))
-    memory = memory_of(module, None, None, None, "", "cpu")
-    sizes = {row.component: (row.measured_bytes, row.theory_bytes) for row in memory.components}
-    assert sizes == {"weights": (80, 80), "buffers": (20, None)}
+    observations = storages_observed(module, None, None, "cpu")
+    assert observations.storage_bytes == {"weights": 80, "buffers": 20}
+    assert (observations.parameter_bytes, observations.trainable_bytes) == (80, 80)
 
 
 def test_what_is_saved_elsewhere_is_not_saved_here() -> None:
@@ -202,5 +212,5 @@ def test_what_is_saved_elsewhere_is_not_saved_here() -> None:
     elsewhere = torch.ones(4, 4, device="meta", requires_grad=True)
     with saved_tensors((values, elsewhere), "cpu") as saved:
         kept = (values.exp(), elsewhere.exp())
-    assert saved.found.live_bytes() == 64
+    assert saved.storages.live_bytes() == 64
     del kept

@@ -1,4 +1,4 @@
-"""Memory of a live step: saved tensors against the allocator, sums, check points, torch's own profile, running out."""
+"""Memory of a live step: saved tensors against the allocator, sums, snapshots, torch's own profile, running out."""
 
 from __future__ import annotations
 
@@ -14,30 +14,31 @@ import pytest
 import torch
 from msgspec import Struct
 
-from opanatomy.capture.memory.outside import outside_the_allocator
-from opanatomy.capture.memory.record import alike, record_of
-from opanatomy.capture.memory.replay import (
+from opanatomy.capture.memory.snapshots import Snapshots
+from opanatomy.capture.memory.step import ObservedStep, observe_step
+from opanatomy.capture.model.quiet import quiet_libraries
+from opanatomy.capture.model.workload import Prepared, prepare
+from opanatomy.capture.step.recorder import Subject, record_step
+from opanatomy.capture.step.stepper import Stepper, make_optimizer
+from opanatomy.memory import memory_of_observations
+from opanatomy.memory.components import (
     ACTIVATIONS,
-    AFTER_FORWARD,
     CHECKPOINT_ARGUMENTS,
     COMPONENTS,
     OUTPUTS,
     RNG_STATES,
     WEIGHT_CASTS,
-    bytes_over_time,
 )
-from opanatomy.capture.memory.snapshots import Snapshots
-from opanatomy.capture.memory.step import Observed, observe_step
-from opanatomy.capture.model.quiet import quiet_libraries
-from opanatomy.capture.model.workload import Prepared, prepare
-from opanatomy.capture.step.recorder import Subject, record_step
-from opanatomy.capture.step.stepper import Stepper, make_optimizer
+from opanatomy.memory.groups import alike
+from opanatomy.memory.outside import outside_the_allocator
 from opanatomy.options import RunOptions
 from opanatomy.records.memory import Memory, MemorySnapshot
+from opanatomy.records.memory_observations import MarkKind
 from opanatomy.records.out_of_memory import requested_bytes
 from opanatomy.records.taxonomy import Phase
 from opanatomy.records.workload import Workload
 from opanatomy.trace import read_trace
+from tests.memory_steps import curve, measured, memory_of_observed
 from tests.tiny import tiny_request
 
 BERT, GPT2, LLAMA = "google-bert/bert-base-uncased", "openai-community/gpt2", "meta-llama/Llama-3.1-8B"
@@ -52,7 +53,7 @@ SAVED = (ACTIVATIONS, WEIGHT_CASTS, RNG_STATES, CHECKPOINT_ARGUMENTS)
 
 class Seen(Struct, frozen=True):
     prepared: Prepared
-    observed: Observed
+    observed: ObservedStep
     memory: Memory
 
     def component(self, name: str) -> int | None:
@@ -89,7 +90,7 @@ def seen(
         observed = observe_step(stepper, prepared.module, Snapshots("cpu"), checkpointing=checkpointing)
     if observed.error:
         raise observed.error
-    return Seen(prepared, observed, record_of(observed))
+    return Seen(prepared, observed, memory_of_observed(observed))
 
 
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -116,16 +117,13 @@ CASES = [
 @pytest.mark.parametrize(("name", "variant"), CASES)
 def test_what_is_saved_is_what_lives_after_forward(name: str, variant: str) -> None:
     one = seen(name, **VARIANTS[variant])
-    found = one.observed.found
-    states = bytes_over_time(found, one.observed.base)
-    place = found.places[AFTER_FORWARD] + 1
+    step = measured(one.observed.observations)
+    states = curve(step).by_component
+    place = (step.place_of(MarkKind.AFTER_FORWARD) or 0) + 1
     added = {component: int(states[row, place] - states[row, 0]) for row, component in enumerate(COMPONENTS)}
     live = sum(added.values()) - added[OUTPUTS]
-    hooked = sum(
-        block.own_bytes
-        for block in found.blocks
-        if block.saved_by and block.begin < place and (block.end is None or block.end >= place)
-    )
+    own = step.own_bytes
+    hooked = sum(int(own[block]) for block in step.blocks.live_after(place) if step.labels.saved_by[block])
     saved = sum(added[component] for component in SAVED)
     assert live == saved
     # What no hook saw has a name: numbers, states of random generators, keyword arguments, casts of biases.
@@ -135,7 +133,7 @@ def test_what_is_saved_is_what_lives_after_forward(name: str, variant: str) -> N
     assert hooked + named == pytest.approx(live, rel=0.001)
     assert (added[RNG_STATES] > 0) == ("checkpointing" in variant)
     assert (added[WEIGHT_CASTS] > 0) == ("autocast" in variant)
-    assert not found.unseen_saved
+    assert not step.labels.unseen_saved_bytes
     assert sum(row.at_peak_bytes or 0 for row in one.memory.components) == one.memory.peak_bytes
 
 
@@ -224,8 +222,9 @@ def recorded(folder: Path, **options: Any) -> set[str]:
     )  # fmt: skip
     capture = read_trace(path).capture
     assert capture is not None
-    assert [point.name for point in capture.memory.snapshots][-1] == "peak"
-    return {row.component for row in capture.memory.components}
+    memory = memory_of_observations(capture.memory)
+    assert [snapshot.name for snapshot in memory.snapshots][-1] == "peak"
+    return {row.component for row in memory.components}
 
 
 def test_the_record_survives_the_trace(tmp_path: Path) -> None:
@@ -235,8 +234,8 @@ def test_the_record_survives_the_trace(tmp_path: Path) -> None:
     record_step(subject, RunOptions(memory=True, optimizer="adamw"), path)
     capture = read_trace(path).capture
     assert capture is not None
-    memory = capture.memory
-    points = {point.name: point for point in memory.snapshots}
+    memory = memory_of_observations(capture.memory)
+    points = {snapshot.name: snapshot for snapshot in memory.snapshots}
     assert list(points) == ["weights", "after_forward", "after_backward", "after_optimizer", "peak"]
     sizes = {row.component: row.measured_bytes for row in memory.components}
     assert points["weights"].allocated_bytes == (sizes["weights"] or 0) + (sizes["buffers"] or 0)
@@ -310,7 +309,7 @@ def test_hooks_and_marks_add_no_byte_to_the_peak() -> None:
         stepper.run()
         for hooked in (True, False):
             observed = observe_step(stepper, prepared.module, Snapshots("cpu"), compiled=not hooked)
-            peaks.append(record_of(observed).peak_bytes)
+            peaks.append(memory_of_observed(observed).peak_bytes)
     assert peaks[0] == peaks[1]
 
 
@@ -397,6 +396,7 @@ from opanatomy.capture.model.workload import prepare
 from opanatomy.capture.step.recorder import Subject, record_step
 from opanatomy.errors import OutOfMemory
 from opanatomy.options import RunOptions
+from opanatomy.memory import memory_of_observations
 from opanatomy.records.workload import Workload
 name = "google-bert/bert-base-uncased"
 wide = (("hidden_size", "128"), ("max_position_embeddings", "128"), ("intermediate_size", "512"))
@@ -408,7 +408,7 @@ try:
     subject = Subject(module=prepared.module, inputs=prepared.inputs, workload=Workload())
     record_step(subject, RunOptions(optimizer="adamw", warmup=1), pathlib.Path(sys.argv[3]))
 except OutOfMemory as error:
-    memory = error.memory
+    memory = memory_of_observations(error.memory)
     for row in memory.components:
         print(row.component, row.measured_bytes, row.at_peak_bytes)
     print("failure", memory.failure.phase, memory.failure.requested_bytes, memory.failure.allocated_bytes)

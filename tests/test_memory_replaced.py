@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from opanatomy.capture.memory.record import record_of
 from opanatomy.capture.memory.snapshots import Snapshots
 from opanatomy.capture.memory.step import observe_step
 from opanatomy.capture.step.stepper import Stepper
 from opanatomy.memory.warnings import warnings_of
 from opanatomy.records.memory import Memory
+from tests.memory_steps import memory_of_observed
 
 WIDTH = 64
 #: A square matrix and a vector of float32.
@@ -84,8 +84,7 @@ def measured(module: nn.Module, x: torch.Tensor, *, inference: bool = False, **m
         module=module, parameters=tuple(module.parameters()), inputs=(x,), device="cpu", inference=inference, **more
     )
     observed = observe_step(stepper, module, Snapshots("cpu"))
-    assert observed.error is None
-    memory = record_of(observed)
+    memory = memory_of_observed(observed)
     assert warnings_of(memory) == ()
     return memory
 

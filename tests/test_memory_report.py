@@ -71,7 +71,11 @@ def test_a_step_that_does_not_fit_is_reported(tmp_path: Path) -> None:
 def test_what_failed_and_what_would_help_is_shown() -> None:
     memory = Memory(
         needed_bytes=2_000_000_000,
-        terms=(MemoryTerm(component="forward_activations", term="embeddings", formula="s*b*h*12", bytes=1_000),),
+        terms=(
+            MemoryTerm(
+                component="forward_activations", term="embeddings", formula="s*b*h*12", bytes=1_000, per_layer=False
+            ),
+        ),
         failure=MemoryFailure(
             phase=Phase.BACKWARD, message="tried to allocate", requested_bytes=12_000_000, allocated_bytes=1_500_000_000
         ),

@@ -21,7 +21,7 @@ from opanatomy.errors import TraceError
 from opanatomy.memory import memory_of_trace, warnings_of, with_trace
 from opanatomy.memory.blocks import blocks_of
 from opanatomy.memory.events import by_device, of_rows, possible
-from opanatomy.records.columns import MemoryEvents
+from opanatomy.records.columns import Categorical, HostCalls, MemoryEvents, MemoryTable
 from opanatomy.records.memory import Memory, MemoryComponent, MemoryDevice, MemoryPoint
 from opanatomy.records.taxonomy import Phase
 from opanatomy.trace.collect import Collector
@@ -76,10 +76,13 @@ def memory_in(path: Path, **options: Any) -> Memory | None:
     attribution = attribute(names, found.host(), found.launches(), found.work())
     host = attribution.host
     end = host.start_ns + host.duration_ns
-    around = enclosing_rows(host.thread, host.start_ns, end, host.parent, (events.thread, events.time_ns))
-    return memory_of_trace(
-        events, around, host, names, window=attribution.window, spans=attribution.spans, **options
+    call = enclosing_rows(host.thread, host.start_ns, end, host.parent, (events.thread, events.time_ns))
+    calls = HostCalls(
+        name=Categorical(host.name, names), module=host.module, parent=host.parent, thread=host.thread,
+        start_ns=host.start_ns, end_ns=end, annotation=host.annotation, phase=host.phase,
     )  # fmt: skip
+    table = MemoryTable(events=events, call=call, calls=calls, spans=tuple(attribution.spans))
+    return memory_of_trace(table, attribution.window, **options)
 
 
 def memory_of(trace: HandMade, folder: Path, **options: Any) -> Memory:

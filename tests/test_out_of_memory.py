@@ -15,13 +15,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import opanatomy
 from opanatomy.capture.memory import advice
 from opanatomy.capture.memory.advice import less_memory
-from opanatomy.capture.memory.failure import StepOutOfMemory, memory_report_of
+from opanatomy.capture.memory.failure import StepOutOfMemory, observations_of_failure
 from opanatomy.capture.memory.snapshots import Snapshots
 from opanatomy.capture.memory.storages import optimizer_tensors
 from opanatomy.capture.step.profile import capture_model
 from opanatomy.capture.step.recorder import Subject, record_step
 from opanatomy.capture.step.stepper import Stepper, make_optimizer
 from opanatomy.errors import OutOfMemory
+from opanatomy.memory import memory_of_observations
 from opanatomy.options import RunOptions
 from opanatomy.records.out_of_memory import is_out_of_memory, requested_bytes
 from opanatomy.records.taxonomy import Phase
@@ -203,7 +204,7 @@ def test_the_second_try_begins_without_the_state_that_the_first_began(name: str)
     for number in (1, 5):
         module = layers()
         stepper = stepper_of(module, failing(make_optimizer(name, module), number))
-        memory = memory_report_of(broken(stepper), stepper, module, Snapshots("cpu"))
+        memory = memory_of_observations(observations_of_failure(broken(stepper), stepper, module, Snapshots("cpu")))
         failure = memory.failure
         assert failure is not None
         assert (failure.phase, failure.seen) == (Phase.OPTIMIZER, True)
@@ -262,7 +263,7 @@ def test_the_scaler_of_a_broken_step_scales_once_in_the_second_try(name: str) ->
     stepper = stepper_of(module, optimizer, amp="fp16")
     assert stepper.loss_scale is not None
     stepper.loss_scale.start(2.0**8)
-    memory = memory_report_of(broken(stepper), stepper, module, Snapshots("cpu"))
+    memory = memory_of_observations(observations_of_failure(broken(stepper), stepper, module, Snapshots("cpu")))
     assert memory.failure is not None
     assert memory.failure.seen
     assert len(seen) == 2
@@ -279,7 +280,7 @@ def test_another_error_in_the_second_try_is_not_taken_for_the_first() -> None:
 
     optimizer.step = step  # type: ignore[method-assign,assignment]
     stepper = stepper_of(module, optimizer)
-    memory = memory_report_of(broken(stepper), stepper, module, Snapshots("cpu"))
+    memory = memory_of_observations(observations_of_failure(broken(stepper), stepper, module, Snapshots("cpu")))
     assert memory.failure is not None
     assert (memory.failure.message, memory.failure.requested_bytes, memory.failure.seen) == (CUDA, 2 * GIB, False)
 
@@ -360,8 +361,8 @@ def broken_run(stage: str, phase: Phase, monkeypatch: pytest.MonkeyPatch, **opti
 @pytest.mark.parametrize("stage", ["warm-up step 1", "timed step", "memory step", "profiled step"])
 def test_memory_that_runs_out_leaves_a_report(stage: str, phase: Phase, monkeypatch: pytest.MonkeyPatch) -> None:
     error = broken_run(stage, phase, monkeypatch)
-    memory = error.memory
-    assert memory is not None
+    assert error.memory is not None
+    memory = memory_of_observations(error.memory)
     assert memory.failure is not None
     assert str(error).startswith(f"out of memory in the {phase} phase; ")
     assert (memory.failure.phase, memory.failure.requested_bytes, memory.failure.seen) == (phase, 2 * GIB, True)
@@ -385,10 +386,10 @@ def test_memory_that_runs_out_before_the_warm_up_leaves_a_report(phase: Phase, m
 def test_a_report_that_breaks_too_leaves_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory ran out, whatever happens while it is looked at."""
 
-    def measured(*_: Any) -> Any:
+    def observed(*_: Any) -> Any:
         raise full()
 
-    monkeypatch.setattr("opanatomy.capture.memory.failure.measured_memory", measured)
+    monkeypatch.setattr("opanatomy.capture.memory.failure._of_step", observed)
     error = broken_run("timed step", Phase.BACKWARD, monkeypatch)
     assert error.memory is None
     assert str(error).startswith("out of memory in the backward phase; ")
@@ -415,6 +416,7 @@ from opanatomy.capture.memory.measurement import held_bytes
 from opanatomy.capture.step.recorder import Subject, record_step
 from opanatomy.errors import OutOfMemory
 from opanatomy.options import RunOptions
+from opanatomy.memory import memory_of_observations
 from opanatomy.records.workload import Workload
 module = torch.nn.Sequential(*(torch.nn.Linear(1024, 1024, bias=False) for _ in range(16)))
 inputs = (torch.ones(2, 1024),)
@@ -426,10 +428,11 @@ try:
     subject = Subject(module=module, inputs=inputs, workload=Workload(dtype="float32"))
     record_step(subject, RunOptions(optimizer=sys.argv[1]), pathlib.Path(sys.argv[2]))
 except OutOfMemory as error:
-    failure = error.memory.failure
-    parts = {part.component: part.at_peak_bytes for part in error.memory.components}
+    memory = memory_of_observations(error.memory)
+    failure = memory.failure
+    parts = {part.component: part.at_peak_bytes for part in memory.components}
     print(failure.phase, failure.requested_bytes, failure.seen, parts["weights"], parts["gradients"], sep="|")
-    print(parts["optimizer_state"], sum(parts.values()) == error.memory.peak_bytes)
+    print(parts["optimizer_state"], sum(parts.values()) == memory.peak_bytes)
     print(error)
 """
 

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from opanatomy.errors import TraceError
+from opanatomy.records.memory_observations import MemoryObservations
 from opanatomy.records.signature import Signature, Tensor
 from opanatomy.trace import Trace, read_trace
 from opanatomy.trace.decoding import mend
@@ -406,7 +407,7 @@ def test_metadata_that_cannot_be_are_left_out_and_said(tmp_path: Path) -> None:
         "version": "1", "command": "", "created": "",
         "environment": {"device_memory_bytes": -1, "device_count": 2},
         "workload": {"parameters": -5, "batch": 10**17, "seed": -3},
-        "memory": {"peak_bytes": -1, "components": [{"component": "weights", "measured_bytes": -2}]},
+        "memory": {"peak_bytes": -1, "storage_bytes": {"weights": -2}},
         "unprofiled_step_ns": [-7, 0, 9], "profiled_step_ns": [10],
     }  # fmt: skip
     trace = read_trace(made.write(tmp_path / "t.json"))
@@ -415,11 +416,11 @@ def test_metadata_that_cannot_be_are_left_out_and_said(tmp_path: Path) -> None:
     assert (trace.capture.workload.parameters, trace.capture.workload.batch, trace.capture.workload.seed) == (
         None, None, -3
     )  # fmt: skip
-    assert trace.capture.memory.peak_bytes is trace.capture.memory.components[0].measured_bytes is None
+    assert (trace.capture.memory.peak_bytes, trace.capture.memory.storage_bytes) == (None, {})
     assert (trace.capture.unprofiled_step_ns, trace.capture.profiled_step_ns) == ((9,), (10,))
     assert trace.warnings == [
         "the trace's own metadata (opanatomy) have numbers that cannot be, which are left out: device_memory_bytes,"
-        " parameters, batch, peak_bytes, measured_bytes, unprofiled_step_ns"
+        " parameters, batch, memory.storage_bytes, peak_bytes, unprofiled_step_ns"
     ]
 
 
@@ -502,11 +503,8 @@ def test_zero_dimensional_tensors_and_absent_ones_differ() -> None:
 
 def test_memory_of_a_capture_that_cannot_be_is_left_out(tmp_path: Path) -> None:
     memory = {
-        "timeline": [
-            {"time_ns": 0, "phase": "forward", "allocated_bytes": 5, "components": {"weights": 5}},
-            {"time_ns": 1, "phase": "forward", "allocated_bytes": -5, "components": {}},
-        ],
-        "terms": [{"component": "c", "term": "t", "formula": "f", "bytes": 2**60}],
+        "snapshots": [{"name": "weights", "rss_bytes": 5}, {"name": "peak", "rss_bytes": -5}],
+        "failure": {"phase": "forward", "message": "m", "requested_bytes": 2**60},
         "shape": {
             "kind": "bert", "layers": 0, "hidden": 8, "heads": 2, "intermediate": 8, "vocabulary": 8,
             "key_value_heads": 2, "head_size": 4,
@@ -519,9 +517,24 @@ def test_memory_of_a_capture_that_cannot_be_is_left_out(tmp_path: Path) -> None:
     made.metadata["opanatomy"] = capture
     trace = read_trace(made.write(tmp_path / "t.json"))
     assert trace.capture is not None
-    found = trace.capture.memory
-    assert ([point.allocated_bytes for point in found.timeline], found.terms, found.shape) == ([5], (), None)
-    assert any("memory.timeline, memory.terms, memory.shape" in warning for warning in trace.warnings)
+    memory_ = trace.capture.memory
+    assert ([snapshot.rss_bytes for snapshot in memory_.snapshots], memory_.failure, memory_.shape) == ([5], None, None)
+    assert any("memory.snapshots, memory.failure, memory.shape" in warning for warning in trace.warnings)
+
+
+def test_memory_in_an_older_form_is_left_out_and_said(tmp_path: Path) -> None:
+    made = training_step()
+    made.metadata["opanatomy"] = {
+        "version": "0", "command": "c", "created": "now", "environment": {}, "workload": {"batch": 1},
+        "memory": {"peak_bytes": 5, "components": [{"component": "weights", "measured_bytes": 2}]},
+    }  # fmt: skip
+    trace = read_trace(made.write(tmp_path / "t.json"))
+    assert trace.capture is not None
+    assert trace.capture.memory == MemoryObservations()
+    assert trace.warnings == [
+        "the memory in the trace's own metadata (opanatomy) is in an older form, which is not read - profile the model"
+        " again"
+    ]
 
 
 @pytest.mark.parametrize(

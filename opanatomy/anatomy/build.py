@@ -60,7 +60,7 @@ def build_anatomy(inputs: AnatomyInputs) -> Anatomy:
         operators=operator_rows(calls),
         kernels=() if kernels is None else kernel_rows(kernels),
         modules=module_rows(calls, capture.modules if capture else {}),
-        memory=capture.memory if capture else Memory(),
+        memory=Memory(),
         timeline=timeline_of(inputs.step_window, calls, time),
         device=_device_figures(launched, kernels, steps_ns),
         ledger=_ledger(calls, inputs.linked),

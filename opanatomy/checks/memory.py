@@ -31,8 +31,10 @@ def _peak(memory: Memory, figures: AllocatorFigures) -> Check:
         why = "torch's CPU allocator keeps no peak of its own" if figures.device == CPU else _no_blocks(figures)
         return Check(quantity="memory peak", source=PEAK, unit="B", not_checked=why)
     ours, other = memory.peak_bytes, figures.peak_bytes
-    found = () if ours == other else (Difference(operator=figures.device, ours=ours, other=other),)
-    return Check(quantity="memory peak", source=PEAK, unit="B", compared=1, equal=1 - len(found), differences=found)
+    differences = () if ours == other else (Difference(operator=figures.device, ours=ours, other=other),)
+    return Check(
+        quantity="memory peak", source=PEAK, unit="B", compared=1, equal=1 - len(differences), differences=differences
+    )
 
 
 def _no_blocks(figures: AllocatorFigures) -> str:
@@ -44,10 +46,10 @@ def _before(figures: AllocatorFigures) -> tuple[Check, ...]:
     ours, other = figures.before_blocks_bytes, figures.before_bytes
     if ours is None or other is None:
         return ()
-    found = () if ours == other else (Difference(operator=figures.device, ours=ours, other=other),)
+    differences = () if ours == other else (Difference(operator=figures.device, ours=ours, other=other),)
     return (
-        Check(quantity="allocated before the step", source=BEFORE, unit="B", compared=1, equal=1 - len(found),
-              differences=found),
+        Check(quantity="allocated before the step", source=BEFORE, unit="B", compared=1, equal=1 - len(differences),
+              differences=differences),
     )  # fmt: skip
 
 
@@ -67,7 +69,7 @@ def _of_trace(rows: list[MemoryDevice]) -> Check:
     return Check(
         quantity="allocated bytes", source=TOTALS, unit="B", compared=sum(row.checked_events for row in rows),
         equal=sum(row.equal_events for row in rows),
-        differences=tuple(one for row in rows for one in _difference(row, None)),
+        differences=tuple(difference for row in rows for difference in _difference(row, None)),
     )  # fmt: skip
 
 

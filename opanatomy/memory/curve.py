@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 from msgspec import Struct
 
 from opanatomy.memory.blocks import Blocks
-from opanatomy.memory.inference import BEFORE_WINDOW, COMPONENT_OF, COMPONENTS
 from opanatomy.memory.passes import Passes
-from opanatomy.records.columns import Int64
+from opanatomy.records.columns import Int64, distinct
 from opanatomy.records.memory import MemoryPoint
-from opanatomy.records.taxonomy import PHASES
+from opanatomy.records.taxonomy import PHASES, Phase
 
 #: Of each of so many parts of the window the highest and the lowest point are kept.
 PARTS: Final = 98
+
+
+class Shares(Struct, frozen=True, kw_only=True):
+    """What of blocks belongs to which component (a place in `components`): the shares of a block sum to its bytes."""
+
+    components: Sequence[str]
+    block: Int64
+    component: Int64
+    bytes: Int64
+    #: The component of what was there before the first event without being a block: frees of unknown blocks lower it,
+    #: `earlier_bytes` is what it starts with. Without one such frees are of nothing that is counted.
+    earlier: str | None = None
+    earlier_bytes: int = 0
 
 
 class Curve(Struct, frozen=True, kw_only=True):
@@ -24,59 +37,75 @@ class Curve(Struct, frozen=True, kw_only=True):
     States `first` to `last` are those of the window, `peak` is the first of its highest.
     """
 
+    components: Sequence[str]
     by_component: Int64
     allocated: Int64
     time_ns: Int64
+    window: tuple[int, int]
     first: int
     last: int
     peak: int
 
+    def of(self, component: str) -> Int64:
+        """The bytes of one component."""
+        states: Int64 = self.by_component[self.components.index(component)]
+        return states
 
-def curve_of(blocks: Blocks, rule: Int64, before_bytes: int, time_ns: Int64, window: tuple[int, int]) -> Curve:
-    """The curve of blocks of these rules above what was allocated before the first event."""
-    component = COMPONENT_OF[rule]
-    changes = np.zeros((len(COMPONENTS), blocks.events), dtype=np.int64)
-    for place in np.unique(component).tolist():
-        changes[place] = blocks.changes(component == place)
-    before = COMPONENTS.index(BEFORE_WINDOW)
-    changes[before, blocks.unmatched] -= blocks.unmatched_bytes
-    by_component = np.concatenate((np.zeros((len(COMPONENTS), 1), dtype=np.int64), changes.cumsum(axis=1)), axis=1)
-    by_component[before] += before_bytes
+    def phase_at(self, state: int, passes: Passes) -> Phase:
+        """The phase in which a state began."""
+        return PHASES[int(passes.phase_of(passes.at(self.time_ns[[state]]))[0])]
+
+
+def curve_of(blocks: Blocks, shares: Shares, time_ns: Int64, window: tuple[int, int]) -> Curve:
+    """The curve of these blocks, and of what was there before them."""
+    by_component = np.zeros((len(shares.components), blocks.events + 1), dtype=np.int64)
+    for place in np.flatnonzero(np.bincount(shares.component, minlength=len(shares.components))).tolist():
+        chosen = shares.component == place
+        by_component[place] = blocks.changes(shares.block[chosen], shares.bytes[chosen])
+    if shares.earlier is not None:
+        row = by_component[shares.components.index(shares.earlier)]
+        row[0] += shares.earlier_bytes
+        row[blocks.unmatched + 1] -= blocks.unmatched_bytes
+    by_component = by_component.cumsum(axis=1)
     allocated = by_component.sum(axis=0)
     first = int(np.searchsorted(time_ns, window[0], side="left"))
     last = max(int(np.searchsorted(time_ns, window[1], side="right")), first)
-    times = np.maximum(np.append(window[0], time_ns), window[0])
-    peak = first + int(allocated[first : last + 1].argmax())
-    return Curve(by_component=by_component, allocated=allocated, time_ns=times, first=first, last=last, peak=peak)
+    return Curve(
+        components=shares.components, by_component=by_component, allocated=allocated,
+        time_ns=np.maximum(np.append(window[0], time_ns), window[0]), window=window, first=first, last=last,
+        peak=first + int(allocated[first : last + 1].argmax()),
+    )  # fmt: skip
 
 
-def points_of(curve: Curve, reserved: Int64, passes: Passes, window: tuple[int, int]) -> tuple[MemoryPoint, ...]:
+def points_of(curve: Curve, reserved: Int64, passes: Passes) -> tuple[MemoryPoint, ...]:
     """The curve in at most some two hundred points, the first, the last and the peak among them.
 
     `reserved` is of each event, -1 where it is not known.
     """
-    states = _chosen(curve, window)
+    states = _thinned(curve)
     phases = passes.phase_of(passes.at(curve.time_ns[states]))
     held = np.append(reserved[:1] if len(reserved) else -1, reserved)[states]
-    used = [place for place in range(len(COMPONENTS)) if curve.by_component[place, states].any()]
+    used = np.flatnonzero(curve.by_component[:, states].any(axis=1)).tolist()
     return tuple(
         MemoryPoint(
-            time_ns=int(curve.time_ns[state]) - window[0],
+            time_ns=int(curve.time_ns[state]) - curve.window[0],
             phase=PHASES[phase],
             allocated_bytes=int(curve.allocated[state]),
-            reserved_bytes=int(bytes_) if bytes_ > 0 else None,
-            components={COMPONENTS[place]: int(curve.by_component[place, state]) for place in used},
+            reserved_bytes=size if size > 0 else None,
+            components={curve.components[place]: int(curve.by_component[place, state]) for place in used},
         )
-        for state, phase, bytes_ in zip(states.tolist(), phases.tolist(), held.tolist(), strict=True)
+        for state, phase, size in zip(states.tolist(), phases.tolist(), held.tolist(), strict=True)
     )
 
 
-def _chosen(curve: Curve, window: tuple[int, int]) -> Int64:
+def _thinned(curve: Curve) -> Int64:
+    """The first, the last, the peak, and of each part of the window the highest and the lowest state."""
+    begin, end = curve.window
     states = np.arange(curve.first, curve.last + 1)
-    part = (curve.time_ns[states] - window[0]) // ((window[1] - window[0]) // PARTS + 1)
+    part = (curve.time_ns[states] - begin) // ((end - begin) // PARTS + 1)
     kept = [np.array([curve.first, curve.last, curve.peak])]
     for level in (curve.allocated[states], -curve.allocated[states]):
         order = np.lexsort((states, -level, part))
         firsts = np.append(True, np.diff(part[order]) != 0)
         kept.append(states[order[firsts]])
-    return np.unique(np.concatenate(kept))
+    return distinct(np.concatenate(kept)).values

@@ -48,13 +48,14 @@ def possible(events: MemoryEvents) -> Int64:
 
 def by_device(events: MemoryEvents, rows: Int64) -> list[tuple[str, Int64]]:
     """The name of each device, and its rows in the order in which they happened; the CPU comes last."""
-    kinds, numbers = events.device_type[rows], events.device[rows]
-    found = []
-    for kind, number in sorted({*zip(kinds.tolist(), numbers.tolist(), strict=True)}):
-        mine = rows[(kinds == kind) & (numbers == number)]
-        mine = mine[np.argsort(events.time_ns[mine], kind="stable")]
-        found.append((_label(kind, number), mine[_untied(of_rows(events, mine))]))
-    return sorted(found, key=lambda device: device[0] == CPU)
+    order = rows[np.lexsort((events.time_ns[rows], events.device[rows], events.device_type[rows]))]
+    kinds, numbers = events.device_type[order], events.device[order]
+    first = np.flatnonzero(np.append(True, (np.diff(kinds) != 0) | (np.diff(numbers) != 0)))
+    devices = []
+    for of_device in np.split(order, first[1:]):
+        label = _label(int(events.device_type[of_device[0]]), int(events.device[of_device[0]]))
+        devices.append((label, of_device[_untied(of_rows(events, of_device))]))
+    return sorted(devices, key=lambda device: device[0] == CPU)
 
 
 def _label(kind: int, number: int) -> str:
@@ -111,22 +112,32 @@ def _chain(before: int | None, totals: list[int], sizes: list[int]) -> list[int]
     return left
 
 
-def agreement(total_allocated: Int64, live: Int64) -> Agreement:
-    """The allocator's total after each event against the bytes that our blocks have then."""
+def agreement(total_allocated: Int64, ours: Int64, offset_bytes: int | None = None) -> Agreement:
+    """The allocator's total after each event against the bytes that our blocks have then.
+
+    Where it is not known by how much the allocator's are more, most events tell it.
+    """
     total = known(total_allocated)
     checked = np.flatnonzero(total != UNKNOWN)
     if not len(checked):
-        return Agreement(offset_bytes=None, checked=0, equal=0, largest_difference_bytes=0)
-    offsets = total[checked] - live[checked]
-    values, counts = np.unique(offsets, return_counts=True)
-    offset = int(values[counts.argmax()])
+        return Agreement(offset_bytes=offset_bytes, checked=0, equal=0, largest_difference_bytes=0)
+    offsets = total[checked] - ours[checked]
+    offset = _most_frequent(offsets) if offset_bytes is None else offset_bytes
     apart = np.abs(offsets - offset)
     worst = int(apart.argmax())
-    there = int(live[checked[worst]]) + offset, int(total[checked[worst]])
+    at_worst = int(ours[checked[worst]]) + offset, int(total[checked[worst]])
     return Agreement(
         offset_bytes=offset,
         checked=len(checked),
-        equal=int(counts.max()),
+        equal=int((apart == 0).sum()),
         largest_difference_bytes=int(apart[worst]),
-        at_largest_difference=there if apart[worst] else None,
+        at_largest_difference=at_worst if apart[worst] else None,
     )
+
+
+def _most_frequent(values: Int64) -> int:
+    """The value that most have, the least of several."""
+    ordered = np.sort(values)
+    starts = np.flatnonzero(np.append(True, np.diff(ordered) != 0))
+    counts = np.diff(np.append(starts, len(ordered)))
+    return int(ordered[starts[counts.argmax()]])

@@ -3,23 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
 from opanatomy.memory.blocks import Blocks, blocks_of
-from opanatomy.memory.curve import Curve, curve_of, points_of
-from opanatomy.memory.events import CPU, agreement, by_device, known, of_rows, possible
-from opanatomy.memory.inference import BEFORE_WINDOW, COMPONENTS, RULES, HostRows, Placing, Rule, host_rows, place
-from opanatomy.memory.passes import Host, Passes, passes_of
-from opanatomy.records.columns import Int64, MemoryEvents
+from opanatomy.memory.curve import Curve, Shares, curve_of, points_of
+from opanatomy.memory.events import CPU, Agreement, agreement, by_device, known, of_rows, possible
+from opanatomy.memory.groups import groups_at
+from opanatomy.memory.inference import (
+    BEFORE_WINDOW,
+    COMPONENT_OF,
+    COMPONENTS,
+    RULES,
+    Operators,
+    Placing,
+    Rule,
+    operators_among,
+    place,
+)
+from opanatomy.memory.passes import Passes, ThreadOperators, passes_of_calls, thread_operators
+from opanatomy.records.columns import HostCalls, Int64, MemoryEvents, MemoryTable, distinct
 from opanatomy.records.memory import Memory, MemoryBlocks, MemoryComponent, MemoryDevice, MemoryInference
-from opanatomy.records.taxonomy import PHASES, Phase
 
-#: How many groups of blocks of the peak are listed.
-LISTED: Final = 100
+
+class _Host(Struct, frozen=True, kw_only=True):
+    """What the host did around the events, and the passes of the threads that were asked for before."""
+
+    calls: HostCalls
+    operators: Operators
+    by_thread: ThreadOperators
+    table: MemoryTable
+    passes: dict[bytes, tuple[Passes, Passes]]
+
+    def passes_on(self, threads: Int64) -> tuple[Passes, Passes]:
+        """The passes on the distinct ones of these threads."""
+        threads = distinct(threads).values
+        key = threads.tobytes()
+        if key not in self.passes:
+            self.passes[key] = passes_of_calls(self.by_thread, threads, self.table.spans)
+        return self.passes[key]
 
 
 class _Device(Struct, frozen=True, kw_only=True):
@@ -33,93 +57,81 @@ class _Device(Struct, frozen=True, kw_only=True):
     passes: Passes
 
 
-def memory_of_trace(
-    events: MemoryEvents,
-    around: Int64,
-    host: Host,
-    names: Sequence[str],
-    *,
-    window: tuple[int, int],
-    spans: Sequence[tuple[int, int, Phase]] = (),
-    on_device: bool = False,
-) -> Memory | None:
-    """The memory of the window: curve, peak, what is live there and what it is inferred to be; `None` without events.
+def memory_of_trace(table: MemoryTable, window: tuple[int, int], *, on_device: bool = False) -> Memory | None:
+    """The memory of the window (ns): curve, peak, what is live there and what it is inferred to be; `None` without
+    events.
 
-    `around` is the host row around each event on its thread (-1 none), `window` in ns, `spans` a capture's phase
-    ranges. Each device is taken apart, the accelerator with the highest peak in detail. Where the trace is of an
-    accelerator (`on_device`) that recorded nothing, the CPU's events are not the memory of the step: only its row is
-    given.
+    Each device is taken apart, the accelerator with the highest peak in detail. Where the trace is of an accelerator
+    (`on_device`) that recorded nothing, the CPU's events are not the memory of the step: only its row is given.
     """
-    possible_rows = possible(events)
-    if not len(possible_rows):
+    possible_rows = possible(table.events)
+    calls = table.calls
+    if not len(possible_rows) or not isinstance(calls, HostCalls):
         return None
-    rows = host_rows(host, names)
-    devices = [
-        _device(label, of_rows(events, mine), around[mine], rows, window, spans)
-        for label, mine in by_device(events, possible_rows)
-    ]
+    operators = operators_among(calls)
+    host = _Host(
+        calls=calls, operators=operators, by_thread=thread_operators(calls, operators.is_operator), table=table,
+        passes={},
+    )  # fmt: skip
+    devices = [_device(label, rows, host, window) for label, rows in by_device(table.events, possible_rows)]
     devices.sort(key=lambda device: (device.row.device == CPU, -device.row.peak_bytes))
     main = devices[0]
     if on_device and main.row.device == CPU:
         return Memory(devices=(main.row,))
-    blocks, unlisted = _blocks_at_peak(main, rows)
+    blocks, unlisted = _groups_at_peak(main, calls)
     complete = main.row.checked_events and main.row.device != CPU
     incomplete = "" if complete else ", without what was allocated before it and not freed in it"
-    reserved = known(main.events.total_reserved)
     return Memory(
         peak_bytes=main.row.peak_bytes,
         peak_at=main.row.peak_at,
         measured_by=f"memory events of {main.row.device} in the trace{incomplete}",
         components=main.row.components,
         inferences=main.row.inferences,
-        timeline=points_of(main.curve, reserved, main.passes, window),
+        timeline=points_of(main.curve, known(main.events.total_reserved), main.passes),
         blocks=blocks,
         unlisted_bytes=unlisted,
         devices=tuple(device.row for device in devices),
     )
 
 
-def with_trace(measured: Memory, found: Memory | None) -> Memory:
-    """What a capture measured, with the curve and the blocks of its trace; what it did not measure is the trace's."""
-    if found is None:
-        return measured
-    if measured.peak_bytes is None and not measured.components:
-        return found
-    return replace(
-        measured,
-        timeline=measured.timeline or found.timeline,
-        blocks=measured.blocks or found.blocks,
-        unlisted_bytes=measured.unlisted_bytes if measured.blocks else found.unlisted_bytes,
-        devices=measured.devices or found.devices,
-    )
-
-
-def _device(
-    label: str, events: MemoryEvents, around: Int64, rows: HostRows, window: tuple[int, int],
-    spans: Sequence[tuple[int, int, Phase]],
-) -> _Device:  # fmt: skip
+def _device(label: str, rows: Int64, host: _Host, window: tuple[int, int]) -> _Device:
+    events = of_rows(host.table.events, rows)
     blocks = blocks_of(events)
-    passes = passes_of(rows.host, rows.is_operator, np.unique(events.thread), spans)
-    placing = place(blocks, events, around, rows, passes)
-    agreed = agreement(events.total_allocated, np.cumsum(blocks.changes()))
+    every = np.arange(len(blocks.alloc))
+    passes = host.passes_on(events.thread)
+    placing = place(blocks, events.time_ns, host.table.call[rows], host.calls, host.operators, passes)
+    counted = blocks.changes(every, blocks.bytes)
+    counted[blocks.unmatched + 1] -= blocks.unmatched_bytes
+    agreed = agreement(events.total_allocated, counted.cumsum()[1:])
     unmatched = int(blocks.unmatched_bytes.sum())
     before = unmatched if agreed.offset_bytes is None else max(agreed.offset_bytes, unmatched)
-    curve = curve_of(blocks, placing.rule, before, events.time_ns, window)
-    reserved = known(events.total_reserved)
+    shares = Shares(
+        components=COMPONENTS, block=every, component=COMPONENT_OF[placing.rule], bytes=blocks.bytes,
+        earlier=BEFORE_WINDOW, earlier_bytes=before,
+    )  # fmt: skip
+    curve = curve_of(blocks, shares, events.time_ns, window)
+    row = _row(label, blocks, curve, agreed, passes[0])
+    row = _with_reserved(row, known(events.total_reserved), curve)
+    known_before = before if before or (agreed.checked and label != CPU) else None
+    inferences = _inferences(blocks, placing, curve)
+    row = replace(
+        row, before_window_bytes=known_before, inferences=inferences, components=_components(inferences, curve)
+    )
+    return _Device(row=row, events=events, blocks=blocks, placing=placing, curve=curve, passes=passes[0])
+
+
+def _row(label: str, blocks: Blocks, curve: Curve, agreed: Agreement, passes: Passes) -> MemoryDevice:
     never = blocks.never_freed
-    row = MemoryDevice(
+    return MemoryDevice(
         device=label,
         events=blocks.events,
         blocks=len(blocks.alloc),
         peak_bytes=int(curve.allocated[curve.peak]),
-        peak_ns=int(curve.time_ns[curve.peak]) - window[0],
-        peak_at=PHASES[int(passes[0].phase_of(passes[0].at(curve.time_ns[[curve.peak]]))[0])],
+        peak_ns=int(curve.time_ns[curve.peak]) - curve.window[0],
+        peak_at=curve.phase_at(curve.peak, passes),
         matched_by="address" if blocks.by_address else "size",
-        before_window_bytes=before if before or (agreed.checked and label != CPU) else None,
-        reserved_peak_bytes=_positive(reserved[max(curve.first - 1, 0) : curve.last].max(initial=0)),
-        reserved_at_peak_bytes=_positive(reserved[max(curve.peak - 1, 0)]),
         unmatched_frees=len(blocks.unmatched),
-        unmatched_free_bytes=unmatched,
+        unmatched_free_bytes=int(blocks.unmatched_bytes.sum()),
         never_freed=int(never.sum()),
         never_freed_bytes=int(blocks.bytes[never].sum()),
         unseen_frees=int(blocks.unseen.sum()),
@@ -130,9 +142,14 @@ def _device(
         largest_difference_bytes=agreed.largest_difference_bytes,
         at_largest_difference=agreed.at_largest_difference,
     )
-    inferences = _inferences(blocks, placing, curve)
-    row = replace(row, inferences=inferences, components=_components(inferences, curve))
-    return _Device(row=row, events=events, blocks=blocks, placing=placing, curve=curve, passes=passes[0])
+
+
+def _with_reserved(row: MemoryDevice, reserved: Int64, curve: Curve) -> MemoryDevice:
+    return replace(
+        row,
+        reserved_peak_bytes=_positive(reserved[max(curve.first - 1, 0) : curve.last].max(initial=0)),
+        reserved_at_peak_bytes=_positive(reserved[max(curve.peak - 1, 0)]),
+    )
 
 
 def _positive(value: int | np.int64) -> int | None:
@@ -143,23 +160,23 @@ def _inferences(blocks: Blocks, placing: Placing, curve: Curve) -> tuple[MemoryI
     """What is live at the peak, by rule."""
     live = blocks.live_after(curve.peak)
     before = blocks.unmatched >= curve.peak
-    found = []
+    inferences = []
     for rule in Rule:
         component, why = RULES[rule]
-        mine = live[placing.rule[live] == rule]
-        size, count = int(blocks.bytes[mine].sum()), len(mine)
+        ruled = live[placing.rule[live] == rule]
+        size, count = int(blocks.bytes[ruled].sum()), len(ruled)
         if rule == Rule.BEFORE:
-            size, count = int(curve.by_component[COMPONENTS.index(BEFORE_WINDOW), curve.peak]), int(before.sum())
+            size, count = int(curve.of(BEFORE_WINDOW)[curve.peak]), int(before.sum())
         if size:
-            found.append(MemoryInference(component=component, rule=why, bytes=size, blocks=count))
-    return tuple(sorted(found, key=lambda row: (COMPONENTS.index(row.component), -row.bytes)))
+            inferences.append(MemoryInference(component=component, rule=why, bytes=size, blocks=count))
+    return tuple(sorted(inferences, key=lambda row: (COMPONENTS.index(row.component), -row.bytes)))
 
 
 def _components(inferences: Sequence[MemoryInference], curve: Curve) -> tuple[MemoryComponent, ...]:
     """The components at the peak; they sum to it."""
     at_peak = curve.by_component[:, curve.peak].tolist()
-    for place_, component in enumerate(COMPONENTS):
-        assert at_peak[place_] == sum(row.bytes for row in inferences if row.component == component)
+    for size, component in zip(at_peak, COMPONENTS, strict=True):
+        assert size == sum(row.bytes for row in inferences if row.component == component)
     return tuple(
         MemoryComponent(component=component, measured_bytes=size)
         for component, size in zip(COMPONENTS, at_peak, strict=True)
@@ -167,26 +184,9 @@ def _components(inferences: Sequence[MemoryInference], curve: Curve) -> tuple[Me
     )
 
 
-def _blocks_at_peak(device: _Device, rows: HostRows) -> tuple[tuple[MemoryBlocks, ...], int]:
-    """The blocks that are live at the peak, by what allocated them, largest sums first; and the bytes of the rest."""
-    host, placing = rows.host, device.placing
-    groups: dict[tuple[str | None, str | None, int, int], list[int]] = {}
-    live = device.blocks.live_after(device.curve.peak)
-    for row, phase, rule, size in zip(
-        placing.row[live].tolist(), placing.phase[live].tolist(), placing.rule[live].tolist(),
-        device.blocks.bytes[live].tolist(), strict=True,
-    ):  # fmt: skip
-        operator = rows.names[host.name[row]] if row >= 0 else None
-        module = host.module.at(row) if row >= 0 else None
-        groups.setdefault((operator, module, phase, rule), []).append(size)
-    found = sorted(
-        (
-            MemoryBlocks(
-                operator=operator, module=module, phase=PHASES[phase], component=RULES[Rule(rule)][0],
-                blocks=len(sizes), bytes=sum(sizes), largest_bytes=max(sizes), rule=RULES[Rule(rule)][1],
-            )
-            for (operator, module, phase, rule), sizes in groups.items()
-        ),
-        key=lambda one: -one.bytes,
+def _groups_at_peak(device: _Device, calls: HostCalls) -> tuple[tuple[MemoryBlocks, ...], int]:
+    placing = device.placing
+    return groups_at(
+        device.blocks, device.curve.peak, calls.name.take(placing.row), calls.module.take(placing.row),
+        placing.phase, placing.rule, [RULES[rule] for rule in Rule],
     )  # fmt: skip
-    return tuple(found[:LISTED]), sum(one.bytes for one in found[LISTED:])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from enum import IntEnum, auto
 from typing import Final
 
@@ -10,8 +9,9 @@ import numpy as np
 from msgspec import Struct
 
 from opanatomy.memory.blocks import Blocks
-from opanatomy.memory.passes import BACKWARD, FORWARD, OPTIMIZER, RECOMPUTE, Host, Passes
-from opanatomy.records.columns import Bool, Int64, MemoryEvents
+from opanatomy.memory.enclosing import outermost, wanting
+from opanatomy.memory.passes import BACKWARD, FORWARD, OPTIMIZER, RECOMPUTE, Passes
+from opanatomy.records.columns import Bool, HostCalls, Int64
 from opanatomy.records.workload import MODULE_RANGE, PHASE_RANGE
 
 BEFORE_WINDOW: Final = "before_window"
@@ -60,37 +60,26 @@ RULES: Final = {
 #: The place in `COMPONENTS` of each rule.
 COMPONENT_OF: Final = np.array([COMPONENTS.index(RULES[rule][0]) for rule in Rule], dtype=np.int64)
 
-#: Operators that only allocate: what called them wanted the memory.
-_ALLOCATES: Final = frozenset({
-    "aten::empty", "aten::empty_like", "aten::empty_strided", "aten::empty_permuted", "aten::new_empty",
-    "aten::new_empty_strided", "aten::resize_", "aten::resize_as_", "aten::resize", "aten::set_",
-})  # fmt: skip
 #: Ranges that some releases write as operators.
 _NODES: Final = ("autograd::", "torch::autograd::")
 _RANGES: Final = (PHASE_RANGE, MODULE_RANGE, "ProfilerStep", "Optimizer.", "enumerate(DataLoader)", "## ")
 
 
-class HostRows(Struct, frozen=True):
-    """The host events, and which of them are operators and autograd nodes, not ranges around them."""
+class Operators(Struct, frozen=True):
+    """Which host calls are operators and autograd nodes, not ranges around them."""
 
-    host: Host
-    names: Sequence[str]
     is_operator: Bool
     #: Operators that the dispatcher called: no autograd nodes, which may hold a whole backward.
     is_call: Bool
 
-    def above(self, rows: Int64, which: Bool) -> Int64:
-        """The row around each row, -1 where it is none of these."""
-        found = self.host.parent[rows]
-        return np.where((found >= 0) & which[found], found, -1)
 
-
-def host_rows(host: Host, names: Sequence[str]) -> HostRows:
-    """The host events by kind."""
-    is_range = np.array([name.startswith(_RANGES) for name in names], dtype=bool)
-    is_call = np.array(["::" in name and not name.startswith(_NODES) for name in names], dtype=bool)
-    is_operator = (host.annotation == 0) & ~is_range[host.name]
-    return HostRows(host, names, is_operator, is_operator & is_call[host.name])
+def operators_among(calls: HostCalls) -> Operators:
+    """The host calls by kind."""
+    texts = calls.name.values
+    is_range = np.array([name.startswith(_RANGES) for name in texts], dtype=bool)
+    is_call = np.array(["::" in name and not name.startswith(_NODES) for name in texts], dtype=bool)
+    is_operator = (calls.annotation == 0) & ~is_range[calls.name.codes]
+    return Operators(is_operator, is_operator & is_call[calls.name.codes])
 
 
 class Placing(Struct, frozen=True, kw_only=True):
@@ -102,22 +91,20 @@ class Placing(Struct, frozen=True, kw_only=True):
 
 
 def place(
-    blocks: Blocks, events: MemoryEvents, around: Int64, rows: HostRows, passes: tuple[Passes, Passes]
+    blocks: Blocks, time_ns: Int64, call: Int64, calls: HostCalls, operators: Operators, passes: tuple[Passes, Passes]
 ) -> Placing:
-    """Find what allocated each block and infer what it is; `around` is the host row around each event, -1 none."""
-    host, is_operator = rows.host, rows.is_operator
-    inner = around[blocks.alloc]
+    """Find what allocated each block and infer what it is; `call` is the row of `calls` around each event, -1 none."""
+    inner = call[blocks.alloc]
     inside = np.flatnonzero(inner >= 0)
-    inside = inside[is_operator[inner[inside]]]
+    inside = inside[operators.is_operator[inner[inside]]]
     row = np.full(len(inner), -1, dtype=np.int64)
-    row[inside] = _wanting(inner[inside], rows)
+    row[inside] = wanting(inner[inside], calls.name, calls.parent, operators.is_operator)
     until = np.full(len(inner), np.iinfo(np.int64).min, dtype=np.int64)
-    called = inside[rows.is_call[inner[inside]]]
-    outer = _outermost(inner[called], rows)
-    until[called] = host.start_ns[outer] + host.duration_ns[outer]
-    phase = passes[0].phase_of(passes[0].at(events.time_ns[blocks.alloc]))
-    phase[inside] = host.phase[inner[inside]]
-    return Placing(row=row, phase=phase, rule=_rules(blocks, events.time_ns, passes, phase, until))
+    called = inside[operators.is_call[inner[inside]]]
+    until[called] = calls.end_ns[outermost(inner[called], calls.parent, operators.is_call)]
+    phase = passes[0].phase_of(passes[0].at(time_ns[blocks.alloc]))
+    phase[inside] = calls.phase[inner[inside]]
+    return Placing(row=row, phase=phase, rule=_rules(blocks, time_ns, passes, phase, until))
 
 
 def _rules(blocks: Blocks, time_ns: Int64, passes: tuple[Passes, Passes], phase: Int64, until: Int64) -> Int64:
@@ -141,28 +128,3 @@ def _rules(blocks: Blocks, time_ns: Int64, passes: tuple[Passes, Passes], phase:
         (Rule.OPTIMIZER_KEPT, in_update),
     )
     return np.select([holds for _, holds in cases], [int(rule) for rule, _ in cases], int(Rule.ELSEWHERE))
-
-
-def _wanting(rows: Int64, among: HostRows) -> Int64:
-    """The innermost operator at or around each row that does more than allocate; the row itself where none does."""
-    host = among.host
-    allocates = np.array([name in _ALLOCATES for name in among.names], dtype=bool)
-    found = rows.copy()
-    moving = np.flatnonzero(allocates[host.name[found]]) if len(found) else found
-    while len(moving):
-        above = among.above(found[moving], among.is_operator)
-        moving, above = moving[above >= 0], above[above >= 0]
-        found[moving] = above
-        moving = moving[allocates[host.name[above]]]
-    return found
-
-
-def _outermost(rows: Int64, among: HostRows) -> Int64:
-    """The outermost call around each call with nothing else in between."""
-    found = rows.copy()
-    moving = np.arange(len(found))
-    while len(moving):
-        above = among.above(found[moving], among.is_call)
-        moving = moving[above >= 0]
-        found[moving] = above[above >= 0]
-    return found

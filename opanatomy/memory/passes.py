@@ -3,61 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import numpy as np
 from msgspec import Struct
 
-from opanatomy.records.columns import Bool, Categorical, Int64
+from opanatomy.records.columns import Bool, HostCalls, Int64, is_among
 from opanatomy.records.taxonomy import PHASE_CODE, Phase
 
 FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, OTHER = (
     PHASE_CODE[phase] for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE, Phase.OPTIMIZER, Phase.OTHER)
 )
-
-
-class Host(Protocol):
-    """The host events of the trace in nesting order: each row's parent comes before it, -1 is none."""
-
-    @property
-    def name(self) -> Int64:
-        """Places in the names of the trace."""
-        ...
-
-    @property
-    def thread(self) -> Int64:
-        """The thread of each row, numbered as those of the memory events."""
-        ...
-
-    @property
-    def start_ns(self) -> Int64:
-        """When each row began."""
-        ...
-
-    @property
-    def duration_ns(self) -> Int64:
-        """How long it lasted."""
-        ...
-
-    @property
-    def parent(self) -> Int64:
-        """The row around each row."""
-        ...
-
-    @property
-    def annotation(self) -> Int64:
-        """Not 0 where a row is a user annotation."""
-        ...
-
-    @property
-    def phase(self) -> Int64:
-        """The phase of each row, a place in `PHASES`."""
-        ...
-
-    @property
-    def module(self) -> Categorical[str]:
-        """The module path of each row."""
-        ...
 
 
 class Passes(Struct, frozen=True, kw_only=True):
@@ -75,20 +30,51 @@ class Passes(Struct, frozen=True, kw_only=True):
         return np.append(OTHER, self.phase)[number]
 
 
-def passes_of(
-    host: Host, is_operator: Bool, threads: Int64, spans: Sequence[tuple[int, int, Phase]]
+def passes_of_spans(spans: Sequence[tuple[int, int, Phase]]) -> Passes:
+    """The passes of a capture's phase ranges."""
+    start, phase = _edges(sorted(spans))
+    return _unbroken(start, np.where(phase == RECOMPUTE, BACKWARD, phase))
+
+
+class ThreadOperators(Struct, frozen=True, kw_only=True):
+    """The rows of operators among host calls, thread by thread in order of time: what a device's threads ran."""
+
+    calls: HostCalls
+    rows: Int64
+    #: The threads in order, and where the rows of each begin; the end of all is the last.
+    threads: Int64
+    begins: Int64
+
+    def on(self, threads: Int64) -> Int64:
+        """The rows on these threads in order of time."""
+        places = np.flatnonzero(is_among(self.threads, threads))
+        parts = [self.rows[self.begins[place] : self.begins[place + 1]] for place in places.tolist()]
+        rows = np.concatenate(parts) if parts else self.rows[:0]
+        return rows[np.argsort(self.calls.start_ns[rows], kind="stable")] if len(parts) > 1 else rows
+
+
+def thread_operators(calls: HostCalls, is_operator: Bool) -> ThreadOperators:
+    """The operators among the calls by thread."""
+    rows = np.flatnonzero(is_operator)
+    rows = rows[np.lexsort((calls.start_ns[rows], calls.thread[rows]))]
+    thread = calls.thread[rows]
+    begins = np.flatnonzero(np.append(True, np.diff(thread) != 0)) if len(rows) else rows
+    return ThreadOperators(calls=calls, rows=rows, threads=thread[begins], begins=np.append(begins, len(rows)))
+
+
+def passes_of_calls(
+    operators: ThreadOperators, threads: Int64, spans: Sequence[tuple[int, int, Phase]]
 ) -> tuple[Passes, Passes]:
     """The passes, and the same with recomputation apart from the backward that it is a part of.
 
     They are those of a capture's phase ranges, else of the operators on these threads: then a pass lasts until an
     operator of another one begins, and what is freed in between belongs to it.
     """
-    rows = np.flatnonzero(is_operator & np.isin(host.thread, threads))
-    rows = rows[np.argsort(host.start_ns[rows], kind="stable")]
-    start, phase = host.start_ns[rows], host.phase[rows]
+    rows = operators.on(threads)
+    start, phase = operators.calls.start_ns[rows], operators.calls.phase[rows]
     parts = _unbroken(start, phase)
     if spans:
-        start, phase = _edges(sorted(spans))
+        return passes_of_spans(spans), parts
     return _unbroken(start, np.where(phase == RECOMPUTE, BACKWARD, phase)), parts
 
 
@@ -106,7 +92,7 @@ def _unbroken(start: Int64, phase: Int64) -> Passes:
 def _edges(spans: Sequence[tuple[int, int, Phase]]) -> tuple[Int64, Int64]:
     starts: list[int] = []
     phases: list[int] = []
-    following = [*(start for start, _, _ in spans[1:]), None]
+    following = [*(start for start, _, _ in spans[1:]), None][: len(spans)]
     for (start, end, phase), after in zip(spans, following, strict=True):
         starts.append(start)
         phases.append(PHASE_CODE[phase])

@@ -31,7 +31,7 @@ def savings_of(shape: ModelShape | None, workload: Workload, memory: Memory) -> 
     needed = need(workload)
     if needed is None:
         return ()
-    found = []
+    rows = []
     for technique, option, changed in _techniques(workload):
         after = need(changed)
         if after is not None and after < needed:
@@ -39,8 +39,8 @@ def savings_of(shape: ModelShape | None, workload: Workload, memory: Memory) -> 
                 technique=technique, option=_as_called(option, workload), saved_bytes=needed - after,
                 needed_bytes=after, fits=_fits(after, memory),
             )  # fmt: skip
-            found.append(row)
-    return tuple(sorted(found, key=lambda row: -row.saved_bytes))
+            rows.append(row)
+    return tuple(sorted(rows, key=lambda row: -row.saved_bytes))
 
 
 def _in_optimizer(memory: Memory) -> bool:
@@ -63,20 +63,20 @@ def _as_called(option: str, workload: Workload) -> str:
 
 def _techniques(workload: Workload) -> list[tuple[str, str, Workload]]:
     """(technique, its option, the workload with it)."""
-    found = []
+    techniques = []
     if not workload.checkpointing and not workload.inference:
         changed = replace(workload, checkpointing="non-reentrant")
-        found.append(("activation checkpointing", "--checkpointing", changed))
+        techniques.append(("activation checkpointing", "--checkpointing", changed))
     if workload.amp is None and workload.dtype == "float32":
-        found.append(("mixed precision", "--amp bf16", replace(workload, amp="bf16")))
-        found.append(("weights in bfloat16", "--dtype bfloat16", replace(workload, dtype="bfloat16")))
+        techniques.append(("mixed precision", "--amp bf16", replace(workload, amp="bf16")))
+        techniques.append(("weights in bfloat16", "--dtype bfloat16", replace(workload, dtype="bfloat16")))
     if workload.optimizer is not None:
         for name in _OPTIMIZERS:
-            found.append((BY_NAME[name].label, f"--optimizer {name}", replace(workload, optimizer=name)))
+            techniques.append((BY_NAME[name].label, f"--optimizer {name}", replace(workload, optimizer=name)))
     if workload.batch is not None and workload.batch > 1:
         half = workload.batch // 2
-        found.append(("half the batch, accumulated", f"--batch {half}", replace(workload, batch=half)))
-    return found
+        techniques.append(("half the batch, accumulated", f"--batch {half}", replace(workload, batch=half)))
+    return techniques
 
 
 def _fits(needed: int, memory: Memory) -> bool | None:

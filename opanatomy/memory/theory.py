@@ -50,34 +50,58 @@ class _Sizes(Struct, frozen=True, kw_only=True):
         return 0 if not self.shape.dropout else (element if self.on_cpu else self.shape.mask_bytes or 1)
 
 
-def with_theory(memory: Memory, workload: Workload) -> Memory:
-    """The memory with the theory of each component beside what was measured, and the terms of the activations."""
+class ParameterBytes(Struct, frozen=True, kw_only=True):
+    """The elements of a module's parameters, and of those that are trained, times their bytes."""
+
+    all: int
+    trained: int | None
+
+
+def with_theory(memory: Memory, workload: Workload, parameters: ParameterBytes | None = None) -> Memory:
+    """The memory with the theory of each component beside what was measured, and the terms of the activations.
+
+    `parameters` are those on the device of the memory, where a capture counted them.
+    """
     terms = activation_terms(memory.shape, workload)
-    known = {component.component: component for component in (*state_theory(workload), *_activations_theory(terms))}
-    rows = []
+    rows = (*state_theory(workload, parameters), *_activations_theory(terms))
+    theories = {row.component: row for row in rows}
+    components = []
     for component in memory.components:
-        theory = known.get(component.component)
-        if theory is not None and component.theory_bytes is None:
+        theory = theories.get(component.component)
+        if theory is not None:
             component = replace(component, theory_bytes=theory.theory_bytes, formula=theory.formula)
-        rows.append(component)
-    return replace(memory, components=tuple(rows), terms=terms)
+        components.append(component)
+    return replace(memory, components=tuple(components), terms=terms)
 
 
-def state_theory(workload: Workload) -> tuple[MemoryComponent, ...]:
-    """Weights, gradients and optimizer state by theory; what is not known of the workload is left out."""
+def state_theory(workload: Workload, parameters: ParameterBytes | None = None) -> tuple[MemoryComponent, ...]:
+    """Weights, gradients and optimizer state by theory; what is not known of the workload is left out.
+
+    Without `parameters` every one has the data type of the workload.
+    """
     size = ITEM_SIZE.get(workload.dtype or "")
-    if size is None or workload.parameters is None:
-        return ()
-    rows = [_theory("weights", workload.parameters * size, f"{size} B x parameters")]
-    trained = workload.trainable_parameters
-    if workload.inference or trained is None:
+    if parameters is None:
+        if size is None or workload.parameters is None:
+            return ()
+        trained = workload.trainable_parameters
+        parameters = ParameterBytes(all=workload.parameters * size, trained=None if trained is None else trained * size)
+    uniform = size is not None and parameters.all == (workload.parameters or 0) * size
+    each = f"{size} B x " if uniform else "bytes an element x "
+    rows = [_theory("weights", parameters.all, f"{each}parameters")]
+    if workload.inference or parameters.trained is None:
         return tuple(rows)
-    rows.append(_theory("gradients", trained * size, f"{size} B x trainable parameters"))
+    rows.append(_theory("gradients", parameters.trained, f"{each}trainable parameters"))
     optimizer = BY_NAME.get(workload.optimizer or "")
-    if optimizer is not None and not optimizer.factored:
-        state = optimizer.state_bytes(size)
-        text = f"{state:.3f}" if isinstance(state, float) else f"{state}"
-        rows.append(_theory("optimizer_state", round(state * trained), f"{text} B x trainable parameters"))
+    if optimizer is None or optimizer.factored:
+        return tuple(rows)
+    if optimizer.state_bytes_per_parameter is None:
+        copies = optimizer.state_copies
+        text = f"{copies * size} B x " if uniform and size else f"{copies} x bytes an element x "
+        rows.append(_theory("optimizer_state", copies * parameters.trained, f"{text}trainable parameters"))
+    elif workload.trainable_parameters is not None:
+        state = optimizer.state_bytes_per_parameter
+        text = f"{state:.3f} B x trainable parameters"
+        rows.append(_theory("optimizer_state", round(state * workload.trainable_parameters), text))
     return tuple(rows)
 
 
@@ -88,8 +112,7 @@ def _theory(component: str, size: int, formula: str) -> MemoryComponent:
 def _activations_theory(terms: tuple[MemoryTerm, ...]) -> tuple[MemoryComponent, ...]:
     if not terms:
         return ()
-    layer = " + ".join(term.formula for term in terms if term.formula.startswith("L*"))
-    return (_theory(_ACTIVATIONS, sum(term.bytes for term in terms), layer),)
+    return (_theory(_ACTIVATIONS, sum(term.bytes for term in terms), " + ".join(term.formula for term in terms)),)
 
 
 def activation_terms(shape: ModelShape | None, workload: Workload) -> tuple[MemoryTerm, ...]:
@@ -114,8 +137,14 @@ def activation_terms(shape: ModelShape | None, workload: Workload) -> tuple[Memo
     return _FORMULAS[shape.kind](sizes)
 
 
-def _term(term: str, formula: str, size: int) -> MemoryTerm:
-    return MemoryTerm(component=_ACTIVATIONS, term=term, formula=formula, bytes=size)
+def _of_layers(term: str, formula: str, size: int) -> MemoryTerm:
+    """A term of all layers; their number, L, stands first in its formula."""
+    return MemoryTerm(component=_ACTIVATIONS, term=term, formula=formula, bytes=size, per_layer=True)
+
+
+def _outside(term: str, formula: str, size: int) -> MemoryTerm:
+    """A term of what lies outside the layers."""
+    return MemoryTerm(component=_ACTIVATIONS, term=term, formula=formula, bytes=size, per_layer=False)
 
 
 def _attention(z: _Sizes) -> list[MemoryTerm]:
@@ -124,18 +153,18 @@ def _attention(z: _Sizes) -> list[MemoryTerm]:
     if not z.matrix:
         wide = max(_FULL_BYTES, z.c)
         size = shape.layers * shape.heads * s * b * wide
-        return [_term("logsumexp of attention", f"L*a*s*b*{wide}", size)]
+        return [_of_layers("logsumexp of attention", f"L*a*s*b*{wide}", size)]
     # Torch's fused attention computes halves in float32 where it is written out. Autocast's softmax does so on CUDA,
     # and everywhere in GPT-2, whose causal mask is float32.
     e = max(_FULL_BYTES, z.c) if z.written_out else z.c
     softmax = 4 if z.autocast and (not z.on_cpu or shape.kind == "gpt2") else e
     if not shape.attention_dropout:
         size = shape.layers * shape.heads * s * s * b * softmax
-        return [_term("attention probabilities", f"L*a*s^2*b*{softmax}", size)]
+        return [_of_layers("attention probabilities", f"L*a*s^2*b*{softmax}", size)]
     m = e if z.on_cpu else shape.mask_bytes or 1
     each = softmax + e + m
     formula = f"L*a*s^2*b*({softmax} + {e} + m)  [softmax, after dropout, mask; m={m}]"
-    return [_term("attention probabilities", formula, shape.layers * shape.heads * s * s * b * each)]
+    return [_of_layers("attention probabilities", formula, shape.layers * shape.heads * s * s * b * each)]
 
 
 def _projections(z: _Sizes) -> int:
@@ -151,23 +180,25 @@ def _bert(z: _Sizes) -> tuple[MemoryTerm, ...]:
     inputs = 2 * e + (4 * c if z.autocast else 2 * e)
     each = inputs + 3 * _projections(z) + c + 2 * m
     copies = _INNER_COPIES.get(shape.activation, 2)
-    first = z.mask(e) + (e if z.autocast else 2 * e)
+    first, statistic = z.mask(e) + (e if z.autocast else 2 * e), _statistic(z)
     terms = [
-        _term("embeddings", f"s*b*h*{first}", sb * h * first),
-        _term("embedding normalization and ids", "s*b*2*4 + s*8", 2 * sb * _statistic(z) + z.s * _ID_BYTES),
-        _term("attention, normalizations, residuals, masks", f"L*s*b*h*{each}", layers * sb * h * each),
-        _term("feed-forward", f"L*s*b*i*{copies}*{c}", layers * sb * i * copies * c),
+        _outside("embeddings", f"s*b*h*{first}", sb * h * first),
+        _outside("embedding normalization and ids", f"s*b*2*{statistic} + s*8", 2 * sb * statistic + z.s * _ID_BYTES),
+        _of_layers("attention, normalizations, residuals, masks", f"L*s*b*h*{each}", layers * sb * h * each),
+        _of_layers("feed-forward", f"L*s*b*i*{copies}*{c}", layers * sb * i * copies * c),
         *_attention(z),
-        _term("statistics of normalization", "L*s*b*4*4", layers * sb * 4 * _statistic(z)),
+        _of_layers("statistics of normalization", f"L*s*b*4*{statistic}", layers * sb * 4 * statistic),
     ]
     if shape.head == "language_model":
         wide = (4 if z.autocast else 3) * c
-        terms.append(_term("transform of the head", f"s*b*h*{wide}", sb * h * wide + 2 * sb * _statistic(z)))
+        terms.append(
+            _outside("transform of the head", f"s*b*(h*{wide} + 2*{statistic})", sb * (h * wide + 2 * statistic))
+        )
         loss = 4 if z.autocast else e
-        terms.append(_term("log-softmax of the loss", f"s*b*V*{loss}", sb * shape.vocabulary * loss))
+        terms.append(_outside("log-softmax of the loss", f"s*b*V*{loss}", sb * shape.vocabulary * loss))
     elif shape.head == "classification":
         pooled = 2 * c + m
-        terms.append(_term("pooler", f"b*h*{pooled}", z.b * h * pooled))
+        terms.append(_outside("pooler", f"b*h*{pooled}", z.b * h * pooled))
     return tuple(terms)
 
 
@@ -177,18 +208,18 @@ def _gpt2(z: _Sizes) -> tuple[MemoryTerm, ...]:
     h, i, layers, e, c, m = shape.hidden, shape.intermediate, shape.layers, z.e, z.c, z.mask(z.c)
     each = 2 * e + 2 * c + 3 * _projections(z) + c + 2 * m
     copies = _INNER_COPIES.get(shape.activation, 2)
-    first = e + z.mask(e)
+    first, statistic = e + z.mask(e), _statistic(z)
     terms = [
-        _term("embeddings and positions", f"s*b*h*{first} + s*8", sb * h * first + z.s * _ID_BYTES),
-        _term("attention, normalizations, residuals, masks", f"L*s*b*h*{each}", layers * sb * h * each),
-        _term("feed-forward", f"L*s*b*i*{copies}*{c}", layers * sb * i * copies * c),
+        _outside("embeddings and positions", f"s*b*h*{first} + s*8", sb * h * first + z.s * _ID_BYTES),
+        _of_layers("attention, normalizations, residuals, masks", f"L*s*b*h*{each}", layers * sb * h * each),
+        _of_layers("feed-forward", f"L*s*b*i*{copies}*{c}", layers * sb * i * copies * c),
         *_attention(z),
-        _term("statistics of normalization", "(2L + 1)*s*b*2*4", (2 * layers + 1) * sb * 2 * _statistic(z)),
-        _term("final normalization", f"s*b*h*{c}", sb * h * c),
+        _of_layers("statistics of normalization", f"L*s*b*4*{statistic}", layers * sb * 4 * statistic),
+        _outside("final normalization", f"s*b*(h*{c} + 2*{statistic})", sb * (h * c + 2 * statistic)),
     ]
     if shape.head == "language_model":
-        terms.append(_term("log-softmax of the loss", "s*b*V*4", sb * shape.vocabulary * 4))
-        terms.append(_term("shifted labels", "s*b*8", sb * _ID_BYTES))
+        terms.append(_outside("log-softmax of the loss", "s*b*V*4", sb * shape.vocabulary * 4))
+        terms.append(_outside("shifted labels", "s*b*8", sb * _ID_BYTES))
     return tuple(terms)
 
 
@@ -201,15 +232,16 @@ def _llama(z: _Sizes) -> tuple[MemoryTerm, ...]:
     norm = 4 + 2 * e
     wide = 2 * (shape.heads + shape.key_value_heads) * shape.head_size
     terms = [
-        _term("normalizations and residuals", f"(2L + 1)*s*b*(h*{norm} + 4)", (2 * layers + 1) * sb * (h * norm + 4)),
-        _term("query, key, value and output of attention", f"L*s*b*2(a + k)*d*{e}", layers * sb * wide * e),
+        _of_layers("normalizations and residuals", f"L*2*s*b*(h*{norm} + 4)", layers * 2 * sb * (h * norm + 4)),
+        _outside("final normalization", f"s*b*(h*{norm} + 4)", sb * (h * norm + 4)),
+        _of_layers("query, key, value and output of attention", f"L*s*b*2(a + k)*d*{e}", layers * sb * wide * e),
         *_attention(z),
-        _term("gated feed-forward", f"L*s*b*i*4*{e}", layers * sb * shape.intermediate * 4 * e),
-        _term("rotary cosines and sines", f"2*s*d*{e}", 2 * z.s * shape.head_size * e),
+        _of_layers("gated feed-forward", f"L*s*b*i*4*{e}", layers * sb * shape.intermediate * 4 * e),
+        _outside("rotary cosines and sines", f"2*s*d*{e}", 2 * z.s * shape.head_size * e),
     ]
     if shape.head == "language_model":
-        terms.append(_term("log-softmax of the loss", "s*b*V*4", sb * shape.vocabulary * 4))
-        terms.append(_term("shifted labels", "s*b*8", sb * _ID_BYTES))
+        terms.append(_outside("log-softmax of the loss", "s*b*V*4", sb * shape.vocabulary * 4))
+        terms.append(_outside("shifted labels", "s*b*8", sb * _ID_BYTES))
     return tuple(terms)
 
 
@@ -239,7 +271,7 @@ def _kept_bytes(shape: ModelShape | None, workload: Workload) -> int | None:
     if workload.checkpointing and shape is not None:
         plain = replace(workload, checkpointing=None)
         terms = activation_terms(shape, plain)
-        inside = sum(term.bytes for term in terms if term.formula.startswith(("L*", "(2L")))
+        inside = sum(term.bytes for term in terms if term.per_layer)
         s, b, e = workload.sequence_length, workload.batch, ITEM_SIZE.get(workload.dtype or "")
         if not terms or s is None or b is None or e is None:
             return None

@@ -19,6 +19,11 @@ class MemoryComponent(Struct, frozen=True, kw_only=True):
     at_peak_bytes: int | None = None
 
 
+#: The snapshots in the order of a run.
+START, CONTEXT, WEIGHTS = "before_the_device", "context", "weights"
+AFTER_FORWARD, AFTER_BACKWARD, AFTER_OPTIMIZER, PEAK = "after_forward", "after_backward", "after_optimizer", "peak"
+
+
 class MemorySnapshot(Struct, frozen=True, kw_only=True):
     """What is in use at one place of the run; `None` where it is not known (no allocator touched, no NVML)."""
 
@@ -61,12 +66,16 @@ class MemoryFailure(Struct, frozen=True, kw_only=True):
 
 
 class MemoryTerm(Struct, frozen=True, kw_only=True):
-    """One term of the closed formula of a component: `formula` in the letters of the literature, its bytes."""
+    """One term of the closed formula of a component: `formula` in the letters of the literature, its bytes.
+
+    `per_layer` terms are of all layers, the others of what lies outside them.
+    """
 
     component: str
     term: str
     formula: str
     bytes: int
+    per_layer: bool
 
 
 class MemorySaving(Struct, frozen=True, kw_only=True):

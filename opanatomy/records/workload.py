@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct, field
 
-from opanatomy.records.memory import Memory
+from opanatomy.records.memory_observations import MemoryObservations
 from opanatomy.records.taxonomy import Phase
 
 #: Ranges that a capture puts into the trace: `<prefix><phase>` and `<prefix><module path>`.
@@ -100,7 +100,7 @@ class Capture(Struct, frozen=True, kw_only=True):
     created: str
     environment: Environment
     workload: Workload
-    memory: Memory = field(default_factory=Memory)
+    memory: MemoryObservations = field(default_factory=MemoryObservations)
     #: Wall time of each unprofiled and each profiled step.
     unprofiled_step_ns: tuple[int, ...] = ()
     profiled_step_ns: tuple[int, ...] = ()

@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
+from opanatomy.records.packed import is_packed
 from opanatomy.redaction import places
 from opanatomy.redaction.forms import REDACTED
 from opanatomy.redaction.keys import words
@@ -25,10 +26,13 @@ _OURS: Final = words(
     " Difference.cause Spread.figure DeviceFigures.source DeviceFigures.peak_flops_per_second"
     " DeviceFigures.vector_flops_per_second DeviceFigures.mfu_dtype Provenance.opanatomy Provenance.created"
     " Provenance.trace_sha256 Rank.trace_sha256 Capture.created Capture.version Capture.list_arguments"
+    " MemoryObservations.measured_by MemoryObservations.storage_bytes AllocatorObservation.name"
+    " StorageColumns.components"
 )
 #: Fields that hold the path of a module, as ranges in the trace do.
 _MODULES: Final = words(
     "ModuleRow.module MemoryBlocks.module SavedActivations.module Capture.modules Capture.gradients"
+    " ContextColumns.modules"
 )
 #: Names of operators, kernels, data types and devices: as they are written in a trace.
 _NAMES: Final = words(
@@ -38,7 +42,8 @@ _NAMES: Final = words(
     " Environment.device Environment.device_kind Environment.torch Environment.cuda Environment.driver"
     " Environment.transformers Environment.python Environment.processor Rank.device MemoryDevice.device"
     " Collective.dtype SavedActivations.dtype MemorySnapshot.name ModelShape.kind ModelShape.head"
-    " ModelShape.activation"
+    " ModelShape.activation ContextColumns.operators TensorType.dtype StepObservations.device"
+    " MemoryObservations.device MemoryObservations.other_devices"
 )
 #: With `everything`, what is left of fields that say who ran what from where.
 _PLACES: Final = {
@@ -59,6 +64,8 @@ def redacted(record: Record, texts: Texts) -> Record:
 def _value(value: Any, place: str, texts: Texts) -> Any:
     if isinstance(value, str):
         return value if isinstance(value, Enum) or place in _OURS else _text(value, place, texts)
+    if isinstance(value, bytes):
+        return value if is_packed(value) else b""
     if isinstance(value, Struct):
         return _record(value, texts)
     if isinstance(value, (tuple, list)):

@@ -20,6 +20,9 @@ from opanatomy.trace.signatures import RawArguments, parse_signatures
 from opanatomy.trace.stream import EventStream
 from opanatomy.trace.validation import check_content, check_density, told_share, with_possible_numbers, without_negative
 
+#: What captures wrote of memory before they wrote what they had observed.
+_OLD_MEMORY = frozenset({"components", "timeline", "check_points"})
+
 
 def _why_not(source: Path) -> str:
     """Why it is no file that can be read."""
@@ -102,6 +105,12 @@ def _capture(metadata: dict[str, object], warnings: list[str]) -> Capture | None
     raw = metadata.get(METADATA_KEY)
     if not isinstance(raw, dict):
         return None
+    if isinstance(memory := raw.get("memory"), dict) and not _OLD_MEMORY.isdisjoint(memory):
+        raw = {**raw, "memory": {}}
+        warnings.append(
+            f"the memory in the trace's own metadata ({METADATA_KEY}) is in an older form, which is not read - profile"
+            " the model again"
+        )
     try:
         return with_possible_numbers(msgspec.convert(raw, type=Capture), METADATA_KEY, warnings)
     except msgspec.ValidationError as error:

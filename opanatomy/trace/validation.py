@@ -10,7 +10,7 @@ from msgspec.structs import fields, replace
 
 from opanatomy.errors import TraceError
 from opanatomy.records.columns import DeviceWork, HostEvents, Int64, Launches
-from opanatomy.records.memory import Memory, MemoryComponent
+from opanatomy.records.memory_observations import MemoryObservations, StepObservations
 from opanatomy.records.workload import Capture, Environment, Workload
 
 #: A profiler writes 200 to 3000 bytes an event; below this, from some thousands on, a file is made to fill memory.
@@ -21,7 +21,7 @@ _MOST_NS: Final = 2**62
 #: No bytes, parameters or nanoseconds of a step are more than this; JSON readers hold it exactly.
 _MOST_COUNTED: Final = 2**53
 
-Part = TypeVar("Part", Environment, Workload, Memory, MemoryComponent)
+Part = TypeVar("Part", Environment, Workload, MemoryObservations)
 Columns = TypeVar("Columns", HostEvents, Launches, DeviceWork)
 
 
@@ -84,26 +84,30 @@ def with_possible_numbers(capture: Capture, name: str, warnings: list[str]) -> C
     return replace(capture, **parts)
 
 
-def _possible_memory(memory: Memory, wrong: list[str]) -> Memory:
-    """The memory without numbers, and without rows of its tables, that cannot be."""
-    plain = _possible(memory, wrong)
+def _possible_memory(memory: MemoryObservations, wrong: list[str]) -> MemoryObservations:
+    """The observations without numbers, and without rows and parts, that cannot be."""
     changed: dict[str, Any] = {
-        "components": tuple(_possible(component, wrong) for component in memory.components),
+        "storage_bytes": {name: size for name, size in memory.storage_bytes.items() if 0 <= size <= _MOST_COUNTED},
+        "snapshots": tuple(snapshot for snapshot in memory.snapshots if _all_possible(snapshot)),
     }
-    for name in ("timeline", "blocks", "devices", "inferences", "snapshots", "activations", "terms", "savings"):
-        rows = getattr(memory, name)
-        changed[name] = tuple(row for row in rows if _all_possible(row))
-        wrong.extend([f"memory.{name}"] if len(changed[name]) < len(rows) else [])
-    for name in ("shape", "failure"):
-        part = getattr(memory, name)
-        if part is not None and not _all_possible(part):
-            changed[name] = None
-            wrong.append(f"memory.{name}")
-    shape = changed.get("shape", memory.shape)
-    if shape is not None and min(shape.layers, shape.hidden, shape.heads) < 1:
-        changed["shape"] = None
-        wrong.append("memory.shape")
-    return replace(plain, **changed)
+    wrong.extend(f"memory.{name}" for name, rows in changed.items() if len(rows) < len(getattr(memory, name)))
+    parts = {"shape": memory.shape, "failure": memory.failure}
+    impossible = {name for name, part in parts.items() if part is not None and not _all_possible(part)}
+    if memory.shape is not None and min(memory.shape.layers, memory.shape.hidden, memory.shape.heads) < 1:
+        impossible.add("shape")
+    if memory.step is not None and not _step_is_possible(memory.step):
+        impossible.add("step")
+    wrong.extend(f"memory.{name}" for name in sorted(impossible))
+    changed |= dict.fromkeys(impossible)
+    return replace(_possible(memory, wrong), **changed)
+
+
+def _step_is_possible(step: StepObservations) -> bool:
+    """Whether the plain numbers of a memory step can be; its columns are looked at where they are unpacked."""
+    allocator = step.allocator
+    workspaces = all(0 <= size <= _MOST_COUNTED for size in allocator.workspace_bytes)
+    spans = all(0 <= span.begin_ns <= span.end_ns <= _MOST_NS for span in step.phases)
+    return workspaces and spans and _all_possible(allocator) and _all_possible(step)
 
 
 def _all_possible(part: Any) -> bool:

@@ -76,14 +76,14 @@ class Recording(Struct, frozen=True):
 
     def roots(self) -> list[SimpleNamespace]:
         """The profiler's event tree: phases, the operators in them, the allocations in those."""
-        ranges = [_range(PHASE_RANGE + name, begin, end) for name, begin, end in self.content["phases"]]
+        ranges = [range_of(PHASE_RANGE + name, begin, end) for name, begin, end in self.content["phases"]]
         roots = list(ranges)
         for event in self.events:
             at = event["start_time_ns"]
             parent = next((one for one in ranges if one.start_time_ns <= at < one.end_time_ns), None)
-            found = _allocation(event)
+            found = allocation(event)
             if event["operator"]:
-                operator = _range(event["operator"], at, at + 1)
+                operator = range_of(event["operator"], at, at + 1)
                 operator.children.append(found)
                 found = operator
             (roots if parent is None else parent.children).append(found)
@@ -106,14 +106,16 @@ def _no_answer() -> int:
     raise AttributeError("module 'torch._C' has no attribute '_cuda_getCublasWorkspaceSize'")
 
 
-def _range(name: str, begin: int, end: int) -> SimpleNamespace:
+def range_of(name: str, begin: int, end: int) -> SimpleNamespace:
+    """An operator or a range of the event tree."""
     return SimpleNamespace(
         name=name, tag=_EventType.TorchOp, start_time_ns=begin, end_time_ns=end, children=[],
         extra_fields=SimpleNamespace(sequence_number=-1, inputs=()),
     )  # fmt: skip
 
 
-def _allocation(event: dict[str, Any]) -> SimpleNamespace:
+def allocation(event: dict[str, Any]) -> SimpleNamespace:
+    """An allocation or a free of the event tree."""
     fields = {key: event[key] for key in ("ptr", "alloc_size", "total_allocated", "total_reserved")}
     index = None if event["device_index"] < 0 else event["device_index"]
     device = SimpleNamespace(type=event["device_type"], index=index)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch._C._profiler import _EventType
 
-from opanatomy.capture.memory import events as memory_events
 from opanatomy.capture.memory import step as memory_step
 from opanatomy.capture.memory import storages as memory_storages
+from opanatomy.capture.memory.events import Mark, ObservedEvents, observed_events
 
 DEVICE = "cuda:0"
 #: A workspace of cuBLAS, at an address that the CPU never gives.
@@ -44,7 +44,7 @@ class Standin:
         for name, answer in answers.items():
             patch.setattr(torch.cuda, name, answer)
         patch.setattr(memory_storages, "same_device", lambda one, other: {one, other} <= {"cpu", DEVICE})
-        patch.setattr(memory_step, "read_tree", self._read)
+        patch.setattr(memory_step, "observed_events", self._observed)
 
     def _snapshot(self) -> list[dict[str, Any]]:
         storages = {one.untyped_storage() for one in self.tensors()}
@@ -57,14 +57,14 @@ class Standin:
         ]
         return [{"device": 0, "address": block["address"], "blocks": [block]} for block in blocks]
 
-    def _read(self, roots: Any, device: str, weights: frozenset[int]) -> memory_events.EventTree:
+    def _observed(self, roots: Any, device: str, weights: frozenset[int], marks: Sequence[Mark]) -> ObservedEvents:
         copies = [_copy(root) for root in roots]
         allocations = sorted(_allocations(copies), key=lambda pair: pair[1].start_time_ns)
         for number, (siblings, event) in enumerate(allocations):
             self._count(event.extra_fields)
             if number in self.lost:
                 siblings.remove(event)
-        return memory_events.read_tree(copies, device, weights)
+        return observed_events(copies, device, weights, marks)
 
     def _count(self, fields: SimpleNamespace) -> None:
         """The event as the device's allocator would have told it."""

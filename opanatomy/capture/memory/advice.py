@@ -113,7 +113,7 @@ def smaller_optimizers(chosen: str | None) -> list[str]:
         return []
     needed = _update_bytes(chosen)
     smaller = [BY_NAME[name] for name in _ADVISED if _update_bytes(name) < needed]
-    return [one.name for one in smaller if one.package is None or find_spec(one.package) is not None]
+    return [optimizer.name for optimizer in smaller if optimizer.package is None or find_spec(optimizer.package)]
 
 
 def _update_bytes(name: str) -> float:

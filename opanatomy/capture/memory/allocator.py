@@ -45,11 +45,11 @@ class DeviceAllocator(Struct, frozen=True):
         """`native`, `cudaMallocAsync`, `pluggable`, or `uncached`; `None` where torch does not say."""
         import torch
 
-        name: str | None = _told(torch.cuda.get_allocator_backend)
+        name: str | None = _answer(torch.cuda.get_allocator_backend)
         # CUDACachingAllocator.cpp, `forceUncachedAllocator`: the variable counts, whatever it is set to.
         if name != NATIVE or "PYTORCH_NO_CUDA_MEMORY_CACHING" not in os.environ:
             return name
-        return name if _told(lambda: torch.cuda.memory_allocated(self.device)) else UNCACHED
+        return name if _answer(lambda: torch.cuda.memory_allocated(self.device)) else UNCACHED
 
     @property
     def index(self) -> int:
@@ -57,7 +57,7 @@ class DeviceAllocator(Struct, frozen=True):
         import torch
 
         number = torch.device(self.device).index
-        return number if number is not None else _told(torch.cuda.current_device) or 0
+        return number if number is not None else _answer(torch.cuda.current_device) or 0
 
     def allocated_bytes(self) -> int | None:
         """What is handed out now."""
@@ -87,7 +87,7 @@ class DeviceAllocator(Struct, frozen=True):
         """Forget the peaks so far."""
         import torch
 
-        _told(lambda: torch.cuda.reset_peak_memory_stats(self.device))
+        _answer(lambda: torch.cuda.reset_peak_memory_stats(self.device))
 
     def blocks(self) -> tuple[AllocatedBlock, ...] | None:
         """Every block that is handed out now, by address; `None` where the backend does not know them.
@@ -98,11 +98,12 @@ class DeviceAllocator(Struct, frozen=True):
         import torch
 
         read: Any = torch.cuda.memory_snapshot  # has no types
-        segments = _told(read)
+        segments = _answer(read)
         if segments is None or self.backend == UNCACHED:
             return None
-        mine = (segment for segment in segments if segment["device"] == self.index)
-        return tuple(sorted((block for segment in mine for block in _handed_out(segment)), key=lambda one: one.address))
+        of_device = (segment for segment in segments if segment["device"] == self.index)
+        blocks = (block for segment in of_device for block in _handed_out(segment))
+        return tuple(sorted(blocks, key=lambda block: block.address))
 
     def workspaces(self) -> frozenset[int]:
         """The sizes that a workspace of a BLAS library can have: as torch says (from 2.13 on), else by its rules."""
@@ -110,22 +111,22 @@ class DeviceAllocator(Struct, frozen=True):
 
         settings: Any = torch.backends.cuda
         asked = [
-            _told(getattr(settings, name))
+            _answer(getattr(settings, name))
             for name in ("cublas_workspace_size", "cublaslt_workspace_size")
             if hasattr(settings, name)
         ]
-        told = frozenset(size for size in asked if size)
-        return told or workspace_sizes(self.architecture(), os.environ)
+        answers = frozenset(size for size in asked if size)
+        return answers or workspace_sizes(self.architecture(), os.environ)
 
     def _counted(self, figure: Callable[[str], int]) -> int | None:
         # Where there is no CUDA torch counts 0 of anything.
-        return None if self.backend in (UNCACHED, None) else _told(lambda: int(figure(self.device)))
+        return None if self.backend in (UNCACHED, None) else _answer(lambda: int(figure(self.device)))
 
     def architecture(self) -> str | int | None:
         """`gfx942` of an AMD device, the major compute capability of an NVIDIA one."""
         import torch
 
-        properties: Any = _told(lambda: torch.cuda.get_device_properties(self.index))
+        properties: Any = _answer(lambda: torch.cuda.get_device_properties(self.index))
         named = getattr(properties, "gcnArchName", None) if _on_rocm() else None
         return named or getattr(properties, "major", None)
 
@@ -168,7 +169,7 @@ def _on_rocm() -> bool:
     return bool(torch.version.hip)
 
 
-def _told(ask: Callable[[], Any]) -> Any:
+def _answer(ask: Callable[[], Any]) -> Any:
     """The answer; `None` where torch has none: a CPU build asserts, the backends raise errors of their own."""
     try:
         return ask()
@@ -178,15 +179,15 @@ def _told(ask: Callable[[], Any]) -> Any:
 
 def _handed_out(segment: Mapping[str, Any]) -> list[AllocatedBlock]:
     """The blocks of one segment that are handed out; blocks without an address (before torch 2.1) lie side by side."""
-    found = []
+    blocks = []
     address = segment["address"]
     for block in segment["blocks"]:
         address = block.get("address", address)
         if block["state"] == "active_allocated":
             requested = block.get("requested_size")
-            found.append(AllocatedBlock(address=address, bytes=block["size"], requested_bytes=requested))
+            blocks.append(AllocatedBlock(address=address, bytes=block["size"], requested_bytes=requested))
         address += block["size"]
-    return found
+    return blocks
 
 
 def workspace_sizes(architecture: str | int | None, environment: Mapping[str, str]) -> frozenset[int]:

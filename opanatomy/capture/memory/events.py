@@ -2,130 +2,170 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+import numpy as np
 from msgspec import Struct
-from msgspec.structs import replace
 
+from opanatomy.capture.memory.storages import Storages
+from opanatomy.records.columns import Int64
+from opanatomy.records.memory_observations import (
+    MARK_KINDS,
+    ContextColumns,
+    EventColumns,
+    MarkColumns,
+    MarkKind,
+    PhaseSpan,
+    TensorType,
+)
+from opanatomy.records.packed import packed
 from opanatomy.records.taxonomy import Phase
 from opanatomy.records.workload import MODULE_RANGE, PHASE_RANGE
 
 #: Ranges without length that tie a moment of Python to the allocations around it: `<prefix><number>`.
 MARK_RANGE: Final = "opanatomy.mark/"
-#: Operators that only allocate: what called them wanted the memory.
-_ALLOCATES: Final = frozenset({
-    "aten::empty", "aten::empty_like", "aten::empty_strided", "aten::empty_permuted", "aten::new_empty",
-    "aten::new_empty_strided", "aten::resize_", "aten::resize_as_", "aten::set_",
-})  # fmt: skip
 _CASTS: Final = ("aten::to", "aten::_to_copy")
 #: What the events call a device that torch calls otherwise: ROCm's allocator is c10/hip's, the device is `cuda` there.
 _ALSO_CALLED: Final = {"cuda": "hip"}
+_NONE: Final = -1
 
 
-class Around(Struct, frozen=True, kw_only=True):
+class Mark(Struct, frozen=True, kw_only=True):
+    """What a mark says: the kind, and storages with the shape and data type of the tensor that was saved in them."""
+
+    kind: MarkKind
+    storages: Storages
+    tensor: TensorType | None = None
+
+
+class _Enclosing(NamedTuple):
     """What is open around an event."""
 
     operator: str | None = None
+    caller: int = _NONE
     module: str | None = None
     phase: Phase | None = None
     #: The autograd node's sequence number, which leads to the module of its forward operator.
     sequence: int | None = None
     casts_weight: bool = False
     #: The end of the outermost module range inside a backward: what of it lives on was recomputed to be used.
-    recomputed_until: int | None = None
+    recomputed_until: int = _NONE
 
 
-class Change(Struct, frozen=True, kw_only=True):
-    """Bytes that the allocator gave (above 0) or took back."""
+class _Context(NamedTuple):
+    """The part of it that is recorded; like ones are one."""
+
+    operator: str | None
+    caller: int
+    module: str | None
+    sequence: int | None
+    casts_weight: bool
+    recomputed_until: int
+
+
+class _Moment(NamedTuple):
+    """An allocation, a free or a mark (`mark` its number) in one context."""
 
     time_ns: int
-    pointer: int
     bytes: int
-    reserved_bytes: int | None
-    #: What the allocator says that it has given in all after this; on the CPU since it was first profiled.
-    total_bytes: int | None = None
-    around: Around
+    address: int
+    total_allocated: int
+    total_reserved: int
+    context: int
+    mark: int = _NONE
 
 
-class Mark(Struct, frozen=True, kw_only=True):
-    """A moment that the recording noted, by its number; `around` is what it happened in."""
+class ObservedEvents(Struct, frozen=True, kw_only=True):
+    """The memory events of one device in a step."""
 
-    time_ns: int
-    number: int
-    around: Around
+    events: EventColumns
+    contexts: ContextColumns
+    marks: MarkColumns
+    phases: tuple[PhaseSpan, ...]
+    #: How many are allocations or frees.
+    allocations: int
 
 
-@dataclass(slots=True)
-class EventTree:
-    """Changes and marks of one device in order of time, the spans of the phases, the modules of forward operators."""
+def observed_events(
+    roots: Iterable[Any], device: str, weights: frozenset[int], marks: Sequence[Mark] = ()
+) -> ObservedEvents:
+    """Walk the tree once; `weights` are the storages of which a cast is a weight cast, `marks` those that were made."""
+    walk = _Walk(weights=weights)
+    moments = sorted(walk.moments(roots, device), key=lambda moment: moment.time_ns)
+    contexts, rows = _contexts(walk)
+    return ObservedEvents(
+        events=_events(moments, rows),
+        contexts=contexts,
+        marks=_marks(moments, marks),
+        phases=tuple(walk.phases),
+        allocations=sum(moment.mark == _NONE for moment in moments),
+    )
 
-    moments: list[Change | Mark] = field(default_factory=list)
-    spans: list[tuple[int, int, Phase]] = field(default_factory=list)
+
+@dataclass(slots=True, kw_only=True)
+class _Walk:
+    """A walk over the tree: the contexts that it met, phases, and the modules of forward operators."""
+
+    weights: frozenset[int]
+    contexts: dict[_Context, int] = field(default_factory=dict)
+    phases: list[PhaseSpan] = field(default_factory=list)
     module_of_sequence: dict[int, str] = field(default_factory=dict)
 
-    def phase_at(self, time_ns: int) -> Phase:
-        """The phase whose range holds the moment."""
-        return next((phase for begin, end, phase in self.spans if begin <= time_ns < end), Phase.OTHER)
+    def moments(self, roots: Iterable[Any], device: str) -> Iterator[_Moment]:
+        """The events of the device and the marks, parents first, each thread in order of time."""
+        from torch._C._profiler import _EventType
 
+        waiting = [(event, _Enclosing()) for event in reversed(list(roots))]
+        while waiting:
+            event, enclosing = waiting.pop()
+            if event.tag == _EventType.Allocation:
+                fields = event.extra_fields
+                if _is_of(fields.device, device) and fields.alloc_size:
+                    yield _Moment(
+                        event.start_time_ns, fields.alloc_size, fields.ptr, fields.total_allocated,
+                        fields.total_reserved, self._context(enclosing),
+                    )  # fmt: skip
+            elif event.name.startswith(MARK_RANGE):
+                number = int(event.name.removeprefix(MARK_RANGE))
+                yield _Moment(event.start_time_ns, 0, _NONE, 0, _NONE, self._context(enclosing), number)
+            children = event.children
+            if children:
+                inside = self._inside(event, enclosing)
+                waiting.extend((child, inside) for child in reversed(children))
 
-def read_tree(roots: Iterable[Any], device: str, weights: frozenset[int]) -> EventTree:
-    """Walk the tree once; `weights` are the storages of which a cast is a weight cast."""
-    from torch._C._profiler import _EventType
+    def _context(self, enclosing: _Enclosing) -> int:
+        """The number of what encloses an event."""
+        context = _Context(
+            enclosing.operator, enclosing.caller, enclosing.module,
+            enclosing.sequence if enclosing.module is None else None, enclosing.casts_weight,
+            enclosing.recomputed_until,
+        )  # fmt: skip
+        return self.contexts.setdefault(context, len(self.contexts))
 
-    found = EventTree()
-    for event, around in _walk(roots, found, weights):
-        if event.tag == _EventType.Allocation:
-            fields = event.extra_fields
-            if _is_of(fields.device, device):
-                change = Change(
-                    time_ns=event.start_time_ns, pointer=fields.ptr, bytes=fields.alloc_size,
-                    reserved_bytes=fields.total_reserved or None, total_bytes=fields.total_allocated, around=around,
-                )  # fmt: skip
-                found.moments.append(change)
-        elif event.name.startswith(MARK_RANGE):
-            number = int(event.name.removeprefix(MARK_RANGE))
-            found.moments.append(Mark(time_ns=event.start_time_ns, number=number, around=around))
-    found.moments.sort(key=lambda moment: moment.time_ns)
-    return found
-
-
-def _walk(roots: Iterable[Any], found: EventTree, weights: frozenset[int]) -> Iterator[tuple[Any, Around]]:
-    """Every event with what is around it, parents first, each thread in order of time."""
-    waiting = [(event, Around()) for event in reversed(list(roots))]
-    while waiting:
-        event, around = waiting.pop()
-        yield event, around
-        children = event.children
-        if children:
-            inside = _inside(event, around, found, weights)
-            waiting.extend((child, inside) for child in reversed(children))
-
-
-def _inside(event: Any, around: Around, found: EventTree, weights: frozenset[int]) -> Around:
-    """What is around the children of `event`."""
-    name: str = event.name
-    if name.startswith(PHASE_RANGE):
-        phase = Phase(name.removeprefix(PHASE_RANGE))
-        found.spans.append((event.start_time_ns, event.end_time_ns, phase))
-        return replace(around, phase=phase)
-    if name.startswith(MODULE_RANGE):
-        until = around.recomputed_until
-        if until is None and (around.phase is Phase.BACKWARD or around.sequence is not None):
-            until = event.end_time_ns
-        return replace(around, module=name.removeprefix(MODULE_RANGE), recomputed_until=until)
-    sequence = getattr(event.extra_fields, "sequence_number", -1)
-    if name.startswith("autograd::engine::"):
-        return replace(around, sequence=sequence if sequence >= 0 else None)
-    if "::" not in name or name.startswith(("torch::", "autograd::")):
-        return around
-    if sequence >= 0 and around.module is not None and around.sequence is None:
-        found.module_of_sequence[sequence] = around.module
-    casts = around.casts_weight or (name in _CASTS and _reads(event, weights))
-    if name in _ALLOCATES and around.operator is not None:
-        return around
-    return replace(around, operator=name, casts_weight=casts)
+    def _inside(self, event: Any, enclosing: _Enclosing) -> _Enclosing:
+        """What encloses the children of `event`."""
+        name: str = event.name
+        if name.startswith(PHASE_RANGE):
+            phase = Phase(name.removeprefix(PHASE_RANGE))
+            self.phases.append(PhaseSpan(phase=phase, begin_ns=event.start_time_ns, end_ns=event.end_time_ns))
+            return enclosing._replace(phase=phase)
+        if name.startswith(MODULE_RANGE):
+            until = enclosing.recomputed_until
+            if until == _NONE and (enclosing.phase is Phase.BACKWARD or enclosing.sequence is not None):
+                until = event.end_time_ns
+            return enclosing._replace(module=name.removeprefix(MODULE_RANGE), recomputed_until=until)
+        sequence = getattr(event.extra_fields, "sequence_number", _NONE)
+        if name.startswith("autograd::engine::"):
+            return enclosing._replace(sequence=sequence if sequence >= 0 else None)
+        if "::" not in name or name.startswith(("torch::", "autograd::")):
+            return enclosing
+        if sequence >= 0 and enclosing.module is not None and enclosing.sequence is None:
+            self.module_of_sequence[sequence] = enclosing.module
+        casts = enclosing.casts_weight or (name in _CASTS and _reads(event, self.weights))
+        caller = _NONE if enclosing.operator is None else self._context(enclosing)
+        return enclosing._replace(operator=name, caller=caller, casts_weight=casts)
 
 
 def _reads(event: Any, weights: frozenset[int]) -> bool:
@@ -138,3 +178,68 @@ def _is_of(device: Any, wanted: str) -> bool:
     if device.type not in (kind, _ALSO_CALLED.get(kind)):
         return False
     return kind == "cpu" or (device.index or 0) == int(number or 0)
+
+
+# ------------------------------------------------------------------------------------------------------------ columns
+
+
+def _contexts(walk: _Walk) -> tuple[ContextColumns, Int64]:
+    """The contexts with the modules that sequence numbers lead to, and the row of each as the walk numbered them."""
+    operators: dict[str, int] = {}
+    modules: dict[str, int] = {}
+    distinct: dict[tuple[int, int, int, int, int], int] = {}
+    rows: list[int] = []
+    for context in walk.contexts:
+        module = context.module
+        if module is None and context.sequence is not None:
+            module = walk.module_of_sequence.get(context.sequence)
+        key = (
+            _NONE if context.operator is None else operators.setdefault(context.operator, len(operators)),
+            _NONE if context.caller == _NONE else rows[context.caller],
+            _NONE if module is None else modules.setdefault(module, len(modules)),
+            int(context.casts_weight), context.recomputed_until,
+        )  # fmt: skip
+        rows.append(distinct.setdefault(key, len(distinct)))
+    operator, caller, module_, casts, until = (packed(column) for column in _columns(list(distinct), 5))
+    columns = ContextColumns(
+        operators=tuple(operators), modules=tuple(modules), operator=operator, caller=caller, module=module_,
+        casts_weight=casts, recomputed_until_ns=until,
+    )  # fmt: skip
+    return columns, np.array(rows, dtype=np.int64)
+
+
+def _events(moments: Sequence[_Moment], rows: Int64) -> EventColumns:
+    time_ns, size, address, total, reserved, context, mark = _columns(moments, 7)
+    uncounted = _carried(np.where(mark == _NONE, total - np.cumsum(size), 0), mark)
+    return EventColumns(
+        time_ns=packed(time_ns), bytes=packed(size), address=packed(address), total_allocated=packed(uncounted),
+        total_reserved=packed(reserved), context=packed(rows[context]),
+    )  # fmt: skip
+
+
+def _carried(values: Int64, mark: Int64) -> Int64:
+    """The values, of marks those of the event before: nothing changes there."""
+    last = np.maximum.accumulate(np.where(mark == _NONE, np.arange(len(values)), 0))
+    return values[last]
+
+
+def _marks(moments: Sequence[_Moment], marks: Sequence[Mark]) -> MarkColumns:
+    tensors: dict[TensorType, int] = {}
+    rows: list[tuple[int, int, int, int, int]] = []
+    for event, moment in enumerate(moments):
+        if moment.mark == _NONE:
+            continue
+        mark = marks[moment.mark]
+        kind = MARK_KINDS.index(mark.kind)
+        tensor = _NONE if mark.tensor is None else tensors.setdefault(mark.tensor, len(tensors))
+        storages = mark.storages or {_NONE: 0}
+        rows.extend((event, kind, address, size, tensor) for address, size in storages.items())
+    event_, kind_, address_, size_, tensor_ = (packed(column) for column in _columns(rows, 5))
+    return MarkColumns(
+        tensors=tuple(tensors), event=event_, kind=kind_, address=address_, bytes=size_, tensor=tensor_
+    )  # fmt: skip
+
+
+def _columns(rows: Sequence[Sequence[int]], count: int) -> Int64:
+    """Rows of numbers as columns, also where there is no row."""
+    return np.array(rows, dtype=np.int64).reshape(len(rows), count).T

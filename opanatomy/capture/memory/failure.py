@@ -9,17 +9,18 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from opanatomy.capture.device import accelerators
-from opanatomy.capture.memory.measurement import could_have, give_back, memory_of
-from opanatomy.capture.memory.record import measured_memory
+from opanatomy.capture.memory.measurement import could_have, element_bytes, give_back, storages_observed
 from opanatomy.capture.memory.saved import ForwardSaves
 from opanatomy.capture.memory.snapshots import Snapshots
-from opanatomy.capture.memory.step import PROFILER_BYTES, Observed, observe_step
-from opanatomy.capture.memory.storages import tensors_in
+from opanatomy.capture.memory.step import PROFILER_BYTES, observe_step
+from opanatomy.capture.memory.storages import on_device, other_devices, tensors_in
 from opanatomy.capture.model.quiet import first_line
 from opanatomy.capture.step.stepper import Stepper
 from opanatomy.errors import OutOfMemory
-from opanatomy.records.memory import Memory, MemoryFailure
+from opanatomy.records.memory import MemoryFailure
+from opanatomy.records.memory_observations import MemoryObservations, StepObservations
 from opanatomy.records.out_of_memory import is_out_of_memory, requested_bytes
+from opanatomy.records.taxonomy import Phase
 from opanatomy.records.workload import Environment, Workload
 
 if TYPE_CHECKING:
@@ -29,9 +30,11 @@ _WITHOUT_PROFILER: Final = "storages of tensors where it broke; the profiler cou
 
 
 class StepOutOfMemory(OutOfMemory):
-    """A step that does not fit, with the memory as it was when it broke (`None`: no step could begin)."""
+    """A step that does not fit, with what was observed of it when it broke (`None`: no step could begin)."""
 
-    def __init__(self, line: str, memory: Memory | None, workload: Workload, environment: Environment) -> None:
+    def __init__(
+        self, line: str, memory: MemoryObservations | None, workload: Workload, environment: Environment
+    ) -> None:
         super().__init__(line)
         self.memory = memory
         self.workload = workload
@@ -42,19 +45,17 @@ class _Traceback(Exception):  # no error but the text of one's traceback
     """What is left of the traceback of a failure whose frames are freed."""
 
 
-def memory_report_of(
+def observations_of_failure(
     error: BaseException, stepper: Stepper, module: torch.nn.Module, snapshots: Snapshots, *,
     compiled: bool = False, checkpointing: bool = False,
-) -> Memory:  # fmt: skip
-    """The memory when the step broke with `error`: it is let break once more, under the memory profiler.
+) -> MemoryObservations:  # fmt: skip
+    """What is observed of the step that broke with `error`: it is let break once more, under the memory profiler.
 
     The second try begins as the first did: without gradients, and without what the broken update began to make of the
-    optimizer's state. Where it does not run out of memory, `failure.seen` is false and the components are those of that
-    step's peak, or of what is left after the failure.
+    optimizer's state. Where it does not run out of memory, `failure.seen` is false and the observations are of that
+    step, or of what is left after the failure.
     """
-    failure = MemoryFailure(
-        phase=stepper.phase, message=first_line(error, 300), requested_bytes=requested_bytes(str(error)), seen=False
-    )
+    failure = _failure_of(error, stepper.phase, seen=False)
     _let_go(error, stepper)
     if stepper.device == "cpu" and not could_have(PROFILER_BYTES):
         return replace(_without_profiler(stepper, module, snapshots), failure=failure)
@@ -63,35 +64,51 @@ def memory_report_of(
     except Exception:  # the profiler may not get the threads and the memory that it needs
         stepper.start_again(fresh=False)
         return replace(_without_profiler(stepper, module, snapshots), failure=failure)
-    memory = measured_memory(observed, snapshots)
-    if observed.error is not None:
-        if is_out_of_memory(observed.error):
-            failure = _failure_of(observed, observed.error, memory)
-        _let_go(observed.error, stepper)
-    return replace(memory, failure=failure)
+    again = observed.error
+    if again is not None:
+        if is_out_of_memory(again):
+            failure = _failure_of(again, observed.observations.broken_in or Phase.OTHER, seen=True)
+        _let_go(again, stepper)
+    return _of_step(observed.observations, module, snapshots, failure)
 
 
-def _without_profiler(stepper: Stepper, module: torch.nn.Module, snapshots: Snapshots) -> Memory:
+def _of_step(
+    step: StepObservations, module: torch.nn.Module, snapshots: Snapshots, failure: MemoryFailure
+) -> MemoryObservations:
+    parameters = on_device(module.parameters(), step.device)
+    return MemoryObservations(
+        device=step.device,
+        parameter_bytes=element_bytes(parameters),
+        trainable_bytes=element_bytes(parameter for parameter in parameters if parameter.requires_grad),
+        snapshots=snapshots.taken,
+        other_devices=other_devices(module, step.device),
+        notes=tuple(snapshots.notes),
+        step=step,
+        failure=failure,
+    )
+
+
+def _without_profiler(stepper: Stepper, module: torch.nn.Module, snapshots: Snapshots) -> MemoryObservations:
     """What autograd has saved, and the storages of the rest, where the step breaks; temporary buffers stay unknown."""
     known = [*module.parameters(), *module.buffers(), *tensors_in(stepper.inputs)]
-    watch = ForwardSaves(known, snapshots)
-    before, stepper.watch = stepper.watch, watch
+    saves = ForwardSaves(known, snapshots)
+    outer, stepper.watch = stepper.watch, saves
     try:
         stepper.run()
     except Exception as error:
-        found = memory_of(module, stepper.optimizer, watch, None, _WITHOUT_PROFILER, stepper.device)
+        observations = storages_observed(module, stepper.optimizer, saves, stepper.device)
         _let_go(error, stepper)
-        return found
+    else:
+        observations = storages_observed(module, stepper.optimizer, saves, stepper.device)
     finally:
-        stepper.watch = before
-    return memory_of(module, stepper.optimizer, watch, None, _WITHOUT_PROFILER, stepper.device)
+        stepper.watch = outer
+    return replace(observations, measured_by=_WITHOUT_PROFILER)
 
 
-def _failure_of(observed: Observed, error: Exception, memory: Memory) -> MemoryFailure:
+def _failure_of(error: BaseException, phase: Phase, *, seen: bool) -> MemoryFailure:
     return MemoryFailure(
-        phase=observed.phase, message=first_line(error, 300), requested_bytes=requested_bytes(str(error)),
-        allocated_bytes=memory.peak_bytes, seen=True,
-    )  # fmt: skip
+        phase=phase, message=first_line(error, 300), requested_bytes=requested_bytes(str(error)), seen=seen
+    )
 
 
 def _let_go(error: BaseException, stepper: Stepper) -> None:

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 from opanatomy.capture.device import accelerators
 from opanatomy.capture.memory.allocator import DeviceAllocator, allocator_name
 from opanatomy.capture.memory.storages import on_device, optimizer_tensors, unpacked
-from opanatomy.records.memory import Memory, MemoryComponent
-from opanatomy.records.optimizers import states_of_class
+from opanatomy.records.memory_observations import MemoryObservations
 
 if TYPE_CHECKING:
     import torch
@@ -173,54 +172,32 @@ def held_bytes() -> int | None:
     return _status_bytes("VmData")
 
 
-def memory_of(
+def storages_observed(
     module: torch.nn.Module,
     optimizer: torch.optim.Optimizer | None,
-    watch: ForwardSaves | None,
-    peak_bytes: int | None,
-    measured_by: str | None,
-    device: str | None = None,
-) -> Memory:
-    """The components as they stand after a step, each beside its theory: those on `device` where one is given."""
+    saves: ForwardSaves | None,
+    device: str,
+) -> MemoryObservations:
+    """The storages on `device` as they stand after a step, by component, and the elements of its parameters."""
     parameters = on_device(module.parameters(), device)
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    trainable = sum(parameter.numel() * parameter.element_size() for parameter in parameters if parameter.requires_grad)
-    components = [
-        MemoryComponent(
-            component="weights",
-            measured_bytes=storage_bytes(parameters),
-            theory_bytes=sum(parameter.numel() * parameter.element_size() for parameter in parameters),
-            formula="parameters x bytes an element",
-        ),
-        MemoryComponent(component="buffers", measured_bytes=storage_bytes(on_device(module.buffers(), device))),
-    ]
+    sizes = {"weights": storage_bytes(parameters), "buffers": storage_bytes(on_device(module.buffers(), device))}
     if gradients:
-        components.append(
-            MemoryComponent(
-                component="gradients",
-                measured_bytes=storage_bytes(gradients),
-                theory_bytes=trainable,
-                formula="trainable parameters x bytes an element",
-            )
-        )
+        sizes["gradients"] = storage_bytes(gradients)
     if optimizer is not None:
-        components.append(_optimizer_component(optimizer, parameters, device))
-    if watch is not None and watch.bytes is not None:
-        components.append(MemoryComponent(component="forward_activations", measured_bytes=watch.bytes))
-        if watch.cast_bytes:
-            components.append(MemoryComponent(component="autocast_weight_casts", measured_bytes=watch.cast_bytes))
-    return Memory(peak_bytes=peak_bytes, peak_at=None, measured_by=measured_by, components=tuple(components))
-
-
-def _optimizer_component(
-    optimizer: torch.optim.Optimizer, parameters: list[torch.nn.Parameter], device: str | None
-) -> MemoryComponent:
-    state = on_device(optimizer_tensors(optimizer)[0], device)
-    trainable = sum(parameter.numel() * parameter.element_size() for parameter in parameters if parameter.requires_grad)
-    copies = states_of_class(type(optimizer).__name__)
-    return MemoryComponent(
-        component="optimizer_state",
-        measured_bytes=storage_bytes(state),
-        theory_bytes=None if copies is None else copies * trainable,
-        formula=None if copies is None else f"{copies} x trainable parameters x bytes an element",
+        sizes["optimizer_state"] = storage_bytes(on_device(optimizer_tensors(optimizer)[0], device))
+    if saves is not None and saves.bytes is not None:
+        sizes["forward_activations"] = saves.bytes
+        if saves.cast_bytes:
+            sizes["autocast_weight_casts"] = saves.cast_bytes
+    return MemoryObservations(
+        device=device,
+        storage_bytes=sizes,
+        parameter_bytes=element_bytes(parameters),
+        trainable_bytes=element_bytes(parameter for parameter in parameters if parameter.requires_grad),
     )
+
+
+def element_bytes(tensors: Iterable[torch.Tensor]) -> int:
+    """The elements of the tensors times the bytes of one."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)

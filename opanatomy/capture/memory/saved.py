@@ -8,9 +8,10 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from opanatomy.capture.memory.snapshots import AFTER_BACKWARD, AFTER_FORWARD, AFTER_OPTIMIZER, Snapshots
+from opanatomy.capture.memory.snapshots import Snapshots
 from opanatomy.capture.memory.storages import same_device, unpacked
 from opanatomy.capture.step.stepper import StepObserver
+from opanatomy.records.memory import AFTER_BACKWARD, AFTER_FORWARD, AFTER_OPTIMIZER
 
 if TYPE_CHECKING:
     import torch
@@ -57,10 +58,10 @@ class StorageSet:
 
 def storages(tensors: Iterable[torch.Tensor]) -> StorageSet:
     """The storages under `tensors`."""
-    found = StorageSet()
+    distinct = StorageSet()
     for tensor in tensors:
-        found.add(tensor)
-    return found
+        distinct.add(tensor)
+    return distinct
 
 
 @dataclass(slots=True)
@@ -68,12 +69,12 @@ class SavedTensors:
     """The storages that autograd saved for backward, less those in `known` (parameters, buffers, inputs)."""
 
     known: StorageSet
-    found: StorageSet = field(default_factory=StorageSet)
+    storages: StorageSet = field(default_factory=StorageSet)
 
     def pack(self, tensor: torch.Tensor) -> torch.Tensor:
         """Count `tensor`, and save it."""
         if not self.known.holds(tensor):
-            self.found.add(tensor)
+            self.storages.add(tensor)
         return saved_form(tensor)
 
 
@@ -114,8 +115,8 @@ def _as_it_is(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-def weight_casts(weights: StorageSet, found: StorageSet) -> Any:
-    """A dispatch mode that takes the storages into `found` to which storages of `weights` are cast."""
+def weight_casts(weights: StorageSet, casts: StorageSet) -> Any:
+    """A dispatch mode that takes the storages into `casts` to which storages of `weights` are cast."""
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -130,7 +131,7 @@ def weight_casts(weights: StorageSet, found: StorageSet) -> Any:
         def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             output = function(*args, **(kwargs or {}))
             if function is torch.ops.aten._to_copy.default and weights.holds(args[0]):
-                found.add(output)
+                casts.add(output)
             return output
 
     make: Any = Casts
@@ -138,26 +139,26 @@ def weight_casts(weights: StorageSet, found: StorageSet) -> Any:
 
 
 class PointWatch(StepObserver):
-    """Takes check points."""
+    """Takes snapshots."""
 
     def __init__(self, snapshots: Snapshots) -> None:
         self.snapshots = snapshots
 
     def after_forward(self, roots: tuple[torch.Tensor, ...]) -> None:
-        """Take the check point."""
+        """Take the snapshot."""
         self.snapshots.take(AFTER_FORWARD)
 
     def after_backward(self) -> None:
-        """Take the check point."""
+        """Take the snapshot."""
         self.snapshots.take(AFTER_BACKWARD)
 
     def after_optimizer(self) -> None:
-        """Take the check point."""
+        """Take the snapshot."""
         self.snapshots.take(AFTER_OPTIMIZER)
 
 
 class ForwardSaves(PointWatch):
-    """Counts what forward saves, and takes check points; a recomputation in backward is not counted again.
+    """Counts what forward saves, and takes snapshots; a recomputation in backward is not counted again.
 
     `bytes` are those that live when forward is done; with `look_for_casts` without the casts of `weights`, which are
     `cast_bytes`.
@@ -195,6 +196,6 @@ class ForwardSaves(PointWatch):
 
     def _count(self) -> None:
         assert self.saved is not None
-        casts = self.saved.found.live_bytes(within=self.casts)
-        self.bytes = self.saved.found.live_bytes() - casts
+        casts = self.saved.storages.live_bytes(within=self.casts)
+        self.bytes = self.saved.storages.live_bytes() - casts
         self.cast_bytes = casts if self.look_for_casts else None

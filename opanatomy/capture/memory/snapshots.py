@@ -1,4 +1,4 @@
-"""Check points of a run: what the allocator, the whole device and the process hold at one moment."""
+"""Snapshots of a run: what the allocator, the whole device and the process hold at one moment."""
 
 from __future__ import annotations
 
@@ -11,16 +11,12 @@ from opanatomy.capture.device import nvml
 from opanatomy.capture.device.accelerators import is_cuda
 from opanatomy.capture.device.nvml import NvmlDevice
 from opanatomy.capture.memory.allocator import DeviceAllocator
-from opanatomy.records.memory import MemorySnapshot
-
-#: The check points in the order of a run.
-START, CONTEXT, WEIGHTS = "before_the_device", "context", "weights"
-AFTER_FORWARD, AFTER_BACKWARD, AFTER_OPTIMIZER, PEAK = "after_forward", "after_backward", "after_optimizer", "peak"
+from opanatomy.records.memory import CONTEXT, START, MemorySnapshot
 
 
 @dataclass(slots=True)
 class Snapshots:
-    """Takes check points on one device; one that is taken again takes the place of the first."""
+    """Takes snapshots of one device; one that is taken again takes the place of the first."""
 
     device: str
     taken: tuple[MemorySnapshot, ...] = ()
@@ -32,7 +28,7 @@ class Snapshots:
         return is_cuda(self.device)
 
     def start(self) -> None:
-        """Take the point before the device is touched, then make its context and take that."""
+        """Take the snapshot before the device is touched, then make its context and take that."""
         # Where there is a context already, the device's used bytes are not those of others alone.
         if not self.on_cuda or not _has_context(DeviceAllocator(self.device).index):
             self.take(START, touched=False)
@@ -44,20 +40,20 @@ class Snapshots:
             torch.cuda.empty_cache()
         self.take(CONTEXT)
 
-    def take(self, name: str, *, allocated_bytes: int | None = None, touched: bool = True) -> None:
-        """Note what is in use now; on the CPU `allocated_bytes` is what the caller knows of torch's allocator."""
-        allocated, reserved = allocated_bytes, None
+    def take(self, name: str, *, touched: bool = True) -> None:
+        """Note what is in use now; of a device that was not `touched` yet torch's allocator has nothing."""
+        allocated, reserved = None, None
         if self.on_cuda:
             allocator = DeviceAllocator(self.device)
             allocated = allocator.allocated_bytes() if touched else 0
             reserved = allocator.reserved_bytes() if touched else 0
         occupied = self._occupied()
-        point = MemorySnapshot(
+        snapshot = MemorySnapshot(
             name=name, allocated_bytes=allocated, reserved_bytes=reserved,
             nvml_used_bytes=None if occupied is None else occupied.used_bytes,
             nvml_process_bytes=None if occupied is None else occupied.process_bytes, rss_bytes=resident_bytes(),
         )  # fmt: skip
-        self.taken = (*(taken for taken in self.taken if taken.name != name), point)
+        self.taken = (*(taken for taken in self.taken if taken.name != name), snapshot)
 
     def _occupied(self) -> NvmlDevice | None:
         """What NVML says of the device; `None` and a note where it does not say."""

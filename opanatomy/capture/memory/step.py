@@ -6,46 +6,25 @@ import gc
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from opanatomy.capture.device import kineto_log
-from opanatomy.capture.memory import snapshots as points
-from opanatomy.capture.memory.agreement import figures_of
-from opanatomy.capture.memory.allocator import DeviceAllocator, why_no_blocks
-from opanatomy.capture.memory.before import Before, before
-from opanatomy.capture.memory.events import MARK_RANGE, Change, EventTree, read_tree
+from opanatomy.capture.memory.allocator import DeviceAllocator, allocator_name, why_no_blocks
+from opanatomy.capture.memory.before import Before, before, block_columns, storage_columns
+from opanatomy.capture.memory.events import MARK_RANGE, Mark, ObservedEvents, observed_events
 from opanatomy.capture.memory.measurement import held_bytes, room_for
-from opanatomy.capture.memory.replay import (
-    AFTER_BACKWARD,
-    AFTER_FORWARD,
-    AFTER_OPTIMIZER,
-    AFTER_STEP,
-    BROKEN,
-    BUFFERS,
-    GONE,
-    GRADIENTS,
-    OPTIMIZER_STATE,
-    OUTPUTS,
-    SAVED,
-    STEP_COUNTERS,
-    WEIGHTS,
-    Noted,
-    Replay,
-    Setting,
-    replay,
-)
 from opanatomy.capture.memory.saved import saved_form, uncompiled
 from opanatomy.capture.memory.snapshots import Snapshots
-from opanatomy.capture.memory.storages import Storages, optimizer_tensors, other_devices, storages_of, unpacked
+from opanatomy.capture.memory.storages import Storages, optimizer_tensors, storages_of, unpacked
 from opanatomy.capture.step.ranges import around_forward, module_ranges
 from opanatomy.capture.step.stepper import StepObserver, Stepper
-from opanatomy.records.memory import AllocatorFigures
+from opanatomy.records.memory import AFTER_BACKWARD, AFTER_FORWARD, AFTER_OPTIMIZER
+from opanatomy.records.memory_observations import AllocatorObservation, MarkKind, StepObservations, TensorType
 from opanatomy.records.taxonomy import Phase
 
 if TYPE_CHECKING:
@@ -55,26 +34,29 @@ if TYPE_CHECKING:
 PROFILER_BYTES: Final = 256 << 20
 #: What its threads and its records take while the step runs.
 _SLACK_BYTES: Final = 16 << 20
+#: The backend of the CPU's figures: torch's wrapper that counts while a profiler asks it to.
+_OF_CPU: Final = "cpu"
 
 
-class Observed(Struct, frozen=True, kw_only=True):
-    """A step and its memory: the blocks, and by component what was allocated before the first of them."""
+class ObservedStep(Struct, frozen=True, kw_only=True):
+    """What was observed of a step, and the error that broke it."""
 
-    found: Replay
-    base: dict[str, int]
-    device: str
-    figures: AllocatorFigures
+    observations: StepObservations
     error: Exception | None = None
-    phase: Phase = Phase.OTHER
-    #: Why the blocks of the step are not known, where the allocator does not tell them.
-    unknown: str | None = None
-    #: Bytes of storages that no block of the allocator holds.
-    outside_bytes: int = 0
-    uncovered_devices: tuple[str, ...] = ()
+
+
+class StepSettings(Struct, frozen=True, kw_only=True):
+    """How a step was run, as its observations say it."""
+
+    hooked: bool = True
+    autocast: bool = False
+    checkpointing: bool = False
+    rng_bytes: int | None = None
+    broken_in: Phase | None = None
 
 
 @dataclass(slots=True)
-class MemoryWatch(StepObserver):
+class MemoryObserver(StepObserver):
     """Notes what autograd saves in forward, and what lives after each phase, as marks among the allocations."""
 
     stepper: Stepper
@@ -82,7 +64,7 @@ class MemoryWatch(StepObserver):
     module: torch.nn.Module
     compiled: bool = False
     hooked: bool = True
-    notes: list[Noted] = field(default_factory=list)
+    marks: list[Mark] = field(default_factory=list)
     #: Storages from before the step that the allocator would not report as freed, by address.
     references: dict[int, Any] = field(default_factory=dict)
     thread: int = field(default_factory=threading.get_ident)
@@ -109,27 +91,21 @@ class MemoryWatch(StepObserver):
         for part in unpacked((tensor,)):
             storage = part.untyped_storage()
             if storage.nbytes():
-                self._mark(
-                    Noted(
-                        what=SAVED,
-                        storages={storage.data_ptr(): storage.nbytes()},
-                        shape=tuple(part.shape),
-                        dtype=str(part.dtype).removeprefix("torch."),
-                    )
-                )
+                saved = TensorType(dtype=str(part.dtype).removeprefix("torch."), shape=tuple(part.shape))
+                self._mark(MarkKind.SAVED, {storage.data_ptr(): storage.nbytes()}, saved)
         return saved_form(tensor)
 
-    def _mark(self, noted: Noted) -> None:
+    def _mark(self, kind: MarkKind, storages: Storages | None = None, tensor: TensorType | None = None) -> None:
         from torch._C._profiler import _RecordFunctionFast
 
-        with _RecordFunctionFast(f"{MARK_RANGE}{len(self.notes)}"):
-            self.notes.append(noted)
+        with _RecordFunctionFast(f"{MARK_RANGE}{len(self.marks)}"):
+            self.marks.append(Mark(kind=kind, storages=storages or {}, tensor=tensor))
 
     def _look_for_gone(self) -> None:
         """Note the storages from before the step that live no more."""
         gone = {pointer: 0 for pointer, reference in self.references.items() if reference.expired()}
         if gone:
-            self._mark(Noted(what=GONE, storages=gone))
+            self._mark(MarkKind.GONE, gone)
             self.references = {pointer: kept for pointer, kept in self.references.items() if pointer not in gone}
 
     def _storages(self, tensors: Any) -> Storages:
@@ -137,46 +113,46 @@ class MemoryWatch(StepObserver):
 
     def _of_model(self) -> None:
         """Note the weights and buffers, for those that the step itself allocated."""
-        self._mark(Noted(what=WEIGHTS, storages=self._storages(self.module.parameters())))
-        self._mark(Noted(what=BUFFERS, storages=self._storages(self.module.buffers())))
+        self._mark(MarkKind.WEIGHTS, self._storages(self.module.parameters()))
+        self._mark(MarkKind.BUFFERS, self._storages(self.module.buffers()))
 
     def after_forward(self, roots: tuple[torch.Tensor, ...]) -> None:
         """Note what forward leaves."""
         self._look_for_gone()
-        self._mark(Noted(what=OUTPUTS, storages=self._storages(roots)))
+        self._mark(MarkKind.OUTPUTS, self._storages(roots))
         self._of_model()
-        self._mark(Noted(what=AFTER_FORWARD, storages={}))
-        self.snapshots.take(points.AFTER_FORWARD)
+        self._mark(MarkKind.AFTER_FORWARD)
+        self.snapshots.take(AFTER_FORWARD)
 
-    def _gradients(self) -> Noted:
+    def _gradients(self) -> Storages:
         """Those of inputs, and of leaves that no module holds, beside those of the parameters."""
         leaves = (*self.stepper.parameters, *self.stepper.other_leaves)
         gradients = [leaf.grad for leaf in leaves if leaf.grad is not None]
-        return Noted(what=GRADIENTS, storages=self._storages(gradients))
+        return self._storages(gradients)
 
     def after_backward(self) -> None:
         """Note the gradients."""
         self._look_for_gone()
-        self._mark(self._gradients())
-        self._mark(Noted(what=AFTER_BACKWARD, storages={}))
-        self.snapshots.take(points.AFTER_BACKWARD)
+        self._mark(MarkKind.GRADIENTS, self._gradients())
+        self._mark(MarkKind.AFTER_BACKWARD)
+        self.snapshots.take(AFTER_BACKWARD)
 
     def after_optimizer(self) -> None:
         """Note that the weights are updated."""
         self._look_for_gone()
-        self._mark(Noted(what=AFTER_OPTIMIZER, storages={}))
-        self.snapshots.take(points.AFTER_OPTIMIZER)
+        self._mark(MarkKind.AFTER_OPTIMIZER)
+        self.snapshots.take(AFTER_OPTIMIZER)
 
     def end(self, *, broken: bool = False) -> None:
         """Note what is there at the end, or where the step broke."""
         self._look_for_gone()
         state, counters = optimizer_tensors(self.stepper.optimizer)
         if broken:
-            self._mark(self._gradients())
+            self._mark(MarkKind.GRADIENTS, self._gradients())
         self._of_model()
-        self._mark(Noted(what=OPTIMIZER_STATE, storages=self._storages(state)))
-        self._mark(Noted(what=STEP_COUNTERS, storages=self._storages(counters)))
-        self._mark(Noted(what=BROKEN if broken else AFTER_STEP, storages={}))
+        self._mark(MarkKind.OPTIMIZER_STATE, self._storages(state))
+        self._mark(MarkKind.OPTIMIZER_STEP_COUNTERS, self._storages(counters))
+        self._mark(MarkKind.BROKEN if broken else MarkKind.AFTER_STEP)
 
 
 @contextmanager
@@ -190,8 +166,8 @@ def _hooks(pack: Any) -> Iterator[None]:
 def observe_step(
     stepper: Stepper, module: torch.nn.Module, snapshots: Snapshots, *, compiled: bool = False,
     checkpointing: bool = False, hooked: bool = True,
-) -> Observed:  # fmt: skip
-    """Run one more step under the memory profiler. An error of the step is not raised: it is in the record.
+) -> ObservedStep:  # fmt: skip
+    """Run one more step under the memory profiler. An error of the step is not raised: it is beside the observations.
 
     Compiled code runs without hooks, a model that cannot have them with `hooked` false: what lives through forward is
     an activation there.
@@ -203,43 +179,74 @@ def observe_step(
         # What the collector would free between the snapshot and the first event would be in no event.
         gc.collect()
         DeviceAllocator(stepper.device).reset_peak()
-    there = before(stepper, module)
-    watch = MemoryWatch(
-        stepper, snapshots, module, compiled=compiled, hooked=hooked and not compiled, references=there.references
+    earlier = before(stepper, module)
+    observer = MemoryObserver(
+        stepper, snapshots, module, compiled=compiled, hooked=hooked and not compiled, references=earlier.references
     )
     ranges: AbstractContextManager[Any] = nullcontext() if compiled else module_ranges(module)
-    profiler, error, phase = _profiled(stepper, watch, ranges)
-    tree = _tree(profiler, stepper.device, frozenset(there.storages[WEIGHTS]))
-    setting = Setting(
-        hooked=watch.hooked, autocast=stepper.amp is not None, checkpointing=checkpointing,
+    profiler, error, phase = _profiled(stepper, observer, ranges)
+    settings = StepSettings(
+        hooked=observer.hooked, autocast=stepper.amp is not None, checkpointing=checkpointing,
         rng_bytes=torch.get_rng_state().numel() if checkpointing and stepper.device == "cpu" else None,
+        broken_in=None if error is None else phase,
     )  # fmt: skip
-    observed = replayed(tree, watch.notes, there, setting, stepper.device)
-    beside = other_devices(module, stepper.device)
-    return replace(observed, error=error, phase=phase, uncovered_devices=beside)
+    roots = profiler.profiler.kineto_results.experimental_event_tree()
+    events = observed_events(roots, stepper.device, frozenset(earlier.storages["weights"]), observer.marks)
+    return ObservedStep(observations=observations_of(events, earlier, settings, stepper.device), error=error)
 
 
-def replayed(tree: EventTree, notes: Sequence[Noted], there: Before, setting: Setting, device: str) -> Observed:
-    """The step that `tree` is of, beside what its allocator says now."""
-    allocator = None if device == "cpu" else DeviceAllocator(device)
-    found = replay(tree, notes, there.known, setting, there.held)
-    silent = not there.whole or not any(isinstance(one, Change) for one in tree.moments)
-    return Observed(
-        found=found, base=there.base, device=device, figures=figures_of(found, there, allocator, device),
-        unknown=why_no_blocks(allocator) if allocator is not None and silent else None,
-        outside_bytes=there.outside_bytes,
-    )  # fmt: skip
+def observations_of(events: ObservedEvents, earlier: Before, settings: StepSettings, device: str) -> StepObservations:
+    """What was observed of a step, with what its allocator says of itself now."""
+    return StepObservations(
+        device=device,
+        events=events.events,
+        contexts=events.contexts,
+        marks=events.marks,
+        phases=events.phases,
+        storages=storage_columns(earlier.storages),
+        blocks=None if earlier.blocks is None else block_columns(earlier.blocks),
+        allocator=_allocator(events, earlier, device),
+        hooked=settings.hooked,
+        autocast=settings.autocast,
+        checkpointing=settings.checkpointing,
+        rng_bytes=settings.rng_bytes,
+        broken_in=settings.broken_in,
+    )
+
+
+def packed_bytes(step: StepObservations) -> int:
+    """The bytes of the packed columns of a step."""
+    columns = (step.events, step.contexts, step.marks, step.storages, *(() if step.blocks is None else (step.blocks,)))
+    fields = (getattr(part, name) for part in columns for name in part.__struct_fields__)
+    return sum(len(column) for column in fields if isinstance(column, bytes))
+
+
+def _allocator(events: ObservedEvents, earlier: Before, device: str) -> AllocatorObservation:
+    """To be asked when the step is done, before the peak is reset again."""
+    if device == "cpu":
+        return AllocatorObservation(name="torch's CPU allocator", backend=_OF_CPU)
+    allocator = DeviceAllocator(device)
+    silent = earlier.blocks is None or not events.allocations
+    return AllocatorObservation(
+        name=allocator_name(allocator),
+        backend=allocator.backend,
+        peak_bytes=allocator.peak_bytes(),
+        reserved_peak_bytes=allocator.reserved_peak_bytes(),
+        before_bytes=earlier.allocated_bytes,
+        workspace_bytes=tuple(sorted(earlier.workspaces)),
+        why_no_blocks=why_no_blocks(allocator) if silent else None,
+    )
 
 
 def _profiled(
-    stepper: Stepper, watch: MemoryWatch, ranges: AbstractContextManager[Any]
+    stepper: Stepper, observer: MemoryObserver, ranges: AbstractContextManager[Any]
 ) -> tuple[Any, Exception | None, Phase]:
     """Run the step under the profiler; the profiler, the error that broke the step, and in which phase."""
     from torch.profiler import ProfilerActivity, profile
 
     # Shapes carry the storages of the arguments, which tell casts of weights from other casts.
     profiler = profile(activities=[ProfilerActivity.CPU], record_shapes=True, profile_memory=True)
-    outer, stepper.watch = stepper.watch, watch
+    outer, stepper.watch = stepper.watch, observer
     held = held_bytes() or 0
     with room_for(PROFILER_BYTES), kineto_log.listening(stepper.device):
         profiler.start()
@@ -248,7 +255,7 @@ def _profiled(
     grown = max((held_bytes() or 0) - held, 0)
     try:
         with ranges, room_for(grown + _SLACK_BYTES):
-            error, phase = _ran(stepper, watch)
+            error, phase = _ran(stepper, observer)
     finally:
         stepper.watch = outer
         with room_for(PROFILER_BYTES), kineto_log.listening(stepper.device):
@@ -256,19 +263,15 @@ def _profiled(
     return profiler, error, phase
 
 
-def _ran(stepper: Stepper, watch: MemoryWatch) -> tuple[Exception | None, Phase]:
+def _ran(stepper: Stepper, observer: MemoryObserver) -> tuple[Exception | None, Phase]:
     """Run the step; the error that broke it, and in which phase."""
     try:
         stepper.run()
-        watch.end()
+        observer.end()
     except Exception as error:
         phase = stepper.phase
-        watch.end(broken=True)
+        observer.end(broken=True)
         # The profiler needs memory to end: what the frames of the failure hold goes first.
         traceback.clear_frames(error.__traceback__)
         return error, phase
     return None, Phase.OTHER
-
-
-def _tree(profiler: Any, device: str, weights: frozenset[int]) -> EventTree:
-    return read_tree(profiler.profiler.kineto_results.experimental_event_tree(), device, weights)

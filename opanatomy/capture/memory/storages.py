@@ -16,13 +16,13 @@ Storages = dict[int, int]
 
 def storages_of(tensors: Iterable[torch.Tensor], device: str) -> Storages:
     """The distinct storages on `device` under `tensors` (tied weights once, wrapper subclasses unpacked)."""
-    found: Storages = {}
+    storages: Storages = {}
     for tensor in unpacked(tensors):
         if same_device(str(tensor.device), device):
             storage = tensor.untyped_storage()
             if storage.nbytes():
-                found[storage.data_ptr()] = storage.nbytes()
-    return found
+                storages[storage.data_ptr()] = storage.nbytes()
+    return storages
 
 
 def weakly(tensors: Iterable[torch.Tensor], device: str) -> dict[int, Any]:
@@ -30,23 +30,23 @@ def weakly(tensors: Iterable[torch.Tensor], device: str) -> dict[int, Any]:
     from torch.multiprocessing.reductions import StorageWeakRef
 
     reference: Any = StorageWeakRef
-    found: dict[int, Any] = {}
+    references: dict[int, Any] = {}
     for tensor in unpacked(tensors):
         storage = tensor.untyped_storage()
         if same_device(str(tensor.device), device) and storage.nbytes():
-            found.setdefault(storage.data_ptr(), reference(storage))
-    return found
+            references.setdefault(storage.data_ptr(), reference(storage))
+    return references
 
 
 def other_devices(module: torch.nn.Module, device: str) -> tuple[str, ...]:
     """The other devices on which a module has parameters or buffers."""
-    there = {str(tensor.device) for tensor in (*module.parameters(), *module.buffers())}
-    return tuple(sorted(one for one in there if not same_device(one, device)))
+    devices = {str(tensor.device) for tensor in (*module.parameters(), *module.buffers())}
+    return tuple(sorted(name for name in devices if not same_device(name, device)))
 
 
 def on_device(tensors: Iterable[Tensor], device: str | None) -> list[Tensor]:
     """Those on `device`, all of them without one."""
-    return [one for one in tensors if device is None or same_device(str(one.device), device)]
+    return [tensor for tensor in tensors if device is None or same_device(str(tensor.device), device)]
 
 
 def same_device(one: str, other: str) -> bool:

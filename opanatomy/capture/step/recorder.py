@@ -14,9 +14,9 @@ from opanatomy.capture.device.devices import current_device, device_of
 from opanatomy.capture.device.environment import environment_of
 from opanatomy.capture.device.start import missing_kernels
 from opanatomy.capture.memory.advice import less_memory
-from opanatomy.capture.memory.failure import StepOutOfMemory, memory_report_of
+from opanatomy.capture.memory.failure import StepOutOfMemory, observations_of_failure
 from opanatomy.capture.memory.measurement import PeakMeter, limited_to_available
-from opanatomy.capture.memory.snapshots import WEIGHTS, Snapshots
+from opanatomy.capture.memory.snapshots import Snapshots
 from opanatomy.capture.memory.storages import tensors_in
 from opanatomy.capture.model.quiet import first_line, one_line, quiet_libraries
 from opanatomy.capture.model.shape import shape_of
@@ -27,7 +27,8 @@ from opanatomy.capture.step.stepper import Stepper, make_optimizer
 from opanatomy.capture.step.subject import Subject
 from opanatomy.errors import CaptureError, OpanatomyError
 from opanatomy.options import DEVICE, RunOptions
-from opanatomy.records.memory import Memory
+from opanatomy.records.memory import WEIGHTS
+from opanatomy.records.memory_observations import MemoryObservations
 from opanatomy.records.out_of_memory import is_out_of_memory
 from opanatomy.records.taxonomy import Phase
 
@@ -109,7 +110,7 @@ def _strangers(stepper: Stepper) -> Iterator[None]:
 
 def _memory_at_failure(
     error: Exception, stepper: Stepper, subject: Subject, options: RunOptions, points: Snapshots
-) -> tuple[Memory | None, str]:
+) -> tuple[MemoryObservations | None, str]:
     """What was allocated when it broke, seen in a second try under the same limit; or what to say of why it is unknown.
 
     Whatever breaks there, memory ran out before, and that is the error.
@@ -117,11 +118,11 @@ def _memory_at_failure(
     guard: AbstractContextManager[None] = limited_to_available() if options.device == "cpu" else nullcontext()
     try:
         with guard, quiet_libraries():
-            found = memory_report_of(
+            observations = observations_of_failure(
                 error, stepper, subject.module, points,
                 compiled=options.compile, checkpointing=bool(options.checkpointing),
             )  # fmt: skip
-        return replace(found, shape=shape_of(subject.module, options.device)), ""
+        return replace(observations, shape=shape_of(subject.module, options.device)), ""
     except Exception as second:
         return None, f"; what held it could not be read: {type(second).__name__}: {one_line(second, 100)}"
 

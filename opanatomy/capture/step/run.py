@@ -14,12 +14,10 @@ from opanatomy.capture.device import accelerators
 from opanatomy.capture.device.devices import devices_of, of_the_peak, synchronize
 from opanatomy.capture.device.environment import environment_of
 from opanatomy.capture.device.events import require_device_events
-from opanatomy.capture.memory.measurement import PeakMeter, give_back, memory_of
-from opanatomy.capture.memory.outside import outside_the_allocator
-from opanatomy.capture.memory.record import measured_memory, uncovered
+from opanatomy.capture.memory.measurement import PeakMeter, give_back, storages_observed
 from opanatomy.capture.memory.saved import ForwardSaves, PointWatch
 from opanatomy.capture.memory.snapshots import Snapshots
-from opanatomy.capture.memory.step import Observed, observe_step
+from opanatomy.capture.memory.step import ObservedStep, observe_step, packed_bytes
 from opanatomy.capture.memory.storages import other_devices, tensors_in
 from opanatomy.capture.model.shape import shape_of
 from opanatomy.capture.step.compiled_parts import compilations, has_compiled_parts, mode_keeps_compiled
@@ -35,7 +33,7 @@ from opanatomy.capture.step.stepper import StepObserver, Stepper
 from opanatomy.capture.step.subject import Subject
 from opanatomy.capture.step.tensor_lists import tensor_lists
 from opanatomy.options import RunOptions
-from opanatomy.records.memory import Memory
+from opanatomy.records.memory_observations import MemoryObservations
 from opanatomy.records.out_of_memory import is_out_of_memory
 from opanatomy.records.workload import Capture
 
@@ -44,6 +42,9 @@ _TIMED_STEPS: Final = 5
 _TIMED_NS: Final = 10**9
 #: A first step no longer than this is followed by a second one to count in, where no number of warm-up steps was asked.
 _COUNTED_AGAIN_NS: Final = 5 * 10**9
+#: The record of a memory step is larger than this only with more than half a million allocations; readers of traces
+#: take 16 MiB of metadata.
+_MOST_PACKED_BYTES: Final = 8 << 20
 #: So many warm-up steps more may follow while `torch.compile` still compiles in them.
 _COMPILING_STEPS: Final = 4
 
@@ -60,7 +61,7 @@ class Run:
     points: Snapshots
     kept: Kept
     instruments: Instruments = field(init=False)
-    memory: Memory | None = None
+    memory: MemoryObservations = field(default_factory=MemoryObservations)
     warnings: list[str] = field(default_factory=list)
     #: Whether a part of the model is compiled, and whether it is in every step anew.
     compiled: bool = False
@@ -107,7 +108,7 @@ class Run:
         unprofiled = self._timed(warm)
         if self.options.memory:
             self.progress.stage("memory step", steps_after=self.options.steps, expected_ns=2 * max(unprofiled))
-            self.memory = self._memory_in_depth()
+            self._look_at_memory()
         profiler, profiled, modules = self._profiled(max(unprofiled))
         require_device_events(profiler, self.options.device)
         if changed := self.kept.changed():
@@ -194,28 +195,32 @@ class Run:
             times.pop(0)
         elif cold:
             self.warnings.append("without a warm-up step the first unprofiled step includes what is done only once")
-        self.memory = self._memory()
+        self.memory = self._after_step()
         return times
 
     def _planned(self, step_ns: int) -> int:
         """How many unprofiled steps of that length tell their time."""
         return max(self.options.steps, min(_TIMED_STEPS, -(-_TIMED_NS // max(step_ns, 1))))
 
-    def _memory(self) -> Memory:
-        module, saves = self.subject.module, self.instruments.saves
-        peak, measured_by, device = self.meter.peak(), self.meter.measured_by, self.options.device
-        memory = memory_of(module, self.stepper.optimizer, saves, peak, measured_by, device)
-        outside, beside = outside_the_allocator(self.points.taken), other_devices(module, device)
+    def _after_step(self) -> MemoryObservations:
+        """The storages as they stand after the timed steps, and their peak."""
+        saves, device = self.instruments.saves, self.options.device
+        observations = storages_observed(self.subject.module, self.stepper.optimizer, saves, device)
+        return replace(observations, peak_bytes=self.meter.peak(), measured_by=self.meter.measured_by)
+
+    def _memory_observed(self) -> MemoryObservations:
+        """All that is observed of the run's memory."""
+        module, device = self.subject.module, self.options.device
         return replace(
-            memory,
-            components=(*memory.components, *outside.components),
+            self.memory,
             snapshots=self.points.taken,
-            uncovered_devices=beside,
-            notes=(*self.points.notes, *outside.notes, *uncovered(beside, device)),
+            other_devices=other_devices(module, device),
+            notes=tuple(self.points.notes),
             shape=shape_of(module, device),
         )
 
-    def _memory_in_depth(self) -> Memory:
+    def _look_at_memory(self) -> None:
+        """Observe one more step, allocation by allocation."""
         give_back()
         hooked = not self.options.compile and Instrument.SAVES not in self.instruments.failed
         observed = self._observed(hooked=hooked)
@@ -226,13 +231,15 @@ class Run:
         if observed.error is not None:
             raise observed.error
         give_back()
-        if observed.unknown is not None and self.memory is not None:
-            notes = (*self.memory.notes, observed.unknown)
-            return replace(self.memory, allocator=observed.figures, notes=notes)
-        memory = measured_memory(observed, self.points)
-        return replace(memory, shape=shape_of(self.subject.module, self.options.device))
+        if (size := packed_bytes(observed.observations)) > _MOST_PACKED_BYTES:
+            self.points.notes.append(
+                f"the memory step has more allocations than the metadata of a trace hold ({size / 1e6:.0f} MB): what is"
+                " live at its peak is not known"
+            )
+            return
+        self.memory = replace(self.memory, step=observed.observations)
 
-    def _observed(self, *, hooked: bool) -> Observed:
+    def _observed(self, *, hooked: bool) -> ObservedStep:
         return observe_step(
             self.stepper, self.subject.module, self.points, compiled=self.options.compile, hooked=hooked,
             checkpointing=bool(self.options.checkpointing),
@@ -293,7 +300,7 @@ class Run:
                 loss_scale=scale_of(self.stepper),
                 compiled=self.compiled or self.subject.workload.compiled,
             ),
-            memory=self.memory or Memory(),
+            memory=self._memory_observed(),
             unprofiled_step_ns=tuple(unprofiled),
             profiled_step_ns=tuple(profiled),
             modules=modules,

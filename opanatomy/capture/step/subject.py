@@ -21,7 +21,7 @@ class Subject(Struct, frozen=True, kw_only=True):
     workload: Workload
     #: What the trace says it was made by.
     command: str = ""
-    #: The check points from before the module was made, where its maker took them.
+    #: The snapshots from before the module was made, where its maker took them.
     snapshots: Snapshots | None = None
     #: Whether the module is the caller's, and nothing of it may be another afterwards.
     borrowed: bool = False

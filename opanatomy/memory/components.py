@@ -1,0 +1,30 @@
+"""The components of a step that a capture looked at, in the order in which they are stacked and listed."""
+
+from __future__ import annotations
+
+from typing import Final
+
+WEIGHTS: Final = "weights"
+BUFFERS: Final = "buffers"
+INPUTS: Final = "inputs"
+GRADIENTS: Final = "gradients"
+OPTIMIZER_STATE: Final = "optimizer_state"
+STEP_COUNTERS: Final = "optimizer_step_counters"
+ACTIVATIONS: Final = "forward_activations"
+WEIGHT_CASTS: Final = "autocast_weight_casts"
+RNG_STATES: Final = "rng_states"
+CHECKPOINT_ARGUMENTS: Final = "checkpoint_arguments"
+RECOMPUTED: Final = "recomputed_activations"
+OUTPUTS: Final = "outputs"
+HELD_BY_MODEL: Final = "held_by_model"
+WORKSPACE: Final = "blas_workspace"
+HELD_BEFORE: Final = "held_before"
+ROUNDING: Final = "allocator_rounding"
+TEMPORARY: Final = "temporary_buffers"
+#: They sum to what is allocated.
+COMPONENTS: Final = (
+    WEIGHTS, BUFFERS, INPUTS, GRADIENTS, OPTIMIZER_STATE, STEP_COUNTERS, ACTIVATIONS, WEIGHT_CASTS, RNG_STATES,
+    CHECKPOINT_ARGUMENTS, RECOMPUTED, OUTPUTS, HELD_BY_MODEL, WORKSPACE, HELD_BEFORE, ROUNDING, TEMPORARY,
+)  # fmt: skip
+#: Components that are complete when forward is done, and from then on are freed.
+OF_FORWARD: Final = (ACTIVATIONS, WEIGHT_CASTS, RNG_STATES, CHECKPOINT_ARGUMENTS, HELD_BY_MODEL)

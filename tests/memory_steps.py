@@ -1,0 +1,48 @@
+"""A step that was observed -> its memory, as a capture and its analysis have it."""
+
+from __future__ import annotations
+
+import msgspec
+import torch
+
+from opanatomy.capture.memory.snapshots import Snapshots
+from opanatomy.capture.memory.step import ObservedStep
+from opanatomy.capture.memory.storages import other_devices
+from opanatomy.memory import memory_of_observations
+from opanatomy.memory.curve import Curve, curve_of
+from opanatomy.memory.held import held_of
+from opanatomy.memory.measured import MeasuredStep, measured_step
+from opanatomy.memory.step_table import table_of
+from opanatomy.records.memory import Memory
+from opanatomy.records.memory_observations import MemoryObservations, StepObservations
+
+
+def memory_of(
+    step: StepObservations, snapshots: Snapshots | None = None, module: torch.nn.Module | None = None
+) -> Memory:
+    """The memory of the step, its observations written and read as in a trace."""
+    observations = MemoryObservations(
+        device=step.device,
+        snapshots=() if snapshots is None else snapshots.taken,
+        notes=() if snapshots is None else tuple(snapshots.notes),
+        other_devices=() if module is None else other_devices(module, step.device),
+        step=step,
+    )
+    return memory_of_observations(msgspec.json.decode(msgspec.json.encode(observations), type=MemoryObservations))
+
+
+def memory_of_observed(observed: ObservedStep) -> Memory:
+    """The memory of a step that ran through."""
+    assert observed.error is None
+    return memory_of(observed.observations)
+
+
+def measured(step: StepObservations) -> MeasuredStep:
+    """The blocks of the step."""
+    return measured_step(step, table_of(step), held_of(step))
+
+
+def curve(of_step: MeasuredStep) -> Curve:
+    """The bytes of each component over the step."""
+    time_ns = of_step.table.events.time_ns
+    return curve_of(of_step.blocks, of_step.shares(), time_ns, (0, int(time_ns.max(initial=0))))
