@@ -14,7 +14,7 @@ from opanatomy.attribution import phase_rules_of
 from opanatomy.errors import CaptureError, UsageError
 from opanatomy.files.addresses import check_no_address, check_no_trace_address, local_name
 from opanatomy.files.outputs import claimed, temporary
-from opanatomy.fleet import analyze_traces
+from opanatomy.pipeline import analyze_traces
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.workload import Workload
 
@@ -185,7 +185,8 @@ def _arguments(inputs: object) -> Inputs:
 
 
 def _check_options(options: Options) -> None:
-    from opanatomy.capture.step.stepper import AMP_DTYPES, OPTIMIZERS
+    from opanatomy.capture.step.stepper import AMP_DTYPES
+    from opanatomy.records.optimizers import BY_NAME as OPTIMIZERS
 
     for name, number, least in (("steps", options.steps, 1), ("warmup", options.warmup, 0)):
         if number is None and name == "warmup":

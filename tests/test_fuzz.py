@@ -22,7 +22,7 @@ from opanatomy.errors import TraceError
 from opanatomy.pipeline import analyze_trace
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.report import terminal_report
-from opanatomy.report.json_report import json_report
+from opanatomy.report.formats.json import json_report
 from opanatomy.trace.decoding import EventDecoder
 from opanatomy.trace.salvage import LONGEST_EVENT, salvage
 from tests.handmade import HandMade, training_step

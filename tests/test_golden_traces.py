@@ -10,7 +10,7 @@ import pytest
 from opanatomy.pipeline import analyze_trace
 from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.report import terminal_report
-from opanatomy.report.json_report import json_report
+from opanatomy.report.formats.json import json_report
 
 TRACES = sorted((Path(__file__).parent / "traces").glob("*.json.gz"))
 

@@ -290,16 +290,11 @@ def test_the_limits_of_the_process_are_known(kind: int) -> None:
     assert none == 0
 
 
-class PanicException(BaseException):
-    """What polars raises where its Rust code panics."""
-
-
 @pytest.mark.parametrize(
     "error",
     [
         MemoryError(),
         OSError(errno.ENOMEM, "Cannot allocate memory"),
-        PanicException("OS can't spawn worker thread: Resource temporarily unavailable (os error 11)"),
         RuntimeError("can't start new thread"),
         ImportError("lib.so: failed to map segment from shared object"),
     ],
@@ -310,7 +305,7 @@ def test_an_analysis_without_memory(
     def fail(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr("opanatomy.fleet.analyze_trace", fail)
+    monkeypatch.setattr("opanatomy.pipeline.analyze_trace", fail)
     assert main(["analyze", trace]) == 1
     assert capsys.readouterr().err.startswith("opanatomy: not enough memory - ")
 
@@ -528,7 +523,7 @@ def test_an_interrupt_after_the_trace_names_it(
         path.write_bytes(Path(trace).read_bytes())
 
     monkeypatch.setattr(capture, "capture_model", write)
-    monkeypatch.setattr("opanatomy.fleet.analyze_traces", stopped_by(signal.SIGINT))
+    monkeypatch.setattr("opanatomy.pipeline.analyze_traces", stopped_by(signal.SIGINT))
     assert main(TINY) == 130
     out, err = capsys.readouterr()
     assert out == ""

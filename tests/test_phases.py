@@ -19,7 +19,7 @@ from opanatomy.capture.model.building import enable_checkpointing
 from opanatomy.capture.model.workload import Request, prepare
 from opanatomy.capture.step.recorder import Options, Subject, record_step
 from opanatomy.capture.step.stepper import Stepper
-from opanatomy.records.taxonomy import Phase
+from opanatomy.records.taxonomy import PHASES, Phase
 from opanatomy.records.workload import Workload
 from opanatomy.trace import Trace, read_trace
 from tests.tiny import TINY
@@ -133,7 +133,7 @@ def agreement(path: Path) -> tuple[float, dict[str, int], set[str]]:
         spent = int(found.host.self_ns[row])
         whole += spent
         times[truth] = times.get(truth, 0) + spent
-        if str(found.host.phase[row]) == truth:
+        if PHASES[found.host.phase[row]] == truth:
             right += spent
         else:
             wrong.add(name)
@@ -171,10 +171,10 @@ def test_recomputation_repeats_the_layers(checkpointing: str, tmp_path: Path, mo
     capture(with_request(checkpointing=checkpointing), path, monkeypatch)
     trace, found = attributed(path)
     products = [
-        found.host.phase[row]
+        PHASES[found.host.phase[row]]
         for row in range(len(found.host.name))
         if trace.names[int(found.host.name[row])] == "aten::addmm"
-        and str(found.host.module[row]).startswith("bert.encoder.layer.")
+        and str(found.host.module.at(row)).startswith("bert.encoder.layer.")
     ]
     in_layers = 2 * 6
     assert products.count(Phase.FORWARD) == in_layers

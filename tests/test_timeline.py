@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from opanatomy.anatomy.intervals import covered, exposed, length, time_before, union, within
 from opanatomy.anatomy.occupancy import _filled_ns
-from opanatomy.anatomy.tensor_cores import uses_tensor_cores
+from opanatomy.classification.tensor_cores import uses_tensor_cores
 from opanatomy.pipeline import analyze_trace
 from opanatomy.records.anatomy import Anatomy, StepRow
 from opanatomy.records.taxonomy import OperatorClass

@@ -51,7 +51,7 @@ def within(intervals: Intervals, start_ns: Int64, end_ns: Int64) -> Int64:
     return time_before(intervals, end_ns) - time_before(intervals, start_ns)
 
 
-def exposed(mine: tuple[Int64, Int64], others: tuple[Int64, Int64]) -> int:
-    """The time that the work `mine` covers (starts, durations) and the work `others` does not."""
-    both = (np.concatenate((mine[0], others[0])), np.concatenate((mine[1], others[1])))
+def exposed(work: tuple[Int64, Int64], others: tuple[Int64, Int64]) -> int:
+    """The time that `work` covers (starts, durations) and `others` do not."""
+    both = (np.concatenate((work[0], others[0])), np.concatenate((work[1], others[1])))
     return covered(*both) - covered(*others)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from statistics import median
 from typing import Any, Final, TypeVar
 
@@ -160,18 +161,25 @@ def _summed(rows: Iterable[Row]) -> tuple[Row, ...]:
     """Rows that differ in whole numbers only as one with their sums, in the order of their first."""
     groups: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:
-        key = tuple(getattr(row, item.name) for item in fields(row) if item.type not in (*_WHOLE, *_FRACTION))
+        key = tuple(getattr(row, name) for name, kind in _types(type(row)) if kind not in (*_WHOLE, *_FRACTION))
         groups.setdefault(key, []).append(row)
     return tuple(_merged(group, dict.fromkeys(_WHOLE, _sum)) for group in groups.values())
 
 
 def _merged(records: Sequence[Any], by_type: Mapping[Any, Callable[[list[Any]], Any]]) -> Any:
     """One record for several: each field by the rule for its type; without one, the value if all have the same."""
-    told = {}
-    for item in fields(records[0]):
-        values = [getattr(record, item.name) for record in records]
-        told[item.name] = by_type.get(str(item.type), _same)(values)
-    return type(records[0])(**told)
+    record: type = type(records[0])
+    merged = {}
+    for name, kind in _types(record):
+        values = [getattr(record, name) for record in records]
+        merged[name] = by_type.get(kind, _same)(values)
+    return record(**merged)
+
+
+@cache
+def _types(record: type[Any]) -> tuple[tuple[str, Any], ...]:
+    """The name and type of each field; finding them out takes time."""
+    return tuple((field.name, field.type) for field in fields(record))
 
 
 def _sum(values: list[int | None]) -> int | None:
@@ -203,13 +211,13 @@ def _workload(records: list[Workload]) -> Workload:
     """What all ranks ran; where they did not run the same, only what they have in common."""
     if all(record == records[0] for record in records):
         return records[0]
-    lists = {"tuple[str, ...]": lambda values: values[0] if all(value == values[0] for value in values) else ()}
+    lists = {tuple[str, ...]: lambda values: values[0] if all(value == values[0] for value in values) else ()}
     found: Workload = _merged(records, lists)
     return found
 
 
 def _ledger(records: list[Ledger]) -> Ledger:
-    found: Ledger = _merged(records, {"int": _sum})
+    found: Ledger = _merged(records, {int: _sum})
     return found
 
 

@@ -14,12 +14,12 @@ from collections.abc import Iterable, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from opanatomy.anatomy.compute_type import UNSURE, peak_name
 from opanatomy.anatomy.faster import QUANTITY, check_ceilings
+from opanatomy.anatomy.peaks import UNSURE, peak_name
 from opanatomy.records.anatomy import COVERED_LEAST, Anatomy, ClassRow, OperatorRow
 from opanatomy.records.device import Ceilings, DeviceFigures
 from opanatomy.records.taxonomy import OperatorClass, Phase
-from opanatomy.records.workload import ACROSS, Environment
+from opanatomy.records.workload import Environment
 
 COMPUTE, MEMORY = "compute", "memory"
 _TENSOR = re.compile(r"\b(b?float\d+(?:_\w+)?|complex\d+|u?int\d+)\[")
@@ -100,7 +100,7 @@ def _peak(operator_class: OperatorClass, dtype: str | None, ceilings: Ceilings) 
 
 
 def _bounded(row: OperatorRow, named: _Peaks) -> OperatorRow:
-    if row.rule.endswith(ACROSS) or row.flops is None or row.read_bytes is None or row.written_bytes is None:
+    if row.crosses_host_link or row.flops is None or row.read_bytes is None or row.written_bytes is None:
         return replace(row, bound_ns=None, bound_by=None)
     bound = _bound(row, row.flops, row.read_bytes + row.written_bytes, named)
     return replace(row, bound_ns=bound.ns if bound else None, bound_by=bound.by if bound else None)

@@ -9,10 +9,10 @@ import numpy as np
 from msgspec import Struct
 
 from opanatomy.attribution.phases import Placed, phases_at
-from opanatomy.attribution.rows import BACKWARD, FORWARD, OPTIMIZER, PHASES, PLACES, RECOMPUTE, HostRows, contains
+from opanatomy.attribution.rows import BACKWARD, FORWARD, OPTIMIZER, RECOMPUTE, HostRows, contains
 from opanatomy.records.checks import Check, Difference
-from opanatomy.records.columns import Bool, Int64
-from opanatomy.records.taxonomy import Phase
+from opanatomy.records.columns import Bool, Int64, is_among
+from opanatomy.records.taxonomy import PHASES
 
 _BEFORE = r"(?:model|module|net|loss|self|trainer|engine|accelerator|scaler|fabric|train(?:ing)?|step)"
 _BEHIND = r"(?:[ _.-]?(?:pass|step|steps|propagation|prop|update|call))?(?:\(\))?(?:[ _:#-]*\d{1,9})?"
@@ -35,7 +35,7 @@ class Timed(Struct, frozen=True):
 
     row: Int64
     duration_ns: Int64
-    phase: Sequence[Phase]
+    phase: Int64
 
 
 def phase_of_annotation(name: str) -> int:
@@ -58,12 +58,12 @@ def annotated_phases(names: Sequence[str], rows: HostRows, placed: Placed, timed
     spans = [
         (int(rows.start_ns[row]), int(rows.end_ns[row]), PHASES[said[row]]) for row in np.flatnonzero(ranges).tolist()
     ]
-    here = np.isin(rows.thread, rows.thread[ranges]) | (placed.nodes.around >= 0)
+    here = is_among(rows.thread, rows.thread[ranges]) | (placed.nodes.around >= 0)
     known = np.flatnonzero((timed.row >= 0) & here[timed.row])
     expected = phases_at(spans, rows.start_ns[timed.row[known]])
     known, expected = known[expected >= 0], expected[expected >= 0]
     # Recomputation happens inside what a user annotates as backward.
-    places = np.array([PLACES[timed.phase[index]] for index in known.tolist()], dtype=np.int64)
+    places = timed.phase[known]
     compared = _Compared(
         index=known, expected=expected, found=np.where(places == RECOMPUTE, BACKWARD, places),
         differentiated=((rows.sequence >= 0) & (placed.nodes.around < 0))[timed.row[known]],

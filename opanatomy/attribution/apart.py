@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from opanatomy.attribution.ownership import above_any, redispatched
 from opanatomy.attribution.passing import Dispatched, named
-from opanatomy.records.columns import Bool, Int64
+from opanatomy.records.columns import Bool, Int64, distinct
 
 _PRIMAL = re.compile(r"^aten::_fw_primal$")
 _FILLS = re.compile(r"^aten::(?:zeros|zero_|fill_)$")
@@ -71,11 +71,11 @@ def hooked(rows: Dispatched, kernels: Kernels, numbered: Bool, whole: Bool, acro
 def _called(rows: Dispatched, known: Sequence[frozenset[str] | None], below: Int64) -> Bool:
     """Whether each row has one of the names that are known for the operator directly above it."""
     pairs = rows.name[rows.parent[below]] * len(rows.names) + rows.name[below]
-    distinct, place = np.unique(pairs, return_inverse=True)
+    keys = distinct(pairs)
     called = [
-        rows.names[pair % len(rows.names)] in (known[pair // len(rows.names)] or ()) for pair in distinct.tolist()
+        rows.names[pair % len(rows.names)] in (known[pair // len(rows.names)] or ()) for pair in keys.values.tolist()
     ]
-    return np.array(called, dtype=bool)[place]
+    return np.array(called, dtype=bool)[keys.inverse]
 
 
 def _before_kernel(rows: Dispatched, kernels: Kernels, below: Int64, foreign: Bool) -> Bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 from msgspec import Struct
 
@@ -10,7 +12,7 @@ from opanatomy.attribution.names import NameKinds
 from opanatomy.attribution.nesting import nearest_above
 from opanatomy.attribution.nodes import Nodes
 from opanatomy.attribution.rows import BACKWARD, FORWARD, OPTIMIZER, OTHER, HostRows, above, contains
-from opanatomy.records.columns import Bool, Int64
+from opanatomy.records.columns import Bool, Int64, is_among, rows_by_value
 
 
 class Inference(Struct, frozen=True):
@@ -77,7 +79,7 @@ def _around_forward(rows: HostRows, kinds: NameKinds, differentiated: Bool, mome
 def _by_time(moments: Moments, thread: Int64, time_ns: Int64) -> Int64:
     """The phase of times outside of marked events: backward on autograd's threads, optimizer before an update, forward
     between two operators of one forward; else -1."""
-    on_autograd = np.isin(thread, moments.autograd)
+    on_autograd = is_among(thread, moments.autograd)
     updating = moments.updates.at(time_ns) >= 0
     before, after = _between_forward(moments, thread, time_ns)
     return np.select([on_autograd, updating, before & after], [BACKWARD, OPTIMIZER, FORWARD], -1)
@@ -88,8 +90,7 @@ def _between_forward(moments: Moments, thread: Int64, time_ns: Int64) -> tuple[B
     between."""
     before, after = np.zeros(len(time_ns), dtype=bool), np.zeros(len(time_ns), dtype=bool)
     breaks = np.searchsorted(moments.breaks, time_ns, side="right")
-    for number, (start, end) in moments.forward.items():
-        here = np.flatnonzero(thread == number)
+    for here, start, end in _forward_on(moments, thread):
         place = np.searchsorted(start, time_ns[here], side="right")
         last, following = np.maximum(place - 1, 0), np.minimum(place, len(start) - 1)
         before[here] = (place > 0) & (np.searchsorted(moments.breaks, end[last]) == breaks[here])
@@ -112,12 +113,12 @@ def _unmarked(
     last_mark, next_mark = _marks_with(moments, start)
     sends, receives = (_within(rows, kind[rows.name])[places] for kind in (kinds.sends, kinds.receives))
     passes = np.array([FORWARD, BACKWARD])
-    within_backward = (last_mark == BACKWARD) & (next_mark == BACKWARD) & np.isin(thread, moments.backward)
+    within_backward = (last_mark == BACKWARD) & (next_mark == BACKWARD) & is_among(thread, moments.backward)
     updated = ~before & _after_backward(moments, start)
     return np.select(
         [
-            sends & np.isin(last_mark, passes),
-            receives & np.isin(next_mark, passes),
+            sends & is_among(last_mark, passes),
+            receives & is_among(next_mark, passes),
             (found == BACKWARD) | ((found == OPTIMIZER) & ~inside),
             aside,
             found == FORWARD,
@@ -132,19 +133,25 @@ def _unmarked(
 
 def _next_forward(moments: Moments, thread: Int64, time_ns: Int64) -> Int64:
     """When the next operator of a forward on the thread starts; the time itself where none does."""
-    found = time_ns.copy()
-    for number, (start, _) in moments.forward.items():
-        here = np.flatnonzero(thread == number)
+    following = time_ns.copy()
+    for here, start, _ in _forward_on(moments, thread):
         place = np.searchsorted(start, time_ns[here], side="right")
-        found[here] = np.where(place < len(start), start[np.minimum(place, len(start) - 1)], time_ns[here])
-    return found
+        following[here] = np.where(place < len(start), start[np.minimum(place, len(start) - 1)], time_ns[here])
+    return following
+
+
+def _forward_on(moments: Moments, thread: Int64) -> Iterator[tuple[Int64, Int64, Int64]]:
+    """For each thread with a forward its places in `thread`, and the starts and latest ends of its operators."""
+    for number, places in rows_by_value(thread):
+        if number in moments.forward:
+            yield places, *moments.forward[number]
 
 
 def _after_backward(moments: Moments, time_ns: Int64) -> Bool:
     """Whether the last to begin before each time, of nodes and optimizers, was a node."""
     breaks = np.searchsorted(moments.breaks, time_ns, side="right") - 1
     last = np.where(breaks >= 0, moments.breaks[np.maximum(breaks, 0)], -1) if len(moments.breaks) else breaks
-    return np.isin(last, moments.nodes)
+    return is_among(last, moments.nodes)
 
 
 def _marks_with(moments: Moments, time_ns: Int64) -> tuple[Int64, Int64]:

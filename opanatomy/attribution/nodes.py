@@ -9,7 +9,7 @@ from opanatomy.attribution.names import NameKinds
 from opanatomy.attribution.nesting import nearest_above
 from opanatomy.attribution.pairing import forward_of
 from opanatomy.attribution.rows import BACKWARD, NEVER, HostRows, above, contains
-from opanatomy.records.columns import Bool, Flows, Int64
+from opanatomy.records.columns import Bool, Categorical, Flows, Int64, is_among
 
 #: What takes part in no forward: operators carry this number where nodes have the thread that made them.
 _FORWARD_THREAD = 0
@@ -106,7 +106,7 @@ def _differentiated_again(rows: HostRows, kinds: NameKinds, nodes: Nodes) -> Boo
     begins = begins[order] | np.append(True, np.diff(level[order]) != 0)
     passes = np.empty(count, dtype=np.int64)
     passes[order] = np.cumsum(begins)
-    again = np.isin(passes, passes[evidence])
+    again = is_among(passes, passes[evidence])
     found: Bool = nodes.is_node & again[np.maximum(root_of, 0)]
     return found
 
@@ -119,12 +119,13 @@ def _root(rows: HostRows, kinds: NameKinds, nodes: Nodes) -> Int64:
     return np.where(nodes.is_node, np.where(same, outer, place), -1)
 
 
-def modules_of(rows: HostRows, kinds: NameKinds, nodes: Nodes) -> list[str | None]:
+def modules_of(rows: HostRows, kinds: NameKinds, nodes: Nodes) -> Categorical[str]:
     """Module paths: the innermost range in forward; in backward that of the operator which the node differentiates,
     which may lie in another node itself."""
     module, node = nodes.module, nodes.around
+    paths = tuple(path for path in kinds.module if path is not None)
     if not (module >= 0).any():
-        return [None] * len(module)
+        return Categorical(np.full(len(module), -1, dtype=np.int64), paths)
     inside = np.flatnonzero((node >= 0) & (module <= node))
     current = np.full(len(module), -1, dtype=np.int64)
     # A node without a number (one that accumulates a gradient) follows the one before it on its thread.
@@ -141,7 +142,5 @@ def modules_of(rows: HostRows, kinds: NameKinds, nodes: Nodes) -> list[str | Non
         # What is differentiated ran before; a trace in which it did not has no end of it.
         deeper = (within >= 0) & (above(rows.start_ns, within) < above(rows.start_ns, of_node))
         wanted, of_node = wanted[deeper], within[deeper]
-    return [
-        None if row < 0 else kinds.module[name]
-        for row, name in zip(found.tolist(), rows.name[found].tolist(), strict=True)
-    ]
+    place = np.cumsum([path is not None for path in kinds.module]) - 1
+    return Categorical(above(place[rows.name], found), paths)

@@ -12,7 +12,7 @@ from opanatomy.records.taxonomy import OperatorClass
 #: A class in a column is its place here; -1 is an operator that does no work of its own.
 CLASSES = tuple(OperatorClass)
 _CONTRACTION, _MOVEMENT = (
-    CLASSES.index(one) for one in (OperatorClass.TENSOR_CONTRACTION, OperatorClass.DATA_MOVEMENT)
+    CLASSES.index(kind) for kind in (OperatorClass.TENSOR_CONTRACTION, OperatorClass.DATA_MOVEMENT)
 )
 
 
@@ -65,14 +65,15 @@ def _carried(rows: Candidates, parents: Int64) -> Bool:
 
 def above_any(marked: Bool, parents: Int64) -> Bool:
     """Whether a marked row is anywhere below each row."""
-    found = np.zeros(len(parents), dtype=bool)
+    holds_one = np.zeros(len(parents), dtype=bool)
     level = parents[marked]
     while len(level):
-        level = np.unique(level[level >= 0])
-        level = level[~found[level]]
-        found[level] = True
+        level = np.sort(level[level >= 0])
+        level = level[np.append(True, level[1:] != level[:-1])[: len(level)]]
+        level = level[~holds_one[level]]
+        holds_one[level] = True
         level = parents[level]
-    return found
+    return holds_one
 
 
 def _repeated(names: Int64, parents: Int64) -> Bool:

@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Struct
 
 from opanatomy.attribution.ownership import CLASSES, above_any, redispatched
-from opanatomy.records.columns import Bool, Int64
+from opanatomy.records.columns import Bool, Int64, distinct, rows_by_value
 from opanatomy.records.taxonomy import OperatorClass
 
 #: Python that takes a call's place, as the dispatcher calls it in traces.
@@ -120,8 +120,8 @@ def observed_unrun(rows: Dispatched, recomputed: Bool, node: Int64, observed: Ma
     bare = ~above_any(~named(rows, _SAVES), rows.parent)
     again, found = np.zeros(len(rows.name), dtype=bool), np.zeros(len(rows.name), dtype=bool)
     again[redispatched(rows.name, rows.parent)] = True
-    for number in np.unique(rows.name[computing]).tolist():
-        events = computing[rows.name[computing] == number]
+    for number, places in rows_by_value(rows.name[computing]):
+        events = computing[places]
         events = events[~again[events]]
         stopped = events[(last[node[events]] == events) & bare[events]]
         if len(stopped) and len(events) - observed.get(rows.names[number], 0) == len(stopped):
@@ -131,13 +131,13 @@ def observed_unrun(rows: Dispatched, recomputed: Bool, node: Int64, observed: Ma
 
 def _always(key: Int64, deeper: Bool, forward: Bool, wanted: Bool) -> Int64:
     """For each wanted row whether every forward row of its key has others below it: 1, 0, -1 where there is none."""
-    known, place = np.unique(key[forward], return_inverse=True)
-    lacking = np.bincount(place, weights=~deeper[forward], minlength=len(known))
-    found = np.full(len(key), -1, dtype=np.int64)
-    if len(known):
-        at = np.minimum(np.searchsorted(known, key), len(known) - 1)
-        found = np.where(known[at] == key, lacking[at] == 0, -1)
-    return np.where(wanted, found, -1)
+    known = distinct(key[forward])
+    lacking = np.bincount(known.inverse, weights=~deeper[forward], minlength=len(known.values))
+    always = np.full(len(key), -1, dtype=np.int64)
+    if len(known.values):
+        at = np.minimum(np.searchsorted(known.values, key), len(known.values) - 1)
+        always = np.where(known.values[at] == key, lacking[at] == 0, -1)
+    return np.where(wanted, always, -1)
 
 
 def named(rows: Dispatched, expression: re.Pattern[str]) -> Bool:

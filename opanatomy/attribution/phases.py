@@ -11,9 +11,9 @@ from opanatomy.attribution.inference import Inference, infer
 from opanatomy.attribution.names import NameKinds, own_ranges
 from opanatomy.attribution.nesting import nearest_above
 from opanatomy.attribution.nodes import Nodes, modules_of, nodes_of, recomputed
-from opanatomy.attribution.rows import BACKWARD, OTHER, PHASES, PLACES, RECOMPUTE, HostRows, above
-from opanatomy.records.columns import NO_FLOWS, Bool, Flows, Int64
-from opanatomy.records.taxonomy import Phase
+from opanatomy.attribution.rows import BACKWARD, OTHER, RECOMPUTE, HostRows, above
+from opanatomy.records.columns import NO_FLOWS, Bool, Categorical, Flows, Int64, is_among
+from opanatomy.records.taxonomy import PHASE_CODE, PHASES, Phase
 
 
 class Step(Struct, frozen=True):
@@ -25,10 +25,10 @@ class Step(Struct, frozen=True):
 
 
 class Placed(Struct, frozen=True, kw_only=True):
-    """Phase and module path of each host event (`None`: not inside any module that is known)."""
+    """Phase (a place in `PHASES`) and module path of each host event, none where it is inside no module."""
 
-    phase: list[Phase]
-    module: list[str | None]
+    phase: Int64
+    module: Categorical[str]
     #: The phase ranges of a capture: (start, end, phase), in order.
     spans: tuple[tuple[int, int, Phase], ...]
     nodes: Nodes
@@ -37,19 +37,17 @@ class Placed(Struct, frozen=True, kw_only=True):
     #: What runs in annotations whose phase the user gave.
     mapped: Bool
 
-    def of_launches(self, around: Int64, thread: Int64, time_ns: Int64) -> list[Phase]:
+    def of_launches(self, around: Int64, thread: Int64, time_ns: Int64) -> Int64:
         """The phases of what is launched at each time on each thread (-1 not known), a host row around it or -1.
 
         A range around a whole part of the loop, such as a step, says nothing of what is launched directly in it.
         """
-        phases = [self.phase[row] if row >= 0 else Phase.OTHER for row in around.tolist()]
+        phases = np.where(around >= 0, self.phase[around], OTHER) if len(self.phase) else np.full(len(around), OTHER)
         if self.inference is None or not self.inference.differentiates:
             return phases
         wraps = self.inference.wraps & ~self.mapped
         places = np.flatnonzero(np.where(around >= 0, wraps[around], thread >= 0))
-        at_that_time = self.inference.at(thread[places], time_ns[places])
-        for index, code in zip(places.tolist(), at_that_time.tolist(), strict=True):
-            phases[index] = PHASES[code]
+        phases[places] = self.inference.at(thread[places], time_ns[places])
         return phases
 
 
@@ -71,7 +69,7 @@ def place(rows: HostRows, kinds: NameKinds, flows: Flows = NO_FLOWS) -> Placed:
     again = recomputed(rows, kinds, nodes)
     phase[(phase == BACKWARD) & again] = RECOMPUTE
     return Placed(
-        phase=[PHASES[code] for code in phase.tolist()],
+        phase=phase,
         module=modules_of(rows, kinds, nodes),
         spans=tuple(spans),
         nodes=nodes,
@@ -93,7 +91,7 @@ def _mapped(rows: HostRows, kinds: NameKinds, nodes: Nodes, inference: Inference
     ]
     elsewhere = nodes.around >= 0
     if inference is not None:
-        elsewhere |= np.isin(rows.thread, inference.moments.autograd)
+        elsewhere |= is_among(rows.thread, inference.moments.autograd)
     found = phases_at(spans, rows.start_ns)
     return np.where((phase < 0) & elsewhere, found, phase)
 
@@ -119,7 +117,7 @@ def _flattened(spans: list[tuple[int, int, Phase]]) -> tuple[list[int], list[int
         while running and running[0][1] <= time_ns:
             heappop(running)
         starts.append(time_ns)
-        phases.append(PLACES[running[0][2]] if running else -1)
+        phases.append(PHASE_CODE[running[0][2]] if running else -1)
     return starts, phases
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from msgspec.structs import replace
 
-from opanatomy.records.columns import Bool, Int64
+from opanatomy.records.columns import Bool, Int64, is_among
 from opanatomy.records.signature import Argument, Signature, Stored, Tensor
 
 _VALUES = "aten::values"
@@ -53,7 +53,7 @@ def _seen_below(
     """What is taken out of sparse tensors below each call that has one."""
     aliases = [number for number, text in enumerate(names) if text == "aten::alias"]
     seen: _Seen = {}
-    for row in np.flatnonzero(np.isin(name, np.array(aliases, dtype=np.int64)) & (parent >= 0)).tolist():
+    for row in np.flatnonzero(is_among(name, np.array(aliases, dtype=np.int64)) & (parent >= 0)).tolist():
         taker = int(parent[row])
         vector, source = _first(signatures, int(signature[row])), _first(signatures, int(signature[taker]))
         operator = names[int(name[taker])]

@@ -11,10 +11,9 @@ import numpy as np
 from msgspec.structs import replace
 
 from opanatomy.attribution import Attribution
-from opanatomy.attribution.linking import GRAPH, NO_LAUNCH, OUTSIDE
 from opanatomy.attribution.nesting import SLACK_NS
-from opanatomy.records.columns import KERNEL, Bool, Int64
-from opanatomy.records.taxonomy import Phase
+from opanatomy.records.columns import GRAPH, KERNEL, NO_LAUNCH, OUTSIDE, Bool, Int64, distinct, is_among
+from opanatomy.records.taxonomy import PHASE_CODE, Phase
 from opanatomy.records.workload import Environment
 from opanatomy.trace import Trace
 from opanatomy.trace.devices import environment_of as environment_of_header
@@ -153,7 +152,7 @@ def _repeated(*columns: Int64) -> int:
         return int(same.sum())
     alike = order[np.append(same, False) | np.append(False, same)]
     rows = np.stack([column[alike] for column in columns], axis=1)
-    return len(rows) - len(np.unique(rows, axis=0))
+    return len(rows) - len(set(map(tuple, rows.tolist())))
 
 
 def _of_unlaunched(trace: Trace, attribution: Attribution) -> Iterator[str]:
@@ -182,7 +181,7 @@ def _lost(trace: Trace, attribution: Attribution) -> Int64:
     launches = trace.launches
     low, high = attribution.window
     inside = (launches.start_ns >= low) & (launches.start_ns <= high)
-    known = np.isin(launches.correlation, trace.work.correlation)
+    known = is_among(launches.correlation, trace.work.correlation)
     found: Int64 = np.flatnonzero(_starting(trace) & inside & ~known & ~_captured(trace))
     return found
 
@@ -194,7 +193,7 @@ def _captured(trace: Trace) -> Bool:
     found = np.zeros(len(launches.name), dtype=bool)
     if not len(launches.name) or not edges[0][launches.name].any():
         return found
-    for thread in np.unique(launches.thread).tolist():
+    for thread in distinct(launches.thread).values.tolist():
         mine = np.flatnonzero(launches.thread == thread)
         mine = mine[np.argsort(launches.start_ns[mine], kind="stable")]
         opened, closed = (np.cumsum(edge[launches.name[mine]]) for edge in edges)
@@ -226,8 +225,8 @@ def _of_graphs(trace: Trace, attribution: Attribution) -> Iterator[str]:
     """Graphs launched in forward with kernels whose names say another phase."""
     work = attribution.work
     names = np.array([_NO_FORWARD.search(name) is not None for name in trace.names], dtype=bool)
-    rows = np.flatnonzero((work.link == GRAPH) & names[work.name]).tolist() if len(work.name) else []
-    whole = sum(int(work.duration_ns[row]) for row in rows if work.phase[row] is Phase.FORWARD)
+    in_forward = work.phase == PHASE_CODE[Phase.FORWARD]
+    whole = int(work.duration_ns[(work.link == GRAPH) & names[work.name] & in_forward].sum())
     if whole:
         yield (
             f"graphs ran {whole / 1e6:,.3f} ms of kernels that by their names are of a backward or an optimizer, but"

@@ -9,9 +9,9 @@ import numpy as np
 from msgspec import Struct, field
 
 from opanatomy.attribution.nesting import nearest_above
-from opanatomy.calls.table import Calls
+from opanatomy.calls.trace_calls import TraceCalls
 from opanatomy.records.columns import Bool, CallTable, Int64
-from opanatomy.records.taxonomy import OperatorClass, Phase
+from opanatomy.records.taxonomy import CLASS_CODE, OperatorClass, Phase
 
 #: What stands for another operator in a trace: the one that does the work of the one that was called.
 WORKERS = {"aten::_index_put_impl_": "aten::index_put_"}
@@ -36,7 +36,7 @@ def in_place(name: str) -> str:
     return name[:-1] if name.endswith("_") and not name.endswith("__") else name
 
 
-def dispatched(calls: Calls, table: CallTable, observed: Collection[str]) -> dict[tuple[str, Phase], Dispatched]:
+def dispatched(calls: TraceCalls, table: CallTable, observed: Collection[str]) -> dict[tuple[str, Phase], Dispatched]:
     """The calls of `table` by the operator that was dispatched and the phase.
 
     A backend computes under names of its own below the operator that autograd knows (`aten::mkldnn_convolution` below
@@ -49,17 +49,17 @@ def dispatched(calls: Calls, table: CallTable, observed: Collection[str]) -> dic
     found: dict[tuple[str, Phase], Dispatched] = {}
     seen: set[int] = set()
     for row, host_row, inside in zip(rows.tolist(), host_rows.tolist(), enclosed.tolist(), strict=True):
-        name = calls.trace.names[int(calls.host.name[host_row])]
-        one = found.setdefault((in_place(name), Phase(str(table.phase.at(row)))), Dispatched())
+        name = calls.names[int(calls.host.name[host_row])]
+        one = found.setdefault((in_place(name), table.phase.at(row) or Phase.OTHER), Dispatched())
         delegated = host_row != int(table.host_row[row])
         one.calls += not (delegated and host_row in seen)
         seen.add(host_row)
         one.operators[str(table.operator.at(row))] += 1
         kind = table.operator_class.at(row)
-        one.enclosed_copies += inside and kind == OperatorClass.DATA_MOVEMENT
-        if kind == OperatorClass.TENSOR_CONTRACTION:
+        one.enclosed_copies += inside and kind is OperatorClass.DATA_MOVEMENT
+        if kind is OperatorClass.TENSOR_CONTRACTION:
             one.contracts = True
-            one.contraction_flops = _sum(one.contraction_flops, int(table.costs["flops"][row]))
+            one.contraction_flops = _sum(one.contraction_flops, int(table.flops[row]))
     return found
 
 
@@ -67,27 +67,32 @@ def _sum(total: int | None, flops: int) -> int | None:
     return None if total is None or flops < 0 else total + flops
 
 
-def inner_copies(calls: Calls, table: CallTable) -> Counter[tuple[str, Phase]]:
+def inner_copies(calls: TraceCalls, table: CallTable) -> Counter[tuple[str, Phase]]:
     """The copies and fills that run as a part of another operator's call, by operator and phase."""
     found: Counter[tuple[str, Phase]] = Counter()
-    for row in np.flatnonzero((table.host_row >= 0) & table.inner).tolist():
-        name = str(table.operator.at(row))
-        kind = calls.operators.found[int(calls.host.name[table.host_row[row]])].operator_class
-        if kind is OperatorClass.DATA_MOVEMENT:
-            found[in_place(name), Phase(str(table.phase.at(row)))] += 1
+    rows = np.flatnonzero((table.host_row >= 0) & table.inner)
+    classes = calls.operators.operator_class[calls.host.name[table.host_row[rows]]]
+    for row in rows[classes == CLASS_CODE[OperatorClass.DATA_MOVEMENT]].tolist():
+        found[in_place(str(table.operator.at(row))), table.phase.at(row) or Phase.OTHER] += 1
     return found
 
 
-def _named(calls: Calls, observed: Collection[str]) -> Bool:
+def _named(calls: TraceCalls, observed: Collection[str]) -> Bool:
     """Which host rows are of an operator that was observed."""
-    names = np.array([name in observed for name in calls.trace.names], dtype=bool)
+    names = np.array([name in observed for name in calls.names], dtype=bool)
     found: Bool = names[calls.host.name]
     return found
 
 
-def _dispatching_rows(calls: Calls, observed: Collection[str]) -> Int64:
+def _delegating(calls: TraceCalls) -> Bool:
+    """Which names are of operators that compute only where nothing below them does."""
+    names: Bool = (calls.operators.delegates | calls.operators.composite) & calls.operators.computes
+    return names
+
+
+def _dispatching_rows(calls: TraceCalls, observed: Collection[str]) -> Int64:
     """For each host row the outermost observed operator around it that delegates; itself where there is none."""
-    hands_on = _named(calls, observed) & (calls.operators.delegates & calls.operators.computes)[calls.host.name]
+    hands_on = _named(calls, observed) & _delegating(calls)[calls.host.name]
     parents = calls.host.parent
     nearest = np.append(nearest_above(hands_on, parents), -1)
     around = nearest[parents]  # of row -1 there is none
@@ -98,7 +103,7 @@ def _dispatching_rows(calls: Calls, observed: Collection[str]) -> Int64:
     return found
 
 
-def _enclosed(calls: Calls, observed: Collection[str]) -> Bool:
+def _enclosed(calls: TraceCalls, observed: Collection[str]) -> Bool:
     """Whether an operator that was observed lies around each host row."""
     parents = calls.host.parent
     around = nearest_above(_named(calls, observed), parents)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from msgspec.structs import replace
 
-from opanatomy.calls.table import Calls
+from opanatomy.calls.trace_calls import TraceCalls
 from opanatomy.checks.causes import FORWARD_AD, Counts, Key, Observed, cause_of_calls, cause_of_flops
 from opanatomy.checks.dispatched import Dispatched, dispatched, in_place, inner_copies
 from opanatomy.classification import classify_operator
@@ -17,7 +17,7 @@ from opanatomy.records.workload import Capture, ObservedCount
 OBSERVER = "a dispatch mode in the warm-up"
 
 
-def check_counts(calls: Calls, table: CallTable, capture: Capture | None, steps: int) -> tuple[Check, ...]:
+def check_counts(calls: TraceCalls, table: CallTable, capture: Capture | None, steps: int) -> tuple[Check, ...]:
     """Both comparisons of a capture; none for a trace from elsewhere.
 
     `table` has the calls of all `steps` steps of the window.
@@ -36,7 +36,7 @@ def check_counts(calls: Calls, table: CallTable, capture: Capture | None, steps:
         observed=_computing(capture.observed_counts, steps),
         inner_copies=inner_copies(calls, table),
         of_first_step=capture.observed_step == 1,
-        traced=frozenset(calls.trace.names),
+        traced=frozenset(calls.names),
         watched=watched,
     )
     checks = _check_calls(counts), _check_flops(counts)

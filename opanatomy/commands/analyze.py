@@ -85,7 +85,7 @@ def _annotated(
     phases: tuple[PhaseRule, ...],
 ) -> Anatomy:  # fmt: skip
     """The anatomy, after the trace is written back with it."""
-    from opanatomy.fleet import analyze_traces
+    from opanatomy.pipeline import analyze_traces
     from opanatomy.trace.writer import Annotated
 
     with _claimed_target(sources, arguments, where) as claim:
@@ -106,7 +106,7 @@ def _annotated(
 
 
 def _analyzed(paths: list[Path], ceilings: Overrides, phases: tuple[PhaseRule, ...], *, redact: bool) -> Anatomy:
-    from opanatomy.fleet import analyze_traces
+    from opanatomy.pipeline import analyze_traces
 
     if len(paths) == 1 and not os.path.isdir(paths[0]):
         return analyze_traces(paths, ceilings=ceilings, phases=phases, redact=redact)

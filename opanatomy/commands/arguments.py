@@ -9,6 +9,7 @@ import sys
 from typing import Any, NoReturn
 
 from opanatomy.commands.stdout import write_out
+from opanatomy.report.formats import format_names
 from opanatomy.version import __version__
 
 EXAMPLES = """examples:
@@ -211,11 +212,15 @@ def _add_explain(verbs: argparse._SubParsersAction[Parser]) -> None:
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
 
 
+def _or(words: tuple[str, ...]) -> str:
+    return " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+
+
 def _add_output(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "-o", "--output", metavar="FILE", help="report file, format by its ending; or a folder; - is stdout"
     )
-    group.add_argument("-f", "--format", metavar="FORMAT", help="terminal, json or csv")
+    group.add_argument("-f", "--format", metavar="FORMAT", help=_or(format_names()))
     group.add_argument(
         "--redact",
         action="store_true",

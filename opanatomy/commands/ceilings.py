@@ -13,11 +13,10 @@ from opanatomy.commands.stdout import kept_for_the_report, write_out
 from opanatomy.errors import CaptureError, UsageError
 
 if TYPE_CHECKING:
-    from rich.text import Text
-
     from opanatomy.device.match import Match
     from opanatomy.device.overrides import Overrides
     from opanatomy.records.device import Machine, Measured, Rate
+    from opanatomy.report.section import ByteRate, Cell, FlopRate, Section
 
 FORMATS: Final = ("terminal", "json")
 #: Bursts that differ more than this were disturbed.
@@ -151,21 +150,21 @@ def _origin(rate: Rate | None) -> dict[str, object]:
 
 def as_text(measured: Measured, given: Overrides, shown: Sequence[str], matched: Match, width: int) -> str:
     """The figures for people: peaks, bandwidth, and what to know of them."""
-    from opanatomy.report.table import prose
+    from opanatomy.report.formats.terminal import section_text
 
-    machine = measured.machine
-    facts = [machine.torch and f"torch {machine.torch}", machine.driver and f"driver {machine.driver}"]
-    facts.append(f"{machine.threads} thread{'' if machine.threads == 1 else 's'}" if machine.threads else None)
-    sections: list[list[Text]] = [
-        prose(f"Ceilings of {machine.device}", width) + prose(", ".join(fact for fact in facts if fact), width)
-    ]
+    sections = _sections(measured, given, shown, matched)
+    return "\n".join(section_text(section, width) for section in sections if not section.empty)
+
+
+def _sections(measured: Measured, given: Overrides, shown: Sequence[str], matched: Match) -> list[Section]:
+    """What was measured on, the peaks, the bandwidths, and the remarks."""
+    from opanatomy.report.section import ByteRate, FlopRate
+
     sheet = matched.sheet
     peaks: list[_Figure] = [
         (name, _given_peak(given, name), measured.peaks.get(name), sheet.matrix.get(name) if sheet else None, 1e12)
         for name in shown
     ]
-    if peaks:
-        sections.append(_table(("matrix product", "FLOP/s", "best product"), peaks, width))
     best = measured.bandwidth
     moved = sorted(measured.bandwidths.items(), key=lambda item: -item[1].per_second)
     moves: list[_Figure] = [
@@ -173,45 +172,59 @@ def as_text(measured: Measured, given: Overrides, shown: Sequence[str], matched:
     ]
     if given.bandwidth is not None:
         moves = [("as given", given.bandwidth, None, sheet.bandwidth if sheet else None, 1e9)]
-    if moves:
-        sections.append(_table(("memory", "B/s", "arrays"), moves, width))
-    sections.append([line for text in _remarks(measured, matched, bool(moves)) for line in prose(text, width)])
-    return "\n".join("".join(f"{line.plain}\n" for line in section) for section in sections)
+    return [
+        _machine(measured.machine),
+        _table(("matrix product", "FLOP/s", "best product"), FlopRate, peaks),
+        _table(("memory", "B/s", "arrays"), ByteRate, moves),
+        _noted("remarks", _remarks(measured, matched, bool(moves))),
+    ]
 
 
-def _table(
-    headers: tuple[str, str, str],
-    rows: Sequence[_Figure],
-    width: int,
-) -> list[Text]:
-    from opanatomy.device.cache import age
-    from opanatomy.report import units
-    from opanatomy.report.table import Column, Row, table
+def _machine(machine: Machine) -> Section:
+    """The device, and what of the software its figures hold for."""
+    facts = [machine.torch and f"torch {machine.torch}", machine.driver and f"driver {machine.driver}"]
+    facts.append(f"{machine.threads} thread{'' if machine.threads == 1 else 's'}" if machine.threads else None)
+    return _noted("machine", [f"Ceilings of {machine.device}", ", ".join(fact for fact in facts if fact)])
 
+
+def _noted(name: str, texts: list[str]) -> Section:
+    from opanatomy.report.section import Note, Section, Tone
+
+    return Section(name=name, title=name.capitalize(), notes=tuple(Note(text=text, tone=Tone.PLAIN) for text in texts))
+
+
+def _table(headers: tuple[str, str, str], rate_of: type[FlopRate | ByteRate], figures: Sequence[_Figure]) -> Section:
+    """A row for each figure: what it is, what the data sheet has, how it was measured."""
+    from opanatomy.report.section import Column, Holds, Row, Section
+
+    name, unit, how = headers
     columns = (
-        Column(header=headers[0], name=True), Column(header=headers[1]), Column(header="sheet", drop=1),
-        Column(header="of it", drop=1), Column(header="spread", drop=2), Column(header="age", drop=2),
-        Column(header=headers[2], name=True, drop=3),
+        Column(header=name, holds=Holds.NAMES), Column(header=unit, unit=unit),
+        Column(header="sheet", unit=unit, expendable=1), Column(header="of it", expendable=1),
+        Column(header="spread", expendable=2), Column(header="age", expendable=2),
+        Column(header=how, holds=Holds.NAMES, expendable=3),
     )  # fmt: skip
-    cells = []
-    for name, own, rate, sheet, unit in rows:
-        value = own if own is not None else rate.per_second if rate else None
-        from_sheet = None if sheet is None else sheet * unit
-        measured = rate if own is None else None
-        cells.append(
-            Row(
-                cells=(
-                    name,
-                    units.prefixed(value),
-                    units.prefixed(from_sheet) if from_sheet else "",
-                    units.share(value, from_sheet) if from_sheet else "",
-                    units.share(measured.spread, 1) if measured else "",
-                    age(measured.measured) if measured else "given",
-                    measured.by.partition(" of ")[2] or measured.by if measured else "",
-                )
-            )
-        )
-    return table(columns, cells, width)
+    rows = tuple(Row(cells=_cells(figure, rate_of)) for figure in figures)
+    return Section(name=name, title=name.capitalize(), columns=columns, rows=rows)
+
+
+def _cells(figure: _Figure, rate_of: type[FlopRate | ByteRate]) -> tuple[Cell, ...]:
+    from opanatomy.device.cache import age
+    from opanatomy.report.section import Share
+
+    name, own, rate, sheet, unit = figure
+    value = own if own is not None else rate.per_second if rate else None
+    from_sheet = None if sheet is None else sheet * unit
+    measured = rate if own is None else None
+    return (
+        name,
+        rate_of(value),
+        rate_of(from_sheet) if from_sheet else None,
+        Share(value, from_sheet) if from_sheet else None,
+        Share(measured.spread, 1) if measured else None,
+        age(measured.measured) if measured else "given",
+        (measured.by.partition(" of ")[2] or measured.by) if measured else None,
+    )
 
 
 def _remarks(measured: Measured, matched: Match, moved: bool) -> list[str]:

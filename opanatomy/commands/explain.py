@@ -7,12 +7,15 @@ import difflib
 from pathlib import Path
 
 from opanatomy.commands.stdout import write_out
-from opanatomy.commands.worked import as_written, example, not_explained, read_report
+from opanatomy.commands.worked import as_written, read_report
 from opanatomy.errors import UsageError
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.signature import Classification
 from opanatomy.records.taxonomy import OperatorClass
 from opanatomy.redaction.texts import spoken
+from opanatomy.report.formats.terminal import fact_text, list_text
+from opanatomy.report.section import Fact, Phrase, joined, phrase
+from opanatomy.report.sections.explained import examples, unexplained
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -22,8 +25,7 @@ def run(arguments: argparse.Namespace) -> None:
     anatomy = read_report(Path(arguments.report)) if arguments.report else None
     blocks = [explain(spoken(name), anatomy) for name in arguments.name]
     if arguments.unknown is not None:
-        unexplained = not_explained(read_report(Path(arguments.unknown)))
-        blocks.append("".join(f"{line}\n" for line in unexplained))
+        blocks.append("".join(map(list_text, unexplained(read_report(Path(arguments.unknown))))))
     write_out("\n".join(blocks), machine_readable=False)
 
 
@@ -36,45 +38,43 @@ def explain(name: str, anatomy: Anatomy | None = None) -> str:
     kernel = classify_kernel(name)
     named_like_kernel = "::" not in full and kernel.operator_class is not OperatorClass.UNKNOWN
     if operator is None or named_like_kernel:
-        return "\n".join([name, *_as_kernel(kernel, name)]) + "\n"
-    lines = [full, *_as_operator(operator), *_formula(full, operator)]
+        return f"{name}\n{fact_text(_as_kernel(kernel, name))}"
+    facts = [*_as_operator(operator), *_formula(full, operator)]
     if operator.rule.endswith("ranges: range"):
-        lines += _as_kernel(kernel, name)
+        facts += _as_kernel(kernel, name)
     if anatomy is not None:
-        lines += example(full, anatomy)
-    return "\n".join(lines) + "\n"
+        facts += examples(full, anatomy)
+    return f"{full}\n{fact_text(facts)}"
 
 
-def _formula(name: str, found: Classification) -> list[str]:
+def _formula(name: str, classification: Classification) -> list[Fact]:
     from opanatomy.cost.registry import describe, function_of
 
-    if found.operator_class is None:
+    if classification.operator_class is None:
         return []
     text = describe(name) or "none: its FLOPs and bytes are not known"
     first, *others = [line.strip() for line in text.splitlines() if line.strip()]
     function = function_of(name)
     written = as_written(function) if function else []
-    return [f"  formula   {first}", *(f"            {line}" for line in others), *written]
+    return [Fact(label="formula", text=first), *(Fact(label="", text=line) for line in others), *written]
 
 
-def _as_operator(found: Classification) -> list[str]:
-    if found.operator_class is None:
-        return [
-            "  operator  does no work of its own: it dispatches, or is a view, an allocation or a range",
-            _rule(found),
-        ]
-    lines = [f"  operator  {_label(found)}", _rule(found)]
-    if found.delegates:
-        lines.append("            only where no operator below it computes")
-    return lines
+def _as_operator(classification: Classification) -> list[Fact]:
+    if classification.operator_class is None:
+        nothing = "does no work of its own: it dispatches, or is a view, an allocation or a range"
+        return [Fact(label="operator", text=nothing), _rule(classification)]
+    facts = [Fact(label="operator", text=_classes(classification)), _rule(classification)]
+    if classification.delegates:
+        facts.append(Fact(label="", text="only where no operator below it computes"))
+    return facts
 
 
-def _as_kernel(found: Classification, name: str) -> list[str]:
-    lines = [f"  kernel    {_label(found)}", _rule(found)]
+def _as_kernel(classification: Classification, name: str) -> list[Fact]:
+    facts = [Fact(label="kernel", text=_classes(classification)), _rule(classification)]
     near = difflib.get_close_matches(name, _operator_names(), n=3, cutoff=0.75)
     if near:
-        lines.append(f"  no operator of this name; near: {', '.join(near)}")
-    return lines
+        facts.append(Fact(label="operator", text=f"none of this name; near: {', '.join(near)}"))
+    return facts
 
 
 def _operator_names() -> list[str]:
@@ -89,11 +89,11 @@ def _short_names() -> set[str]:
     return {name.removeprefix("aten::") for name in operators()}
 
 
-def _label(found: Classification) -> str:
-    label = str(found.operator_class or "unknown").replace("_", " ")
-    inside = ", ".join(str(one).replace("_", " ") for one in found.contains)
-    return f"{label}, containing {inside}" if inside else label
+def _classes(classification: Classification) -> Phrase:
+    own = phrase("{}", classification.operator_class or OperatorClass.UNKNOWN)
+    contained = joined(phrase("{}", item) for item in classification.contains)
+    return phrase("{}, containing {}", own, contained) if contained else own
 
 
-def _rule(found: Classification) -> str:
-    return f"  rule      {found.rule}"
+def _rule(classification: Classification) -> Fact:
+    return Fact(label="rule", text=classification.rule)

@@ -86,7 +86,7 @@ def _capture(wanted: Wanted, trace: Path, where: Destination) -> None:
 
 def _kept(wanted: Wanted, trace: Claim, where: Destination, ceilings: Overrides) -> Anatomy:
     """The anatomy of a capture whose trace is published before it is analyzed."""
-    from opanatomy.fleet import analyze_traces
+    from opanatomy.pipeline import analyze_traces
 
     with trace.written() as partial:
         _capture(wanted, partial, where)
@@ -102,7 +102,7 @@ def _kept(wanted: Wanted, trace: Claim, where: Destination, ceilings: Overrides)
 
 def _not_kept(wanted: Wanted, where: Destination, ceilings: Overrides) -> Anatomy:
     """The anatomy of a capture whose trace is gone afterwards."""
-    from opanatomy.fleet import analyze_traces
+    from opanatomy.pipeline import analyze_traces
 
     with temporary("step.trace.json.gz", "the trace") as trace:
         _capture(wanted, trace, where)

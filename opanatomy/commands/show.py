@@ -46,7 +46,9 @@ def destination(
         yield Destination(format=name, stream=out)
         return
     check_no_address("-o", arguments.output)
-    with in_folder(arguments.output, f"{stem}.report{_ending(name)}") as (target, numbered):
+    from opanatomy.report import format_named
+
+    with in_folder(arguments.output, f"{stem}.report{format_named(name).ending}") as (target, numbered):
         if any(same_file(target, trace) for trace in traces):
             raise UsageError(f"-o {target}: that is the trace - choose another name for the report")
         with claimed(target, force=arguments.force, numbered=numbered, needed_bytes=1 << 20) as claim:
@@ -96,11 +98,11 @@ def stem_of(name: str) -> str:
 
 def chosen_format(arguments: argparse.Namespace) -> str:
     """The format asked for: `-f`, else the ending of `-o`, else the terminal report."""
-    from opanatomy.report import REPORTERS, format_of
+    from opanatomy.report import format_names, format_of
 
     if arguments.format is not None:
-        if arguments.format not in REPORTERS:
-            raise UsageError(f"-f {arguments.format}: no such format - one of {', '.join(REPORTERS)}")
+        if arguments.format not in format_names():
+            raise UsageError(f"-f {arguments.format}: no such format - one of {', '.join(format_names())}")
         return str(arguments.format)
     name = arguments.output
     if name is None or name.endswith("/") or os.path.isdir(name) or _is_stdout(name):
@@ -108,20 +110,17 @@ def chosen_format(arguments: argparse.Namespace) -> str:
     return format_of(Path(name))
 
 
-def _ending(name: str) -> str:
-    return ".txt" if name == "terminal" else f".{name}"
-
-
 def show(anatomy: Anatomy, where: Destination) -> None:
     """The report to stdout, or to the file of `-o`."""
-    from opanatomy.report import REPORTERS, terminal_report
+    from opanatomy.report import format_named
+    from opanatomy.report.format import Page
 
     color = where.claim is None and wants_color(where.stream)
     width = columns_of(where.stream) if where.claim is None else 100
-    on_terminal = where.format == "terminal"
-    text = terminal_report(anatomy, width=width, color=color) if on_terminal else REPORTERS[where.format](anatomy)
+    chosen = format_named(where.format)
+    text = chosen.write(anatomy, Page(width=width, color=color))
     if where.claim is None:
-        write_out(text, machine_readable=not on_terminal, stream=where.stream)
+        write_out(text, machine_readable=chosen.machine_readable, stream=where.stream)
         return
     with where.claim.written() as partial:
         partial.write_text(text, encoding="utf-8")

@@ -8,6 +8,7 @@ import msgspec
 
 from opanatomy.errors import OpanatomyError
 from opanatomy.records.anatomy import SCHEMA, Anatomy
+from opanatomy.report.format import Format
 
 #: The keys of schema 1 in the order of the file.
 _SECTIONS: Final = (
@@ -74,3 +75,6 @@ def _line(value: object) -> str:
 
 def _keys(record: Any) -> dict[str, object]:
     return {name: getattr(record, name) for name in record.__struct_fields__}
+
+
+FORMAT: Final = Format(ending=".json", write=lambda anatomy, page: json_report(anatomy), machine_readable=True)

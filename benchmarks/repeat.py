@@ -1,6 +1,6 @@
 """A trace repeated N times on end: times, ids and step numbers go on, all else stays as it is in the text.
 
-    python benchmarks/grow.py TRACE N OUTPUT.json.gz
+    python benchmarks/repeat.py TRACE N OUTPUT.json.gz
 
 The metadata is not repeated: what a capture told about tensor lists holds for the first copy only.
 """
@@ -34,7 +34,7 @@ class Shift(Struct, frozen=True, kw_only=True):
     step: int
 
 
-def grow(source: Path, times: int, target: Path) -> None:
+def repeat(source: Path, times: int, target: Path) -> None:
     """Write `times` copies of the events of `source` to `target`; compressed as fast as can be."""
     raw = source.read_bytes()
     text = (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode(errors="replace")
@@ -86,7 +86,7 @@ def copies(body: str, times: int, shift: Shift) -> Iterator[str]:
 def main() -> None:
     if len(sys.argv) != 4:
         raise SystemExit(__doc__)
-    grow(Path(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))
+    repeat(Path(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))
 
 
 if __name__ == "__main__":

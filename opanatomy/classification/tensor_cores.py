@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from functools import lru_cache
+from opanatomy.classification.rules import compiled
 
 #: (pattern, whether it uses them); the first that is found decides, a name that none fits does not use them.
 RULES: tuple[tuple[str, bool], ...] = (
@@ -28,10 +27,7 @@ RULES: tuple[tuple[str, bool], ...] = (
     (r"^kernel_unified_attention|^_attn_(?:fwd|bwd)(?!_pre)", True),
 )
 
-_COMPILED = tuple((re.compile(pattern), uses) for pattern, uses in RULES)
 
-
-@lru_cache(maxsize=65536)
 def uses_tensor_cores(kernel: str) -> bool:
     """Whether the kernel's name says that it uses tensor cores."""
-    return next((uses for pattern, uses in _COMPILED if pattern.search(kernel)), False)
+    return next((uses for pattern, uses in RULES if compiled(pattern).search(kernel)), False)

@@ -12,6 +12,7 @@ from typing import Final
 
 from opanatomy.records.anatomy import Anatomy, OperatorRow
 from opanatomy.report import units
+from opanatomy.report.format import Format
 from opanatomy.report.totals import moved
 
 _RECORD: Final = OperatorRow.__struct_fields__
@@ -43,3 +44,6 @@ def _cell(value: object) -> object:
     """
     absent = isinstance(value, str) and f"{value},".startswith("-,")
     return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) and not absent else value
+
+
+FORMAT: Final = Format(ending=".csv", write=lambda anatomy, page: csv_report(anatomy), machine_readable=True)
