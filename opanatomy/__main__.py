@@ -18,7 +18,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if argv is None:
             _leave_at_once_on_interrupt()
-            if sys.argv[1:2] in (["analyze"], ["compare"]):
+            if sys.argv[1:2] == ["analyze"]:
                 _prepare_for_analysis()
         from opanatomy.commands import dispatch
 
@@ -40,7 +40,7 @@ def _leave_at_once_on_interrupt() -> None:
 
 
 def _prepare_for_analysis() -> None:
-    """What makes an analysis fast, before the imports; not for a process in which torch may run.
+    """What makes an analysis fast, before the imports; only for a verb that never imports torch.
 
     An analysis makes no cycles worth collecting and does no linear algebra. Its allocator keeps what is freed, as the
     next batch of events needs as much; columns, which are larger than a batch, still go back to the system.
