@@ -17,7 +17,17 @@ from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.records.timeline import Ledger, Timeline
 from opanatomy.records.workload import Capture, Environment, Workload
 from tests.made_calls import (
-    COPY_NS, GRAPH, UNLAUNCHED, Call, Work, call_table, durations, kernel_table, launched_work, links, operators,
+    COPY_NS,
+    GRAPH,
+    UNLAUNCHED,
+    Call,
+    Work,
+    call_table,
+    durations,
+    kernel_table,
+    launched_work,
+    links,
+    operators,
 )  # fmt: skip
 
 CONTRACTION = OperatorClass.TENSOR_CONTRACTION
@@ -29,6 +39,8 @@ OTHER, UNKNOWN = OperatorClass.OTHER, OperatorClass.UNKNOWN
 FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER = Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE, Phase.OPTIMIZER
 _ATTENTION = "bert.encoder.layer.0.attention.self"
 BERT_LARGE, LLAMA = 335_143_938, 1_235_814_400
+
+
 def _bert_operators() -> tuple[Work, ...]:
     layers, h, m, b, heads, length = 24, 1024, 4096, 4, 16, 512
     tokens, hidden, inner = b * length, b * length * h, b * length * m

@@ -8,7 +8,17 @@ import numpy as np
 from msgspec import Struct
 
 from opanatomy.anatomy import LaunchedWork
-from opanatomy.records.columns import KERNEL, MEMCPY, MEMSET, CallTable, DeviceWork, Int64, KernelTable, Launches, categorical
+from opanatomy.records.columns import (
+    KERNEL,
+    MEMCPY,
+    MEMSET,
+    CallTable,
+    DeviceWork,
+    Int64,
+    KernelTable,
+    Launches,
+    categorical,
+)
 from opanatomy.records.taxonomy import OperatorClass, Phase
 
 LINKED, GRAPH, UNLAUNCHED, OUTSIDE = "linked", "graph_launched", "no_launch_record", "outside_window"
@@ -119,7 +129,9 @@ def kernel_table(calls: Iterable[Call]) -> KernelTable:
         phase=categorical(str(work.phase) for work in works),
         operator_class=categorical(str(work.operator_class) for work in works),
         kernel_class=categorical(str(work.operator_class) for work in works),
-        kernel_rule=categorical("no rule" if work.operator_class is OperatorClass.UNKNOWN else "kernel:made" for work in works),
+        kernel_rule=categorical(
+            "no rule" if work.operator_class is OperatorClass.UNKNOWN else "kernel:made" for work in works
+        ),
         duration_ns=np.array([call.duration_ns for call in calls], dtype=np.int64),
     )
 
