@@ -1,4 +1,4 @@
-"""Made-up calls and kernels, as the joining of the stages hands them to the anatomy: the one place that builds tables."""
+"""Made-up calls and kernels, as the stages before hand them to the anatomy: the one place that builds such tables."""
 
 from __future__ import annotations
 
