@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import opanatomy
 from opanatomy.pipeline import analyze_trace
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.taxonomy import OperatorClass, Phase
@@ -55,6 +56,12 @@ def test_golden(path: Path, golden: Callable[[str, str], None]) -> None:
     name = path.name.removesuffix(".json.gz")
     golden(f"trace.{name}.figures.txt", figures(anatomy))
     golden(f"trace.{name}.txt", terminal_report(anatomy, width=80))
+
+
+def test_golden_of_two_ranks(golden: Callable[[str, str], None]) -> None:
+    anatomy = opanatomy.analyze([FOLDER / f"gpu_v100_dlrm_rank{rank}of8.json.gz" for rank in (0, 1)])
+    golden("trace.two_ranks.figures.txt", figures(anatomy))
+    golden("trace.two_ranks.txt", terminal_report(anatomy, width=80))
 
 
 @EVERY
