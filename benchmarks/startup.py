@@ -29,7 +29,7 @@ def commands(trace: Path) -> dict[str, Callable[[], Sample]]:
         "opanatomy --version": partial(run_process, (*tool, "--version")),
         HELP: partial(run_process, (*tool, "--help")),
         "opanatomy analyze, 3 events": partial(run_process, (*tool, "analyze", str(trace), "-f", "json")),
-        'python -c "import numpy, polars"': partial(run_process, (sys.executable, "-c", "import numpy, polars")),
+        'python -c "import numpy"': partial(run_process, (sys.executable, "-c", "import numpy")),
         'python -c "import torch"': partial(run_process, (sys.executable, "-c", "import torch")),
     }
 

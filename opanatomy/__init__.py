@@ -1,11 +1,16 @@
 """See where a training step's time, arithmetic, data movement and memory go.
 
-    capture -> trace -> attribution -> classification -> cost -> anatomy -> report
-    model id   columns  kernel->operator  operator class   FLOPs,   totals,    terminal,
-    to file             ->phase->module                    bytes    ledger     JSON, CSV
+    capture         a model and a batch -> one profiled step -> one trace file; the only stage that imports torch
+    trace           the file -> columns of host events, launches, device events, memory events
+    attribution     device event -> launch -> operator call -> phase -> module
+    classification  the operator class of each distinct name; cost: FLOPs and bytes of each distinct signature
+    calls           where these meet: one row a call, one row a kernel
+    anatomy         totals by class, phase and module; timeline, idle time, roofline, ratios, collectives, ranks
+    memory          memory events -> blocks, curve, components, theory
+    report          what a report says, as sections; a file for each format lays them out
 
-Everything after the capture reads a Kineto Chrome trace and nothing else. Names are loaded when they are used:
-importing `opanatomy` imports no torch.
+Everything after the capture reads a Kineto Chrome trace and nothing else; `pipeline` knows the order. Names are loaded
+when they are used: importing `opanatomy` imports no torch.
 """
 
 from __future__ import annotations

@@ -185,7 +185,8 @@ def _arguments(inputs: object) -> Inputs:
 
 
 def _check_options(options: Options) -> None:
-    from opanatomy.capture.step.stepper import AMP_DTYPES, OPTIMIZERS
+    from opanatomy.capture.step.stepper import AMP_DTYPES
+    from opanatomy.records.optimizers import BY_NAME as OPTIMIZERS
 
     for name, number, least in (("steps", options.steps, 1), ("warmup", options.warmup, 0)):
         if number is None and name == "warmup":

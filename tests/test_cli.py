@@ -52,7 +52,7 @@ def test_help_and_version_import_no_torch(tmp_path: Path) -> None:
         "import sys; from opanatomy.__main__ import main\n"
         "try: main(sys.argv[1:])\n"
         "except SystemExit: pass\n"
-        "slow = [name for name in ('torch', 'transformers', 'rich', 'polars', 'numpy') if name in sys.modules]\n"
+        "slow = [name for name in ('torch', 'transformers', 'rich', 'numpy') if name in sys.modules]\n"
         "print(slow, file=sys.stderr)"
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}

@@ -24,7 +24,7 @@ THREE = Cost(flops=1, read_bytes=2, written_bytes=3)
 
 @pytest.fixture(autouse=True)
 def _registry_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("_FORMULAS", "_BY_DEVICE", "_PATTERNS"):
+    for name in ("_FORMULAS", "_BY_DEVICE", "_SPARSE", "_PATTERNS"):
         monkeypatch.setattr(registry, name, getattr(registry, name).copy())
 
 
@@ -63,12 +63,37 @@ def test_a_formula_gets_the_arguments_in_their_order() -> None:
     assert not has_formula("mylib::c")
 
 
-def test_the_last_formula_of_a_name_wins_and_may_take_the_place_of_ours() -> None:
-    @formula("aten::mm")
-    def f(signature: Signature) -> Cost:
+def test_a_formula_takes_the_place_of_another_only_where_it_says_so() -> None:
+    arguments = Signature((X, Tensor((4, 5), "float32")))
+    before = cost("aten::mm", arguments)
+
+    def three(signature: Signature) -> Cost:
         return THREE
 
-    assert cost("aten::mm", Signature((X, Tensor((4, 5), "float32")))) == THREE
+    with pytest.raises(
+        UsageError, match=r"aten::mm has the formula \w+ \(.*contraction\.py:\d+\) already - write replace"
+    ):
+        formula("aten::mm")(three)
+    assert cost("aten::mm", arguments) == before
+    formula("aten::mm", replace=True)(three)
+    assert cost("aten::mm", arguments) == THREE
+
+
+@pytest.mark.parametrize("where", [{}, {"device": "cpu"}, {"sparse": True}])
+def test_two_formulas_of_one_kind_are_refused_and_a_cell_that_runs_again_is_not(where: dict[str, Any]) -> None:
+    def cell(figure: int) -> Callable[[Signature], Cost]:
+        def mine(signature: Signature) -> Cost:
+            return Cost(flops=figure, read_bytes=0, written_bytes=0)
+
+        return mine
+
+    def another(signature: Signature) -> Cost:
+        return THREE
+
+    formula("mylib::twice", **where)(cell(1))
+    formula("mylib::twice", **where)(cell(2))
+    with pytest.raises(UsageError, match="replace=True"):
+        formula("mylib::twice", **where)(another)
 
 
 def test_a_formula_for_one_kind_of_device() -> None:

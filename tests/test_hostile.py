@@ -290,16 +290,11 @@ def test_the_limits_of_the_process_are_known(kind: int) -> None:
     assert none == 0
 
 
-class PanicException(BaseException):
-    """What polars raises where its Rust code panics."""
-
-
 @pytest.mark.parametrize(
     "error",
     [
         MemoryError(),
         OSError(errno.ENOMEM, "Cannot allocate memory"),
-        PanicException("OS can't spawn worker thread: Resource temporarily unavailable (os error 11)"),
         RuntimeError("can't start new thread"),
         ImportError("lib.so: failed to map segment from shared object"),
     ],

@@ -14,7 +14,6 @@ import pytest
 import torch
 from msgspec import Struct
 
-from opanatomy.capture.memory.out_of_memory import requested_bytes
 from opanatomy.capture.memory.outside import outside_the_allocator
 from opanatomy.capture.memory.record import alike, record_of
 from opanatomy.capture.memory.replay import (
@@ -34,6 +33,7 @@ from opanatomy.capture.model.workload import Prepared, prepare
 from opanatomy.capture.step.recorder import Options, Subject, record_step
 from opanatomy.capture.step.stepper import Stepper, make_optimizer
 from opanatomy.records.memory import Memory, MemorySnapshot
+from opanatomy.records.out_of_memory import requested_bytes
 from opanatomy.records.taxonomy import Phase
 from opanatomy.records.workload import Workload
 from opanatomy.trace import read_trace
@@ -391,9 +391,9 @@ LIMITED = """
 import os, pathlib, resource, sys
 os.environ["KINETO_LOG_LEVEL"] = "6"
 from tests.tiny import TINY
-from opanatomy.capture.memory import held_bytes
-from opanatomy.capture.recorder import Options, Subject, record_step
-from opanatomy.capture.workload import Request, prepare
+from opanatomy.capture.memory.measurement import held_bytes
+from opanatomy.capture.step.recorder import Options, Subject, record_step
+from opanatomy.capture.model.workload import Request, prepare
 from opanatomy.errors import OutOfMemory
 from opanatomy.records.workload import Workload
 name = "google-bert/bert-base-uncased"

@@ -16,13 +16,13 @@ import opanatomy
 from opanatomy.capture.memory import advice
 from opanatomy.capture.memory.advice import less_memory
 from opanatomy.capture.memory.failure import StepOutOfMemory, memory_report_of
-from opanatomy.capture.memory.out_of_memory import is_out_of_memory, requested_bytes
 from opanatomy.capture.memory.snapshots import Snapshots
 from opanatomy.capture.memory.storages import optimizer_tensors
 from opanatomy.capture.step.profile import Wanted, capture_model
 from opanatomy.capture.step.recorder import Options, Subject, record_step
 from opanatomy.capture.step.stepper import Stepper, make_optimizer
 from opanatomy.errors import OutOfMemory
+from opanatomy.records.out_of_memory import is_out_of_memory, requested_bytes
 from opanatomy.records.taxonomy import Phase
 from opanatomy.records.workload import Workload
 
@@ -410,9 +410,9 @@ LIMITED = """
 import pathlib, resource, sys
 import torch
 import torch._dynamo, transformers  # what a run loads on its way would count
-from opanatomy.capture.memory import held_bytes
-from opanatomy.capture.profile import Wanted, capture_model
-from opanatomy.capture.recorder import Options, Subject, record_step
+from opanatomy.capture.memory.measurement import held_bytes
+from opanatomy.capture.step.profile import Wanted, capture_model
+from opanatomy.capture.step.recorder import Options, Subject, record_step
 from opanatomy.errors import OutOfMemory
 from opanatomy.records.workload import Workload
 module = torch.nn.Sequential(*(torch.nn.Linear(1024, 1024, bias=False) for _ in range(16)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import errno
 import gc
 import os
 import signal
@@ -127,12 +126,14 @@ def _show_traceback(kind: type[BaseException], error: BaseException, trace: Trac
 
 
 def _is_out_of_memory(error: BaseException) -> bool:
-    """Whether memory ran out; a library that is loaded then, or starts a thread, fails with an error of its own."""
-    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
+    """Whether memory ran out; where there is none to look that up with, it did."""
+    if isinstance(error, MemoryError):
         return True
-    words = ("can't spawn worker thread", "can't start new thread", "failed to map segment", "allocat", "out of memory")
-    native = type(error).__name__ == "PanicException" or isinstance(error, (RuntimeError, ImportError))
-    return native and any(word in str(error).lower() for word in words)
+    try:
+        from opanatomy.records.out_of_memory import is_starved
+    except (MemoryError, ImportError):
+        return True
+    return is_starved(error)
 
 
 def _tell(message: str) -> None:

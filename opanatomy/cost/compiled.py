@@ -21,29 +21,10 @@ from math import prod
 
 from opanatomy.cost.attention import backward_cost, forward_cost, heads_first
 from opanatomy.cost.contraction import product_shape
-from opanatomy.cost.elementwise import MAPS
 from opanatomy.cost.operands import Unknown, read
-from opanatomy.cost.registry import module_of, operators, pattern
+from opanatomy.cost.per_element import flops_per_element
+from opanatomy.cost.registry import pattern
 from opanatomy.records.signature import Cost, Signature, Tensor
-
-#: FLOPs per element of operators that are no plain map, as their own formulas have them in training.
-PER_ELEMENT = {
-    "div": 1, "gelu": 5, "gelu_backward": 11, "elu_backward": 4, "glu": 5, "glu_backward": 8,
-    "native_dropout": 1, "dropout": 1, "_fused_dropout": 1,
-    "_softmax": 4, "softmax": 4, "_log_softmax": 4, "log_softmax": 4, "_safe_softmax": 4,
-    "_softmax_backward_data": 4, "_log_softmax_backward_data": 4, "logsumexp": 3,
-    "native_layer_norm": 7, "layer_norm": 7, "native_layer_norm_backward": 13, "native_group_norm": 7,
-    "native_group_norm_backward": 13, "_native_batch_norm_legit_functional": 7, "native_batch_norm": 7,
-    "_native_batch_norm_legit_no_training": 4, "native_batch_norm_backward": 13, "_fused_rms_norm": 4, "rms_norm": 4,
-    "_fused_rms_norm_backward": 9,
-    "sum": 1, "mean": 1, "prod": 1, "var": 1, "var_mean": 1, "std": 1, "amax": 1, "amin": 1, "max": 1, "min": 1,
-    "argmax": 1, "argmin": 1, "any": 1, "all": 1, "linalg_vector_norm": 1, "norm": 1, "cumsum": 1,
-    "nll_loss_forward": 1, "nll_loss_backward": 1, "mse_loss": 3, "mse_loss_backward": 3,
-    "embedding_dense_backward": 1, "index_put": 1, "index_add": 1, "scatter_add": 1,
-    # the product runs elsewhere; only its bias or a view of its result is here, and the bias is not counted
-    "mm": 0, "addmm": 0, "bmm": 0, "baddbmm": 0, "convolution": 0, "convolution_backward": 0, "linear": 0, "matmul": 0,
-    "where": 0, "masked_fill": 0, "convert_element_type": 0, "to": 0, "type_as": 0, "reshape": 0, "lift_fresh_copy": 0,
-}  # fmt: skip
 
 #: Operators that read only the rows they look up.
 _LOOK_UPS = {"embedding", "index", "gather", "index_select", "_unsafe_index"}
@@ -51,41 +32,29 @@ _MAPS_AND_REDUCTIONS = r"triton_(poi|red|per|unk)_fused_(\w+?)_\d+"
 
 
 @cache
-def _costs() -> dict[str, int]:
-    """FLOPs per element of every operator that a name may carry; moving is 0."""
-    free = {name.removeprefix("aten::"): 0 for name in operators() if name.startswith("aten::")}
-    moving = {name: 0 for name in free if _moves(name)}
-    return {**moving, **{name: row.flops for name, row in MAPS.items()}, **PER_ELEMENT}
-
-
-def _moves(name: str) -> bool:
-    return module_of(f"aten::{name}").rpartition(".")[2] in ("movement", "indexing", "creation")
-
-
-@cache
 def named(text: str) -> tuple[str, ...]:
     """The operators of `_unsafe_view_add_mean`, each as long as can be; `Unknown` where a word is none."""
     words = text.split("_")
-    found: list[str] = []
+    operators: list[str] = []
     at = 0
-    known = _costs()
+    known = flops_per_element()
     while at < len(words):
         end = next((end for end in range(len(words), at, -1) if "_".join(words[at:end]) in known), None)
         if end is None:
             raise Unknown(f"operators of {text}")
-        found.append("_".join(words[at:end]))
+        operators.append("_".join(words[at:end]))
         at = end
-    return tuple(found)
+    return tuple(operators)
 
 
 def _arguments(signature: Signature) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
     """The tensors of a launch and the sizes of its loops."""
     values = signature.arguments
     sizes = tuple(value for value in values if isinstance(value, int) and not isinstance(value, bool))
-    found = tuple(value for value in values if isinstance(value, Tensor))
-    if not found:
+    tensors = tuple(value for value in values if isinstance(value, Tensor))
+    if not tensors:
         raise Unknown("the tensors of the launch")
-    return found, sizes
+    return tensors, sizes
 
 
 def _places(tensors: tuple[Tensor, ...], sizes: tuple[int, ...]) -> int:
@@ -107,12 +76,12 @@ def fused(name: str, signature: Signature) -> Cost:
     match = re.fullmatch(_MAPS_AND_REDUCTIONS, name)
     if match is None:
         raise Unknown(name)
-    names = named(match[2])
+    operators = named(match[2])
     tensors, sizes = _arguments(signature)
     places = _places(tensors, sizes)
-    flops = sum(_costs()[one] for one in names) * places
+    flops = sum(flops_per_element()[operator] for operator in operators) * places
     whole = [read(tensor) for tensor in tensors]
-    if _LOOK_UPS & set(names):
+    if _LOOK_UPS & set(operators):
         # a table is read where it is looked up, at most once for each place
         whole = [min(size, places * (tensor.item_bytes or 0)) for size, tensor in zip(whole, tensors, strict=True)]
     return Cost(flops=flops, read_bytes=sum(whole[:-1]), written_bytes=whole[-1])

@@ -202,6 +202,14 @@ def map_cost(row: Map, signature: Signature, in_place: bool = False) -> Cost:
     return Cost(flops=flops, read_bytes=read(*operands), written_bytes=written)
 
 
+#: Maps of which torch has no form in place; nor has it of backward and special functions.
+_NOT_IN_PLACE = {
+    "_conj_physical", "_masked_scale", "_prelu_kernel", "_standard_gamma_grad", "complex", "fmax", "fmin", "hardshrink",
+    "isfinite", "isinf", "isnan", "isneginf", "isposinf", "linalg_cross", "logaddexp", "logaddexp2", "maximum",
+    "minimum", "polar", "positive", "rsub", "signbit", "softplus", "softshrink",
+}  # fmt: skip
+
+
 def _register(name: str, row: Map) -> None:
     def out_of_place(signature: Signature) -> Cost:
         return map_cost(row, signature)
@@ -212,7 +220,7 @@ def _register(name: str, row: Map) -> None:
     text = f"{row.flops} per output element; reads each operand, writes the result. A row of `MAPS`."
     out_of_place.__doc__ = in_place.__doc__ = text
     formula(f"aten::{name}")(out_of_place)
-    if not name.endswith(("_backward", "__")):
+    if not (name.endswith(("_backward", "__")) or name.startswith("special_") or name in _NOT_IN_PLACE):
         formula(f"aten::{name}_")(in_place)
 
 

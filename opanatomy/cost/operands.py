@@ -5,17 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import prod
 
-from opanatomy.records.data_types import ITEM_SIZE
+from opanatomy.records.data_types import BY_CODE, ITEM_SIZE
 from opanatomy.records.signature import Argument, Cost, Signature, Tensor
 
 Shape = tuple[int, ...]
-
-#: c10::ScalarType in the order of its codes: what Kineto records for a `dtype` argument.
-_SCALAR_TYPES = (
-    "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64", "complex32", "complex64", "complex128",
-    "bool", "qint8", "quint8", "qint32", "bfloat16", "quint4x2", "quint2x4", "bits1x8", "bits2x4", "bits4x2", "bits8",
-    "bits16", "float8_e5m2", "float8_e4m3fn", "float8_e5m2fnuz", "float8_e4m3fnuz", "uint16", "uint32", "uint64",
-)  # fmt: skip
 
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 _COMPLEX = ("complex32", "complex64", "complex128")
@@ -41,10 +34,10 @@ def tensors(value: Argument) -> tuple[Tensor, ...]:
     """The elements of a tensor list."""
     if not isinstance(value, tuple):
         raise Unknown(f"{value!r} is not a tensor list")
-    found = tuple(item for item in value if isinstance(item, Tensor))
-    if len(found) != len(value):
+    elements = tuple(item for item in value if isinstance(item, Tensor))
+    if len(elements) != len(value):
         raise Unknown(f"{value!r} is not a tensor list")
-    return found
+    return elements
 
 
 def integer(value: Argument) -> int:
@@ -63,16 +56,16 @@ def flag(value: Argument) -> bool:
 
 def integers(value: Argument, length: int | None = None) -> Shape:
     """An integer list; with `length`, a list of one stands for all dimensions."""
-    found = tuple(integer(item) for item in value) if isinstance(value, tuple) else (integer(value),)
-    return found * length if length is not None and len(found) == 1 else found
+    numbers = tuple(integer(item) for item in value) if isinstance(value, tuple) else (integer(value),)
+    return numbers * length if length is not None and len(numbers) == 1 else numbers
 
 
 def sizes(value: Argument, least: int = 1) -> Shape:
     """The sizes of a tensor with at least `least` dimensions; a list that the trace dropped is empty: `Unknown`."""
-    found = integers(value)
-    if len(found) < least:
+    numbers = integers(value)
+    if len(numbers) < least:
         raise Unknown(f"{value!r} are not the sizes of {least} dimensions")
-    return found
+    return numbers
 
 
 def mask(value: Argument, length: int) -> tuple[bool, ...]:
@@ -89,7 +82,7 @@ def scalar_type(value: Argument) -> str | None:
     if isinstance(value, str):
         return value.removeprefix("torch.")
     code = integer(value)
-    return "float8_e8m0fnu" if code == 44 else _SCALAR_TYPES[code]
+    return BY_CODE[code]
 
 
 # --------------------------------------------------------------------------------------------------------------- bytes

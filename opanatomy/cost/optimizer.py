@@ -26,10 +26,10 @@ def _adam(signature: Signature, decay_flops: int) -> Cost:
     maxima = tensors(signature.get(4)) if flag(signature.get(11)) else ()
     steps = tensors(signature.get(5))
     flops = 13 + decay_flops * _nonzero(signature.get(9)) + flag(signature.get(12))
-    scale, found = optional(signature, 13), optional(signature, 14)
+    scale, non_finite = optional(signature, 13), optional(signature, 14)
     state = read(parameters, averages, squares, maxima)
     written = state + (read(grads) if scale else 0)
-    moved_in = state + read(grads, steps, optional(signature, 6), scale, found)
+    moved_in = state + read(grads, steps, optional(signature, 6), scale, non_finite)
     count = sum(x.numel for x in parameters)
     return Cost(flops=count * (flops + (scale is not None)), read_bytes=moved_in, written_bytes=written)
 
@@ -84,19 +84,19 @@ def fused_adagrad(signature: Signature) -> Cost:
 @formula("aten::_amp_foreach_non_finite_check_and_unscale_")
 def unscale(signature: Signature) -> Cost:
     """1 per element: * inverse scale; reads and writes every gradient and the flag."""
-    grads, found, inverse = tensors(signature.get(0)), signature.tensor(1), signature.tensor(2)
+    grads, non_finite, inverse = tensors(signature.get(0)), signature.tensor(1), signature.tensor(2)
     return Cost(
         flops=sum(x.numel for x in grads),
-        read_bytes=read(grads, found, inverse),
-        written_bytes=read(grads, found),
+        read_bytes=read(grads, non_finite, inverse),
+        written_bytes=read(grads, non_finite),
     )
 
 
 @formula("aten::_amp_update_scale_")
 def update_scale(signature: Signature) -> Cost:
     """1: the loss scale grows or shrinks; reads the flag, reads and writes the scale and its counter."""
-    scale, counter, found = (signature.tensor(index) for index in range(3))
-    return Cost(flops=1, read_bytes=read(scale, counter, found), written_bytes=read(scale, counter))
+    scale, counter, non_finite = (signature.tensor(index) for index in range(3))
+    return Cost(flops=1, read_bytes=read(scale, counter, non_finite), written_bytes=read(scale, counter))
 
 
 # -------------------------------------------------------------------------------------------------------- bitsandbytes
@@ -154,12 +154,12 @@ def _foreach(operator: str) -> Callable[[Signature], Cost]:
         flops = read_bytes = written_bytes = 0
         for place in range(length):
             one = Signature(tuple(_element(value, place, length) for value in signature.arguments))
-            found = cost(operator, one)
-            if found is None:
+            each = cost(operator, one)
+            if each is None:
                 raise Unknown(f"{operator}({one})")
-            flops += found.flops
-            read_bytes += found.read_bytes
-            written_bytes += found.written_bytes
+            flops += each.flops
+            read_bytes += each.read_bytes
+            written_bytes += each.written_bytes
         return Cost(flops=flops, read_bytes=read_bytes + shared, written_bytes=written_bytes)
 
     formula_of_list.__doc__ = f"`{operator}` on each tensor of the list."

@@ -44,25 +44,47 @@ _FIGURES = ("flops", "read_bytes", "written_bytes", "causal_flops", "normalizati
 _OPTIONAL = ("causal_flops",)
 
 
-def formula(*operators: str, device: str | None = None, sparse: bool = False) -> Callable[[_F], _F]:
+def formula(
+    *operators: str, device: str | None = None, sparse: bool = False, replace: bool = False
+) -> Callable[[_F], _F]:
     """A decorator that makes a function the formula of `operators`, named as Kineto writes them (`aten::mm`).
 
     The function gets the `Signature` of one call and returns its `Cost`; `LookupError`, `TypeError`, `ValueError` and
-    `ArithmeticError`, or a figure that is `None`, mean "this signature does not say". The last formula of a name wins;
-    one with a `device` (`cpu`) holds there only, a `sparse` one where a tensor is sparse.
+    `ArithmeticError`, or a figure that is `None`, mean "this signature does not say". A formula with a `device` (`cpu`)
+    holds there only, a `sparse` one where a tensor is sparse. `UsageError` where an operator has a formula of that kind
+    already, unless `replace` says that this one takes its place.
     """
     _check_names("formula", operators, '@formula("mylib::my_operator")')
 
     def register(function: _F) -> _F:
-        if sparse:
-            _SPARSE.update(dict.fromkeys(operators, function))
-        elif device is None:
-            _FORMULAS.update(dict.fromkeys(operators, function))
-        else:
-            _BY_DEVICE.update({(operator, device): function for operator in operators})
+        for operator in operators:
+            if not replace:
+                _check_new(operator, device=device, sparse=sparse, function=function)
+            if sparse:
+                _SPARSE[operator] = function
+            elif device is None:
+                _FORMULAS[operator] = function
+            else:
+                _BY_DEVICE[operator, device] = function
         return function
 
     return register
+
+
+def _check_new(operator: str, *, device: str | None, sparse: bool, function: Callable[..., Any]) -> None:
+    """Refuse a second formula for an operator; a notebook's cell that runs again gives no second one."""
+    if sparse:
+        old = _SPARSE.get(operator)
+    else:
+        old = _FORMULAS.get(operator) if device is None else _BY_DEVICE.get((operator, device))
+    if old is not None and (_is_ours(old) or _name(old) != _name(function)):
+        raise UsageError(
+            f"formula: {operator} has the formula {_place(old)} already - write replace=True to take its place"
+        )
+
+
+def _name(function: Callable[..., Any]) -> tuple[object, object]:
+    return getattr(function, "__module__", None), getattr(function, "__qualname__", None)
 
 
 def pattern(*expressions: str) -> Callable[[_F], _F]:
@@ -102,7 +124,7 @@ def cost(operator: str, signature: Signature, device: str | None = None) -> Cost
     if any(tensor.sparse for tensor in signature.tensors()) and _counts_dense(operator, function or named):
         function, named = _SPARSE.get(operator), None
     try:
-        found = function(signature) if function else named(operator, signature) if named else None
+        formula_cost = function(signature) if function else named(operator, signature) if named else None
     except _ODD_ARGUMENTS:
         return None
     except Exception as error:
@@ -110,7 +132,7 @@ def cost(operator: str, signature: Signature, device: str | None = None) -> Cost
             raise
         text = f"{type(error).__name__}: {error}".replace("\n", " ")
         raise UsageError(f"formula {_place(function or named)} failed on {operator}: {text} - mend it") from error
-    return None if found is None else _checked(found, function or named)
+    return None if formula_cost is None else _checked(formula_cost, function or named)
 
 
 def _counts_dense(operator: str, function: Callable[..., Any] | None) -> bool:
@@ -118,12 +140,14 @@ def _counts_dense(operator: str, function: Callable[..., Any] | None) -> bool:
     return (function is None or _is_ours(function)) and not re.search(r"mkldnn|onednn|mkl::", operator)
 
 
-def _checked(found: Cost, function: Callable[..., Any] | None) -> Cost | None:
+def _checked(formula_cost: Cost, function: Callable[..., Any] | None) -> Cost | None:
     """The cost, `None` where a figure is; a formula that gives anything but integers is refused by its name."""
-    if type(found) is not Cost:
-        raise UsageError(f"formula {_place(function)} returned {found!r:.60}, not a Cost - return Cost(flops=...)")
+    if type(formula_cost) is not Cost:
+        raise UsageError(
+            f"formula {_place(function)} returned {formula_cost!r:.60}, not a Cost - return Cost(flops=...)"
+        )
     for name in _FIGURES:
-        value = getattr(found, name)
+        value = getattr(formula_cost, name)
         if value is None:
             if name not in _OPTIONAL:
                 return None
@@ -133,7 +157,7 @@ def _checked(found: Cost, function: Callable[..., Any] | None) -> Cost | None:
             )
         elif value < 0:
             return None
-    return found
+    return formula_cost
 
 
 def _is_ours(function: object) -> bool:
@@ -172,3 +196,13 @@ def operators() -> tuple[str, ...]:
 def module_of(operator: str) -> str:
     """The module that an operator's formula is written in; nothing without a formula."""
     return str(getattr(_FORMULAS.get(operator), "__module__", ""))
+
+
+def device_formulas() -> tuple[tuple[str, str, Callable[..., Any]], ...]:
+    """(operator, device kind, function) of the formulas that hold on one kind of device, sorted."""
+    return tuple((*key, function) for key, function in sorted(_BY_DEVICE.items()))
+
+
+def patterns() -> tuple[tuple[str, Callable[..., Any]], ...]:
+    """(expression, function) of the formulas for names that are made while a program runs."""
+    return tuple((expression.pattern, function) for expression, function in _PATTERNS)

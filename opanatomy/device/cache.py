@@ -31,13 +31,14 @@ def measured_ceilings(measured: Measured, sheet: Ceilings | None = None) -> Ceil
     vector = dict(sheet.vector_flops_per_second) if sheet else {}
     if machine.kind == "cpu":
         vector = {name: rates[name] for name in ("float64", "float32") if name in rates}
-    told = [f"torch {machine.torch}"] if machine.torch else []
-    told += [f"driver {machine.driver}"] if machine.driver else []
-    told += [f"{machine.threads} threads"] if machine.threads else []
+    conditions = [f"torch {machine.torch}"] if machine.torch else []
+    conditions += [f"driver {machine.driver}"] if machine.driver else []
+    conditions += [f"{machine.threads} threads"] if machine.threads else []
     best = measured.bandwidth
     return Ceilings(
         device=machine.device,
-        source=", ".join((f"measured {measured.date}", *told)) + (f"; else {sheet.source}" if sheet and others else ""),
+        source=", ".join((f"measured {measured.date}", *conditions))
+        + (f"; else {sheet.source}" if sheet and others else ""),
         matrix_flops_per_second={**rates, **others},
         vector_flops_per_second=vector,
         bandwidth_bytes_per_second=best.per_second if best else None,

@@ -40,11 +40,11 @@ def ceilings_for(
     """
     on_cpu = environment.device_kind == "cpu" if on_cpu is None else on_cpu
     units = environment.multiprocessors if multiprocessors is None else multiprocessors
-    found = _on_cpu(environment, folder) if on_cpu else _on_accelerator(environment, units, folder)
+    known = _on_cpu(environment, folder) if on_cpu else _on_accelerator(environment, units, folder)
     if not overrides:
-        return found
+        return known
     device = environment.device or environment.processor or "the device"
-    return Found(overrides.over(found.ceilings, device))
+    return Found(overrides.over(known.ceilings, device))
 
 
 def _on_cpu(environment: Environment, folder: Path | None) -> Found:

@@ -10,14 +10,9 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from opanatomy.errors import UsageError
-from opanatomy.records.data_types import PEAK_TYPES
+from opanatomy.records.data_types import PEAK_TYPES, peak_type_of
 from opanatomy.records.device import Ceilings
 
-_SHORT: Final = {
-    "fp64": "float64", "f64": "float64", "double": "float64", "fp32": "float32", "f32": "float32", "float": "float32",
-    "tfloat32": "tf32", "bf16": "bfloat16", "fp16": "float16", "f16": "float16", "half": "float16",
-    "fp8": "float8", "f8": "float8", "float8_e4m3fn": "float8", "float8_e5m2": "float8", "i8": "int8",
-}  # fmt: skip
 _QUANTITY: Final = re.compile(
     r"(?P<number>\d+\.?\d*(?:e[+-]?\d+)?|\.\d+(?:e[+-]?\d+)?)\s*(?P<prefix>[kMGTPE]?)(?P<unit>[A-Za-z/]*)", re.ASCII
 )
@@ -86,18 +81,17 @@ def parse_bandwidth(text: str) -> float:
 
 def data_type(name: str, option: str) -> str:
     """The data type of a peak by its name or a short one; `UsageError` naming `option` where it is none."""
-    lower = name.lower()
-    full = _SHORT.get(lower, lower)
-    if full not in PEAK_TYPES:
+    peak_type = peak_type_of(name)
+    if peak_type is None:
         raise UsageError(f"{option}: no data type {name!r} has a peak - one of {', '.join(PEAK_TYPES)}")
-    return full
+    return peak_type
 
 
 def _quantity(text: str, option: str, whole: str, units: tuple[str, ...], example: str) -> float:
-    found = _QUANTITY.fullmatch(text)
-    if found is None or found["unit"].lower() not in units:
+    quantity = _QUANTITY.fullmatch(text)
+    if quantity is None or quantity["unit"].lower() not in units:
         raise UsageError(f"{option} {whole}: {text!r} is not a number with k, M, G, T or P - write {example}")
-    value = float(found["number"]) * _PREFIXES[found["prefix"]]
+    value = float(quantity["number"]) * _PREFIXES[quantity["prefix"]]
     if not (math.isfinite(value) and _LEAST <= value <= _MOST):
         raise UsageError(f"{option} {whole}: {value:g} a second is not what a device does - write {example}")
     return value

@@ -40,16 +40,16 @@ class Profile(Struct, frozen=True, kw_only=True):
 
 def profile_of(name: str) -> Profile | None:
     """The MIG profile in a device's name, `None` where there is none."""
-    found = _PROFILE.fullmatch(name)
-    if found is None:
+    profile = _PROFILE.fullmatch(name)
+    if profile is None:
         return None
-    compute = int(found["compute"])
+    compute = int(profile["compute"])
     return Profile(
-        whole=found["whole"],
-        label=name[found.end("whole") :].split()[-1],
+        whole=profile["whole"],
+        label=name[profile.end("whole") :].split()[-1],
         compute=compute,
-        instance=int(found["instance"] or compute),
-        memory_gb=int(found["memory"]),
+        instance=int(profile["instance"] or compute),
+        memory_gb=int(profile["memory"]),
     )
 
 

@@ -9,11 +9,12 @@ from msgspec.structs import replace
 
 from opanatomy.memory.theory import needed_bytes, state_theory
 from opanatomy.records.memory import Memory, MemorySaving, ModelShape
+from opanatomy.records.optimizers import BY_NAME
 from opanatomy.records.taxonomy import Phase
 from opanatomy.records.workload import Workload
 
 #: Those whose state is less than AdamW's, the nearest to it first.
-_OPTIMIZERS: Final = (("8-bit AdamW", "adamw8bit"), ("Adafactor", "adafactor"), ("SGD with momentum", "sgd"))
+_OPTIMIZERS: Final = ("adamw8bit", "adafactor", "sgd")
 #: What a technique is called for a module of the caller's own: by Python, where there is no option.
 _IN_PYTHON: Final = {
     "--checkpointing": "gradient_checkpointing_enable()", "--amp bf16": 'amp="bf16"',
@@ -70,8 +71,8 @@ def _techniques(workload: Workload) -> list[tuple[str, str, Workload]]:
         found.append(("mixed precision", "--amp bf16", replace(workload, amp="bf16")))
         found.append(("weights in bfloat16", "--dtype bfloat16", replace(workload, dtype="bfloat16")))
     if workload.optimizer is not None:
-        for technique, name in _OPTIMIZERS:
-            found.append((technique, f"--optimizer {name}", replace(workload, optimizer=name)))
+        for name in _OPTIMIZERS:
+            found.append((BY_NAME[name].label, f"--optimizer {name}", replace(workload, optimizer=name)))
     if workload.batch is not None and workload.batch > 1:
         half = workload.batch // 2
         found.append(("half the batch, accumulated", f"--batch {half}", replace(workload, batch=half)))

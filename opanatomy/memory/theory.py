@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from opanatomy.records.data_types import ITEM_SIZE
 from opanatomy.records.memory import Memory, MemoryComponent, MemoryTerm, ModelShape
+from opanatomy.records.optimizers import BY_NAME
 from opanatomy.records.workload import Workload
 
 _ACTIVATIONS: Final = "forward_activations"
@@ -26,8 +27,6 @@ _ID_BYTES: Final = 8
 #: Copies of the feed-forward's inner activations that each activation function leaves: its input, what its pieces
 #: save (the tanh form is written out in Python), its output.
 _INNER_COPIES: Final = {"gelu_new": 5, "gelu_pytorch_tanh": 2, "silu": 2, "gelu": 2, "relu": 1}
-#: 8-bit states: two bytes, and two scales of four bytes for each block of 256.
-_EIGHT_BIT: Final = 2 + 2 * 4 / 256
 
 
 class _Sizes(Struct, frozen=True, kw_only=True):
@@ -74,16 +73,11 @@ def state_theory(workload: Workload) -> tuple[MemoryComponent, ...]:
     if workload.inference or trained is None:
         return tuple(rows)
     rows.append(_theory("gradients", trained * size, f"{size} B x trainable parameters"))
-    match workload.optimizer:
-        case "adamw" | "adamw-foreach" | "adamw-loop" | "adam":
-            rows.append(_theory("optimizer_state", 2 * trained * size, f"{2 * size} B x trainable parameters"))
-        case "sgd":
-            rows.append(_theory("optimizer_state", trained * size, f"{size} B x trainable parameters"))
-        case "adamw8bit":
-            formula = f"{_EIGHT_BIT:.3f} B x trainable parameters"
-            rows.append(_theory("optimizer_state", round(_EIGHT_BIT * trained), formula))
-        case _:
-            pass
+    optimizer = BY_NAME.get(workload.optimizer or "")
+    if optimizer is not None and not optimizer.factored:
+        state = optimizer.state_bytes(size)
+        text = f"{state:.3f}" if isinstance(state, float) else f"{state}"
+        rows.append(_theory("optimizer_state", round(state * trained), f"{text} B x trainable parameters"))
     return tuple(rows)
 
 

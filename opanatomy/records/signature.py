@@ -92,13 +92,13 @@ class Signature(Struct, frozen=True):
 
     def tensors(self) -> tuple[Tensor, ...]:
         """Every tensor argument, those inside lists included."""
-        found: list[Tensor] = []
+        tensors: list[Tensor] = []
         for value in self.arguments:
             if isinstance(value, Tensor):
-                found.append(value)
+                tensors.append(value)
             elif isinstance(value, tuple):
-                found.extend(item for item in value if isinstance(item, Tensor))
-        return tuple(found)
+                tensors.extend(item for item in value if isinstance(item, Tensor))
+        return tuple(tensors)
 
     def __str__(self) -> str:
         return ", ".join(_text(value) for value in self.arguments)

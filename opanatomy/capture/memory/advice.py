@@ -7,22 +7,19 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
-from opanatomy.capture.memory.out_of_memory import is_out_of_memory
 from opanatomy.capture.model.batches import Shape
 from opanatomy.capture.step.subject import Options, Subject
 from opanatomy.errors import OutOfMemory
 from opanatomy.records.data_types import ITEM_SIZE
+from opanatomy.records.optimizers import BY_NAME
+from opanatomy.records.out_of_memory import is_out_of_memory
 from opanatomy.records.taxonomy import Phase
 from opanatomy.records.workload import Workload
 
 if TYPE_CHECKING:
     import torch
 
-#: Bytes of state a float32 parameter, with the copies that the foreach form of AdamW makes beside it (torch's
-#: documentation of `foreach`: about the size of the parameters more); of equals none is advised for another.
-_OPTIMIZER_BYTES: Final = {
-    "adamw-foreach": 12, "adamw": 8, "adamw-loop": 8, "adam": 8, "sgd": 4, "adamw8bit": 2, "adafactor": 0,
-}  # fmt: skip
+#: Those that are advised; of two that need the same none is advised for the other.
 _ADVISED: Final = ("adamw", "sgd", "adamw8bit", "adafactor")
 
 
@@ -113,9 +110,14 @@ def smaller_optimizers(chosen: str | None) -> list[str]:
     """The optimizers that need less than the chosen one, of those that are installed."""
     if chosen is None:
         return []
-    least = _OPTIMIZER_BYTES[chosen]
-    smaller = [name for name in _ADVISED if _OPTIMIZER_BYTES[name] < least]
-    return [name for name in smaller if name != "adamw8bit" or find_spec("bitsandbytes") is not None]
+    needed = _update_bytes(chosen)
+    smaller = [BY_NAME[name] for name in _ADVISED if _update_bytes(name) < needed]
+    return [one.name for one in smaller if one.package is None or find_spec(one.package) is not None]
+
+
+def _update_bytes(name: str) -> float:
+    """What an update needs for each float32 parameter."""
+    return BY_NAME[name].update_bytes(ITEM_SIZE["float32"])
 
 
 def _only_weights(phase: Phase) -> bool:

@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 from opanatomy.capture.device import accelerators
 from opanatomy.capture.memory.measurement import could_have, give_back, memory_of
-from opanatomy.capture.memory.out_of_memory import is_out_of_memory, requested_bytes
 from opanatomy.capture.memory.record import measured_memory
 from opanatomy.capture.memory.saved import ForwardSaves
 from opanatomy.capture.memory.snapshots import Snapshots
@@ -20,6 +19,7 @@ from opanatomy.capture.model.quiet import first_line
 from opanatomy.capture.step.stepper import Stepper
 from opanatomy.errors import OutOfMemory
 from opanatomy.records.memory import Memory, MemoryFailure
+from opanatomy.records.out_of_memory import is_out_of_memory, requested_bytes
 from opanatomy.records.workload import Environment, Workload
 
 if TYPE_CHECKING:

@@ -13,6 +13,7 @@ from opanatomy.capture.device import accelerators
 from opanatomy.capture.memory.allocator import DeviceAllocator, allocator_name
 from opanatomy.capture.memory.storages import on_device, optimizer_tensors, unpacked
 from opanatomy.records.memory import Memory, MemoryComponent
+from opanatomy.records.optimizers import states_of_class
 
 if TYPE_CHECKING:
     import torch
@@ -216,7 +217,7 @@ def _optimizer_component(
 ) -> MemoryComponent:
     state = on_device(optimizer_tensors(optimizer)[0], device)
     trainable = sum(parameter.numel() * parameter.element_size() for parameter in parameters if parameter.requires_grad)
-    copies = {"AdamW": 2, "Adam": 2, "SGD": 1}.get(type(optimizer).__name__)
+    copies = states_of_class(type(optimizer).__name__)
     return MemoryComponent(
         component="optimizer_state",
         measured_bytes=storage_bytes(state),

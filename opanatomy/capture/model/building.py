@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from opanatomy.capture.device.start import device_text
-from opanatomy.capture.memory.out_of_memory import is_out_of_memory
 from opanatomy.capture.model.hub import hub_answers
 from opanatomy.capture.model.quiet import one_line, quiet_libraries
 from opanatomy.errors import ModelError, OutOfMemory, UsageError
+from opanatomy.records.out_of_memory import is_out_of_memory
 
 if TYPE_CHECKING:
     import torch

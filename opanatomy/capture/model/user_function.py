@@ -10,9 +10,9 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from opanatomy.capture.memory.out_of_memory import is_out_of_memory
 from opanatomy.capture.model.quiet import one_line
 from opanatomy.errors import ModelError
+from opanatomy.records.out_of_memory import is_out_of_memory
 
 if TYPE_CHECKING:
     import torch

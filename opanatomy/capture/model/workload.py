@@ -12,7 +12,6 @@ from msgspec import Struct
 
 from opanatomy.capture.device import accelerators
 from opanatomy.capture.memory.advice import inputs_fit
-from opanatomy.capture.memory.out_of_memory import is_out_of_memory
 from opanatomy.capture.model.batches import Shape, choose_shape, make_batch, move, sizes
 from opanatomy.capture.model.building import build_module, build_on_meta, enable_checkpointing
 from opanatomy.capture.model.catalog import catalog_names
@@ -22,6 +21,7 @@ from opanatomy.capture.model.settings import apply_settings, check_fit
 from opanatomy.capture.model.tasks import check_task, choose_task
 from opanatomy.capture.model.user_function import call_function, is_function
 from opanatomy.errors import ModelError, OpanatomyError, UsageError
+from opanatomy.records.out_of_memory import is_out_of_memory
 
 if TYPE_CHECKING:
     import torch

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
-from opanatomy.capture.memory.out_of_memory import is_out_of_memory
 from opanatomy.capture.memory.saved import ForwardSaves
 from opanatomy.capture.model.quiet import one_line
 from opanatomy.capture.step.gradients import observed_gradients
@@ -21,6 +20,7 @@ from opanatomy.capture.step.observer import Observation, observing
 from opanatomy.capture.step.progress_hooks import Progress, watched
 from opanatomy.capture.step.restore import Kept
 from opanatomy.capture.step.stepper import Stepper
+from opanatomy.records.out_of_memory import is_out_of_memory
 
 if TYPE_CHECKING:
     import torch

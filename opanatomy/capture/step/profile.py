@@ -14,7 +14,6 @@ from opanatomy.capture.device.environment import choose_device, no_gpu_note
 from opanatomy.capture.device.start import device_text, first_use, run_first_kernel
 from opanatomy.capture.memory.advice import either, fewer_weights, listed
 from opanatomy.capture.memory.measurement import available_bytes, limited_to_available
-from opanatomy.capture.memory.out_of_memory import is_out_of_memory
 from opanatomy.capture.memory.snapshots import Snapshots
 from opanatomy.capture.model.user_function import is_function
 from opanatomy.capture.model.workload import DTYPES, Prepared, Request, describe, prepare
@@ -22,6 +21,8 @@ from opanatomy.capture.step.recorder import Options, Progress, Subject, record_s
 from opanatomy.capture.step.stepper import amp_name
 from opanatomy.errors import OpanatomyError, OutOfMemory
 from opanatomy.records.data_types import ITEM_SIZE
+from opanatomy.records.optimizers import BY_NAME
+from opanatomy.records.out_of_memory import is_out_of_memory
 from opanatomy.records.workload import Workload
 
 
@@ -109,10 +110,6 @@ def _prepared(wanted: Wanted, request: Request) -> Prepared:
         raise OutOfMemory(f"out of memory while {what} being built{where} - {smaller}") from error
 
 
-#: Bytes of optimizer state a parameter, as copies of the parameter; what is not here needs little.
-_STATE_COPIES = {"adamw": 2, "adamw-foreach": 2, "adamw-loop": 2, "adam": 2, "sgd": 1}
-
-
 def _check_it_can_fit(wanted: Wanted, request: Request) -> None:
     """Refuse at once what cannot fit the host: weights, and gradients and optimizer state in training."""
     if request.device != "cpu":
@@ -122,7 +119,8 @@ def _check_it_can_fit(wanted: Wanted, request: Request) -> None:
         return
     available = available_bytes()
     dtype = DTYPES[request.dtype]
-    states = 0 if wanted.inference else _STATE_COPIES.get(wanted.optimizer or "", 0)
+    optimizer = None if wanted.inference else BY_NAME.get(wanted.optimizer or "")
+    states = optimizer.state_copies if optimizer else 0
     parts = ["weights", *([] if wanted.inference else ["gradients"]), *(["optimizer state"] if states else [])]
     needed = described.parameters * ITEM_SIZE[dtype] * ((1 if wanted.inference else 2) + states)
     if available is not None and needed > available:

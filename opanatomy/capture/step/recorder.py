@@ -16,7 +16,6 @@ from opanatomy.capture.device.start import missing_kernels
 from opanatomy.capture.memory.advice import less_memory
 from opanatomy.capture.memory.failure import StepOutOfMemory, memory_report_of
 from opanatomy.capture.memory.measurement import PeakMeter, limited_to_available
-from opanatomy.capture.memory.out_of_memory import is_out_of_memory
 from opanatomy.capture.memory.snapshots import WEIGHTS, Snapshots
 from opanatomy.capture.memory.storages import tensors_in
 from opanatomy.capture.model.quiet import first_line, one_line, quiet_libraries
@@ -28,6 +27,7 @@ from opanatomy.capture.step.stepper import Stepper, make_optimizer
 from opanatomy.capture.step.subject import Options, Subject
 from opanatomy.errors import CaptureError, OpanatomyError
 from opanatomy.records.memory import Memory
+from opanatomy.records.out_of_memory import is_out_of_memory
 from opanatomy.records.taxonomy import Phase
 
 if TYPE_CHECKING:

@@ -15,7 +15,6 @@ from opanatomy.capture.device.devices import devices_of, of_the_peak, synchroniz
 from opanatomy.capture.device.environment import environment_of
 from opanatomy.capture.device.events import require_device_events
 from opanatomy.capture.memory.measurement import PeakMeter, give_back, memory_of
-from opanatomy.capture.memory.out_of_memory import is_out_of_memory
 from opanatomy.capture.memory.outside import outside_the_allocator
 from opanatomy.capture.memory.record import measured_memory, uncovered
 from opanatomy.capture.memory.saved import ForwardSaves, PointWatch
@@ -36,6 +35,7 @@ from opanatomy.capture.step.stepper import StepObserver, Stepper
 from opanatomy.capture.step.subject import Options, Subject
 from opanatomy.capture.step.tensor_lists import tensor_lists
 from opanatomy.records.memory import Memory
+from opanatomy.records.out_of_memory import is_out_of_memory
 from opanatomy.records.workload import Capture
 
 #: Unprofiled steps are repeated until there are so many, or until they have taken so long.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from opanatomy.capture.step.optimizer_state import FinishedState
 from opanatomy.capture.step.ranges import phase_range
 from opanatomy.capture.step.roots import Roots, backward_roots, leaves_below, materialized
 from opanatomy.errors import CaptureError, UsageError
+from opanatomy.records.optimizers import BY_NAME, Optimizer
 from opanatomy.records.taxonomy import Phase
 
 if TYPE_CHECKING:
@@ -22,10 +24,6 @@ if TYPE_CHECKING:
 #: Every spelling of `--amp` that is taken, and its data type.
 AMP_DTYPES = {"bf16": "bfloat16", "bfloat16": "bfloat16", "fp16": "float16", "float16": "float16"}
 _AMP_NAMES = {"bfloat16": "bf16", "float16": "fp16"}
-OPTIMIZERS = ("adamw", "adamw-foreach", "adamw-loop", "adamw8bit", "adam", "sgd", "adafactor")
-_NO_BITSANDBYTES = (
-    "--optimizer adamw8bit needs bitsandbytes, which is not installed - pip install 'opanatomy[bitsandbytes]'"
-)
 
 
 def amp_name(spelling: str | None) -> str | None:
@@ -35,44 +33,34 @@ def amp_name(spelling: str | None) -> str | None:
 
 def check_optimizer(name: str | None) -> None:
     """Refuse a name that is none, and what needs a package that is not there, before anything is built."""
-    if name is not None and name not in OPTIMIZERS:
-        raise UsageError(f"--optimizer {name}: no such optimizer - one of {', '.join(OPTIMIZERS)}")
-    if name == "adamw8bit" and find_spec("bitsandbytes") is None:
-        raise CaptureError(_NO_BITSANDBYTES)
+    if name is None:
+        return
+    optimizer = BY_NAME.get(name)
+    if optimizer is None:
+        raise UsageError(f"--optimizer {name}: no such optimizer - one of {', '.join(BY_NAME)}")
+    if optimizer.package is not None and find_spec(optimizer.package) is None:
+        raise CaptureError(_not_installed(optimizer))
 
 
 def make_optimizer(name: str, module: torch.nn.Module) -> torch.optim.Optimizer:
     """The optimizer `name` over the trainable parameters; `adamw` is fused, the default of the Trainer."""
-    import torch
 
     check_optimizer(name)
     parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
     if not parameters:
         raise CaptureError(f"cannot make the optimizer {name}: the model has no trainable parameter")
-    match name:
-        case "adamw":
-            return torch.optim.AdamW(parameters, lr=1e-5, fused=True)
-        case "adamw-foreach":
-            return torch.optim.AdamW(parameters, lr=1e-5, foreach=True)
-        case "adamw-loop":
-            return torch.optim.AdamW(parameters, lr=1e-5, foreach=False)
-        case "adam":
-            return torch.optim.Adam(parameters, lr=1e-5, fused=True)
-        case "sgd":
-            return torch.optim.SGD(parameters, lr=1e-3, momentum=0.9)
-        case "adafactor":
-            return torch.optim.Adafactor(parameters)
-        case _:
-            return _eight_bit_adamw(parameters)
-
-
-def _eight_bit_adamw(parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
+    chosen = BY_NAME[name]
     try:
-        import bitsandbytes
+        home = import_module(f"{chosen.package or 'torch'}.optim")
     except ImportError as error:
-        raise CaptureError(_NO_BITSANDBYTES) from error
-    made: torch.optim.Optimizer = bitsandbytes.optim.AdamW8bit(parameters, lr=1e-5)
+        raise CaptureError(_not_installed(chosen)) from error
+    made: torch.optim.Optimizer = getattr(home, chosen.torch_class)(parameters, **chosen.arguments)
     return made
+
+
+def _not_installed(optimizer: Optimizer) -> str:
+    package = optimizer.package
+    return f"--optimizer {optimizer.name} needs {package}, which is not installed - pip install 'opanatomy[{package}]'"
 
 
 class StepObserver:

@@ -1,7 +1,12 @@
-"""Whether an error says that memory ran out, and how much was asked for: in the words of each library."""
+"""Whether an error says that memory ran out, and how much was asked for: in the words of each library.
+
+The one table of these wordings: for a step that breaks, for the first use of a device, and for a process that has no
+memory left to load a library with.
+"""
 
 from __future__ import annotations
 
+import errno
 import re
 from typing import Final
 
@@ -40,6 +45,10 @@ _OF_PROGRAMS: Final = (
     NotImplementedError,
 )
 
+#: What native code says where a process cannot load a library or start a thread: the thread pools of Python and
+#: C++, the loader, and allocators that only say that they allocate.
+_STARVED: Final = ("can't start new thread", "failed to map segment", "allocat", "out of memory")
+
 _UNITS: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40, "P": 1 << 50}
 #: "you tried to allocate 400000000 bytes" on the CPU, "Tried to allocate 2.00 GiB" on CUDA; Apple's allocator wrote MB
 #: for 2^20 B until torch 2.6. "Tried to allocate more than 1EB memory" gives no number.
@@ -70,6 +79,13 @@ def _says_so(error: BaseException) -> bool:
         return False
     text = str(error)
     return _SAYS.search(text) is not None and _IS_NOT.search(text) is None
+
+
+def is_starved(error: BaseException) -> bool:
+    """Whether a process has no memory left, as a library that is loaded then, or starts a thread, says it."""
+    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
+        return True
+    return isinstance(error, (RuntimeError, ImportError)) and any(words in str(error).lower() for words in _STARVED)
 
 
 def requested_bytes(message: str) -> int | None:
