@@ -13,7 +13,7 @@ from opanatomy.capture.model.quiet import quiet_libraries
 from opanatomy.capture.model.workload import prepare
 from opanatomy.cost import cost
 from tests.observer import Call, Observer, Tally, compare
-from tests.tiny import TINY, tiny_request
+from tests.tiny import DISTINCT, tiny_request
 
 #: torch 2.13 counts these wrongly: `groups` of a convolution backward.
 TORCH_WRONG = {"aten::convolution_backward"}
@@ -71,17 +71,17 @@ def check(name: str, variant: str) -> Tally:
     return tally
 
 
-@pytest.mark.parametrize("name", TINY)
+@pytest.mark.parametrize("name", DISTINCT)
 def test_every_call_of_a_step(name: str) -> None:
     tally = Tally()
-    for variant in FOUR:
+    for variant in FOUR[::2] if any(word in name for word in OWN_ATTENTION) else FOUR:
         tally += check(name, variant)
     print(f"{name}: {tally.equal} of {tally.calls} calls equal, {100 * tally.share:.2f} %")
-    assert tally.calls > 500
+    assert tally.calls > 250
     assert (tally.by_values > 0) == (name in SIZES_OF_DATA), tally
 
 
-@pytest.mark.parametrize("name", TINY)
+@pytest.mark.parametrize("name", DISTINCT)
 def test_every_call_under_autocast(name: str) -> None:
     assert check(name, "autocast").calls > 100
 

@@ -91,6 +91,12 @@ _tiny(
 )  # fmt: skip
 
 
+#: Cut down, these are the same model as their smaller sisters, which `test_catalog.py` holds; they are left out where
+#: only the computation counts.
+_SISTERS = ("google-bert/bert-large-uncased", "openai-community/gpt2-xl")
+DISTINCT = tuple(name for name in TINY if name not in _SISTERS)
+
+
 def tiny_request(name: str, **others: Any) -> Request:
     """The `Request` of the tiny model `name`, with `others` over what it has here."""
     values = {"batch": TINY_BATCH, "seq": TINY_SEQ.get(name), "settings": TINY[name], **others}
