@@ -261,19 +261,3 @@ def test_an_interrupt_leaves_nothing(tmp_path: Path) -> None:
     assert out == ""
     assert error.strip().splitlines()[-1] == "opanatomy: interrupted; nothing was written"
     assert left_in(tmp_path) == []
-
-
-def test_out_of_memory_says_where_and_what_to_lower(tmp_path: Path) -> None:
-    def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_DATA, (3 << 30, 3 << 30))
-
-    done = started(
-        "profile", "bert-base-uncased", "--device", "cpu", "--layers", "2", "--batch", "64", cwd=tmp_path,
-        preexec_fn=limit,
-    )  # fmt: skip
-    assert done.returncode == 1, done.stderr
-    last = done.stderr.strip().splitlines()[-1]
-    assert "out of memory in the forward phase" in last
-    assert "GB were in use at the peak" in last
-    assert "--batch" in last
-    assert left_in(tmp_path) == []

@@ -93,8 +93,10 @@ _tiny(
 
 #: Cut down, these are the same model as their smaller sisters, which `test_catalog.py` holds; they are left out where
 #: only the computation counts.
-_SISTERS = ("google-bert/bert-large-uncased", "openai-community/gpt2-xl")
-DISTINCT = tuple(name for name in TINY if name not in _SISTERS)
+SISTERS = {
+    "google-bert/bert-large-uncased": "google-bert/bert-base-uncased", "openai-community/gpt2-xl": "openai-community/gpt2",
+}  # fmt: skip
+DISTINCT = tuple(name for name in TINY if name not in SISTERS)
 
 
 def tiny_request(name: str, **others: Any) -> Request:
