@@ -19,6 +19,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from pathlib import Path
 from queue import SimpleQueue
 from random import Random
@@ -238,9 +239,9 @@ def main() -> None:
         for package in packages
         for file in sorted((ROOT / "opanatomy" / package).rglob("*.py"))
         for mutant in mutants_of(package, file)
-        if is_whole(mutant)
     ]
-    drawn = Random(arguments.seed).sample(every, min(arguments.count, len(every)))
+    Random(arguments.seed).shuffle(every)
+    drawn = list(islice(filter(is_whole, every), arguments.count))
     print(f"{len(drawn)} of {len(every):,} mutants, seed {arguments.seed}", flush=True)
     outcomes = run(drawn, arguments.processes, arguments.timeout)
     survivors = [outcome.mutant for outcome in outcomes if outcome.by is None]

@@ -115,7 +115,9 @@ def test_cut_down_a_larger_model_is_its_smaller_sister(larger: str, smaller: str
     """What is tested of the one for its computation is tested of the other."""
     large, small = (prepare(tiny_request(name)).module for name in (larger, smaller))
     assert repr(large) == repr(small)
-    assert large.config.to_diff_dict() == small.config.to_diff_dict()
+    ours, others = large.config.to_dict(), small.config.to_dict()
+    different = {name for name in ours.keys() | others.keys() if ours.get(name) != others.get(name)}
+    assert different <= {"_name_or_path", "output_past"}  # which no model reads
 
 
 def test_reading_the_catalog_imports_no_torch() -> None:

@@ -94,7 +94,7 @@ _tiny(
 #: Cut down, these are the same model as their smaller sisters, which `test_catalog.py` holds; they are left out where
 #: only the computation counts.
 SISTERS = {
-    "google-bert/bert-large-uncased": "google-bert/bert-base-uncased", "openai-community/gpt2-xl": "openai-community/gpt2",
+    "google-bert/bert-large-uncased": BERT, "openai-community/gpt2-xl": "openai-community/gpt2",
 }  # fmt: skip
 DISTINCT = tuple(name for name in TINY if name not in SISTERS)
 
