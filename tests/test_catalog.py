@@ -9,7 +9,8 @@ import pytest
 
 from opanatomy.capture.model import configuration
 from opanatomy.capture.model.catalog import catalog_names, find_name, near_names, read_configuration
-from tests.tiny import planned
+from opanatomy.capture.model.workload import prepare
+from tests.tiny import SISTERS, planned, tiny_request
 
 #: Catalog name -> class, task and the exact parameter count published for the weights of the Hub. BERT's checkpoints
 #: hold pre-training heads too: 110,106,428 and 336,226,108 less the pooler (h * h + h) and the classifier of the next
@@ -107,6 +108,16 @@ def test_a_catalog_name_touches_no_network(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("socket.getaddrinfo", refuse)
     monkeypatch.setattr(configuration, "download_configuration", refuse)
     assert planned(model="gpt2").source == "catalog"
+
+
+@pytest.mark.parametrize(("larger", "smaller"), SISTERS.items())
+def test_cut_down_a_larger_model_is_its_smaller_sister(larger: str, smaller: str) -> None:
+    """What is tested of the one for its computation is tested of the other."""
+    large, small = (prepare(tiny_request(name)).module for name in (larger, smaller))
+    assert repr(large) == repr(small)
+    ours, others = large.config.to_dict(), small.config.to_dict()
+    different = {name for name in ours.keys() | others.keys() if ours.get(name) != others.get(name)}
+    assert different <= {"_name_or_path", "output_past"}  # which no model reads
 
 
 def test_reading_the_catalog_imports_no_torch() -> None:

@@ -16,7 +16,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from opanatomy.report.formats.json_report import json_report
+from opanatomy.report.formats.json import json_report
 
 import opanatomy
 from opanatomy.capture.memory.snapshots import Snapshots
