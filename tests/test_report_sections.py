@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from opanatomy.records.anatomy import Anatomy
+from opanatomy.records.ranks import Rank, Spread
 from opanatomy.records.taxonomy import OperatorClass
 from opanatomy.report import terminal_report, units
 from opanatomy.report.formats.terminal import section_text, sentence
@@ -36,6 +37,7 @@ from opanatomy.report.section import (
     phrase,
 )
 from opanatomy.report.sections import sections_of
+from opanatomy.report.sections.explained import examples
 from tests import anatomies
 
 EVERY = pytest.mark.parametrize("anatomy", [anatomies.bert_on_cpu(), anatomies.llama_on_gpu(), anatomies.nothing()])
@@ -199,3 +201,26 @@ def test_the_curve_that_has_no_room_leaves_no_blank_line() -> None:
     anatomy = anatomies.bert_on_cpu()
     text = terminal_report(anatomy, width=24)
     assert "\n\n\n" not in text
+
+
+def test_the_rows_below_the_ranks_are_those_of_the_spread() -> None:
+    rank = Rank(
+        rank=0, world_size=2, trace=None, trace_sha256=None, device=None, steps=1, wall_ns=10, window_ns=10, busy_ns=5,
+        idle_ns=5, kernel_time_ns=5, communication_ns=None, exposed_communication_ns=None, exposed_memcpy_ns=None,
+    )  # fmt: skip
+    spread = Spread(figure="step", min_ns=10, median_ns=15, max_ns=20, max_rank=1, max_trace=None)
+    ranks = (rank, replace(rank, rank=1, wall_ns=20))
+    section = next(
+        section
+        for section in sections_of(replace(anatomies.nothing(), ranks=ranks, spread=(spread,)))
+        if section.name == "ranks"
+    )
+    assert [row.cells for row in section.rows] == [
+        ("0", Time(10)), ("1", Time(20)), ("min", Time(10)), ("median", Time(15)), ("max", Time(20)),
+    ]  # fmt: skip
+
+
+def test_an_example_is_worked_for_one_call() -> None:
+    row = replace(anatomies.bert_on_cpu().operators[0], calls=4, flops=4000, read_bytes=400, written_bytes=40)
+    facts = examples(row.operator, replace(anatomies.nothing(), operators=(row,)))
+    assert sentence(facts[2].text) == "one call: 1,000 FLOP, 100 bytes read, 10 bytes written"
