@@ -432,7 +432,7 @@ class Everything(nn.Module):
         return output
 
 
-@dataclass(slots=True)
+@dataclass
 class Before:
     """A model with all that its owner holds, and the state of the process."""
 
