@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from opanatomy import __main__ as command
-from opanatomy.commands import dispatch
+from opanatomy.console import dispatch
 
 THREADS = "OPENBLAS_NUM_THREADS"
 
