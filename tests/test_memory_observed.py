@@ -16,7 +16,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from opanatomy.report.formats.json_report import json_report
 
 import opanatomy
 from opanatomy.capture.memory.snapshots import Snapshots
@@ -33,6 +32,7 @@ from opanatomy.records.memory_observations import MemoryObservations, StepObserv
 from opanatomy.records.packed import is_packed, packed, unpacked
 from opanatomy.redaction.records import redacted
 from opanatomy.redaction.texts import Texts
+from opanatomy.report.formats.json import json_report
 from tests.tiny import tiny_request
 
 BERT = "google-bert/bert-base-uncased"
@@ -78,7 +78,7 @@ def test_the_trace_has_what_was_observed_and_no_result(tmp_path: Path) -> None:
     assert observations.step is not None
     table = table_of(observations.step)
     assert (table.events.bytes > 0).sum() > 3
-    assert set(table.calls.name.texts) >= {"aten::linear", "aten::addmm"}
+    assert set(table.calls.name.values) >= {"aten::linear", "aten::addmm"}
 
 
 def test_a_memory_step_that_cannot_be_read_is_a_warning_and_the_storages_stay(tmp_path: Path) -> None:
