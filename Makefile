@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: profile test lint format clean report gpu-check
+.PHONY: profile test lint format clean report gpu-check wheel mutants
 
 ## make profile: set up, then run one forward and backward pass of BERT-large and report
 profile: $(READY)
@@ -11,7 +11,7 @@ profile: $(READY)
 
 ## make test: the whole test suite
 test: $(READY)
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -33,6 +33,14 @@ $(READY): pyproject.toml constraints.txt
 ## It runs in .venv where there is one, else in the python that has torch (nothing is installed).
 gpu-check:
 	$(or $(wildcard $(BIN)/python),$(PYTHON)) -m tests.gpu --renew tests $(if $(OUT),--out $(OUT))
+
+## make wheel: build the wheel and run it from outside the checkout
+wheel: $(READY)
+	.ci/wheel $(BIN)/python
+
+## make mutants: small faults in the analysis, one at a time, and which of them no test notices (an hour or two)
+mutants: $(READY)
+	$(BIN)/python benchmarks/mutants.py $(MUTANTS)
 
 clean:
 	rm -rf $(VENV) build *.egg-info

@@ -48,6 +48,7 @@ def measure_thing(name: str, scale: float, repetitions: int, checkout: Path, fol
         write(THINGS[name], count, trace)
         command = (sys.executable, "-m", "opanatomy", "analyze", str(trace), "-f", "json", "-o", os.devnull)
         kinds[title] = partial(run_process, command, python_path=checkout)
+    kinds[START]()  # the first of all writes Python's bytecode
     return take_turns(kinds, repetitions, warm_up=0)
 
 

@@ -15,9 +15,10 @@ from opanatomy.capture.memory.snapshots import Snapshots
 from opanatomy.capture.memory.step import observe_step
 from opanatomy.capture.memory.storages import tensors_in
 from opanatomy.capture.model.quiet import quiet_libraries
-from opanatomy.capture.model.workload import Request, prepare
+from opanatomy.capture.model.workload import prepare
 from opanatomy.capture.step.stepper import StepObserver, Stepper, make_optimizer
 from opanatomy.memory import memory_of_observations
+from opanatomy.options import RunOptions
 from opanatomy.records.memory_observations import MemoryObservations
 
 ROUNDS = 15
@@ -31,7 +32,9 @@ def clocked(step: Callable[[], None]) -> float:
 
 
 def main() -> None:
-    prepared = prepare(Request(model="google-bert/bert-base-uncased", batch=4, seq=64, settings=SETTINGS))
+    prepared = prepare(
+        RunOptions(device="cpu", model="google-bert/bert-base-uncased", batch=4, seq=64, settings=SETTINGS)
+    )
     module = prepared.module
     stepper = Stepper(
         module=module, parameters=tuple(module.parameters()), inputs=prepared.inputs, device="cpu",

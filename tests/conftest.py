@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Callable
@@ -9,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+#: Tests run side by side, one a core: the threads of one would only wait for those of the others.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 GOLDEN = Path(__file__).parent / "golden"
 
 

@@ -36,43 +36,45 @@ _LIKE = (
 #: Operator -> the argument that is not read: a destination that is overwritten, or one that gives shape and type only.
 UNREAD = {f"aten::{name}": "self" for name in (*_FILLS, *_LIKE)}
 
-#: Which calls differ from what the observer sees, and why. Every other call is equal to the byte.
-EXCEPTIONS = {
+#: Operators without a cost, and why: the data decide how large the result is.
+BY_VALUES = {
     **dict.fromkeys(
         ("aten::nonzero", "aten::masked_select", "aten::_unique2", "aten::unique_consecutive", "aten::unique_dim"),
-        "no cost: how large the result is depends on the values",
+        "how large the result is depends on the values",
     ),
-    **dict.fromkeys(
-        ("aten::index", "aten::index_put_", "aten::index_put", "aten::_index_put_impl_"),
-        "no cost with a boolean mask: how many elements it keeps depends on the values",
-    ),
-    "aten::_ctc_loss": "no cost with lengths in a tensor: the longest target is data; a trace has the inner call",
-    "aten::repeat_interleave": "no cost with repeats in a tensor: their sum is data",
-    **dict.fromkeys(
-        ("aten::mul", "aten::add", "aten::mm", "aten::bmm", "aten::cat", "aten::stack", "aten::addcmul",
-         "aten::addcmul_", "aten::_foreach_addcmul_", "aten::_foreach_addcmul",
-         "aten::_scaled_dot_product_flash_attention_for_cpu",
-         "aten::_scaled_dot_product_flash_attention_for_cpu_backward"),
-        "one tensor passed twice (x * x, a squared gradient, keys as values) is read twice: a trace does not say so",
-    ),
-    **dict.fromkeys(
-        ("aten::mkldnn_rnn_layer", "aten::mkldnn_rnn_layer_backward"),
-        "oneDNN's workspace is not counted: its size is the library's own",
-    ),
-}  # fmt: skip
+    "aten::_ctc_loss": "the longest target is data; a trace has the inner call",
+    "aten::repeat_interleave": "the sum of the repeats is data",
+}
+#: And those of which only a boolean mask leaves the size open: how many elements it keeps.
+BY_MASK = ("aten::index", "aten::index_put_", "aten::index_put", "aten::_index_put_impl_")
+#: oneDNN's workspace is not counted: its size is the library's own.
+WITH_WORKSPACE = ("aten::mkldnn_rnn_layer", "aten::mkldnn_rnn_layer_backward")
+
+
+def depends_on_values(operator: str, signature: str) -> bool:
+    """Whether no shape tells what a call costs."""
+    return operator in BY_VALUES or (operator in BY_MASK and "bool[" in signature)
 
 
 class Call(Struct, frozen=True):
-    """One operator call: `read_bytes` and `written_bytes` are those of its tensors, 0 for views and allocations."""
+    """One operator call: `read_bytes` and `written_bytes` are those of its tensors, 0 for views and allocations.
+
+    `repeated_bytes` are those of a tensor that was passed a second time (x * x, keys as values): no signature shows it.
+    """
 
     operator: str
     signature: Signature
     read_bytes: int
     written_bytes: int
+    repeated_bytes: int = 0
 
-    def equals(self, found: Cost | None) -> bool:
+    def equals(self, cost: Cost | None) -> bool:
         """Whether a cost has the bytes seen."""
-        return found is not None and (found.read_bytes, found.written_bytes) == (self.read_bytes, self.written_bytes)
+        return cost is not None and (cost.read_bytes, cost.written_bytes) == (self.read_bytes, self.written_bytes)
+
+    def equals_as_signed(self, cost: Cost) -> bool:
+        """Whether a cost has the bytes of tensors that are all different, as the signature has them."""
+        return (cost.read_bytes, cost.written_bytes) == (self.read_bytes + self.repeated_bytes, self.written_bytes)
 
     def __str__(self) -> str:
         return f"{self.operator}({self.signature}) reads {self.read_bytes} writes {self.written_bytes}"
@@ -95,8 +97,10 @@ class Observer(TorchDispatchMode):
         inputs = [tensor for _, value in arguments for tensor in tensors(value)]
         named = {schema.name: value for schema, value in arguments}
         before = _run_before(name, named)
-        whole = sum(distinct_bytes(value for schema, value in arguments if not schema.is_out and schema.name != skipped)
-                    for skipped in (UNREAD.get(name),))  # fmt: skip
+        unread = UNREAD.get(name)
+        read = [value for schema, value in arguments if not schema.is_out and schema.name != unread]
+        whole = distinct_bytes(read)
+        repeated = sum(map(stored_bytes, tensors(read))) - whole
         output = func(*args, **kwargs)
         written = [value for schema, value in arguments if schema.alias_info is not None and schema.alias_info.is_write]
         held = {t.untyped_storage()._cdata for t in inputs}
@@ -107,7 +111,7 @@ class Observer(TorchDispatchMode):
         moved = Moved(read=whole, written=distinct_bytes(written) + sum(map(stored_bytes, fresh)))
         if name in PARTS:
             moved = PARTS[name](named, output, moved, before)
-        self.calls.append(Call(name, signature, moved.read, moved.written))
+        self.calls.append(Call(name, signature, moved.read, moved.written, repeated))
         return output
 
 
@@ -314,6 +318,9 @@ class Tally:
 
     calls: int = 0
     equal: int = 0
+    #: Calls with one tensor passed twice that are equal but for its second reading, and calls that values decide.
+    twice: int = 0
+    by_values: int = 0
     #: Operators whose cost has other bytes, with a call of each; and those without a cost.
     other: Counter[str] = field(default_factory=Counter)
     without: Counter[str] = field(default_factory=Counter)
@@ -327,6 +334,8 @@ class Tally:
     def __iadd__(self, more: Tally) -> Tally:
         self.calls += more.calls
         self.equal += more.equal
+        self.twice += more.twice
+        self.by_values += more.by_values
         self.other += more.other
         self.without += more.without
         self.samples = more.samples | self.samples
@@ -339,11 +348,15 @@ def compare(calls: Iterable[Call], cost: Callable[[str, Signature], Cost | None]
     for call in calls:
         if call.operator.startswith(("profiler::", "prim::")):
             continue
-        found = cost(call.operator, call.signature)
+        predicted = cost(call.operator, call.signature)
         tally.calls += 1
-        if call.equals(found):
+        if call.equals(predicted):
             tally.equal += 1
-            continue
-        (tally.without if found is None else tally.other)[call.operator] += 1
-        tally.samples.setdefault(call.operator, f"{call}; cost {found}")
+        elif predicted is None and depends_on_values(call.operator, str(call.signature)):
+            tally.by_values += 1
+        elif predicted is not None and call.equals_as_signed(predicted):
+            tally.twice += 1
+        elif predicted is None or call.operator not in WITH_WORKSPACE:
+            (tally.without if predicted is None else tally.other)[call.operator] += 1
+            tally.samples.setdefault(call.operator, f"{call}; cost {predicted}")
     return tally

@@ -15,13 +15,14 @@ from torch.utils.flop_counter import FlopCounterMode, conv_flop_count, sdpa_back
 
 from opanatomy.capture.model.quiet import quiet_libraries
 from opanatomy.capture.model.workload import prepare
-from opanatomy.capture.step.recorder import Options, Subject, record_step
+from opanatomy.capture.step.recorder import Subject, record_step
+from opanatomy.options import RunOptions
 from opanatomy.pipeline import analyze_trace
-from opanatomy.records.anatomy import Anatomy
+from opanatomy.records.anatomy import Anatomy, OperatorRow
 from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.records.workload import Workload
-from tests.observer import EXCEPTIONS
-from tests.tiny import TINY, tiny_request
+from tests.observer import BY_MASK, depends_on_values
+from tests.tiny import DISTINCT, tiny_request
 
 
 def grouped_mm_flops(a: Any, b: Any, *_: Any, out_shape: Any = None, **__: Any) -> int:
@@ -73,7 +74,7 @@ def counted(module: torch.nn.Module, inputs: dict[str, Any], amp: torch.dtype | 
 
 def profiled(module: torch.nn.Module, inputs: Any, folder: Path, **options: Any) -> Anatomy:
     path = folder / "step.json"
-    record_step(Subject(module=module, inputs=inputs, workload=Workload()), Options(warmup=0, **options), path)
+    record_step(Subject(module=module, inputs=inputs, workload=Workload()), RunOptions(warmup=0, **options), path)
     return analyze_trace(path)
 
 
@@ -106,24 +107,25 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+def _is_not_known(row: OperatorRow) -> bool:
+    """Whether nobody can say what it costs: values decide, or an index is not observed (there is no warm-up here)."""
+    return depends_on_values(row.operator, row.signature) or (row.operator in BY_MASK and ", -" in row.signature)
+
+
+#: Costs do not depend on the data type: bfloat16, and sdpa too, are in tests/test_cost_models.py for every model.
 VARIANTS = [
-    pytest.param("eager", "float32", None, id="eager"),
-    pytest.param("sdpa", "float32", None, id="sdpa"),
-    pytest.param("eager", "bfloat16", None, id="bfloat16"),
-    pytest.param("eager", "float32", "bf16", id="amp"),
+    pytest.param("eager", None, id="eager"),
+    pytest.param("sdpa", "bf16", id="sdpa-amp"),
 ]
 NO_SDPA = ("deberta", "mamba", "resnet")
 
 
-@pytest.mark.parametrize(("attention", "dtype", "amp"), VARIANTS)
-@pytest.mark.parametrize("name", TINY)
-def test_contractions_equal_torchs_counter(
-    name: str, attention: str, dtype: str, amp: str | None, tmp_path: Path
-) -> None:
-    if any(word in name for word in NO_SDPA):
-        attention = None  # type: ignore[assignment]
+@pytest.mark.parametrize(("attention", "amp"), VARIANTS)
+@pytest.mark.parametrize("name", DISTINCT)
+def test_contractions_equal_torchs_counter(name: str, attention: str, amp: str | None, tmp_path: Path) -> None:
+    options = {} if any(word in name for word in NO_SDPA) else {"attention": attention}
     with one_thread():
-        prepared = prepare(tiny_request(name, attention=attention, dtype=dtype))
+        prepared = prepare(tiny_request(name, **options))
         expected = counted(prepared.module, prepared.inputs, torch.bfloat16 if amp else None)
         anatomy = profiled(prepared.module, prepared.inputs, tmp_path, amp=amp)
     found = contractions(anatomy)
@@ -133,8 +135,11 @@ def test_contractions_equal_torchs_counter(
     unknown = [row.operator for row in anatomy.operators if row.operator_class is OperatorClass.UNKNOWN]
     assert unknown == []
     assert anatomy.ledger.unknown_ns == 0
-    without_cost = {row.operator for row in anatomy.operators if row.flops is None and row.part_of is None}
-    assert without_cost <= EXCEPTIONS.keys()
+    without_cost = [
+        row for row in anatomy.operators
+        if row.flops is None and row.part_of is None and not _is_not_known(row)
+    ]  # fmt: skip
+    assert without_cost == []
 
 
 CHECKPOINTED = [

@@ -14,21 +14,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.command import ROOT, run, started
 from tests.handmade import training_step
 
-ROOT = Path(__file__).parent.parent
 TINY = (
     "--set", "hidden_size=32", "--set", "num_attention_heads=2", "--set", "intermediate_size=64",
     "--set", "vocab_size=200", "--layers", "2", "--batch", "2", "--seq", "16",
 )  # fmt: skip
-
-
-def run(*arguments: str, cwd: Path, timeout: float = 120, **options: object) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "COLUMNS": "80"}
-    return subprocess.run(
-        [sys.executable, "-m", "opanatomy", *arguments],
-        cwd=cwd, env=environment, capture_output=True, text=True, timeout=timeout, check=False, **options,
-    )  # fmt: skip
 
 
 def left_in(folder: Path) -> list[str]:
@@ -43,7 +35,7 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def profiled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
     folder = tmp_path_factory.mktemp("profiled")
-    done = run("profile", "bert-base-uncased", *TINY, "--device", "cpu", "--optimizer", "adamw", cwd=folder)
+    done = started("profile", "bert-base-uncased", *TINY, "--device", "cpu", "--optimizer", "adamw", cwd=folder)
     return folder, done
 
 
@@ -83,7 +75,7 @@ def test_profile_from_end_to_end(profiled: tuple[Path, subprocess.CompletedProce
 
 def test_the_trace_gives_the_same_report(profiled: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
     folder, done = profiled
-    again = run("analyze", "bert-base-uncased.trace.json.gz", cwd=folder)
+    again = started("analyze", "bert-base-uncased.trace.json.gz", cwd=folder)
     assert again.returncode == 0
     assert again.stdout == done.stdout
 
@@ -150,11 +142,11 @@ WRONG_USAGE: list[tuple[list[str], str]] = [
     (["profile", "--checkpointing", "gpt2"], "MODEL goes before it: opanatomy profile gpt2 --checkpointing"),
     (["profile"], "the following arguments are required: MODEL"),
     (["profile", "gpt2", "--batch", "0"], "--batch 0: must be at least 1"),
-    (["profile", "gpt2", "--batch", "many"], "invalid int value: 'many'"),
+    (["profile", "gpt2", "--batch", "many"], "--batch many: must be a whole number"),
     (["profile", "gpt2", "--seq", "-3"], "--seq -3: must be at least 1"),
     (["profile", "gpt2", "--set", "hidden"], "--set hidden: not of the form key=value"),
     (["profile", "gpt2", "--trace", "x.txt"], "must end in .json or .json.gz"),
-    (["profile", "gpt2", "-f", "xml"], "no such format"),
+    (["profile", "gpt2", "-f", "xml"], "not known - "),
     (["profile", "gpt2", "-o", "report.docx"], "no report format has this ending"),
     (["profile", "gpt2", "--inference", "--optimizer", "adamw"], "--inference has no backward"),
 ]
@@ -162,7 +154,7 @@ WRONG_USAGE: list[tuple[list[str], str]] = [
 
 def test_a_limit_that_no_analysis_fits(trace: Path, tmp_path: Path) -> None:
     for kind, option in ((resource.RLIMIT_AS, "-v"), (resource.RLIMIT_DATA, "-d")):
-        done = run(
+        done = started(
             "analyze", str(trace), cwd=tmp_path, preexec_fn=lambda kind=kind: resource.setrlimit(kind, (10**8, 10**8))
         )
         assert done.returncode == 1
@@ -171,7 +163,7 @@ def test_a_limit_that_no_analysis_fits(trace: Path, tmp_path: Path) -> None:
 
 
 def test_a_low_limit_is_enough(trace: Path, tmp_path: Path) -> None:
-    done = run(
+    done = started(
         "analyze",
         str(trace),
         cwd=tmp_path,
@@ -241,14 +233,14 @@ def test_a_model_that_cannot_run_gets_one_line(
 
 
 def test_a_folder_that_cannot_be_written_is_found_before_the_run(tmp_path: Path) -> None:
-    begun = time.monotonic()
     done = run("profile", "gpt2", "--trace", "missing/t.json.gz", cwd=tmp_path)
     assert done.returncode == 1
     assert "does not exist" in done.stderr
+    assert "building" not in done.stderr
     done = run("profile", "gpt2", "--trace", "/proc/t.json.gz", cwd=tmp_path)
     assert done.returncode == 1
     assert "cannot write /proc/t.json.gz" in done.stderr
-    assert time.monotonic() - begun < 20
+    assert "building" not in done.stderr
     assert left_in(tmp_path) == []
 
 
@@ -268,20 +260,4 @@ def test_an_interrupt_leaves_nothing(tmp_path: Path) -> None:
     assert process.returncode == 130
     assert out == ""
     assert error.strip().splitlines()[-1] == "opanatomy: interrupted; nothing was written"
-    assert left_in(tmp_path) == []
-
-
-def test_out_of_memory_says_where_and_what_to_lower(tmp_path: Path) -> None:
-    def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_DATA, (3 << 30, 3 << 30))
-
-    done = run(
-        "profile", "bert-base-uncased", "--device", "cpu", "--layers", "2", "--batch", "64", cwd=tmp_path,
-        preexec_fn=limit,
-    )  # fmt: skip
-    assert done.returncode == 1, done.stderr
-    last = done.stderr.strip().splitlines()[-1]
-    assert "out of memory in the forward phase" in last
-    assert "GB were in use at the peak" in last
-    assert "--batch" in last
     assert left_in(tmp_path) == []

@@ -12,8 +12,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from opanatomy.capture.model.quiet import quiet_libraries
 from opanatomy.capture.model.workload import prepare
 from opanatomy.cost import cost
-from tests.observer import EXCEPTIONS, Call, Observer, Tally, compare
-from tests.tiny import TINY, tiny_request
+from tests.observer import Call, Observer, Tally, compare
+from tests.tiny import DISTINCT, tiny_request
 
 #: torch 2.13 counts these wrongly: `groups` of a convolution backward.
 TORCH_WRONG = {"aten::convolution_backward"}
@@ -29,9 +29,8 @@ VARIANTS = {
 FOUR = ("eager", "sdpa", "eager bfloat16", "sdpa bfloat16")
 #: These choose no attention: they have none, or one of their own.
 OWN_ATTENTION = ("deberta", "mamba", "resnet")
-
-#: Least share of equal calls. One call in 130 of the tiny wav2vec2 has a size that is data: its time mask and its loss.
-LEAST = {"facebook/wav2vec2-base-960h": 0.99}
+#: These have calls whose results are as large as the data say: a time mask, CTC lengths, whether any label is padded.
+SIZES_OF_DATA = ("facebook/wav2vec2-base-960h", "microsoft/deberta-v3-base")
 
 
 def step(name: str, variant: str) -> tuple[list[Call], Counter[str]]:
@@ -58,11 +57,10 @@ def on_cpu(calls: list[Call]) -> Tally:
 
 
 def check(name: str, variant: str) -> Tally:
-    """Every call that is not named as an exception is equal; contractions are torch's."""
+    """Every call has the bytes of its tensors; contractions are torch's."""
     calls, theirs = step(name, variant)
     tally = on_cpu(calls)
-    unexpected = {**tally.other, **tally.without}.keys() - EXCEPTIONS
-    assert not unexpected, [tally.samples[operator] for operator in unexpected]
+    assert not {**tally.other, **tally.without}, tally.samples
     ours: Counter[str] = Counter()
     for call in calls:
         found = cost(call.operator, call.signature, "cpu")
@@ -73,24 +71,33 @@ def check(name: str, variant: str) -> Tally:
     return tally
 
 
-@pytest.mark.parametrize("name", TINY)
+@pytest.mark.parametrize("name", DISTINCT)
 def test_every_call_of_a_step(name: str) -> None:
     tally = Tally()
-    for variant in FOUR:
+    for variant in FOUR[::2] if any(word in name for word in OWN_ATTENTION) else FOUR:
         tally += check(name, variant)
     print(f"{name}: {tally.equal} of {tally.calls} calls equal, {100 * tally.share:.2f} %")
-    assert tally.calls > 500
-    assert tally.share >= LEAST.get(name, 0.995), tally
+    assert tally.calls > 250
+    assert (tally.by_values > 0) == (name in SIZES_OF_DATA), tally
 
 
-@pytest.mark.parametrize("name", TINY)
+@pytest.mark.parametrize("name", DISTINCT)
 def test_every_call_under_autocast(name: str) -> None:
-    assert check(name, "autocast").share >= LEAST.get(name, 0.995)
+    assert check(name, "autocast").calls > 100
 
 
 @pytest.mark.parametrize("name", ["google-bert/bert-base-uncased", "Qwen/Qwen3-0.6B"])
 def test_every_call_with_checkpointing(name: str) -> None:
-    assert check(name, "checkpointing").share >= 0.995
+    assert check(name, "checkpointing").calls > 100
+
+
+@pytest.mark.parametrize("name", ["aten::add", "aten::mul", "aten::addmm", "aten::native_layer_norm"])
+def test_a_formula_that_goes_missing_is_noticed(name: str) -> None:
+    calls, _ = step("google-bert/bert-base-uncased", "eager")
+    lost = compare(calls, lambda operator, signature: None if operator == name else cost(operator, signature, "cpu"))
+    assert lost.without == {name: sum(call.operator == name for call in calls)}
+    assert lost.without[name] > 0
+    assert lost.other == {}
 
 
 def test_statistics_are_those_of_an_accelerator_unless_it_is_the_cpu() -> None:

@@ -57,7 +57,10 @@ def test_a_step_that_does_not_fit_is_reported(tmp_path: Path) -> None:
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_DATA, (limit, limit)),
     )  # fmt: skip
     assert done.returncode == 1
-    assert done.stderr.splitlines()[-1].startswith("opanatomy: out of memory in the forward phase")
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("opanatomy: out of memory in the forward phase")
+    assert "GB were in use at the peak" in last
+    assert "--batch" in last
     report = json.loads(done.stdout)
     memory = report["memory"]
     assert memory["failure"]["phase"] == "forward"

@@ -21,8 +21,9 @@ from opanatomy.records.taxonomy import OperatorClass
 from opanatomy.report import read_anatomy, terminal_report
 from opanatomy.report.formats.json import json_report
 from opanatomy.trace.sources import sources_of
+from tests.command import run
 from tests.handmade import HandMade, training_step
-from tests.test_cli import left_in, run
+from tests.test_cli import left_in
 
 REAL = Path(__file__).parent.parent.parent / "shared" / "traces" / "multirank"
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -146,10 +147,12 @@ class Harsh(nn.Module):
             if ends == 0:
                 sys.exit(3)
             print("fork ended with", os.waitstatus_to_exitcode(os.waitpid(ends, 0)[1]))
-            if os.fork() == 0:  # it outlives the run, and holds no more than it needs
+            survivor = os.fork()
+            if survivor == 0:  # it outlives the run, and holds no more than it needs
                 os.close(2), os.close(1)
-                time.sleep(90)
+                time.sleep(600)
                 os._exit(0)
+            print("survivor", survivor)
             sys.stdout.close()
             sys.__stdout__.close()
             sys.stderr.close()
@@ -164,10 +167,9 @@ def test_a_model_that_forks_and_closes_its_streams_costs_no_report(here: Path) -
     (here / "harsh.py").write_text(HARSH)
     process = run(here, "profile", "harsh:harsh", "--device", "cpu", "--no-trace", "-f", "json")
     assert process.stdout is not None
-    begun = time.monotonic()
-    out, err = process.communicate(timeout=80)  # the survivor would hold stdout for 90 seconds
+    out, err = process.communicate(timeout=300)  # the survivor would hold stdout for 600 seconds
     assert process.returncode == 0, err
-    assert time.monotonic() - begun < 80
+    os.kill(int(re.search(r"survivor (\d+)", err)[1]), signal.SIGKILL)  # which fails if it has been waited for
     assert json.loads(out)["schema"] == 1
     assert f"child ended with {-signal.SIGTERM}\n" in err
     assert "fork ended with 3\n" in err
@@ -176,7 +178,7 @@ def test_a_model_that_forks_and_closes_its_streams_costs_no_report(here: Path) -
 
 
 MOMENTS = (
-    "opanatomy.commands", "opanatomy.commands.dispatch", "argparse", "traceback", "opanatomy.files.addresses", "numpy",
+    "opanatomy.commands", "opanatomy.console.dispatch", "argparse", "traceback", "opanatomy.files.addresses", "numpy",
     "opanatomy.report.sections",
 )  # fmt: skip
 

@@ -13,7 +13,8 @@ from msgspec.structs import replace
 
 from opanatomy.__main__ import main
 from opanatomy.calls import costs, trace_calls
-from opanatomy.capture.step.recorder import Options, Subject, record_step
+from opanatomy.capture.step.recorder import Subject, record_step
+from opanatomy.options import RunOptions
 from opanatomy.pipeline import analyze_trace
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.columns import HostTable, Int64
@@ -70,7 +71,7 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         torch.manual_seed(0)
         subject = Subject(module=make(), inputs=(torch.randn(shape, requires_grad=True),), workload=Workload())
         found[name] = folder / f"{name.replace(' ', '-')}.json"
-        record_step(subject, Options(), found[name])
+        record_step(subject, RunOptions(), found[name])
     return found
 
 

@@ -15,8 +15,8 @@ from opanatomy.errors import UsageError
 from opanatomy.pipeline import analyze_traces
 from opanatomy.records.workload import METADATA_KEY, Capture, Environment, Workload
 from opanatomy.report import terminal_report
+from tests.command import run
 from tests.handmade import HandMade
-from tests.test_cli import run
 from tests.test_ranks import rank_trace
 
 MORE = Path(__file__).parent.parent.parent / "shared" / "more_traces"

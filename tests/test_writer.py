@@ -22,8 +22,9 @@ from opanatomy.records.columns import Overlay
 from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.trace.tracks import CLASS_COLOURS, PHASE_COLOURS, POINTS, lanes, rate_over_time
 from opanatomy.trace.writer import FIRST_PROCESS, Annotated, write_trace
+from tests.command import run
 from tests.handmade import HandMade, training_step
-from tests.test_cli import left_in, run
+from tests.test_cli import left_in
 
 #: Of the names that Chrome's trace viewer reserves (tr.b.ColorScheme), those in use here.
 RESERVED_COLOURS = {

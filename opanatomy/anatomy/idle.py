@@ -26,7 +26,7 @@ class Idle(Struct, frozen=True):
 
 
 class _Gaps(Struct, frozen=True):
-    """Idle spans of a device; `last` and `following` are the work around each, -1 where there is none."""
+    """Idle spans of a device; `last` and `following` are the work before and after each, -1 where there is none."""
 
     start_ns: Int64
     end_ns: Int64

@@ -35,6 +35,22 @@ def covered(start_ns: Int64, duration_ns: Int64) -> int:
     return length(union(start_ns, duration_ns))
 
 
+def covered_by_group(group: Int64, start_ns: Int64, duration_ns: Int64) -> Int64:
+    """The time that the work of each group, numbered from 0, covers together."""
+    order = np.lexsort((start_ns, group))
+    group, start, end = group[order], start_ns[order], (start_ns + duration_ns)[order]
+    # The latest end so far in a group: by their ranks the ends of a later group are later ones.
+    by_end = np.argsort(end, kind="stable")
+    rank = np.empty(len(end), dtype=np.int64)
+    rank[by_end] = np.arange(len(end))
+    reached = end[by_end[np.maximum.accumulate(group * len(end) + rank) - group * len(end)]]
+    before = np.append(start[:1], reached[:-1])
+    before[1:] = np.where(group[1:] == group[:-1], before[1:], start[1:])
+    time = np.zeros(int(group.max(initial=-1)) + 1, dtype=np.int64)
+    np.add.at(time, group, np.maximum(end - np.maximum(start, before), 0))
+    return time
+
+
 def time_before(intervals: Intervals, moments: Int64) -> Int64:
     """The time that intervals cover before each moment."""
     start, end = intervals

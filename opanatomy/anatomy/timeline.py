@@ -8,12 +8,12 @@ import numpy as np
 from msgspec import Struct
 
 from opanatomy.anatomy.idle import Idle, idle_by_device
-from opanatomy.anatomy.intervals import Intervals, covered, exposed, union, within
+from opanatomy.anatomy.intervals import Intervals, covered, covered_by_group, exposed, union, within
 from opanatomy.anatomy.launched_work import LaunchedWork
 from opanatomy.anatomy.launches import launching_of
 from opanatomy.anatomy.steps import host_steps, step_of_rows
 from opanatomy.records.anatomy import Step, StepRow
-from opanatomy.records.columns import MEMCPY, Bool, CallTable, Int64, KernelTable, rows_by_value
+from opanatomy.records.columns import MEMCPY, Bool, CallTable, Int64, KernelTable, distinct, rows_by_value
 from opanatomy.records.taxonomy import CLASS_CODE, CLASSES, PHASE_CODE, OperatorClass, Phase
 from opanatomy.records.timeline import DeviceRow, StreamRow, Timeline
 from opanatomy.records.workload import Capture
@@ -103,7 +103,7 @@ class DeviceTime:
 
 
 def step_of(step_window: StepWindow, calls: CallTable, time: DeviceTime | None, capture: Capture | None) -> Step:
-    """Figures of one step: those of the middle step; the spread of the wall times beside."""
+    """Figures of one step: those of the middle step, and the spread of the wall times."""
     if time is not None:
         return step_of_rows(_device_steps(step_window, time), capture)
     rows = host_steps(step_window.steps or (step_window.window,), step_window.numbers, step_window.spans, calls)
@@ -199,19 +199,21 @@ def _device_row(time: DeviceTime, device: _Device, name: str | None) -> DeviceRo
 
 def _streams(time: DeviceTime) -> tuple[StreamRow, ...]:
     """One row a stream, by device, the busiest first."""
-    rows = []
-    for device in time.devices:
-        for stream, places in rows_by_value(time.stream[device.events]):
-            events = device.events[places]
-            spent = np.zeros(len(CLASSES), dtype=np.int64)
-            np.add.at(spent, time.operator_class[events], time.duration[events])
-            rows.append(
-                StreamRow(
-                    device=device.number, stream=stream, work=len(events), busy_ns=_covered(time, events),
-                    kernel_time_ns=int(time.duration[events].sum()),
-                    classes={name: int(ns) for name, ns in zip(CLASSES, spent, strict=True) if ns},
-                )
-            )  # fmt: skip
+    devices, streams = distinct(time.device), distinct(time.stream)
+    groups = distinct(devices.inverse * len(streams.values) + streams.inverse)
+    spent = np.zeros((len(groups.values), len(CLASSES)), dtype=np.int64)
+    np.add.at(spent, (groups.inverse, time.operator_class), time.duration)
+    columns = (
+        time.device[groups.first], time.stream[groups.first], np.bincount(groups.inverse),
+        covered_by_group(groups.inverse, time.start, time.duration), spent,
+    )  # fmt: skip
+    rows = [
+        StreamRow(
+            device=device, stream=stream, work=work, busy_ns=busy, kernel_time_ns=sum(times),
+            classes={name: ns for name, ns in zip(CLASSES, times, strict=True) if ns},
+        )
+        for device, stream, work, busy, times in zip(*(column.tolist() for column in columns), strict=True)
+    ]  # fmt: skip
     return tuple(sorted(rows, key=lambda row: (row.device, -row.busy_ns, row.stream)))
 
 

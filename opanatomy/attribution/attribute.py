@@ -43,7 +43,7 @@ class Attribution(Struct, frozen=True, kw_only=True):
     steps: tuple[Step, ...]
     window: tuple[int, int]
     spans: tuple[tuple[int, int, Phase], ...]
-    #: The phases beside the trace's own annotations of them; `None` where it has none.
+    #: The phases against the trace's own annotations of them; `None` where it has none.
     annotated: Check | None
     #: Rules of the user that no annotation of the trace fits.
     unused_rules: tuple[PhaseRule, ...]

@@ -16,7 +16,7 @@ from opanatomy.records.columns import Bool, DeviceWork, Int64, distinct, is_amon
 
 
 class Launch(Struct, frozen=True, kw_only=True):
-    """Launch records as columns; `host` is the innermost host row around each, -1 where there is none."""
+    """Launch records as columns; `host` is the innermost host row that encloses each, -1 where there is none."""
 
     thread: Int64
     start_ns: Int64

@@ -18,7 +18,7 @@ class Spans(Struct, frozen=True):
     end_ns: Int64
 
     def at(self, time_ns: Int64) -> Int64:
-        """The interval around each time, -1 where there is none."""
+        """The interval that encloses each time, -1 where there is none."""
         if not len(self.start_ns):
             return np.full(len(time_ns), -1, dtype=np.int64)
         place = np.searchsorted(self.start_ns, time_ns, side="right") - 1
@@ -124,7 +124,7 @@ def _closures(rows: HostRows, nodes: Nodes, differentiated: Bool, steps: Spans) 
 def _autograd_threads(rows: HostRows, kinds: NameKinds, nodes: Nodes, known: Int64, of_loop: Bool) -> Int64:
     """Threads with nodes and nothing of the training loop: neither forward operators nor steps nor a user's range
     around nodes."""
-    outside = nodes.around < 0
+    outside = nodes.enclosing < 0
     ranges = (rows.annotation != 0) & ~kinds.machinery[rows.name] & contains(rows, nodes.is_node)
     loop = outside & (of_loop | ranges | ((known >= 0) & (known != BACKWARD)))
     threads = distinct(rows.thread[nodes.is_node]).values

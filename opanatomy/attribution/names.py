@@ -118,8 +118,8 @@ def own_ranges(rows: HostRows, kinds: NameKinds) -> Bool:
     is_step = np.array([number is not None for number in kinds.step], dtype=bool)
     # Compiled regions are written as operators in some years.
     annotated |= kinds.machinery[rows.name] & (rows.sequence < 0)
-    found: Bool = annotated & ~(is_step | kinds.captured)[rows.name]
-    return found
+    ranges: Bool = annotated & ~(is_step | kinds.captured)[rows.name]
+    return ranges
 
 
 def _flags(values: Iterable[object]) -> Bool:

@@ -1,4 +1,4 @@
-"""Which operator call a piece of work belongs to, once it is known which operators compute."""
+"""Which operator call a device event belongs to, once it is known which operators compute."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ class Candidates(Struct, frozen=True, kw_only=True):
 
     `delegates` and `composite` are those of the name's `Classification`. `passes` are those known to do no work
     themselves, whatever their name (`attribution.passing`). `works` are those that launched device work; `None` on the
-    CPU, where that is not recorded. What is no part of the operator around it (`attribution.apart`) has no parent here.
+    CPU, where that is not recorded. What is no part of the operator that encloses it (`attribution.apart`) has no
+    parent here.
     """
 
     name: Int64
@@ -52,7 +53,7 @@ def _carried(rows: Candidates, parents: Int64) -> Bool:
     """Whether something below each row can do the work that its name stands for.
 
     Only a contraction does that of a contraction, and no copy, fill or allocation that of anything but data movement:
-    `aten::_convolution` of a transposed convolution on the CPU runs a kernel without an event of its own beside the
+    `aten::_convolution` of a transposed convolution on the CPU runs a kernel without an event of its own next to
     copies that have one. A `composite` is what it calls, whatever that is.
     """
     anything = above_any(rows.kind >= 0, parents)

@@ -22,21 +22,21 @@ def forward_of(rows: HostRows, is_node: Bool, same_node: Int64, flows: Flows) ->
     place as the node goes first: outside of all nodes, or in the node in which checkpointing differentiates what it
     recomputed. A number that recomputation took again on the device thread is not mistaken for one of the forward.
     """
-    found = np.full(len(rows.name), -1, dtype=np.int64)
-    _by_flows(rows, is_node, flows, found)
+    forward = np.full(len(rows.name), -1, dtype=np.int64)
+    _by_flows(rows, is_node, flows, forward)
     inside = _inside(rows, is_node, same_node)
-    _by_numbers(rows, is_node, inside, found)
-    _by_numbers(rows, is_node, np.full(len(inside), -1, dtype=np.int64), found)
-    _within_evaluations(rows, is_node, same_node, found)
-    return found
+    _by_numbers(rows, is_node, inside, forward)
+    _by_numbers(rows, is_node, np.full(len(inside), -1, dtype=np.int64), forward)
+    _within_evaluations(rows, is_node, same_node, forward)
+    return forward
 
 
-def _by_flows(rows: HostRows, is_node: Bool, flows: Flows, found: Int64) -> None:
+def _by_flows(rows: HostRows, is_node: Bool, flows: Flows, forward: Int64) -> None:
     node = _starting(rows, flows.backward_thread, flows.backward_ns, is_node, None)
     number = above(rows.sequence, node)
-    forward = _starting(rows, flows.forward_thread, flows.forward_ns, ~is_node, np.where(number >= 0, number, -2))
-    known = (node >= 0) & (forward >= 0)
-    found[node[known]] = forward[known]
+    operator = _starting(rows, flows.forward_thread, flows.forward_ns, ~is_node, np.where(number >= 0, number, -2))
+    known = (node >= 0) & (operator >= 0)
+    forward[node[known]] = operator[known]
 
 
 def _starting(rows: HostRows, thread: Int64, time_ns: Int64, wanted: Bool, sequence: Int64 | None) -> Int64:
@@ -61,7 +61,7 @@ def _inside(rows: HostRows, is_node: Bool, same_node: Int64) -> Int64:
     return np.where(evaluated, above(outer, outer), outer)
 
 
-def _by_numbers(rows: HostRows, is_node: Bool, inside: Int64, found: Int64) -> None:
+def _by_numbers(rows: HostRows, is_node: Bool, inside: Int64, forward: Int64) -> None:
     """Pair the nodes that have no operator yet with those of their number in the same place, which `inside` numbers."""
     nodes = np.flatnonzero(is_node & (rows.sequence >= 0))
     operators = np.flatnonzero(~is_node & (rows.sequence >= 0))
@@ -69,14 +69,14 @@ def _by_numbers(rows: HostRows, is_node: Bool, inside: Int64, found: Int64) -> N
     key = _keys(rows.sequence, inside)
     by_thread = {thread: operators[places] for thread, places in rows_by_value(rows.thread[operators])}
     made = {number: nodes[places] for number, places in rows_by_value(rows.forward_thread[nodes])}
-    for made_on, thread in _threads(rows, key, made, operators, found).items():
+    for made_on, thread in _threads(rows, key, made, operators, forward).items():
         among = operators if thread is None else by_thread.get(thread, operators[:0])
-        left = made[made_on][found[made[made_on]] < 0]
+        left = made[made_on][forward[made[made_on]] < 0]
         last = latest(rows, key, among)
         if len(last) and len(left):
             at = np.minimum(np.searchsorted(key[last], key[left]), len(last) - 1)
             known = (key[last[at]] == key[left]) & (rows.start_ns[last[at]] < rows.start_ns[left])
-            found[left[known]] = last[at[known]]
+            forward[left[known]] = last[at[known]]
 
 
 def _keys(sequence: Int64, inside: Int64) -> Int64:
@@ -86,7 +86,7 @@ def _keys(sequence: Int64, inside: Int64) -> Int64:
 
 
 def _threads(
-    rows: HostRows, key: Int64, made: dict[int, Int64], operators: Int64, found: Int64
+    rows: HostRows, key: Int64, made: dict[int, Int64], operators: Int64, forward: Int64
 ) -> dict[int, int | None]:
     """The thread of the operators that each number of a forward thread means: by flows, else the one on which most of
     its nodes' numbers are; those with most nodes choose first. `None` where a trace does not number threads."""
@@ -98,7 +98,7 @@ def _threads(
         if number <= 0:
             chosen[number] = None
             continue
-        paired = found[made[number]][found[made[number]] >= 0]
+        paired = forward[made[number]][forward[made[number]] >= 0]
         votes = rows.thread[paired] if len(paired) else threads[_among(keys, distinct(key[made[number]]).values)]
         votes = votes if len(paired) else votes[free[votes]]
         if len(votes):
@@ -126,12 +126,12 @@ def _among(keys: Int64, wanted: Int64) -> Int64:
     return places
 
 
-def _within_evaluations(rows: HostRows, is_node: Bool, same_node: Int64, found: Int64) -> None:
+def _within_evaluations(rows: HostRows, is_node: Bool, same_node: Int64, forward: Int64) -> None:
     """An evaluation and the node that it runs have the same forward operator."""
     nodes = np.flatnonzero(is_node & (rows.parent >= 0))
     outer = nearest_above(is_node, rows.parent)[rows.parent[nodes]]
     same = (outer >= 0) & (above(same_node, outer) == rows.name[nodes])
     inner, outer = nodes[same], outer[same]
-    known = np.maximum(found[inner], found[outer])
-    found[inner] = np.where(found[inner] < 0, known, found[inner])
-    found[outer] = np.where(found[outer] < 0, known, found[outer])
+    known = np.maximum(forward[inner], forward[outer])
+    forward[inner] = np.where(forward[inner] < 0, known, forward[inner])
+    forward[outer] = np.where(forward[outer] < 0, known, forward[outer])

@@ -66,11 +66,11 @@ def costs_of(
     most = _largest_possible(totals)
     possible = [known if total <= most else None for known, total in zip(costs, totals, strict=True)]
     table = np.array([_figures(known) for known in possible], dtype=np.int64).reshape(-1, 5).T
-    found = CallCosts(
+    costs_of_calls = CallCosts(
         row=keys.inverse, flops=table[0], read_bytes=table[1], written_bytes=table[2], causal_flops=table[3],
         normalization_flops=table[4],
     )  # fmt: skip
-    return found, (TOO_COSTLY,) if most < max(totals, default=0) else ()
+    return costs_of_calls, (TOO_COSTLY,) if most < max(totals, default=0) else ()
 
 
 def _cost(operator: str, signature: Signature | None, element: int, device_kind: str | None) -> Cost | None:

@@ -102,17 +102,17 @@ def _device_time(host: HostTable, work: WorkTable, *, on_device: bool) -> tuple[
     return time, np.bincount(launching, minlength=rows).astype(np.int64)
 
 
-def _element_types(names: Sequence[str], host: HostTable, told: Int64, called: Int64) -> Int64:
+def _element_types(names: Sequence[str], host: HostTable, element_type: Int64, called: Int64) -> Int64:
     """For each host row the element type of its tensor lists that a kernel of it tells.
 
-    `told` is what the name of each device event tells, `called` its call.
+    `element_type` is what the name of each device event tells, `called` its call.
     """
     column = np.full(len(host.name), -1, dtype=np.int64)
-    events = np.flatnonzero((called >= 0) & (told >= 0))
+    events = np.flatnonzero((called >= 0) & (element_type >= 0))
     if len(events):
         listed = np.array([wants_element_type(name) for name in names], dtype=bool)
         events = events[listed[host.name[called[events]]]]
-        column[called[events]] = told[events]
+        column[called[events]] = element_type[events]
     return column
 
 

@@ -30,18 +30,18 @@ _CAPTURE: Final = (re.compile(r"StreamBeginCapture"), re.compile(r"StreamEndCapt
 
 def environment_of(trace: Trace) -> Environment:
     """What the trace says of where it ran: the device is that of its kernels, the CPU where it has none of any."""
-    told = trace.environment
+    environment = trace.environment
     if trace.on_device:
         device = _other_device(trace)
-        return told if device is None else replace(told, **device)
-    if told.device_kind == "cpu":
-        return told
+        return environment if device is None else replace(environment, **device)
+    if environment.device_kind == "cpu":
+        return environment
     if _without_events(trace) is None:
-        return replace(told, device_kind="cpu")
+        return replace(environment, device_kind="cpu")
     # Neither the name nor the ceilings of a GPU without an event, nor those of the processor, belong to these times.
     return replace(
-        told, device=None, device_kind="cpu", device_count=told.device_count or 1, device_memory_bytes=None,
-        multiprocessors=None, processor=None,
+        environment, device=None, device_kind="cpu", device_count=environment.device_count or 1,
+        device_memory_bytes=None, multiprocessors=None, processor=None,
     )  # fmt: skip
 
 
@@ -103,8 +103,8 @@ def _of_launches(trace: Trace, attribution: Attribution) -> Iterator[str]:
     if len(lost):
         whole = int(_starting(trace).sum())
         names = Counter(trace.names[number] for number in launches.name[lost].tolist()).most_common(3)
-        told = ", ".join(f"{count:,} {name}" for name, count in names)
-        yield f"{len(lost):,} of {whole:,} launches have no device work in the trace ({told}): their time is missing"
+        listed = ", ".join(f"{count:,} {name}" for name, count in names)
+        yield f"{len(lost):,} of {whole:,} launches have no device work in the trace ({listed}): their time is missing"
     inside = work.link != OUTSIDE
     doubtful = work.open & inside
     if doubtful.any():
@@ -161,7 +161,7 @@ def _of_unlaunched(trace: Trace, attribution: Attribution) -> Iterator[str]:
     unlaunched = link == NO_LAUNCH
     if not unlaunched.any() or not len(trace.launches.name):
         return
-    spent, whole = (int(work.duration_ns[mine].sum()) for mine in (unlaunched, link != OUTSIDE))
+    spent, whole = (int(work.duration_ns[events].sum()) for events in (unlaunched, link != OUTSIDE))
     if spent and spent >= whole * _MUCH_UNLAUNCHED:
         yield (
             f"{int(unlaunched.sum()):,} pieces of device work ({spent / 1e6:,.3f} ms, {spent / whole:.1%}) have no"
@@ -172,8 +172,8 @@ def _of_unlaunched(trace: Trace, attribution: Attribution) -> Iterator[str]:
 def _starting(trace: Trace) -> Bool:
     """Which launches start a kernel or a copy."""
     starts = np.array([_STARTS_KERNEL.search(name) is not None for name in trace.names], dtype=bool)
-    found: Bool = starts[trace.launches.name] & (trace.launches.correlation > 0)
-    return found
+    rows: Bool = starts[trace.launches.name] & (trace.launches.correlation > 0)
+    return rows
 
 
 def _lost(trace: Trace, attribution: Attribution) -> Int64:
@@ -182,23 +182,23 @@ def _lost(trace: Trace, attribution: Attribution) -> Int64:
     low, high = attribution.window
     inside = (launches.start_ns >= low) & (launches.start_ns <= high)
     known = is_among(launches.correlation, trace.work.correlation)
-    found: Int64 = np.flatnonzero(_starting(trace) & inside & ~known & ~_captured(trace))
-    return found
+    rows: Int64 = np.flatnonzero(_starting(trace) & inside & ~known & ~_captured(trace))
+    return rows
 
 
 def _captured(trace: Trace) -> Bool:
     """Which launches lie between the begin and the end of a stream capture on their thread."""
     launches = trace.launches
     edges = [np.array([one.search(name) is not None for name in trace.names], dtype=bool) for one in _CAPTURE]
-    found = np.zeros(len(launches.name), dtype=bool)
+    captured = np.zeros(len(launches.name), dtype=bool)
     if not len(launches.name) or not edges[0][launches.name].any():
-        return found
+        return captured
     for thread in distinct(launches.thread).values.tolist():
-        mine = np.flatnonzero(launches.thread == thread)
-        mine = mine[np.argsort(launches.start_ns[mine], kind="stable")]
-        opened, closed = (np.cumsum(edge[launches.name[mine]]) for edge in edges)
-        found[mine] = opened > closed
-    return found
+        rows = np.flatnonzero(launches.thread == thread)
+        rows = rows[np.argsort(launches.start_ns[rows], kind="stable")]
+        opened, closed = (np.cumsum(edge[launches.name[rows]]) for edge in edges)
+        captured[rows] = opened > closed
+    return captured
 
 
 def _early(trace: Trace, launch: Int64) -> Int64:

@@ -70,13 +70,13 @@ def _grouped(keys: Int64, rows: Int64) -> dict[int, list[int]]:
 
 def _upward(rows: Int64, above: Int64) -> Bool:
     """Whether each row is one of `rows` or above one, going up by `above`."""
-    found = np.zeros(len(above), dtype=bool)
+    reached = np.zeros(len(above), dtype=bool)
     while len(rows):
-        rows = distinct(rows[~found[rows]]).values
-        found[rows] = True
+        rows = distinct(rows[~reached[rows]]).values
+        reached[rows] = True
         rows = above[rows]
         rows = rows[rows >= 0]
-    return found
+    return reached
 
 
 def _judge(

@@ -61,9 +61,9 @@ class Contractions:
         """For each node the last operator below it that has a number: what ran before it without one is as it is."""
         graph = self.graph
         numbered = np.flatnonzero((graph.numbered == np.arange(len(graph.node))) & (graph.numbered > graph.node))
-        found = np.full(len(graph.node), -1, dtype=np.int64)
-        np.maximum.at(found, graph.node[numbered], numbered)
-        return found
+        last = np.full(len(graph.node), -1, dtype=np.int64)
+        np.maximum.at(last, graph.node[numbered], numbered)
+        return last
 
     def _add_dispatched_again(self) -> None:
         """What an operator of the same name called is its work too: transforms dispatch level by level."""
@@ -145,13 +145,13 @@ class Contractions:
         is_marked[inside] = (parent == graph.node[inside]) | (
             (graph.node[parent] == graph.node[inside]) & ~graph.in_body[parent]
         )
-        found = []
+        turned = []
         for name in ("t", "transpose"):
             named = np.array([base(one) == name for one in self.names], dtype=bool)
             own = (graph.numbered < np.arange(count)) | graph.differentiated[np.maximum(graph.node, 0)]
             rows = np.flatnonzero(is_marked & named[host.name] & own)
-            found.append(np.bincount(graph.node[rows], minlength=count).astype(np.int64))
-        return found[0], found[1]
+            turned.append(np.bincount(graph.node[rows], minlength=count).astype(np.int64))
+        return turned[0], turned[1]
 
 
 def _grouped(keys: Int64, rows: Int64) -> dict[int, list[int]]:

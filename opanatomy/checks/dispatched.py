@@ -46,21 +46,21 @@ def dispatched(calls: TraceCalls, table: CallTable, observed: Collection[str]) -
     rows = np.flatnonzero((table.host_row >= 0) & ~table.inner)
     host_rows = _dispatching_rows(calls, observed)[table.host_row[rows]]
     enclosed = _enclosed(calls, observed)[host_rows]
-    found: dict[tuple[str, Phase], Dispatched] = {}
+    counts: dict[tuple[str, Phase], Dispatched] = {}
     seen: set[int] = set()
     for row, host_row, inside in zip(rows.tolist(), host_rows.tolist(), enclosed.tolist(), strict=True):
         name = calls.names[int(calls.host.name[host_row])]
-        one = found.setdefault((in_place(name), table.phase.at(row) or Phase.OTHER), Dispatched())
+        counted = counts.setdefault((in_place(name), table.phase.at(row) or Phase.OTHER), Dispatched())
         delegated = host_row != int(table.host_row[row])
-        one.calls += not (delegated and host_row in seen)
+        counted.calls += not (delegated and host_row in seen)
         seen.add(host_row)
-        one.operators[str(table.operator.at(row))] += 1
+        counted.operators[str(table.operator.at(row))] += 1
         kind = table.operator_class.at(row)
-        one.enclosed_copies += inside and kind is OperatorClass.DATA_MOVEMENT
+        counted.enclosed_copies += inside and kind is OperatorClass.DATA_MOVEMENT
         if kind is OperatorClass.TENSOR_CONTRACTION:
-            one.contracts = True
-            one.contraction_flops = _sum(one.contraction_flops, int(table.flops[row]))
-    return found
+            counted.contracts = True
+            counted.contraction_flops = _sum(counted.contraction_flops, int(table.flops[row]))
+    return counts
 
 
 def _sum(total: int | None, flops: int) -> int | None:
@@ -69,19 +69,19 @@ def _sum(total: int | None, flops: int) -> int | None:
 
 def inner_copies(calls: TraceCalls, table: CallTable) -> Counter[tuple[str, Phase]]:
     """The copies and fills that run as a part of another operator's call, by operator and phase."""
-    found: Counter[tuple[str, Phase]] = Counter()
+    copies: Counter[tuple[str, Phase]] = Counter()
     rows = np.flatnonzero((table.host_row >= 0) & table.inner)
     classes = calls.operators.operator_class[calls.host.name[table.host_row[rows]]]
     for row in rows[classes == CLASS_CODE[OperatorClass.DATA_MOVEMENT]].tolist():
-        found[in_place(str(table.operator.at(row))), table.phase.at(row) or Phase.OTHER] += 1
-    return found
+        copies[in_place(str(table.operator.at(row))), table.phase.at(row) or Phase.OTHER] += 1
+    return copies
 
 
 def _named(calls: TraceCalls, observed: Collection[str]) -> Bool:
     """Which host rows are of an operator that was observed."""
     names = np.array([name in observed for name in calls.names], dtype=bool)
-    found: Bool = names[calls.host.name]
-    return found
+    rows: Bool = names[calls.host.name]
+    return rows
 
 
 def _delegating(calls: TraceCalls) -> Bool:
@@ -91,20 +91,20 @@ def _delegating(calls: TraceCalls) -> Bool:
 
 
 def _dispatching_rows(calls: TraceCalls, observed: Collection[str]) -> Int64:
-    """For each host row the outermost observed operator around it that delegates; itself where there is none."""
+    """For each host row the outermost observed operator enclosing it that delegates; itself where there is none."""
     hands_on = _named(calls, observed) & _delegating(calls)[calls.host.name]
     parents = calls.host.parent
     nearest = np.append(nearest_above(hands_on, parents), -1)
-    around = nearest[parents]  # of row -1 there is none
-    found = np.arange(len(parents), dtype=np.int64)
-    while (further := around >= 0).any():
-        found = np.where(further, around, found)
-        around = np.where(further, nearest[parents[np.maximum(around, 0)]], -1)
-    return found
+    enclosing = nearest[parents]  # of row -1 there is none
+    outermost = np.arange(len(parents), dtype=np.int64)
+    while (further := enclosing >= 0).any():
+        outermost = np.where(further, enclosing, outermost)
+        enclosing = np.where(further, nearest[parents[np.maximum(enclosing, 0)]], -1)
+    return outermost
 
 
 def _enclosed(calls: TraceCalls, observed: Collection[str]) -> Bool:
-    """Whether an operator that was observed lies around each host row."""
+    """Whether an operator that was observed lies enclosing each host row."""
     parents = calls.host.parent
-    around = nearest_above(_named(calls, observed), parents)
-    return np.asarray((parents >= 0) & (around[parents] >= 0), dtype=bool)
+    enclosing = nearest_above(_named(calls, observed), parents)
+    return np.asarray((parents >= 0) & (enclosing[parents] >= 0), dtype=bool)

@@ -85,9 +85,9 @@ def _of_nodes(column: Int64, host: HostTable, is_inner: Bool) -> Int64:
     """The column, the engine's events with what the nodes' own inside them have."""
     inner = np.flatnonzero(is_inner & (column >= 0))
     inner = inner[column[host.parent[inner]] < 0]
-    found = column.copy()
-    found[host.parent[inner]] = column[inner]
-    return found
+    numbers = column.copy()
+    numbers[host.parent[inner]] = column[inner]
+    return numbers
 
 
 def _differentiated(host: HostTable, is_direct: Bool, numbered: Bool, node: Int64) -> Bool:
@@ -96,8 +96,8 @@ def _differentiated(host: HostTable, is_direct: Bool, numbered: Bool, node: Int6
     # rows are in the order of time on each thread, so the last assignment is the last operator
     last = np.full(len(node), -1, dtype=np.int64)
     last[node[direct]] = direct
-    found: Bool = (last >= 0) & numbered[last]
-    return found
+    rows: Bool = (last >= 0) & numbered[last]
+    return rows
 
 
 def _pair(names: Sequence[str], host: HostTable, nodes: Int64, operators: Int64) -> tuple[Int64, Int64]:

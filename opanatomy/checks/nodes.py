@@ -159,13 +159,13 @@ def _made_a_node(contractions: Contractions) -> Bool:
     """Whether autograd made a node for the operator at a row: the next operator of its thread has a higher number."""
     host = contractions.host
     order, _ = _operators(contractions)
-    found = np.zeros(len(host.name), dtype=bool)
+    made = np.zeros(len(host.name), dtype=bool)
     if len(order) > 1:
         same = host.thread[order[1:]] == host.thread[order[:-1]]
         counted = host.sequence[order[1:]] > host.sequence[order[:-1]]
-        found[order[:-1][same & counted]] = True
+        made[order[:-1][same & counted]] = True
     below = contractions.graph.node
-    return found & ((below < 0) | contractions.graph.differentiated[np.maximum(below, 0)])
+    return made & ((below < 0) | contractions.graph.differentiated[np.maximum(below, 0)])
 
 
 def _unused(contractions: Contractions, row: int, operators: tuple[Int64, Int64], ran: set[int]) -> str | None:

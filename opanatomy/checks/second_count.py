@@ -56,16 +56,16 @@ def _is_compiled(one: Dispatched) -> bool:
 
 def _computing(counts: Iterable[ObservedCount], steps: int) -> dict[Key, Observed]:
     """What was observed of the operators that compute, as often as the trace has steps."""
-    found: dict[Key, Observed] = {}
+    observed: dict[Key, Observed] = {}
     for count in counts:
         known = classify_operator(count.operator)
         if known is not None and known.operator_class is None:
             continue  # a view, an allocation
-        one = found.setdefault((in_place(count.operator), count.phase), Observed())
-        one.calls += count.calls * steps
-        one.flops = None if one.flops is None or count.flops is None else one.flops + count.flops * steps
-        one.sources = tuple(sorted({*one.sources, *((count.source,) if count.source else ())}))
-    return found
+        operator = observed.setdefault((in_place(count.operator), count.phase), Observed())
+        operator.calls += count.calls * steps
+        operator.flops = None if operator.flops is None or count.flops is None else operator.flops + count.flops * steps
+        operator.sources = tuple(sorted({*operator.sources, *((count.source,) if count.source else ())}))
+    return observed
 
 
 def _check_calls(counts: Counts) -> Check:
@@ -95,17 +95,17 @@ def _differences(
     keys: Iterable[Key], figures: Callable[[Key], tuple[int | None, int | None]], cause: Callable[[Key], str | None]
 ) -> tuple[Difference, ...]:
     """One for each operator and phase whose two figures are not the same."""
-    found = []
+    differences = []
     for key in keys:
         ours, other = figures(key)
         if ours != other:
             evidence = "a call of it has no cost here" if ours is None else None
-            found.append(
+            differences.append(
                 Difference(
                     operator=key[0], phase=key[1], ours=ours, other=other, cause=cause(key), evidence=evidence
                 )
             )  # fmt: skip
-    return tuple(found)
+    return tuple(differences)
 
 
 def _sources(observed: Mapping[Key, Observed]) -> str:

@@ -49,7 +49,7 @@ def _computes(name: str) -> bool:
 
 
 def _report_times(calls: TraceCalls, table: CallTable) -> Counter[str]:
-    found: Counter[str] = Counter()
+    times: Counter[str] = Counter()
     called = table.host_row >= 0
     host, names = calls.host, calls.names
     in_table = np.zeros(len(host.name), dtype=np.int64)
@@ -60,5 +60,5 @@ def _report_times(calls: TraceCalls, table: CallTable) -> Counter[str]:
     sums = np.zeros(len(names), dtype=np.int64)
     np.add.at(sums, host.name[computes], time[computes])
     for number in distinct(host.name[computes]).values.tolist():
-        found[names[number]] = int(sums[number])
-    return found
+        times[names[number]] = int(sums[number])
+    return times

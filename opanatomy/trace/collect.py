@@ -1,79 +1,24 @@
-"""Batches of events -> columns: a field of all events of a batch becomes an array at once."""
+"""Batches of events -> tables: a field of all events of a batch is appended to its column at once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
-from decimal import Decimal
-from math import nan
-from operator import attrgetter
-from typing import TypeAlias, TypeVar
+from typing import Final
 
 import numpy as np
 from msgspec.structs import replace
 
-from opanatomy.records.columns import (
-    CollectiveArguments,
-    DeviceWork,
-    Float64,
-    Flows,
-    HostEvents,
-    Int64,
-    Launches,
-    MemoryEvents,
-)
-from opanatomy.trace.collectives import Messages
+from opanatomy.records import columns
+from opanatomy.records.columns import CollectiveArguments, DeviceWork, Flows, HostEvents, Launches, MemoryEvents
+from opanatomy.trace.categories import ANNOTATION, DIFFERENTIATION_FLOWS, IGNORED, KERNEL, MEMCPY, MEMORY, MEMSET, Kinds
+from opanatomy.trace.collectives import Collectives
+from opanatomy.trace.growing import Numbers, Table, nanoseconds
 from opanatomy.trace.schema import Args, Event
 from opanatomy.trace.signatures import RawArguments
 
-OPERATOR, ANNOTATION, LAUNCH, KERNEL, MEMCPY, MEMSET, IGNORED, FOREIGN = range(8)
-
-#: Categories of 2021 (capitalized) and of today; of one that is not here, events on a stream are read as kernels.
-CATEGORIES = {
-    "cpu_op": OPERATOR, "operator": OPERATOR, "user_annotation": ANNOTATION,
-    "cuda_runtime": LAUNCH, "cuda_driver": LAUNCH, "runtime": LAUNCH, "hip_runtime": LAUNCH, "driver": LAUNCH,
-    "xpu_runtime": LAUNCH, "xpu_driver": LAUNCH, "mtia_runtime": LAUNCH, "privateuse1_runtime": LAUNCH,
-    "privateuse1_driver": LAUNCH, "hpu_op": LAUNCH, "glow_runtime": LAUNCH,
-    "kernel": KERNEL, "gpu_memcpy": MEMCPY, "memcpy": MEMCPY, "gpu_memset": MEMSET, "memset": MEMSET,
-    "concurrent_kernel": KERNEL, "mtia_insight": KERNEL, "mtia_ccp_events": KERNEL, "hpu_kernel": KERNEL,
-    "python_function": IGNORED, "gpu_user_annotation": IGNORED, "cuda_sync": IGNORED, "cuda_event": IGNORED,
-    "xpu_sync": IGNORED, "cuda_profiler_range": IGNORED, "overhead": IGNORED, "trace": IGNORED,
-    "cpu_instant_event": IGNORED, "external_correlation": IGNORED, "collective_comm": IGNORED,
-    "gpu_pm_counter": IGNORED,
-}  # fmt: skip
-
-#: The categories, of today and of 2022, of the flows from an operator to its autograd node.
-DIFFERENTIATES = frozenset(("fwdbwd", "forward_backward"))
-
-#: The name, in all years, of the instants at which an allocator gave or took back memory.
-MEMORY = "[memory]"
-
-_NO_ARGS = Args()
+_NO_ARGS: Final = Args()
 #: Stands between the raw texts of a signature; JSON has no such byte.
-_BETWEEN = b"\0"
-
-Key = TypeVar("Key", bound=Hashable)
-Columns = TypeVar("Columns", HostEvents, Launches, DeviceWork, MemoryEvents)
-Block: TypeAlias = "dict[str, Int64 | Float64]"
-
-
-class Numbers(dict[Key, int]):
-    """Numbers for values in the order in which they are first asked for."""
-
-    def __missing__(self, key: Key) -> int:
-        self[key] = number = len(self)
-        return number
-
-    def of(self, keys: list[Key]) -> Int64:
-        """The number of each key."""
-        return np.fromiter(map(self.__getitem__, keys), dtype=np.int64, count=len(keys))
-
-
-class _Kinds(dict["str | None", int]):
-    """The kind of each category, looked at once."""
-
-    def __missing__(self, category: str | None) -> int:
-        self[category] = kind = IGNORED if category is None else CATEGORIES.get(category.lower(), FOREIGN)
-        return kind
+_BETWEEN: Final = b"\0"
+_KIND_OF_WORK: Final = {MEMCPY: columns.MEMCPY, MEMSET: columns.MEMSET}
 
 
 class Collector:
@@ -82,21 +27,22 @@ class Collector:
     def __init__(self) -> None:
         self.names: Numbers[str] = Numbers()
         self.threads: Numbers[tuple[int | str | None, int | str | None]] = Numbers()
-        self.host_collectives: dict[tuple[int, int], CollectiveArguments] = {}
+        #: The collectives among device work, by row.
         self.work_collectives: dict[int, CollectiveArguments] = {}
         self.kept = 0
         self.untimed = 0
         self.foreign: dict[str, int] = {}
         self._signatures: Numbers[bytes] = Numbers()
         self._texts: Numbers[str] = Numbers()
-        self._messages = Messages()
-        self._kinds = _Kinds()
-        self._host: list[Block] = []
-        self._launches: list[Block] = []
-        self._work: list[Block] = []
-        self._memory: list[Block] = []
-        self._pieces = 0
-        self._flow_ends: dict[bool, list[Event]] = {True: [], False: []}
+        self._collectives = Collectives()
+        self._host_collectives: dict[int, CollectiveArguments] = {}
+        self._kinds = Kinds()
+        self._host = Table(HostEvents)
+        self._launches = Table(Launches)
+        self._work = Table(DeviceWork, fractions=("blocks_per_sm", "occupancy"))
+        self._memory = Table(MemoryEvents)
+        self._flow_starts: list[Event] = []
+        self._flow_ends: list[Event] = []
 
     def add(self, events: list[Event]) -> None:
         """Take what some stage needs of a batch."""
@@ -104,66 +50,68 @@ class Collector:
         launches: list[Event] = []
         work: list[Event] = []
         memory: list[Event] = []
-        into = (host, host, launches, work, work, work)
+        tables = (host, host, launches, work, work, work)
         kinds = self._kinds
         for event in events:
-            if event.ph != "X":
-                if event.name == MEMORY and event.ts is not None:
+            ph = event.ph
+            if ph == "X":
+                kind = kinds[event.cat]
+                if kind >= IGNORED:
+                    if kind == IGNORED or not self._on_stream(event):
+                        continue
+                    kind = KERNEL
+                if event.ts is None or event.name is None:
+                    self.untimed += 1
+                else:
+                    tables[kind].append(event)
+            elif ph is not None and event.ts is not None:
+                if event.name == MEMORY:
                     memory.append(event)
-                elif event.cat in DIFFERENTIATES and event.ts is not None and event.id is not None:
-                    self._flow_ends[event.ph == "s"].append(event)
-                continue
-            kind = kinds[event.cat]
-            if kind >= IGNORED:
-                if kind == IGNORED or not self._on_stream(event):
-                    continue
-                kind = KERNEL
-            if event.ts is None or event.name is None:
-                self.untimed += 1
-            else:
-                into[kind].append(event)
+                elif event.cat in DIFFERENTIATION_FLOWS and event.id is not None:
+                    (self._flow_starts if ph == "s" else self._flow_ends).append(event)
         self.kept += len(host) + len(launches) + len(work) + len(memory)
-        for found, blocks, block in (
-            (host, self._host, self._host_block),
-            (launches, self._launches, self._launch_block),
-            (work, self._work, self._work_block),
-            (memory, self._memory, self._memory_block),
-        ):
-            if found:
-                blocks.append(block(found))
+        self._add_host(host)
+        self._add_launches(launches)
+        self._add_work(work)
+        self._add_memory(memory)
 
     def host(self) -> HostEvents:
         """Operators and annotations in the order of the file."""
-        return _joined(HostEvents, self._host or [self._host_block([])])
+        return self._host.record()
 
     def launches(self) -> Launches:
         """Runtime and driver calls in the order of the file."""
-        return _joined(Launches, self._launches or [self._launch_block([])])
+        return self._launches.record()
 
     def work(self) -> DeviceWork:
         """Kernels, copies and fills in the order of the file."""
-        return _joined(DeviceWork, self._work or [self._work_block([])])
+        return self._work.record()
 
     def memory(self) -> MemoryEvents:
         """What the allocators gave and took back, in the order of the file."""
-        found = _joined(MemoryEvents, self._memory or [self._memory_block([])])
+        memory = self._memory.record()
         # In 2021 the thread of an operator was text, that of a memory event a number.
-        known = dict(self.threads)
-        as_text = np.array([known.get((process, str(thread)), known[process, thread]) for process, thread in known])
-        return replace(found, thread=as_text[found.thread]) if len(known) else found
+        numbers = dict(self.threads)
+        as_text = np.array([numbers.get((pid, str(tid)), number) for (pid, tid), number in numbers.items()])
+        return replace(memory, thread=as_text[memory.thread]) if len(numbers) else memory
+
+    def host_collectives(self, host: HostEvents) -> dict[tuple[int, int], CollectiveArguments]:
+        """The collectives among host events, by thread and start."""
+        rows = list(self._host_collectives)
+        keys = zip(host.thread[rows].tolist(), host.start_ns[rows].tolist(), strict=True)
+        return dict(zip(keys, self._host_collectives.values(), strict=True)) if rows else {}
 
     def flows(self) -> Flows:
         """From operators to the nodes that differentiate them, those of which both ends are known."""
-        known = self.threads
-        starts = {event.id: event for event in self._flow_ends[True] if (event.pid, event.tid) in known}
-        ends = [event for event in self._flow_ends[False] if (event.pid, event.tid) in known]
-        pairs = [(starts[event.id], event) for event in ends if event.id in starts]
-        forward, backward = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+        threads = self.threads
+        starts = {event.id: event for event in self._flow_starts if (event.pid, event.tid) in threads}
+        ends = [event for event in self._flow_ends if (event.pid, event.tid) in threads and event.id in starts]
+        begins = [starts[event.id] for event in ends]
         return Flows(
-            forward_thread=known.of([(event.pid, event.tid) for event in forward]),
-            forward_ns=nanoseconds([event.ts for event in forward]),
-            backward_thread=known.of([(event.pid, event.tid) for event in backward]),
-            backward_ns=nanoseconds([event.ts for event in backward]),
+            forward_thread=np.array([threads[event.pid, event.tid] for event in begins], dtype=np.int64),
+            forward_ns=np.array([nanoseconds(event.ts) for event in begins], dtype=np.int64),
+            backward_thread=np.array([threads[event.pid, event.tid] for event in ends], dtype=np.int64),
+            backward_ns=np.array([nanoseconds(event.ts) for event in ends], dtype=np.int64),
         )
 
     def raw_signatures(self) -> list[RawArguments]:
@@ -178,81 +126,85 @@ class Collector:
         self.foreign[event.cat] = self.foreign.get(event.cat, 0) + 1
         return True
 
-    def _common(self, events: list[Event], args: list[Args]) -> Block:
-        return {
-            "name": self.names.of([event.name or "" for event in events]),
-            "start_ns": nanoseconds([event.ts for event in events]),
-            "duration_ns": nanoseconds([event.dur for event in events]),
-            "external_id": _either("external_id", "external_id_2021", args),
-        }
+    def _add_host(self, events: list[Event]) -> None:
+        args = _args_of(events)
+        for row, collective in self._collectives_in(args, self._host.rows):
+            self._host_collectives[row] = collective
+        self._host.extend(
+            len(events),
+            name=self._names_of(events),
+            thread=self._threads_of(events),
+            start_ns=[event.ts for event in events],
+            duration_ns=[event.dur for event in events],
+            external_id=_external_ids(args),
+            sequence=_sequence_numbers(args),
+            forward_thread=[item.forward_thread for item in args],
+            signature=[self._signature(item) for item in args],
+            annotation=[int(self._kinds[event.cat] == ANNOTATION) for event in events],
+        )
 
-    def _host_block(self, events: list[Event]) -> Block:
-        args = _args(events)
-        block = {
-            **self._common(events, args),
-            "thread": self.threads.of([(event.pid, event.tid) for event in events]),
-            "sequence": _either("sequence", "sequence_2021", args),
-            "forward_thread": _integers([one.forward_thread for one in args]),
-            "signature": np.fromiter(map(self._signature, args), dtype=np.int64, count=len(args)),
-            "annotation": self._kind(events),
-        }
-        for place, message in self._told(args):
-            self.host_collectives[int(block["thread"][place]), int(block["start_ns"][place])] = message
-        return block
+    def _add_launches(self, events: list[Event]) -> None:
+        args = _args_of(events)
+        self._launches.extend(
+            len(events),
+            name=self._names_of(events),
+            thread=self._threads_of(events),
+            start_ns=[event.ts for event in events],
+            duration_ns=[event.dur for event in events],
+            correlation=[item.correlation for item in args],
+            external_id=_external_ids(args),
+        )
 
-    def _launch_block(self, events: list[Event]) -> Block:
-        args = _args(events)
-        return {
-            **self._common(events, args),
-            "thread": self.threads.of([(event.pid, event.tid) for event in events]),
-            "correlation": _integers([one.correlation for one in args]),
-        }
+    def _add_work(self, events: list[Event]) -> None:
+        args = _args_of(events)
+        for row, collective in self._collectives_in(args, self._work.rows):
+            self.work_collectives[row] = collective
+        devices = [event.pid if item.device is None else item.device for event, item in zip(events, args, strict=True)]
+        streams = [event.tid if item.stream is None else item.stream for event, item in zip(events, args, strict=True)]
+        self._work.extend(
+            len(events),
+            name=self._names_of(events),
+            device=[number if isinstance(number, int) else self._of_text(number) for number in devices],
+            stream=[number if isinstance(number, int) else self._of_text(number) for number in streams],
+            start_ns=[event.ts for event in events],
+            duration_ns=[event.dur for event in events],
+            correlation=[item.correlation for item in args],
+            external_id=_external_ids(args),
+            kind=[_KIND_OF_WORK.get(self._kinds[event.cat], columns.KERNEL) for event in events],
+            blocks_per_sm=[item.blocks_per_sm for item in args],
+            occupancy=[item.occupancy for item in args],
+        )
 
-    def _work_block(self, events: list[Event]) -> Block:
-        args = _args(events)
-        pairs = list(zip(events, args, strict=True))
-        for place, message in self._told(args):
-            self.work_collectives[self._pieces + place] = message
-        self._pieces += len(events)
-        return {
-            **self._common(events, args),
-            "device": self._number([event.pid if one.device is None else one.device for event, one in pairs]),
-            "stream": self._number([event.tid if one.stream is None else one.stream for event, one in pairs]),
-            "correlation": _integers([one.correlation for one in args]),
-            "kind": np.maximum(np.where((kind := self._kind(events)) == FOREIGN, KERNEL, kind) - KERNEL, 0),
-            "blocks_per_sm": _fractions([one.blocks_per_sm for one in args]),
-            "occupancy": _fractions([one.occupancy for one in args]),
-        }
+    def _add_memory(self, events: list[Event]) -> None:
+        args = _args_of(events)
+        self._memory.extend(
+            len(events),
+            time_ns=[event.ts for event in events],
+            thread=self._threads_of(events),
+            bytes=[item.bytes or 0 for item in args],
+            address=[item.address for item in args],
+            total_allocated=[item.total_allocated for item in args],
+            total_reserved=[item.total_reserved for item in args],
+            device_type=[item.device_type for item in args],
+            device=[item.device_id for item in args],
+        )
 
-    def _memory_block(self, events: list[Event]) -> Block:
-        args = _args(events)
-        return {
-            "time_ns": nanoseconds([event.ts for event in events]),
-            "thread": self.threads.of([(event.pid, event.tid) for event in events]),
-            "bytes": _integers([one.bytes or 0 for one in args]),
-            "address": _integers([one.address for one in args]),
-            "total_allocated": _integers([one.total_allocated for one in args]),
-            "total_reserved": _integers([one.total_reserved for one in args]),
-            "device_type": _integers([one.device_type for one in args]),
-            "device": _integers([one.device_id for one in args]),
-        }
+    def _names_of(self, events: list[Event]) -> list[int]:
+        return self.names.of([event.name or "" for event in events])
 
-    def _number(self, values: list[int | str | None]) -> Int64:
-        """Device or stream numbers; text without one gets a number of its own below -1."""
-        return np.array([one if isinstance(one, int) else self._of_text(one) for one in values], dtype=np.int64)
+    def _threads_of(self, events: list[Event]) -> list[int]:
+        return self.threads.of(zip([event.pid for event in events], [event.tid for event in events], strict=True))
 
     def _of_text(self, value: str | None) -> int:
+        """The number of a device or stream in its text; one of its own, below -1, for a text without any."""
         text = "" if value is None else value
         digits = text.split()[-1] if text.split() else ""
         return int(digits) if digits.isdecimal() and len(digits) < 19 else -2 - self._texts[text]
 
-    def _told(self, args: list[Args]) -> list[tuple[int, CollectiveArguments]]:
-        """(place, message) of the collectives."""
-        found = ((place, self._messages.of(one)) for place, one in enumerate(args) if one.collective)
-        return [(place, message) for place, message in found if message]
-
-    def _kind(self, events: list[Event]) -> Int64:
-        return np.fromiter(map(self._kinds.__getitem__, [event.cat for event in events]), np.int64, len(events))
+    def _collectives_in(self, args: list[Args], first_row: int) -> list[tuple[int, CollectiveArguments]]:
+        """(row, collective) of the collectives."""
+        rows = ((row, self._collectives.of(item)) for row, item in enumerate(args, first_row) if item.collective)
+        return [(row, collective) for row, collective in rows if collective]
 
     def _signature(self, args: Args) -> int:
         dims = args.dims or args.dims_2021
@@ -261,45 +213,19 @@ class Collector:
         return self._signatures[_BETWEEN.join((dims, args.types, args.strides, args.constants))]
 
 
-def nanoseconds(values: list[float | None] | list[Decimal | None]) -> Int64:
-    """Times in microseconds as whole nanoseconds, 0 for one that is missing."""
-    column = np.array(values)
-    if column.dtype != np.float64:
-        return np.array([_nanoseconds(value) for value in values], dtype=np.int64)
-    whole = column.astype(np.int64)
-    return whole * 1000 + np.rint((column - whole) * 1000).astype(np.int64)
-
-
-def _nanoseconds(value: float | Decimal | None) -> int:
-    if value is None:
-        return 0
-    whole = int(value)
-    return whole * 1000 + round((value - whole) * 1000)
-
-
-def _args(events: list[Event]) -> list[Args]:
+def _args_of(events: list[Event]) -> list[Args]:
     return [event.args or _NO_ARGS for event in events]
 
 
-def _either(name: str, name_2021: str, args: list[Args]) -> Int64:
-    """A number under its name of today or, where that is missing, of 2021."""
-    values = _integers(list(map(attrgetter(name), args)))
-    missing = values == -1
-    return np.where(missing, _integers(list(map(attrgetter(name_2021), args))), values) if missing.any() else values
+def _external_ids(args: list[Args]) -> list[int | None]:
+    ids = [item.external_id for item in args]
+    if -1 not in ids and None not in ids:
+        return ids
+    return [item.external_id_2021 if item.external_id in (-1, None) else item.external_id for item in args]
 
 
-def _integers(values: list[int] | list[int | None]) -> Int64:
-    """The values as a column, -1 where there is none."""
-    try:
-        return np.array(values, dtype=np.int64)
-    except TypeError:
-        return np.array([-1 if value is None else value for value in values], dtype=np.int64)
-
-
-def _fractions(values: Iterable[float | str | None]) -> Float64:
-    """The values as a column, NaN where there is none."""
-    return np.array([nan if value is None or isinstance(value, str) else value for value in values], dtype=np.float64)
-
-
-def _joined(record: Callable[..., Columns], blocks: list[Block]) -> Columns:
-    return record(**{name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]})
+def _sequence_numbers(args: list[Args]) -> list[int | None]:
+    numbers = [item.sequence for item in args]
+    if -1 not in numbers and None not in numbers:
+        return numbers
+    return [item.sequence_2021 if item.sequence in (-1, None) else item.sequence for item in args]

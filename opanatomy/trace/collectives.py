@@ -1,4 +1,4 @@
-"""What a collective's event says of its message, from the raw texts of its arguments."""
+"""What a collective's event records of its message, from the raw texts of its arguments."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from opanatomy.trace.decoding import NOT_DECODABLE
 from opanatomy.trace.schema import Args
 
 #: Raw JSON of "Collective name", "In msg nelems", "Out msg nelems", "Group size", "dtype".
-RawMessage: TypeAlias = "tuple[bytes, bytes, bytes, bytes, bytes]"
+RawCollective: TypeAlias = "tuple[bytes, bytes, bytes, bytes, bytes]"
 
 
-class Messages:
-    """The messages of a trace, each distinct one kept once."""
+class Collectives:
+    """The arguments of a trace's collectives, those that are alike kept once."""
 
     def __init__(self) -> None:
-        self._known: dict[RawMessage, CollectiveArguments | None] = {}
+        self._known: dict[RawCollective, CollectiveArguments | None] = {}
 
     def of(self, args: Args) -> CollectiveArguments | None:
-        """The message that the arguments tell; `None` where they name no collective."""
+        """The collective of an event; `None` where its arguments name none."""
         raw = (
             bytes(args.collective), bytes(args.in_elements), bytes(args.out_elements), bytes(args.group_size),
-            bytes(args.message_dtype),
+            bytes(args.collective_dtype),
         )  # fmt: skip
         if raw not in self._known:
-            self._known[raw] = _message(raw)
+            self._known[raw] = _decoded(raw)
         return self._known[raw]
 
 
-def _message(raw: RawMessage) -> CollectiveArguments | None:
+def _decoded(raw: RawCollective) -> CollectiveArguments | None:
     collective, sent, got, group, dtype = map(_decode, raw)
     if not isinstance(collective, str) or not collective:
         return None

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import re
 from decimal import Decimal
-from typing import Any, Final, cast
+from typing import Any, Final, Union, cast
 
 import msgspec
 from msgspec import Raw
 
-from opanatomy.trace.schema import LONGEST_US, TIMES_US, Args, Event, ExactEvent
+from opanatomy.trace.schema import LONGEST_US, TIMES_US, Args, Event, ExactEvent, event_of_category
 
 #: What msgspec raises on text that is no JSON, does not fit, is no UTF-8 or nests too deep.
 NOT_DECODABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -29,6 +29,9 @@ _HALF_PAIR = re.compile(
 )
 #: How many escapes are mended in one piece of text: more are damage, and take memory.
 _MOST_MENDED: Final = 10_000
+#: Categories of a trace beyond which its events are decoded in full, and texts that may not fit for each that does.
+_MOST_CATEGORIES: Final = 40
+_MISFITS: Final = 8
 
 
 def mend(text: bytes) -> bytes:
@@ -51,6 +54,7 @@ class EventDecoder:
 
     def __init__(self) -> None:
         self._event: type[Event] = Event
+        self._by_category: _CategoryDecoder | None = _CategoryDecoder()
         self._make()
 
     def _make(self) -> None:
@@ -62,14 +66,23 @@ class EventDecoder:
     def many(self, text: bytes) -> list[Event] | None:
         """The events of a text of whole events with commas between; `None` where one of them does not fit."""
         listed = b"[" + text.rstrip(b", \t\r\n") + b"]"
+        events = self._by_category.decode(listed) if self._by_category else None
+        if events is None:
+            events = self._in_full(listed)
+            if events is None:
+                return None
+            if self._by_category and not self._by_category.learn(events):
+                self._by_category = None
+        return self.many(text) if self._became_exact(events) else self._within(events)
+
+    def _in_full(self, listed: bytes) -> list[Event] | None:
         try:
-            events = self._strict.decode(listed)
+            return self._strict.decode(listed)
         except NOT_DECODABLE:
             try:
-                events = self._lenient.decode(mend(listed))
+                return self._lenient.decode(mend(listed))
             except NOT_DECODABLE:
                 return None
-        return self.many(text) if self._became_exact(events) else self._within(events)
 
     def one(self, text: bytes) -> Event | None:
         """An event without the fields that do not fit; `None` where the text is no JSON object at all."""
@@ -87,7 +100,7 @@ class EventDecoder:
             type(event.ts) is float and event.ts > 9e12 and event.ts % 1 != 0 for event in events[:200]
         ):
             return False
-        self._event = ExactEvent
+        self._event, self._by_category = ExactEvent, None
         self._make()
         return True
 
@@ -98,6 +111,39 @@ class EventDecoder:
                 if not (_is_within(event.ts, *TIMES_US) and _is_within(event.dur, -LONGEST_US, LONGEST_US)):
                     event.ts = None
         return events
+
+
+class _CategoryDecoder:
+    """Decodes events each by its category, of those categories that were learned."""
+
+    def __init__(self) -> None:
+        self._events: dict[str, type[Event]] = {}
+        self._decoder: msgspec.json.Decoder[list[Event]] | None = None
+        #: How many texts fit, less those that did not though all their categories were known.
+        self._fitting = _MISFITS
+
+    def decode(self, listed: bytes) -> list[Event] | None:
+        """The events; `None` where a category is not known, or an event has none or does not fit."""
+        if self._decoder is None:
+            return None
+        try:
+            events = self._decoder.decode(listed)
+        except NOT_DECODABLE:
+            return None
+        self._fitting += 1
+        return events
+
+    def learn(self, events: list[Event]) -> bool:
+        """Know the categories of events that were decoded in full; whether it is worth it to go on."""
+        fresh = {event.cat for event in events} - self._events.keys() - {None}
+        if not fresh:
+            self._fitting -= 1
+            return self._fitting > 0
+        if len(self._events) + len(fresh) > _MOST_CATEGORIES:
+            return False
+        self._events.update((category, event_of_category(category)) for category in fresh if category is not None)
+        self._decoder = msgspec.json.Decoder(list[Union[tuple(self._events.values())]])  # type: ignore[misc]  # noqa: UP007
+        return True
 
 
 def _is_within(value: Any, least: float, most: float) -> bool:

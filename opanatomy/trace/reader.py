@@ -86,7 +86,7 @@ def _trace(found: Collector, stream: EventStream) -> Trace:
         memory=memory,
         flows=found.flows(),
         work_collectives=found.work_collectives,
-        host_collectives=found.host_collectives,
+        host_collectives=found.host_collectives(host),
         devices=devices,
         on_device=len(work.name) > 0 or _launches_work(names, launches),
     )

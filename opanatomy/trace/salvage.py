@@ -52,7 +52,7 @@ class Salvaged(Struct, kw_only=True):
 
 def last_boundary(buffer: bytes, start: int = 0, end: int | None = None) -> int:
     """Where to cut so that the text before holds whole events, most likely; 0 where there is no such place."""
-    end, step = len(buffer) if end is None else min(end, len(buffer)), 1 << 14
+    end, step = len(buffer) if end is None else min(end, len(buffer)), 1 << 11
     low = end
     while low > start:
         low = max(start, end - step)

@@ -1,17 +1,33 @@
-"""The typed shape of one trace event: only the fields some stage needs are decoded, the rest is skipped.
+"""The typed shape of trace events: only the fields some stage needs are decoded, the rest is skipped.
 
 Kineto spelled several keys differently in 2021 (`external id`, `Input dims`); both spellings are fields here.
 Shapes, types, strides and constants stay raw JSON: a trace has hundreds of distinct ones and hundreds of thousands
 of copies.
+
+`Event` fits every event. `event_of_category` makes a record for one category alone, without the fields that nobody
+reads of it, so that most of the text of a trace is skipped.
 """
 
 from __future__ import annotations
 
 from decimal import Decimal
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias, cast
 
-import msgspec
-from msgspec import Meta, Raw, field
+from msgspec import Meta, Raw, Struct, defstruct, field, structs
+
+from opanatomy.trace.categories import (
+    ANNOTATION,
+    DIFFERENTIATION_FLOWS,
+    FOREIGN,
+    IGNORED,
+    INSTANT,
+    KERNEL,
+    LAUNCH,
+    MEMCPY,
+    MEMSET,
+    OPERATOR,
+    kind_of,
+)
 
 #: What fits a column; an event with a larger number is decoded field by field, without that number.
 Number: TypeAlias = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
@@ -22,7 +38,7 @@ Time: TypeAlias = Annotated[float, Meta(ge=TIMES_US[0], le=TIMES_US[1])]
 Duration: TypeAlias = Annotated[float, Meta(ge=-LONGEST_US, le=LONGEST_US)]
 
 
-class Args(msgspec.Struct, gc=False):
+class Args(Struct, gc=False):
     """The `args` of an event; a number that is missing is -1."""
 
     external_id: Number | None = field(default=-1, name="External id")
@@ -40,12 +56,12 @@ class Args(msgspec.Struct, gc=False):
     stream: Number | str | None = None
     blocks_per_sm: float | str | None = field(default=None, name="blocks per SM")
     occupancy: float | str | None = field(default=None, name="est. achieved occupancy %")
-    #: What a collective says of its message: `record_param_comms` and NCCL kernels of torch 2.2 and later.
+    #: What a collective records of itself: `record_param_comms` and NCCL kernels of torch 2.2 and later.
     collective: Raw = field(default=Raw(), name="Collective name")
     in_elements: Raw = field(default=Raw(), name="In msg nelems")
     out_elements: Raw = field(default=Raw(), name="Out msg nelems")
     group_size: Raw = field(default=Raw(), name="Group size")
-    message_dtype: Raw = field(default=Raw(), name="dtype")
+    collective_dtype: Raw = field(default=Raw(), name="dtype")
     #: Of `[memory]` events; `bytes` are below 0 where they were freed. In 2021 there were only bytes and device.
     bytes: Number | None = field(default=0, name="Bytes")
     address: Number | None = field(default=-1, name="Addr")
@@ -55,7 +71,7 @@ class Args(msgspec.Struct, gc=False):
     device_id: Number | None = field(default=-1, name="Device Id")
 
 
-class Event(msgspec.Struct, gc=False):
+class Event(Struct, gc=False):
     """One event of `traceEvents`; `ts` and `dur` are microseconds."""
 
     ph: str = ""
@@ -75,3 +91,61 @@ class ExactEvent(Event, gc=False):
 
     ts: Decimal | None = None  # type: ignore[assignment]
     dur: Decimal | None = None  # type: ignore[assignment]
+
+
+# ------------------------------------------------------------------------------------------- events of one category
+
+_INTERVAL: Final = ("ph", "name", "pid", "tid", "ts", "dur", "args")
+_COLLECTIVE: Final = ("collective", "in_elements", "out_elements", "group_size", "collective_dtype")
+_HOST_ARGS: Final = (
+    "external_id", "sequence", "forward_thread", "dims", "types", "strides", "constants", "external_id_2021",
+    "sequence_2021", "dims_2021", *_COLLECTIVE,
+)  # fmt: skip
+_LAUNCH_ARGS: Final = ("external_id", "correlation", "external_id_2021")
+_WORK_ARGS: Final = (
+    "external_id", "device", "stream", "correlation", "blocks_per_sm", "occupancy", "external_id_2021", *_COLLECTIVE,
+)  # fmt: skip
+_MEMORY_ARGS: Final = ("bytes", "address", "total_allocated", "total_reserved", "device_type", "device_id")
+_ARGS: Final = {
+    OPERATOR: _HOST_ARGS, ANNOTATION: _HOST_ARGS, LAUNCH: _LAUNCH_ARGS, KERNEL: _WORK_ARGS, MEMCPY: _WORK_ARGS,
+    MEMSET: _WORK_ARGS,
+}  # fmt: skip
+
+
+def event_of_category(category: str) -> type[Event]:
+    """An `Event` of one category with the fields that are read of it; the others are constants of the class."""
+    kind = kind_of(category)
+    if category in DIFFERENTIATION_FLOWS:
+        return _event(category, {"ph": str, **_types_of(Event, ("id", "pid", "tid", "ts"))})
+    if category == INSTANT:
+        return _event(category, {**_types_of(Event, ("ph", "name", "pid", "tid", "ts")), "args": _args(_MEMORY_ARGS)})
+    if kind == FOREIGN:
+        return _event(category, _types_of(Event, (*_INTERVAL, "id")))
+    if kind == IGNORED:
+        return _event(category, {})
+    # An event that is no interval (in 2021 memory events had the category of operators) does not fit.
+    return _event(category, {**_types_of(Event, _INTERVAL), "ph": Literal["X"], "args": _args(_ARGS[kind])})
+
+
+def _event(category: str, types: dict[str, Any]) -> type[Event]:
+    defaults = dict(zip(Event.__struct_fields__, Event.__struct_defaults__, strict=True))
+    constants = {name: value for name, value in defaults.items() if name not in types}
+    return cast(
+        "type[Event]",
+        defstruct(
+            "CategoryEvent", [(name, kind, defaults[name]) for name, kind in types.items()], gc=False,
+            tag=category, tag_field="cat", namespace=constants | {"cat": category} | ({} if types else {"ph": None}),
+        ),
+    )  # fmt: skip
+
+
+def _args(names: tuple[str, ...]) -> Any:
+    known = {item.name: item for item in structs.fields(Args)}
+    fields: Any = [
+        (name, known[name].type, field(default=known[name].default, name=known[name].encode_name)) for name in names
+    ]
+    return defstruct("CategoryArgs", fields, gc=False) | None
+
+
+def _types_of(struct: type[Struct], names: tuple[str, ...]) -> dict[str, Any]:
+    return {item.name: item.type for item in structs.fields(struct) if item.name in names}

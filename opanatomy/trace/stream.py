@@ -15,7 +15,8 @@ from opanatomy.trace.salvage import last_boundary, next_boundary, salvage
 from opanatomy.trace.schema import Event
 from opanatomy.trace.validation import LEAST_EVENT_BYTES
 
-CHUNK = 1 << 20
+#: Small enough that the events of a batch stay in the processor's caches.
+CHUNK = 1 << 18
 #: gzip packs traces 15 to 75 times; what it packs better than this, beyond the first megabytes, is a bomb.
 _PACKED_MOST: Final = 200
 _PACKED_FROM: Final = 16 << 20

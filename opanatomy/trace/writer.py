@@ -23,6 +23,8 @@ from opanatomy.trace.tracks import overlay_events
 _PROCESS: Final = re.compile(rb'"pid"\s*:\s*"?(\d{1,18})')
 #: The first process number tried: no operating system and no profiler gives one so large.
 FIRST_PROCESS: Final = 1_000_000_000
+#: What it and the next ones begin with: a text without this has none of them.
+_PREFIX: Final = b"1000000"
 _BATCH: Final = 4096
 _PACKED_AT_ONCE: Final = 1 << 20
 _BRACE: Final = ord("{")
@@ -49,10 +51,11 @@ def write_trace(source: Path, wanted: Annotated, overlay: Overlay, metadata: Map
         target.write(b'"traceEvents":[')
         separator = b"\n"
         for events in _events(source):
-            told = redaction.events(events)
-            processes.update(map(int, _PROCESS.findall(told)))
-            if told:
-                target.write(separator + told)
+            text = redaction.events(events)
+            if _PREFIX in text:
+                processes.update(map(int, _PROCESS.findall(text)))
+            if text:
+                target.write(separator + text)
                 separator = b",\n"
         process = next(number for number in _numbers() if number not in processes)
         for batch in _batches(overlay_events(_redacted(overlay, redaction), process)):

@@ -18,8 +18,8 @@ from typing import Final
 
 from msgspec import Struct, field
 
-from opanatomy.commands.arguments import ParserExit, make_parser
-from opanatomy.commands.stdout import point_at_stderr, say
+from opanatomy.console.parser import ParserExit, make_parser
+from opanatomy.console.stdout import point_at_stderr, say
 from opanatomy.errors import OpanatomyError
 
 #: A signal's exit code is this and its number: 130 for Ctrl-C.
@@ -67,7 +67,7 @@ def _run(argv: Sequence[str] | None, caught: _Caught) -> int:
             raise
         if isinstance(error, SystemExit) and caught.process != os.getpid():  # a child that the model's code forked
             return error.code if isinstance(error.code, int) else int(error.code is not None)
-        return _told(error, caught.number)
+        return _report(error, caught.number)
 
 
 def _close_stdout(code: int) -> int:
@@ -80,7 +80,7 @@ def _close_stdout(code: int) -> int:
         point_at_stderr()
     except OSError as error:
         _let_go_of_stdout()
-        _tell(f"cannot write to stdout: {error.strerror} - free some space")
+        _say_line(f"cannot write to stdout: {error.strerror} - free some space")
         code = code or OpanatomyError.exit_code
     with suppress(OSError, ValueError):
         if sys.stdout.fileno() == 1:
@@ -94,26 +94,28 @@ def _let_go_of_stdout() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _told(error: BaseException, number: int | None) -> int:
+def _report(error: BaseException, number: int | None) -> int:
     """Say on stderr what happened; the exit code."""
     if isinstance(error, KeyboardInterrupt) or number is not None:
         # A library may have made an error of its own of the KeyboardInterrupt.
         number = number or signal.SIGINT
         about = f"; {str(error) or 'nothing was written'}" if isinstance(error, KeyboardInterrupt) else ""
-        _tell(_WORD.get(signal.Signals(number), "hung up") + about)
+        _say_line(_WORD.get(signal.Signals(number), "hung up") + about)
         return SIGNALLED + number
     if isinstance(error, BrokenPipeError):
         _let_go_of_stdout()  # the reader has gone (`| head`)
         return 0
     if isinstance(error, OpanatomyError):
-        _tell(str(error))
+        _say_line(str(error))
         return error.exit_code
     if isinstance(error, SystemExit):
-        _tell(f"the model's code ended the program (SystemExit {error.code}) - take sys.exit() out of it")
+        _say_line(f"the model's code ended the program (SystemExit {error.code}) - take sys.exit() out of it")
     elif _is_out_of_memory(error):
-        _tell(_NO_MEMORY)
+        _say_line(_NO_MEMORY)
     else:
-        _tell(f"this is a bug: {type(error).__name__}: {error}{_place(error)} - run again with --debug and report it")
+        _say_line(
+            f"this is a bug: {type(error).__name__}: {error}{_place(error)} - run again with --debug and report it"
+        )
     return OpanatomyError.exit_code
 
 
@@ -136,7 +138,7 @@ def _is_out_of_memory(error: BaseException) -> bool:
     return is_starved(error)
 
 
-def _tell(message: str) -> None:
+def _say_line(message: str) -> None:
     """One line on stderr, whatever a file name in it is made of."""
     try:
         from opanatomy.redaction.texts import spoken

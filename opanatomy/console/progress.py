@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
-from opanatomy.commands.stdout import say
+from opanatomy.console.stdout import say
 from opanatomy.report.units import duration
 
 if TYPE_CHECKING:

@@ -14,14 +14,7 @@ if sys.platform != "win32":
     import resource
 
 #: What the smallest analysis takes, by the option of `ulimit`.
-_LEAST_BYTES = {"-v": 512 << 20, "-d": 160 << 20}
-#: Threads take memory each, and are started before any work is seen.
-_FEW_THREADS = {
-    "POLARS_MAX_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-    "_RJEM_MALLOC_CONF": "background_thread:false",
-    "RUST_BACKTRACE": "0",
-}
+_MIN_BYTES = {"-v": 512 << 20, "-d": 160 << 20}
 
 
 def keep_to_limits() -> None:
@@ -34,11 +27,11 @@ def keep_to_limits() -> None:
         if limit == resource.RLIM_INFINITY:
             continue
         limited = True
-        if limit < _LEAST_BYTES[option]:
+        if limit < _MIN_BYTES[option]:
             raise OutOfMemory(
                 f"not enough memory: the process may take {limit / 1e6:.0f} MB (ulimit {option}), an analysis needs at"
-                f" least {_LEAST_BYTES[option] / 1e6:.0f} MB - raise the limit"
+                f" least {_MIN_BYTES[option] / 1e6:.0f} MB - raise the limit"
             )
     if limited:
-        for name, value in _FEW_THREADS.items():
-            os.environ.setdefault(name, value)
+        # Threads take memory each, and are started before any work is seen.
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

@@ -28,7 +28,7 @@ def kept_for_the_report() -> Iterator[TextIO]:
     errors = sys.stderr
     with _printed_to_stderr() as out:
         try:
-            with _beside(errors) as printed, redirect_stdout(printed):
+            with _second_stream(errors) as printed, redirect_stdout(printed):
                 yield out
         finally:
             sys.stderr = errors
@@ -36,20 +36,20 @@ def kept_for_the_report() -> Iterator[TextIO]:
 
 
 @contextmanager
-def _beside(stream: TextIO) -> Iterator[TextIO]:
+def _second_stream(stream: TextIO) -> Iterator[TextIO]:
     """A stream to where `stream` leads: who closes it closes no more than that."""
     try:
-        beside = open(  # noqa: SIM115  # the model's code may close it too
+        second = open(  # noqa: SIM115  # the model's code may close it too
             stream.fileno(), "w", buffering=1, encoding=stream.encoding, errors=stream.errors, closefd=False
         )
     except (OSError, ValueError, AttributeError):  # it is no file
         yield stream
         return
     try:
-        yield beside
+        yield second
     finally:
         with suppress(OSError, ValueError):
-            beside.close()
+            second.close()
 
 
 def say(text: str) -> None:

@@ -13,10 +13,11 @@ from typing import TextIO
 
 from msgspec import Struct
 
-from opanatomy.commands.stdout import check_open, columns_of, say, write_out
+from opanatomy.console.stdout import check_open, columns_of, say, write_out
 from opanatomy.errors import OutputError, UsageError
 from opanatomy.files.addresses import check_no_address
 from opanatomy.files.outputs import Claim, claimed, same_file
+from opanatomy.options import named
 from opanatomy.records.anatomy import Anatomy
 
 
@@ -82,7 +83,7 @@ def _made(folder: Path) -> list[Path]:
         raise OutputError(
             f"cannot make the folder {folder}: the current folder is gone - choose another one"
         ) from error
-    missing = [one for one in (folder, *folder.parents) if not os.path.exists(one)]
+    missing = [parent for parent in (folder, *folder.parents) if not os.path.exists(parent)]
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -101,9 +102,7 @@ def chosen_format(arguments: argparse.Namespace) -> str:
     from opanatomy.report import format_names, format_of
 
     if arguments.format is not None:
-        if arguments.format not in format_names():
-            raise UsageError(f"-f {arguments.format}: no such format - one of {', '.join(format_names())}")
-        return str(arguments.format)
+        return named(arguments.format, format_names(), f"-f {arguments.format}")
     name = arguments.output
     if name is None or name.endswith("/") or os.path.isdir(name) or _is_stdout(name):
         return "terminal"
