@@ -118,7 +118,7 @@ def test_formulas_are_within_one_percent_of_what_is_kept(name: str, request_: di
     module = one.prepared.module
     parameters = sum(parameter.numel() for parameter in module.parameters())
     ran = Workload(
-        parameters=parameters, trainable_parameters=parameters, batch=one.prepared.samples,
+        parameters=parameters, trainable_parameters=parameters, batch=one.prepared.batch,
         sequence_length=one.prepared.sequence_length, dtype=str(next(module.parameters()).dtype).removeprefix("torch."),
         amp=options.get("amp"), attention=one.prepared.attention, optimizer="adamw",
     )  # fmt: skip
