@@ -16,7 +16,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from opanatomy.report.formats.json import json_report
 
 import opanatomy
 from opanatomy.capture.memory.snapshots import Snapshots
@@ -33,6 +32,7 @@ from opanatomy.records.memory_observations import MemoryObservations, StepObserv
 from opanatomy.records.packed import is_packed, packed, unpacked
 from opanatomy.redaction.records import redacted
 from opanatomy.redaction.texts import Texts
+from opanatomy.report.formats.json import json_report
 from tests.tiny import tiny_request
 
 BERT = "google-bert/bert-base-uncased"
