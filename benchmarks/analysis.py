@@ -181,7 +181,7 @@ def measure_trace(trace: Path, arguments: argparse.Namespace, folder: Path) -> N
         file = trace
         if arguments.grow:
             file = folder / f"{times}x.json.gz"
-            run_process((sys.executable, str(HERE / "grow.py"), str(trace), str(times), str(file)))
+            run_process((sys.executable, str(HERE / "repeat.py"), str(trace), str(times), str(file)))
         named = f"{title} x {times}" if arguments.grow else title
         results.append(measure_file(file, named, arguments.repetitions, arguments.hta))
         print_result(results[-1])

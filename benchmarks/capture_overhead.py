@@ -67,9 +67,12 @@ class Bench:
     """One prepared model and its step with or without ranges and profiler."""
 
     def __init__(self, subject: Subject) -> None:
-        from opanatomy.capture.model.workload import Request, prepare
+        from opanatomy.capture.model.workload import prepare
+        from opanatomy.options import RunOptions
 
-        request = Request(model=subject.model, batch=subject.batch, seq=subject.seq, settings=subject.settings)
+        request = RunOptions(
+            device="cpu", model=subject.model, batch=subject.batch, seq=subject.seq, settings=subject.settings
+        )
         self.prepared = prepare(request)
 
     def step(self, *, ranges: bool) -> None:

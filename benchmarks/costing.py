@@ -76,20 +76,21 @@ def events(calls: int) -> Iterator[dict[str, Any]]:
 def measured(path: Path) -> dict[str, float]:
     """Processor seconds to read a trace, to cost its calls one by one, and to do it as an analysis does."""
     from opanatomy.attribution import attribute
-    from opanatomy.calls.table import Calls
+    from opanatomy.calls.costs import costs_of as costs_in_analysis
+    from opanatomy.calls.trace_calls import trace_calls_of
     from opanatomy.trace import read_trace
 
     trace, read = timed(lambda: read_trace(path))
     (known, costed), looked_up = timed(lambda: costs_of(trace))
     attribution = attribute(trace.names, trace.host, trace.launches, trace.work)
-    calls, classify = timed(lambda: Calls(trace, attribution))
-    rows = calls._device_rows() if trace.on_device else calls._cpu_rows(within=True)
-    owner = calls.owner[rows]
-    _, columns = timed(lambda: calls._costs_of(owner, rows != owner))
+    (calls, _), join = timed(lambda: trace_calls_of(trace, attribution))
+    none = calls.signature * 0 - 1
+    columns = calls.host.name, calls.signature, none
+    _, costs = timed(lambda: costs_in_analysis(trace.names, calls.signatures, columns, "cpu"))
     return {
         "calls": len(trace.host.name), "distinct": known, "costed": costed, "read_s": read,
-        "formulas_s": formulas_alone(trace), "cost_every_call_s": looked_up, "cost_in_the_analysis_s": columns,
-        "classify_in_the_analysis_s": classify,
+        "formulas_s": formulas_alone(trace), "cost_every_call_s": looked_up, "cost_in_the_analysis_s": costs,
+        "calls_in_the_analysis_s": join,
     }  # fmt: skip
 
 

@@ -200,7 +200,7 @@ BOMBS: dict[str, Callable[[], Iterator[bytes]]] = {
 def _read(path: Path) -> str:
     from opanatomy.pipeline import analyze_trace
     from opanatomy.report import terminal_report
-    from opanatomy.report.json_report import json_report
+    from opanatomy.report.formats.json import json_report
 
     anatomy = analyze_trace(path)
     json_report(anatomy)

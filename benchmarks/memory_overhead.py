@@ -15,8 +15,9 @@ from opanatomy.capture.memory.snapshots import Snapshots
 from opanatomy.capture.memory.step import observe_step
 from opanatomy.capture.memory.storages import tensors_in
 from opanatomy.capture.model.quiet import quiet_libraries
-from opanatomy.capture.model.workload import Request, prepare
+from opanatomy.capture.model.workload import prepare
 from opanatomy.capture.step.stepper import StepObserver, Stepper, make_optimizer
+from opanatomy.options import RunOptions
 
 ROUNDS = 15
 SETTINGS = (("vocab_size", "500"), ("num_hidden_layers", "2"))
@@ -29,7 +30,9 @@ def clocked(step: Callable[[], None]) -> float:
 
 
 def main() -> None:
-    prepared = prepare(Request(model="google-bert/bert-base-uncased", batch=4, seq=64, settings=SETTINGS))
+    prepared = prepare(
+        RunOptions(device="cpu", model="google-bert/bert-base-uncased", batch=4, seq=64, settings=SETTINGS)
+    )
     module = prepared.module
     stepper = Stepper(
         module=module, parameters=tuple(module.parameters()), inputs=prepared.inputs, device="cpu",

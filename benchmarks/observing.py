@@ -17,8 +17,9 @@ from typing import Any
 
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from opanatomy.capture.model.workload import Request, prepare
+from opanatomy.capture.model.workload import prepare
 from opanatomy.capture.step.observer import Observation, observing
+from opanatomy.options import RunOptions
 from opanatomy.records.taxonomy import Phase
 
 #: Small in all but the number of calls: what a call costs does not depend on its size.
@@ -46,7 +47,7 @@ def main() -> None:
 
 def report(name: str, repeats: int) -> None:
     settings = (("vocab_size", "512"), *((key, str(value)) for key, value in MODELS.get(name, {}).items()))
-    prepared = prepare(Request(model=name, batch=2, seq=32, layers=4, settings=settings))
+    prepared = prepare(RunOptions(device="cpu", model=name, batch=2, seq=32, layers=4, settings=settings))
 
     def step() -> None:
         prepared.module.zero_grad()

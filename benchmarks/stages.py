@@ -36,7 +36,7 @@ def stages_of(trace: Path) -> dict[str, int]:
     """Stage -> processor time in nanoseconds, in order."""
     before = time.process_time_ns()
     from opanatomy import pipeline
-    from opanatomy.report import REPORTERS
+    from opanatomy.report.formats.json import json_report
 
     found = {"imports": time.process_time_ns() - before, **dict.fromkeys(STAGES, 0)}
     for stage, name in STAGES.items():
@@ -45,7 +45,7 @@ def stages_of(trace: Path) -> dict[str, int]:
     anatomy = pipeline.analyze_trace(trace)
     whole = time.process_time_ns() - before
     before = time.process_time_ns()
-    REPORTERS["json"](anatomy)
+    json_report(anatomy)
     report = time.process_time_ns() - before
     rest = whole - sum(found[stage] for stage in STAGES)
     return {

@@ -15,7 +15,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if argv is None:
             _leave_at_once_on_interrupt()
-        from opanatomy.commands import dispatch
+        from opanatomy.console import dispatch
 
         return dispatch.main(argv)
     except KeyboardInterrupt:

@@ -14,14 +14,14 @@ from opanatomy.attribution import phase_rules_of
 from opanatomy.errors import CaptureError, UsageError
 from opanatomy.files.addresses import check_no_address, check_no_trace_address, local_name
 from opanatomy.files.outputs import claimed, temporary
-from opanatomy.fleet import analyze_traces
+from opanatomy.options import RunOptions
+from opanatomy.pipeline import analyze_traces
 from opanatomy.records.anatomy import Anatomy
-from opanatomy.records.workload import Workload
 
 if TYPE_CHECKING:
     import torch
 
-    from opanatomy.capture.step.recorder import Options, Subject
+    from opanatomy.capture.step.subject import Subject
 
 Name: TypeAlias = "str | os.PathLike[str]"
 Inputs: TypeAlias = "dict[str, Any] | tuple[Any, ...]"
@@ -80,36 +80,38 @@ def profile(
     random states. Its weights change only with `optimizer`, which updates them in every step that is run.
     Raises `UsageError`, `ModelError`, `CaptureError`, `OutOfMemory` and `OutputError`, each an `OpanatomyError`.
     """
-    from opanatomy.capture.model.user_function import check_module
-    from opanatomy.capture.step.recorder import Options, Subject
     from opanatomy.redaction.values import of_process
 
     of_process()  # the module's own code may take a secret out of the environment
     _check_kind(module)
-    check_module(type(module).__name__, module)
     arguments = _arguments(inputs)
     target = None if trace is None else _target(trace)
-    options = Options(
-        device=_device(module, arguments), amp=amp, optimizer=optimizer, inference=inference, compiled=compile,
-        steps=steps, warmup=warmup, memory=memory, command="opanatomy.profile(...)",
-        redact=redact,
+    options = RunOptions(
+        amp=amp, optimizer=optimizer, inference=inference, compile=compile, steps=steps, warmup=warmup, memory=memory,
+        check=check, redact=redact,
     )  # fmt: skip
-    _check_options(options)
     _check_no_profiler()
-    subject = Subject(module=module, inputs=arguments, workload=_workload(module, arguments, options), borrowed=True)
-    with _recorded(subject, options, target, force) as path:
-        anatomy = analyze_traces([path], redact=redact)
+    with _recorded(_subject(module, arguments, options), options, target, force) as path:
+        anatomy = analyze_traces([path], redact=options.redact)
     if target is None:
         anatomy = replace(anatomy, provenance=replace(anatomy.provenance, trace=None))
-    if check:
+    if options.check:
         from opanatomy.checks import require_agreement
 
         require_agreement(anatomy)
     return anatomy
 
 
+def _subject(module: torch.nn.Module, inputs: Inputs, options: RunOptions) -> Subject:
+    from opanatomy.capture.model.workload import given, workload_of
+    from opanatomy.capture.step.subject import Subject
+
+    workload = workload_of(given(module, inputs), options)
+    return Subject(module=module, inputs=inputs, workload=workload, command="opanatomy.profile(...)", borrowed=True)
+
+
 @contextmanager
-def _recorded(subject: Subject, options: Options, target: Path | None, force: bool) -> Iterator[Path]:
+def _recorded(subject: Subject, options: RunOptions, target: Path | None, force: bool) -> Iterator[Path]:
     """The trace of the step: in `target`, whole or not at all, or in a file that is gone afterwards."""
     from opanatomy.capture.step.recorder import record_step
 
@@ -124,51 +126,18 @@ def _recorded(subject: Subject, options: Options, target: Path | None, force: bo
         yield claim.target
 
 
-def _workload(module: torch.nn.Module, inputs: Inputs, options: Options) -> Workload:
-    from opanatomy.capture.model.batches import sizes
-    from opanatomy.capture.step.profile import input_texts
-
-    parameters = list(module.parameters())
-    first = next(iter(_tensors(module, inputs)), None)
-    batch, length = sizes(inputs)
-    name = type(getattr(module, "_orig_mod", module)).__name__  # of a compiled module the one that was compiled
-    return Workload(
-        model=name, architecture=name, model_source="object",
-        parameters=sum(parameter.numel() for parameter in parameters),
-        trainable_parameters=sum(parameter.numel() for parameter in parameters if parameter.requires_grad),
-        batch=batch, sequence_length=length, inputs=input_texts(inputs),
-        dtype=str(first.dtype).removeprefix("torch.") if first is not None else None,
-        amp=options.amp, compiled=options.compiled, optimizer=options.optimizer, inference=options.inference,
-        steps=options.steps, warmup=options.warmup,
-    )  # fmt: skip
-
-
-def _device(module: torch.nn.Module, inputs: Inputs) -> str:
-    """The first accelerator that a tensor is on: a part of the module on the host does not make it a run of the CPU."""
-    from opanatomy.capture.device.accelerators import check_device
-
-    found = [str(tensor.device) for tensor in _tensors(module, inputs)]
-    work = [device for device in found if device.partition(":")[0] not in ("cpu", "meta")]
-    return check_device((work or found or ["cpu"])[0])
-
-
-def _tensors(module: torch.nn.Module, inputs: Inputs) -> list[torch.Tensor]:
-    """The parameters, then the inputs."""
-    import torch
-
-    values = inputs.values() if isinstance(inputs, dict) else inputs
-    return [value for value in (*module.parameters(), *values) if isinstance(value, torch.Tensor)]
-
-
 # ------------------------------------------------------------------------------------------------------------- checks
 
 
 def _check_kind(module: object) -> None:
     import torch
 
+    from opanatomy.capture.model.user_function import check_module
+
     if not isinstance(module, torch.nn.Module):
         made = " - call it first" if isinstance(module, type) and issubclass(module, torch.nn.Module) else ""
         raise UsageError(f"profile: the module is {_kind(module)}{made or ' - give a torch.nn.Module'}")
+    check_module(type(module).__name__, module)
 
 
 def _arguments(inputs: object) -> Inputs:
@@ -182,22 +151,6 @@ def _arguments(inputs: object) -> Inputs:
     if isinstance(inputs, (tuple, list)):
         return tuple(inputs)
     raise UsageError(f"profile: the inputs are {_kind(inputs)} - give a tensor, a tuple of arguments or a dictionary")
-
-
-def _check_options(options: Options) -> None:
-    from opanatomy.capture.step.stepper import AMP_DTYPES
-    from opanatomy.records.optimizers import BY_NAME as OPTIMIZERS
-
-    for name, number, least in (("steps", options.steps, 1), ("warmup", options.warmup, 0)):
-        if number is None and name == "warmup":
-            continue
-        if not isinstance(number, int) or isinstance(number, bool) or number < least:
-            raise UsageError(f"profile: {name}={number!r} - give a whole number of at least {least}")
-    for name, chosen, known in (("amp", options.amp, AMP_DTYPES), ("optimizer", options.optimizer, OPTIMIZERS)):
-        if chosen is not None and chosen not in known:
-            raise UsageError(f"profile: {name}={chosen!r} is not known - give {', '.join(known)} or None")
-    if options.inference and options.optimizer is not None:
-        raise UsageError(f"profile: inference=True has no backward for optimizer={options.optimizer!r} - leave one out")
 
 
 def _check_no_profiler() -> None:

@@ -1,31 +1,35 @@
-"""The stages in order: the only file that knows the order.
+"""The stages in order, for one trace and for the ranks of a run: the only file that knows the order.
 
-trace -> attribution -> classification -> cost -> anatomy. Classification and cost see distinct names and signatures
-only and are joined back.
+trace -> attribution -> classification and cost, which see distinct names and signatures only -> calls -> anatomy and
+memory. Of several ranks each is analyzed by itself, one at a time, then all are put together.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from opanatomy.anatomy import CONVENTIONS, AnatomyInputs, LaunchedWork, build_anatomy
+from opanatomy.anatomy import CONVENTIONS, AnatomyInputs, build_anatomy
 from opanatomy.anatomy.collectives import collectives_of
-from opanatomy.anatomy.ranks import with_rank, world_of
+from opanatomy.anatomy.ranks import over_ranks, with_rank, world_of
 from opanatomy.anatomy.roofline import with_roofline
-from opanatomy.anatomy.timeline import StepWindow
 from opanatomy.attribution import Attribution, PhaseRule, attribute
-from opanatomy.attribution.linking import OUTSIDE, enclosing_rows
-from opanatomy.calls.kernels import collective_events_of, overlay_of
-from opanatomy.calls.table import Calls
+from opanatomy.attribution.linking import enclosing_rows
+from opanatomy.calls.collectives import collective_table
+from opanatomy.calls.kernels import kernel_table
+from opanatomy.calls.overlay import overlay_of
+from opanatomy.calls.table import call_table
+from opanatomy.calls.trace_calls import TraceCalls, trace_calls_of
 from opanatomy.calls.warnings import environment_of, warnings_of_trace
+from opanatomy.calls.window import launched_work, linked_time, step_window_of
 from opanatomy.checks import check_counts, check_memory, check_times, self_checks
 from opanatomy.device import Overrides, ceilings_for
+from opanatomy.errors import TraceError, UsageError
 from opanatomy.memory import memory_of_trace, warnings_of, with_trace
 from opanatomy.memory.published import published_run
 from opanatomy.memory.savings import savings_of
@@ -40,10 +44,82 @@ from opanatomy.records.workload import Environment, Workload
 from opanatomy.redaction.records import redacted
 from opanatomy.redaction.texts import Texts
 from opanatomy.trace import Trace, read_trace
+from opanatomy.trace.pipes import spooled
+from opanatomy.trace.sources import Source, left_out_of, sources_of
 from opanatomy.version import __version__
 
 if TYPE_CHECKING:
     from opanatomy.trace.writer import Annotated
+
+
+def analyze_traces(
+    paths: Sequence[Path],
+    *,
+    annotated: Annotated | None = None,
+    ceilings: Overrides | None = None,
+    advance: Callable[[float], None] = lambda share: None,
+    phases: Sequence[PhaseRule] = (),
+    redact: bool = False,
+) -> Anatomy:
+    """The anatomy of a trace, or of all ranks in several files, a folder or a zip; it has no secrets in it.
+
+    A rank that cannot be read is a warning while another one can; `TraceError` where none can, `UsageError` where two
+    cannot be ranks of one run. `advance` is told the share that is done. `annotated` is for one trace. `ceilings` go
+    before those known of the device. `phases` say the phases of the traces' own annotations.
+    With `redact` paths, arguments, hosts and users are left out as well.
+    """
+    texts = Texts(everything=redact)
+    with spooled(paths) as files:
+        anatomy = _anatomy(files, annotated, advance, phases, texts)
+        return redacted(with_ceilings(anatomy, ceilings), texts)
+
+
+def _anatomy(
+    paths: Sequence[Path],
+    annotated: Annotated | None,
+    advance: Callable[[float], None],
+    phases: Sequence[PhaseRule],
+    texts: Texts,
+) -> Anatomy:
+    """The anatomy of one trace, or over the ranks."""
+    sources, left_out = sources_of(paths), left_out_of(paths)
+    if len(sources) == 1:
+        anatomy = _analyzed(sources[0], annotated, phases, texts)
+        return replace(anatomy, warnings=(*anatomy.warnings, *left_out))
+    if annotated is not None:
+        raise UsageError(f"--trace: {len(sources)} traces are given, one can be written back - give one TRACE")
+    ranks: list[Anatomy] = []
+    unread: list[str] = []
+    for place, source in enumerate(sources):
+        try:
+            ranks.append(_analyzed(source, None, phases, texts))
+        except TraceError as error:
+            unread.append(_readable(f"{source.name} is left out: {error}"))
+        advance((place + 1) / len(sources))
+    if not ranks:
+        raise TraceError(f"none of the {len(sources)} traces can be read; the first: {unread[0]}")
+    return over_ranks(ranks, name=_name_of(paths, len(ranks)), warnings=[*unread, *left_out])
+
+
+def _analyzed(source: Source, annotated: Annotated | None, phases: Sequence[PhaseRule], texts: Texts) -> Anatomy:
+    with source.opened() as path:
+        try:
+            return analyze_trace(path, name=source.name, annotated=annotated, phases=phases, texts=texts)
+        except TraceError as error:
+            if source.member is None:
+                raise
+            raise TraceError(str(error).replace(str(path), f"{source.member} in {source.path}")) from error
+
+
+def _name_of(paths: Sequence[Path], count: int) -> str:
+    where = paths[0].resolve().name if len(paths) == 1 else ", ".join(path.name for path in paths[:3])
+    more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""
+    return _readable(f"{count} ranks: {where}{more}")
+
+
+def _readable(text: str) -> str:
+    """The text, with a mark for each byte of a file's name that is no text."""
+    return os.fsencode(text).decode(errors="replace")
 
 
 def analyze_trace(
@@ -63,37 +139,39 @@ def analyze_trace(
     if texts is not None:
         texts.learn(trace.metadata)
     attribution = attribute(trace.names, trace.host, trace.launches, trace.work, trace.flows, phases)
-    calls = Calls(trace, attribution)
-    work = calls.kernel_table() if trace.on_device else None
+    calls, call_warnings = trace_calls_of(trace, attribution)
+    kernels = kernel_table(calls) if trace.on_device else None
     if annotated is not None:
         from opanatomy.trace.writer import write_trace
 
-        write_trace(path, annotated, overlay_of(calls), trace.metadata)
-    table = calls.table()
+        write_trace(path, annotated, overlay_of(calls, kernels, trace.threads), trace.metadata)
+    table = call_table(trace, calls, kernels)
     anatomy = build_anatomy(
         AnatomyInputs(
             provenance=_provenance(trace, path, name),
             environment=environment_of(trace),
             capture=trace.capture,
             calls=table,
-            work=work,
-            launched=_launched_work(trace, attribution) if trace.on_device else None,
-            step_window=_step_window(attribution, calls),
-            links=calls.links(),
+            kernels=kernels,
+            launched=launched_work(trace, attribution) if trace.on_device else None,
+            step_window=step_window_of(attribution, calls),
+            linked=linked_time(calls),
             warnings=(
                 *trace.warnings,
+                *call_warnings,
                 *(trace.capture.warnings if trace.capture else ()),
                 *warnings_of_trace(trace, attribution),
             ),
         )
     )
     anatomy = _with_memory(anatomy, trace, attribution)
-    anatomy = replace(
-        anatomy,
-        checks=(*_checks(calls, table, attribution.annotated, anatomy.step.count), *check_memory(anatomy.memory)),
-        collectives=collectives_of(collective_events_of(calls, work), world_of(trace.metadata)),
+    collectives = collectives_of(collective_table(trace, calls, kernels), world_of(trace.metadata))
+    checks = (
+        *_checks(trace, calls, table, anatomy.step.count),
+        *((attribution.annotated,) if attribution.annotated else ()),
+        *check_memory(anatomy.memory),
     )
-    return with_rank(anatomy, trace.metadata)
+    return with_rank(replace(anatomy, checks=checks, collectives=collectives), trace.metadata)
 
 
 def _provenance(trace: Trace, path: Path, name: str | None) -> Provenance:
@@ -109,16 +187,6 @@ def _provenance(trace: Trace, path: Path, name: str | None) -> Provenance:
     )
 
 
-def _step_window(attribution: Attribution, calls: Calls) -> StepWindow:
-    return StepWindow(
-        window=attribution.window,
-        steps=tuple((step.start_ns, step.end_ns) for step in attribution.steps),
-        numbers=tuple(step.number for step in attribution.steps),
-        spans=attribution.spans,
-        recording_outside=calls.recording_outside(),
-    )
-
-
 def _with_memory(anatomy: Anatomy, trace: Trace, attribution: Attribution) -> Anatomy:
     """The anatomy with what the trace's memory events tell, that of a capture beside theory."""
     memory = with_trace(anatomy.memory, _memory(trace, attribution))
@@ -126,15 +194,13 @@ def _with_memory(anatomy: Anatomy, trace: Trace, attribution: Attribution) -> An
     return replace(anatomy, memory=_with_theory(anatomy)) if trace.capture else anatomy
 
 
-def _checks(calls: Calls, table: CallTable, annotated: Check | None, steps: int) -> tuple[Check, ...]:
+def _checks(trace: Trace, calls: TraceCalls, table: CallTable, steps: int) -> tuple[Check, ...]:
     """The figures of the trace against second sources."""
-    capture = calls.trace.capture
-    times = check_times(calls, table, capture)
+    times = check_times(calls, table, trace.capture)
     return (
-        *check_counts(calls, table, capture, steps),
+        *check_counts(calls, table, trace.capture, steps),
         *((times,) if times else ()),
-        *self_checks(calls),
-        *((annotated,) if annotated else ()),
+        *self_checks(calls, may_be_cut=trace.capture is None),
     )
 
 
@@ -142,22 +208,10 @@ def with_ceilings(anatomy: Anatomy, overrides: Overrides | None = None) -> Anato
     """The anatomy with bounds, headroom and utilization by what its device could do; without, and why, where that is
     not known."""
     environment = anatomy.environment
-    found = ceilings_for(environment, multiprocessors=environment.multiprocessors, overrides=overrides)
-    if found.ceilings is None:
-        return replace(anatomy, device=replace(anatomy.device, no_ceilings=found.why_not))
-    return with_roofline(anatomy, found.ceilings)
-
-
-def _launched_work(trace: Trace, attribution: Attribution) -> LaunchedWork:
-    """The device work beside its launches, in the order of the file, as the table of work in the window is."""
-    return LaunchedWork(
-        names=trace.names,
-        work=trace.work,
-        launches=trace.launches,
-        launch=attribution.work.launch,
-        inside=attribution.work.link != OUTSIDE,
-        device_names=tuple((device.number, device.name) for device in trace.devices),
-    )
+    known = ceilings_for(environment, multiprocessors=environment.multiprocessors, overrides=overrides)
+    if known.ceilings is None:
+        return replace(anatomy, device=replace(anatomy.device, no_ceilings=known.why_not))
+    return with_roofline(anatomy, known.ceilings)
 
 
 def anatomy_of_failure(

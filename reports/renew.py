@@ -4,9 +4,9 @@ import re
 import sys
 from pathlib import Path
 
-from opanatomy.fleet import analyze_traces
+from opanatomy.pipeline import analyze_traces
 from opanatomy.report import terminal_report
-from opanatomy.report.json_report import json_report
+from opanatomy.report.formats.json import json_report
 
 HERE = Path(__file__).parent
 README = HERE.parent / "README.md"

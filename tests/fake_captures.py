@@ -25,7 +25,8 @@ import opanatomy.capture.step.run
 from opanatomy.capture.model.quiet import quiet_libraries
 from opanatomy.capture.model.workload import Prepared, prepare
 from opanatomy.capture.step.ranges import module_ranges
-from opanatomy.capture.step.recorder import Options, Subject, record_step
+from opanatomy.capture.step.recorder import Subject, record_step
+from opanatomy.options import RunOptions
 from opanatomy.records.workload import Workload
 from tests.fake_device import DEVICE, fake_device
 from tests.tiny import TINY, tiny_request
@@ -82,7 +83,7 @@ def capture(case: str, device: str, path: Path) -> None:
     with fake_device() if device == DEVICE else like_the_device():
         one = prepared(name, variant, device)
         checkpointing = VARIANTS[variant].request.get("checkpointing")
-        options = Options(device=device, warmup=0, checkpointing=checkpointing, **VARIANTS[variant].options)
+        options = RunOptions(device=device, warmup=0, checkpointing=checkpointing, **VARIANTS[variant].options)
         # Whether the operator at which recomputation stops ran is not in a trace without kernels.
         with set_checkpoint_early_stop(False):
             record_step(Subject(module=one.module, inputs=one.inputs, workload=Workload()), options, path)

@@ -14,7 +14,7 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
 from opanatomy.attribution import attribute
-from opanatomy.calls.table import Calls
+from opanatomy.calls.trace_calls import TraceCalls, trace_calls_of
 from opanatomy.checks import self_checks
 from opanatomy.checks.contractions import Contractions
 from opanatomy.checks.graph import graph_of
@@ -60,9 +60,9 @@ def families() -> dict[str, Callable[[], Any]]:
     }
 
 
-def calls_of(path: Path) -> Calls:
+def calls_of(path: Path) -> TraceCalls:
     trace = read_trace(path)
-    return Calls(trace, attribute(trace.names, trace.host, trace.launches, trace.work))
+    return trace_calls_of(trace, attribute(trace.names, trace.host, trace.launches, trace.work))[0]
 
 
 def checks_of(path: Path) -> dict[str, Check]:
@@ -82,7 +82,7 @@ def read(path: Path) -> dict[str, Any]:
 def contractions(path: Path) -> list[tuple[int, bool]]:
     """(Kineto's number, whether it is a gradient) of each contraction that is counted."""
     calls = calls_of(path)
-    found = Contractions(calls, graph_of(calls.trace.names, calls.host))
+    found = Contractions(calls, graph_of(calls.names, calls.host))
     known = found.is_gradient.tolist()
     return [(int(calls.host.external_id[row]), one) for row, one in zip(found.rows.tolist(), known, strict=True)]
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import opanatomy
-from opanatomy.api import _device
 from opanatomy.capture.device import accelerators
+from opanatomy.capture.device.devices import device_of
 from opanatomy.capture.device.environment import choose_device, environment_of
 from opanatomy.errors import CaptureError, OpanatomyError, UsageError
 from opanatomy.pipeline import analyze_trace
@@ -130,7 +130,7 @@ def test_a_part_on_the_host_does_not_make_it_a_run_of_the_cpu(
 ) -> None:
     """An embedding kept on the host, or weights offloaded, come first: the work of the device would not be recorded."""
     monkeypatch.setattr(accelerators, "check_device", lambda name: name)
-    assert _device(torch.nn.Identity(), tuple(on(place) for place in places)) == device
+    assert device_of(torch.nn.Identity(), tuple(on(place) for place in places)) == device
 
 
 def test_inputs_on_a_device_without_values_are_refused() -> None:

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 from opanatomy.attribution import Attribution, Candidates, attribute, own
-from opanatomy.attribution.linking import GRAPH, LINKED, NO_LAUNCH, OUTSIDE
 from opanatomy.records.checks import Difference
-from opanatomy.records.columns import Int64
-from opanatomy.records.taxonomy import Phase
+from opanatomy.records.columns import GRAPH, LINKED, NO_LAUNCH, OUTSIDE, Int64
+from opanatomy.records.taxonomy import PHASES, Phase
 from opanatomy.trace import Trace, read_trace
 from tests.handmade import HandMade, training_step
 
@@ -27,14 +26,14 @@ def launchers(trace: Trace, found: Attribution) -> list[str | None]:
 
 def phase_of(trace: Trace, found: Attribution, name: str) -> list[Phase]:
     wanted = trace.names.index(name)
-    return [found.host.phase[row] for row in np.flatnonzero(found.host.name == wanted).tolist()]
+    return [PHASES[found.host.phase[row]] for row in np.flatnonzero(found.host.name == wanted).tolist()]
 
 
 def test_work_goes_to_the_innermost_operator_phase_and_module(tmp_path: Path) -> None:
     trace, found = attributed(training_step(), tmp_path)
     assert launchers(trace, found) == ["aten::mm", "aten::mm", "aten::_foreach_add_"]
-    assert list(found.work.phase) == [Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER]
-    assert list(found.work.module) == ["head", "head", None]
+    assert [PHASES[code] for code in found.work.phase.tolist()] == [Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER]
+    assert found.work.module.decoded() == ["head", "head", None]
     assert found.work.link.tolist() == [LINKED] * 3
     assert [step.number for step in found.steps] == [3]
 
@@ -43,7 +42,7 @@ def test_phases_are_inferred_where_no_range_says_them(tmp_path: Path) -> None:
     made = training_step()
     made.events = [event for event in made.events if not event["name"].startswith("opanatomy.phase")]
     _, found = attributed(made, tmp_path)
-    assert list(found.work.phase) == [Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER]
+    assert [PHASES[code] for code in found.work.phase.tolist()] == [Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER]
 
 
 def test_the_order_of_events_does_not_matter(tmp_path: Path) -> None:
@@ -51,7 +50,7 @@ def test_the_order_of_events_does_not_matter(tmp_path: Path) -> None:
     made.events.reverse()
     trace, found = attributed(made, tmp_path)
     assert sorted(map(str, launchers(trace, found))) == ["aten::_foreach_add_", "aten::mm", "aten::mm"]
-    assert sorted(map(str, found.work.module)) == ["None", "head", "head"]
+    assert sorted(map(str, found.work.module.decoded())) == ["None", "head", "head"]
 
 
 def test_graph_launches_share_one_correlation(tmp_path: Path) -> None:
@@ -63,7 +62,7 @@ def test_graph_launches_share_one_correlation(tmp_path: Path) -> None:
     _, found = attributed(made, tmp_path)
     assert found.work.link.tolist() == [GRAPH] * 3
     assert found.work.host.tolist() == [-1] * 3
-    assert list(found.work.phase) == [Phase.FORWARD] * 3
+    assert [PHASES[code] for code in found.work.phase.tolist()] == [Phase.FORWARD] * 3
 
 
 def test_work_without_launch_record(tmp_path: Path) -> None:
@@ -128,7 +127,7 @@ def test_recompute_before_a_nested_backward(tmp_path: Path) -> None:
     assert phase_of(trace, found, "aten::mm") == [Phase.RECOMPUTE]
     assert phase_of(trace, found, "aten::bmm") == [Phase.BACKWARD]
     row = int(np.flatnonzero(found.host.name == trace.names.index("aten::bmm"))[0])
-    assert found.host.module[row] == "layer"
+    assert found.host.module.at(row) == "layer"
 
 
 def test_the_last_operator_with_a_number_gives_the_module(tmp_path: Path) -> None:
@@ -147,7 +146,7 @@ def test_the_last_operator_with_a_number_gives_the_module(tmp_path: Path) -> Non
     trace, found = attributed(made, tmp_path)
     for name in ("aten::bmm", "aten::add_"):
         row = int(np.flatnonzero(found.host.name == trace.names.index(name))[0])
-        assert found.host.module[row] == "second", name
+        assert found.host.module.at(row) == "second", name
 
 
 def test_self_time_excludes_children_and_forgives_rounding(tmp_path: Path) -> None:

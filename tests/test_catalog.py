@@ -9,8 +9,8 @@ import pytest
 
 from opanatomy.capture.model import configuration
 from opanatomy.capture.model.catalog import catalog_names, find_name, near_names, read_configuration
-from opanatomy.capture.model.workload import Request, describe, prepare
-from tests.tiny import SISTERS, tiny_request
+from opanatomy.capture.model.workload import prepare
+from tests.tiny import SISTERS, planned, tiny_request
 
 #: Catalog name -> class, task and the exact parameter count published for the weights of the Hub. BERT's checkpoints
 #: hold pre-training heads too: 110,106,428 and 336,226,108 less the pooler (h * h + h) and the classifier of the next
@@ -59,10 +59,10 @@ def test_every_embedded_model_is_checked_here() -> None:
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_catalog_model_is_the_published_one(name: str) -> None:
     architecture, task, parameters = PUBLISHED[name]
-    described = describe(Request(model=name))
-    assert (described.architecture, described.task, described.parameters) == (architecture, task, parameters)
-    assert (described.name, described.source) == (name, "catalog")
-    assert described.sequence_length == LENGTHS.get(name, 512)
+    plan = planned(model=name)
+    assert (plan.architecture, plan.task, plan.parameters) == (architecture, task, parameters)
+    assert (plan.name, plan.source) == (name, "catalog")
+    assert plan.shape.sequence_length == LENGTHS.get(name, 512)
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -107,7 +107,7 @@ def test_a_catalog_name_touches_no_network(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("socket.create_connection", refuse)
     monkeypatch.setattr("socket.getaddrinfo", refuse)
     monkeypatch.setattr(configuration, "download_configuration", refuse)
-    assert describe(Request(model="gpt2")).source == "catalog"
+    assert planned(model="gpt2").source == "catalog"
 
 
 @pytest.mark.parametrize(("larger", "smaller"), SISTERS.items())
@@ -122,7 +122,7 @@ def test_cut_down_a_larger_model_is_its_smaller_sister(larger: str, smaller: str
 
 def test_reading_the_catalog_imports_no_torch() -> None:
     code = (
-        "import sys, opanatomy.capture.model.workload as w; w.catalog_names();"
+        "import sys, opanatomy.capture.model.workload, opanatomy.capture.model.catalog as c; c.catalog_names();"
         "sys.exit(any(name in sys.modules for name in ('torch', 'transformers', 'huggingface_hub')))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -15,7 +15,8 @@ from torch.utils.flop_counter import FlopCounterMode, conv_flop_count, sdpa_back
 
 from opanatomy.capture.model.quiet import quiet_libraries
 from opanatomy.capture.model.workload import prepare
-from opanatomy.capture.step.recorder import Options, Subject, record_step
+from opanatomy.capture.step.recorder import Subject, record_step
+from opanatomy.options import RunOptions
 from opanatomy.pipeline import analyze_trace
 from opanatomy.records.anatomy import Anatomy, OperatorRow
 from opanatomy.records.taxonomy import OperatorClass, Phase
@@ -73,7 +74,7 @@ def counted(module: torch.nn.Module, inputs: dict[str, Any], amp: torch.dtype | 
 
 def profiled(module: torch.nn.Module, inputs: Any, folder: Path, **options: Any) -> Anatomy:
     path = folder / "step.json"
-    record_step(Subject(module=module, inputs=inputs, workload=Workload()), Options(warmup=0, **options), path)
+    record_step(Subject(module=module, inputs=inputs, workload=Workload()), RunOptions(warmup=0, **options), path)
     return analyze_trace(path)
 
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from opanatomy.__main__ import main
 from opanatomy.capture.ceilings import Effort, measure
-from opanatomy.commands.ceilings import as_json, as_text
+from opanatomy.console.ceilings import as_json, as_text
 from opanatomy.device import Overrides, ceilings_for, parse_bandwidth, parse_overrides, parse_peaks
 from opanatomy.device.cache import age, cache_file, cache_folder, load, store
 from opanatomy.device.match import Match, ceilings_of, match
@@ -659,7 +659,7 @@ def test_the_command_takes_what_is_given(
         (["--dtype", "fp33"], "no data type 'fp33'"),
         (["--peak", "fast"], "--peak fast: 'fast' is not a number"),
         (["--bandwidth", "12"], "--bandwidth 12"),
-        (["-f", "xml"], "-f xml: no such format"),
+        (["-f", "xml"], "--format xml: not known - one of terminal, json"),
         (["--device", "tpu"], "--device tpu"),
     ],
 )

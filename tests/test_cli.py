@@ -142,11 +142,11 @@ WRONG_USAGE: list[tuple[list[str], str]] = [
     (["profile", "--checkpointing", "gpt2"], "MODEL goes before it: opanatomy profile gpt2 --checkpointing"),
     (["profile"], "the following arguments are required: MODEL"),
     (["profile", "gpt2", "--batch", "0"], "--batch 0: must be at least 1"),
-    (["profile", "gpt2", "--batch", "many"], "invalid int value: 'many'"),
+    (["profile", "gpt2", "--batch", "many"], "--batch many: must be a whole number"),
     (["profile", "gpt2", "--seq", "-3"], "--seq -3: must be at least 1"),
     (["profile", "gpt2", "--set", "hidden"], "--set hidden: not of the form key=value"),
     (["profile", "gpt2", "--trace", "x.txt"], "must end in .json or .json.gz"),
-    (["profile", "gpt2", "-f", "xml"], "no such format"),
+    (["profile", "gpt2", "-f", "xml"], "not known - "),
     (["profile", "gpt2", "-o", "report.docx"], "no report format has this ending"),
     (["profile", "gpt2", "--inference", "--optimizer", "adamw"], "--inference has no backward"),
 ]

@@ -6,13 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import opanatomy
 from opanatomy import formula
 from opanatomy.attribution import attribute
-from opanatomy.calls.table import Calls
+from opanatomy.calls.trace_calls import trace_calls_of
 from opanatomy.cost import cost, registry
 from opanatomy.records.anatomy import OperatorRow
 from opanatomy.records.signature import Cost, Signature, Stored, Tensor
@@ -121,11 +122,8 @@ def test_a_trace_that_shows_no_strides_has_no_dense_cost(tmp_path: Path) -> None
         made.host("aten::mm", start, 100, shapes=[[m, k], [k, n]], types=["float", "float"])
         made.events[-1]["args"]["Input Strides"] = strides
     trace = read_trace(made.write(tmp_path / "t.json"))
-    calls = Calls(trace, attribute(trace.names, trace.host, trace.launches, trace.work))
-    costs = [calls.cost_of(row) for row in range(len(trace.host.name))]
-    assert costs[0] is None
-    assert costs[1] is not None
-    assert costs[1].flops == 2 * m * k * n
+    calls, _ = trace_calls_of(trace, attribute(trace.names, trace.host, trace.launches, trace.work))
+    assert [calls.costs.flops_at(row) for row in range(len(trace.host.name))] == [None, 2 * m * k * n]
 
 
 def _compressed(made: HandMade, start: float, vectors: dict[str, tuple[int, str]]) -> None:
@@ -146,12 +144,11 @@ def test_a_trace_shows_what_a_compressed_matrix_stores(tmp_path: Path) -> None:
     # the indices alone do not say how large the blocks are
     _compressed(made, 200, indices)
     trace = read_trace(made.write(tmp_path / "t.json"))
-    calls = Calls(trace, attribute(trace.names, trace.host, trace.launches, trace.work))
-    rows = [row for row, name in enumerate(calls.host.name.tolist()) if trace.names[name] == "aten::addmm"]
-    found = [calls.cost_of(row) for row in rows]
-    assert found == [
-        Cost(flops=2 * nnz * n, read_bytes=CSR_BYTES + DENSE + 4 * m * n, written_bytes=4 * m * n), None,
-    ]  # fmt: skip
+    calls, _ = trace_calls_of(trace, attribute(trace.names, trace.host, trace.launches, trace.work))
+    costs = calls.costs
+    rows = costs.row[[row for row, name in enumerate(calls.host.name.tolist()) if trace.names[name] == "aten::addmm"]]
+    figures = np.stack((costs.flops[rows], costs.read_bytes[rows], costs.written_bytes[rows]), axis=1).tolist()
+    assert figures == [[2 * nnz * n, CSR_BYTES + DENSE + 4 * m * n, 4 * m * n], [-1, -1, -1]]
 
 
 def test_what_a_trace_of_torch_shows_is_what_a_capture_observes(tmp_path: Path) -> None:

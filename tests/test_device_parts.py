@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from opanatomy.commands.ceilings import as_text
+from opanatomy.console.ceilings import as_text
 from opanatomy.device import Overrides, ceilings_for
 from opanatomy.device.match import ceilings_of, match
 from opanatomy.device.parts import Profile, profile_of

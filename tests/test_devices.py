@@ -18,6 +18,7 @@ from opanatomy.capture.model.building import build_module
 from opanatomy.capture.step import profile, run
 from opanatomy.device import ceilings_for
 from opanatomy.device.sheets import GIB
+from opanatomy.options import RunOptions
 from opanatomy.records.workload import Environment
 from tests.fake_cuda import FakeGpu, FakeMachine, install
 
@@ -41,17 +42,17 @@ def test_a_model_is_built_and_run_with_its_device_current(monkeypatch: pytest.Mo
     current: list[int] = []
     prepared = SimpleNamespace(
         module=nn.Linear(1, 1), inputs=(), name="m", architecture="Linear", source="function", task="function",
-        samples=1, sequence_length=None, attention=None, changes=(),
+        batch=1, sequence_length=None, dtype="float32", attention=None, seed=0, changes=(),
     )  # fmt: skip
 
-    def build(wanted: object, request: object) -> Any:
+    def build(options: RunOptions) -> Any:
         current.append(torch.cuda.current_device())
         return prepared
 
     monkeypatch.setattr(profile, "_prepared", build)
     monkeypatch.setattr(profile, "record_step", lambda *arguments: current.append(torch.cuda.current_device()))
     profile.capture_model(
-        profile.Wanted(model="m", device="cuda:1"),
+        RunOptions(model="m", device="cuda:1"),
         tmp_path / "t.json",
         opanatomy.capture.step.recorder.NullProgress(),
         print,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from opanatomy.commands.arguments import make_parser
+from opanatomy.console.parser import make_parser
 from opanatomy.report import read_anatomy, terminal_report
 
 ROOT = Path(__file__).parent.parent

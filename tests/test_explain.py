@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from opanatomy.__main__ import main
-from opanatomy.commands.explain import explain
+from opanatomy.console.explanation import explain
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,12 @@ import pytest
 from msgspec.structs import replace
 
 from opanatomy.attribution import Attribution, attribute
-from opanatomy.calls.table import Calls
+from opanatomy.calls.kernels import kernel_table
+from opanatomy.calls.table import call_table
+from opanatomy.calls.trace_calls import trace_calls_of
 from opanatomy.capture.model.quiet import quiet_libraries
 from opanatomy.records.columns import NO_FLOWS
+from opanatomy.records.taxonomy import PHASES
 from opanatomy.trace import Trace, read_trace
 from tests.fake_captures import NAMES, VARIANTS, capture, numbers_of
 from tests.fake_device import DEVICE
@@ -89,7 +92,7 @@ def operators(trace: Trace, found: Attribution, leaves: set[str]) -> Counter[tup
         if parent >= 0 and (parent in below or names[parent] in leaves):
             below.add(row)
         elif is_operator[row] and names[row] not in _MADE:
-            counted[names[row], str(host.phase[row]), host.module[row]] += 1
+            counted[names[row], str(PHASES[host.phase[row]]), host.module.at(row)] += 1
     return counted
 
 
@@ -107,9 +110,10 @@ def leaves_of(trace: Trace, found: Attribution) -> set[str]:
 
 def flops(trace: Trace, found: Attribution, left_out: set[str]) -> dict[str, Counter[tuple[str, str | None]]]:
     """By class the FLOPs of each phase and module."""
-    table = Calls(trace, found).table()
+    calls, _ = trace_calls_of(trace, found)
+    table = call_table(trace, calls, kernel_table(calls) if trace.on_device else None)
     counted: dict[str, Counter[tuple[str, str | None]]] = {}
-    for row, count in enumerate(table.costs["flops"].tolist()):
+    for row, count in enumerate(table.flops.tolist()):
         if count > 0 and table.part_of.at(row) is None and table.operator.at(row) not in left_out:
             kind = counted.setdefault(str(table.operator_class.at(row)), Counter())
             kind[str(table.phase.at(row)), table.module.at(row)] += count

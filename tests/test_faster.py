@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from opanatomy.anatomy.roofline import with_roofline
 from opanatomy.device.sheets import SHEETS
-from opanatomy.fleet import analyze_traces
+from opanatomy.pipeline import analyze_traces
 from opanatomy.records.anatomy import OperatorRow
 from opanatomy.records.checks import Check, Difference
 from opanatomy.records.taxonomy import OperatorClass, Phase

@@ -21,7 +21,7 @@ from opanatomy.errors import TraceError
 from opanatomy.pipeline import analyze_trace
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.report import terminal_report
-from opanatomy.report.json_report import json_report
+from opanatomy.report.formats.json import json_report
 from tests.handmade import training_step
 from tests.mutations import TOKENS, mutated, read_seed
 

@@ -13,7 +13,7 @@ from opanatomy.pipeline import analyze_trace
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.report import read_anatomy, terminal_report
-from opanatomy.report.json_report import json_report
+from opanatomy.report.formats.json import json_report
 
 FOLDER = Path(__file__).parent / "traces"
 TRACES = sorted(FOLDER.glob("*.json.gz"))

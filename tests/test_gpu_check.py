@@ -13,7 +13,7 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from opanatomy.fleet import analyze_traces
+from opanatomy.pipeline import analyze_traces
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.checks import Check, Difference
 from opanatomy.records.memory import AllocatorFigures, MemoryComponent, MemoryFailure

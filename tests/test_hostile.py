@@ -21,15 +21,16 @@ from rich.console import Console
 
 from opanatomy.__main__ import main
 from opanatomy.capture.memory.measurement import available_bytes
-from opanatomy.capture.model.workload import Request, prepare
+from opanatomy.capture.model.workload import prepare
 from opanatomy.capture.step import profile as capture
 from opanatomy.capture.step.export import export_trace
-from opanatomy.commands.progress import Display
+from opanatomy.console.progress import Display
 from opanatomy.errors import ModelError, OutOfMemory, OutputError
 from opanatomy.files.outputs import claimed
+from opanatomy.options import RunOptions
 from opanatomy.records.workload import Capture, Environment, Workload
 from tests.handmade import training_step
-from tests.tiny import message_of
+from tests.tiny import message_of, on_cpu
 
 MODELS = """
 import sys, torch
@@ -88,8 +89,8 @@ WRONG: list[tuple[tuple[str, ...], str]] = [
     ((*TINY, "--seed", "-1"), "--seed -1: must be at least 0"),
     ((*TINY, "--seed", "4294967296"), "--seed 4294967296: must be at most 4294967295"),
     ((*TINY, "--batch", "99999999999999999999"), "--batch 99999999999999999999: must be at most"),
-    ((*TINY, "--optimizer", "lion"), "--optimizer lion: no such optimizer"),
-    ((*TINY, "--optimizer", ""), "no such optimizer"),
+    ((*TINY, "--optimizer", "lion"), "--optimizer lion: not known - one of adamw"),
+    ((*TINY, "--optimizer", ""), "not known - one of adamw"),
     ((*TINY, "--device", "tpu"), "--device tpu: torch knows no such device"),
     ((*TINY, "--device", "meta"), "--device meta: no step runs on meta"),
     ((*TINY, "-o", ""), "-o: the name is empty"),
@@ -189,13 +190,13 @@ CONFIGURATIONS: list[tuple[str, str, str]] = [
 @pytest.mark.parametrize(("text", "words"), [row[1:] for row in CONFIGURATIONS], ids=[row[0] for row in CONFIGURATIONS])
 def test_a_damaged_configuration(text: str, words: str, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(text)
-    assert words in message_of(Request(model=str(tmp_path), batch=1, seq=4), ModelError)
+    assert words in message_of(on_cpu(model=str(tmp_path), batch=1, seq=4), ModelError)
 
 
 @pytest.mark.parametrize("heads", [None, ["BertForMaskedLM"]])
 def test_a_configuration_with_a_byte_order_mark(heads: list[str] | None, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({**BERT_TINY, "architectures": heads}), encoding="utf-8-sig")
-    assert prepare(Request(model=str(tmp_path), batch=1, seq=4)).batch == 1
+    assert prepare(on_cpu(model=str(tmp_path), batch=1, seq=4)).batch == 1
 
 
 @pytest.mark.parametrize(
@@ -211,7 +212,7 @@ def test_a_configuration_with_a_byte_order_mark(heads: list[str] | None, tmp_pat
 def test_damaged_weights(name: str, content: bytes, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(BERT_TINY))
     (tmp_path / name).write_bytes(content)
-    message = message_of(Request(model=str(tmp_path), batch=1, seq=4, pretrained=True), ModelError)
+    message = message_of(on_cpu(model=str(tmp_path), batch=1, seq=4, weights="pretrained"), ModelError)
     assert f"cannot load weights of {tmp_path} from the folder" in message
 
 
@@ -250,7 +251,7 @@ def fitting(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr(capture, "available_bytes", lambda: 10**8)
     shown: list[str] = []
     progress: Any = SimpleNamespace(stage=shown.append, advance=None)
-    wanted = capture.Wanted(model="bert-base-uncased", device="cpu", **options)
+    wanted = RunOptions(model="bert-base-uncased", device="cpu", **options)
     with pytest.raises(OutOfMemory) as caught:
         capture.capture_model(wanted, Path("t.json"), progress, lambda text: None)
     assert shown == ["building bert-base-uncased"]
@@ -305,7 +306,7 @@ def test_an_analysis_without_memory(
     def fail(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr("opanatomy.fleet.analyze_trace", fail)
+    monkeypatch.setattr("opanatomy.pipeline.analyze_trace", fail)
     assert main(["analyze", trace]) == 1
     assert capsys.readouterr().err.startswith("opanatomy: not enough memory - ")
 
@@ -505,7 +506,7 @@ def test_a_signal_that_is_ignored_stays_so(
 def test_an_interrupt_that_a_library_makes_an_error_of(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def convert(*_: object) -> None:
+    def convert(*_: object, **__: object) -> None:
         try:
             os.kill(os.getpid(), signal.SIGINT)
         except KeyboardInterrupt as error:
@@ -519,11 +520,11 @@ def test_an_interrupt_that_a_library_makes_an_error_of(
 def test_an_interrupt_after_the_trace_names_it(
     here: Path, trace: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def write(wanted: object, path: Path, *_: object) -> None:
+    def write(options: object, path: Path, *_: object, **__: object) -> None:
         path.write_bytes(Path(trace).read_bytes())
 
     monkeypatch.setattr(capture, "capture_model", write)
-    monkeypatch.setattr("opanatomy.fleet.analyze_traces", stopped_by(signal.SIGINT))
+    monkeypatch.setattr("opanatomy.pipeline.analyze_traces", stopped_by(signal.SIGINT))
     assert main(TINY) == 130
     out, err = capsys.readouterr()
     assert out == ""
@@ -538,7 +539,7 @@ def test_an_interrupt_after_the_trace_names_it(
 def test_a_bug_is_one_line_and_a_traceback_only_on_demand(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise ValueError("two\nlines\x1b[31m")
 
     monkeypatch.setattr(capture, "capture_model", fail)

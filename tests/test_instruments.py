@@ -21,13 +21,15 @@ from torch.utils.checkpoint import checkpoint
 
 import opanatomy
 from opanatomy.capture.memory.saved import ForwardSaves, storages
-from opanatomy.capture.model.workload import Request, prepare
-from opanatomy.capture.step.recorder import NullProgress, Options, Subject, record_step
+from opanatomy.capture.model.workload import prepare
+from opanatomy.capture.step.recorder import NullProgress, Subject, record_step
 from opanatomy.capture.step.roots import backward_roots, materialized
 from opanatomy.errors import CaptureError
+from opanatomy.options import RunOptions
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.taxonomy import Phase
 from opanatomy.records.workload import Workload
+from tests.tiny import on_cpu
 
 X = torch.arange(12.0).reshape(3, 4) / 12
 SAVES, OBSERVER = "the watch of saved tensors", "the observer of calls"
@@ -334,7 +336,7 @@ def test_a_compiled_model_stays_compiled(kind: str, tmp_path: Path) -> None:
     model, path, progress = made(kind), tmp_path / "t.json.gz", Compilations()
     model(X).sum().backward()
     before = graphs()
-    options = Options(memory=kind in ("submodule", "function"))  # the memory step watches too
+    options = RunOptions(memory=kind in ("submodule", "function"))  # the memory step watches too
     record_step(Subject(module=model, inputs=(X,), workload=Workload(), borrowed=True), options, path, progress)
     assert before > 0
     assert progress.at["timed step 1 of 5"] == progress.at["writing the trace"]
@@ -518,10 +520,10 @@ def partly_still() -> tuple[nn.Module, torch.Tensor]:
 
 
 def test_the_model_of_a_function_keeps_its_modes() -> None:
-    prepared = prepare(Request(model="tests.test_instruments:partly_still"))
+    prepared = prepare(on_cpu(model="tests.test_instruments:partly_still"))
     assert [module.training for module in prepared.module.modules()] == [True, True, False]
     assert prepared.changes == ("1 of 3 modules are in evaluation mode, as the function left them",)
-    still = prepare(Request(model="tests.test_instruments:partly_still", inference=True))
+    still = prepare(on_cpu(model="tests.test_instruments:partly_still", inference=True))
     assert not any(module.training for module in still.module.modules())
     assert still.changes == ()
 
@@ -628,7 +630,7 @@ def test_a_generator_runs_inside_the_step() -> None:
 def test_a_short_step_is_timed_until_its_time_can_be_told(tmp_path: Path) -> None:
     progress = Compilations()
     path = tmp_path / "t.json.gz"
-    record_step(Subject(module=nn.Linear(4, 4), inputs=(X,), workload=Workload()), Options(warmup=0), path, progress)
+    record_step(Subject(module=nn.Linear(4, 4), inputs=(X,), workload=Workload()), RunOptions(warmup=0), path, progress)
     capture = json.loads(gzip.decompress(path.read_bytes()))["opanatomy"]
     capture = json.loads(capture) if isinstance(capture, str) else capture
     assert len(capture["unprofiled_step_ns"]) == 5

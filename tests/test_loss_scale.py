@@ -13,11 +13,12 @@ import torch
 
 from opanatomy import analyze, profile
 from opanatomy.api import Anatomy
-from opanatomy.capture.step.profile import Wanted, _workload
-from opanatomy.capture.step.recorder import Options, Subject, record_step
-from opanatomy.capture.step.stepper import AMP_DTYPES, Stepper, amp_name
-from opanatomy.commands.arguments import make_parser
+from opanatomy.capture.model.workload import given, workload_of
+from opanatomy.capture.step.recorder import Subject, record_step
+from opanatomy.capture.step.stepper import Stepper
+from opanatomy.console.parser import make_parser
 from opanatomy.errors import CaptureError
+from opanatomy.options import RunOptions
 from opanatomy.records.taxonomy import Phase
 from opanatomy.records.workload import Workload
 from tests.test_out_of_memory import Stages
@@ -65,12 +66,10 @@ def test_every_spelling_has_a_scaler(spelling: str) -> None:
 )
 def test_a_spelling_is_one_name_from_the_entrance_on(options: dict[str, Any], arguments: str) -> None:
     parsed = make_parser().parse_args(["profile", "gpt2", *arguments.split()])
-    assert amp_name(parsed.amp) == options.get("amp")
-    assert Options(amp=parsed.amp).amp == options.get("amp")
-    assert {amp_name(spelling) for spelling in AMP_DTYPES} == {"bf16", "fp16"}
+    assert parsed.amp == RunOptions(amp=parsed.amp).amp == options.get("amp")
 
 
-@pytest.mark.parametrize(("amp", "inference"), [("bf16", False), ("bfloat16", False), (None, False), ("fp16", True)])
+@pytest.mark.parametrize(("amp", "inference"), [("bf16", False), (None, False), ("fp16", True)])
 def test_no_other_run_has_a_scaler(amp: str | None, inference: bool) -> None:
     module = Loud(1.0)
     options = {"amp": amp, "inference": inference}
@@ -147,7 +146,7 @@ def test_an_update_that_is_skipped_is_said(
     stages = Stages()
     module = LoudLater(stages, loud)
     trace = tmp_path / "step.json"
-    options = Options(amp="fp16", optimizer=optimizer, steps=3)
+    options = RunOptions(amp="fp16", optimizer=optimizer, steps=3)
     record_step(Subject(module=module, inputs=(INPUT,), workload=Workload()), options, trace, stages)
     anatomy = analyze(trace)
     said = [line for line in anatomy.warnings if "skipped" in line]
@@ -193,9 +192,6 @@ def test_float16_weights_run_unscaled_and_it_is_said(optimizer: str, amp: str | 
     assert "aten::_amp_update_scale_" not in operators(anatomy, Phase.OPTIMIZER)
 
 
-def test_the_workload_of_the_command_line_has_one_name() -> None:
-    prepared: Any = type("Prepared", (), {
-        "module": Loud(1.0), "inputs": (), "name": "m", "architecture": "m", "source": "s", "task": "t", "samples": 4,
-        "sequence_length": None, "attention": None, "changes": (),
-    })  # fmt: skip
-    assert _workload(Wanted(model="m", amp="float16"), prepared).amp == "fp16"
+@pytest.mark.parametrize("spelling", ["float16", "FP16", "half", torch.float16])
+def test_the_workload_has_one_name(spelling: Any) -> None:
+    assert workload_of(given(Loud(1.0), ()), RunOptions(amp=spelling)).amp == "fp16"

@@ -10,7 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from opanatomy.attribution import attribute
-from opanatomy.calls.table import Calls
+from opanatomy.calls.kernels import kernel_table
+from opanatomy.calls.trace_calls import trace_calls_of
 from opanatomy.pipeline import analyze_trace
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.trace import read_trace
@@ -41,9 +42,9 @@ def analyzed(trace: Made, folder: Path) -> Anatomy:
 def operators(trace: Made, folder: Path) -> list[tuple[int, str | None]]:
     """The event number and name of the operator of each piece of device work, as they are attributed."""
     read = read_trace(trace.write(folder / "trace.json.gz"))
-    calls = Calls(read, attribute(read.names, read.host, read.launches, read.work, read.flows))
-    rows = calls.work.host.tolist()
-    return [(int(calls.host.external_id[row]) if row >= 0 else 0, calls.operator_of(row)) for row in rows]
+    calls, _ = trace_calls_of(read, attribute(read.names, read.host, read.launches, read.work, read.flows))
+    numbers = [int(calls.host.external_id[row]) if row >= 0 else 0 for row in calls.work.host.tolist()]
+    return list(zip(numbers, kernel_table(calls).operator.decoded(), strict=True))
 
 
 def truth(trace: Made) -> list[tuple[int, str | None]]:

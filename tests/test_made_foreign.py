@@ -15,7 +15,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from opanatomy.attribution import attribute
 from opanatomy.capture.device.environment import _float32
 from opanatomy.pipeline import analyze_trace, with_ceilings
-from opanatomy.records.taxonomy import Phase
+from opanatomy.records.taxonomy import PHASES, Phase
 from opanatomy.trace import read_trace
 from tests.made_events import H100, MI300X, Accelerator
 from tests.made_trace import Options, made
@@ -50,7 +50,7 @@ def test_a_foreign_training_step(device: Accelerator, device_thread: bool, captu
     anatomy = analyze_trace(trace.write(tmp_path / "trace.json.gz"))
     source = read_trace(captured)
     host = attribute(source.names, source.host, source.launches, source.work, source.flows).host
-    phase = dict(zip(host.external_id.tolist(), host.phase, strict=True))
+    phase = dict(zip(host.external_id.tolist(), (PHASES[code] for code in host.phase.tolist()), strict=True))
     expected = Counter[Any]()
     for piece in trace.pieces:
         expected[piece.operator_class, phase[piece.external_id]] += piece.duration_ns

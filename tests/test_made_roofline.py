@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 from opanatomy.pipeline import analyze_trace, with_ceilings
 from opanatomy.records.taxonomy import OperatorClass
-from opanatomy.records.workload import ACROSS
 from tests.made_events import H100, MI300X, V100, Accelerator
 from tests.made_trace import Options, capture, made
 
@@ -27,7 +26,7 @@ def test_the_roofline_of_the_named_device(device: Accelerator, tmp_path: Path) -
     anatomy = with_ceilings(analyze_trace(trace.write(tmp_path / "trace.json.gz")))
     bounds, found = Counter[OperatorClass](), Counter[OperatorClass]()
     for row in anatomy.operators:
-        if row.rule.endswith(ACROSS) or row.part_of is not None or row.flops is None:
+        if row.crosses_host_link or row.part_of is not None or row.flops is None:
             continue
         moved = (row.read_bytes or 0) + (row.written_bytes or 0)
         expected = round(1e9 * max(row.flops / peak, moved / bandwidth))

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from opanatomy.attribution import attribute
-from opanatomy.calls.table import Calls
+from opanatomy.calls.kernels import kernel_table
+from opanatomy.calls.trace_calls import trace_calls_of
 from opanatomy.pipeline import analyze_trace
 from opanatomy.records.anatomy import Anatomy, OperatorRow
-from opanatomy.records.taxonomy import OperatorClass, Phase
-from opanatomy.records.workload import ACROSS
+from opanatomy.records.taxonomy import PHASES, OperatorClass, Phase
 from opanatomy.trace import read_trace
 from tests.handmade import HandMade
 from tests.made_events import GRAPH, LINKED, MI300X, XPU, Piece
@@ -40,7 +40,8 @@ def on_cpu(name: str) -> tuple[Anatomy, dict[int, Place]]:
     """The report of the capture itself, and the phase and module of each of its events by its number."""
     trace = read_trace(TRACES / name)
     host = attribute(trace.names, trace.host, trace.launches, trace.work, trace.flows).host
-    places = dict(zip(host.external_id.tolist(), zip(host.phase, host.module, strict=True), strict=True))
+    phases = [PHASES[code] for code in host.phase.tolist()]
+    places = dict(zip(host.external_id.tolist(), zip(phases, host.module.decoded(), strict=True), strict=True))
     return analyze_trace(TRACES / name), places
 
 
@@ -111,16 +112,17 @@ def test_each_piece_is_where_its_operator_is(case: tuple[str, Made, Path, Anatom
     name, made_trace, path, _ = case
     places = on_cpu(name)[1]
     trace = read_trace(path)
-    calls = Calls(trace, attribute(trace.names, trace.host, trace.launches, trace.work, trace.flows))
-    work, host = calls.work, calls.host
+    attribution = attribute(trace.names, trace.host, trace.launches, trace.work, trace.flows)
+    calls, _ = trace_calls_of(trace, attribution)
+    kernels, work, host = kernel_table(calls), calls.work, calls.host
     assert len(work.name) == len(made_trace.pieces)
     for index, piece in enumerate(made_trace.pieces):
         row = int(work.host[index])
-        seen = (int(host.external_id[row]), calls.operator_of(row)) if row >= 0 else (0, None)
+        seen = (int(host.external_id[row]), kernels.operator.at(index)) if row >= 0 else (0, None)
         assert seen == (piece.external_id, piece.operator)
-        assert (work.phase[index], work.module[index]) == place_of(made_trace, piece, places)
-        assert calls.class_of(index) is piece.operator_class
-        owner = int(calls.owner[row]) if row >= 0 else -1
+        assert (kernels.phase.at(index), kernels.module.at(index)) == place_of(made_trace, piece, places)
+        assert kernels.operator_class.at(index) is piece.operator_class
+        owner = int(kernels.call[index])
         assert (int(host.external_id[owner]) if owner >= 0 else 0) == piece.owner
 
 
@@ -134,7 +136,7 @@ def test_copies_of_an_intel_device_cross_the_link_to_the_host(tmp_path: Path, na
     trace.launch(10, 1, name="urEnqueueUSMMemcpy")
     trace.kernel(f"Memcpy {name} (Memory -> Device)", 20, 5, 1, category="gpu_memcpy")
     (row,) = analyze_trace(trace.write(tmp_path / "trace.json")).operators
-    assert row.rule.endswith(ACROSS) is across
+    assert row.crosses_host_link is across
 
 
 def test_modules(case: tuple[str, Made, Path, Anatomy]) -> None:

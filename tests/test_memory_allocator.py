@@ -28,7 +28,7 @@ from opanatomy.errors import GateError
 from opanatomy.memory import warnings_of
 from opanatomy.records.checks import Check
 from opanatomy.records.memory import AllocatorFigures, Memory
-from opanatomy.report.terminal import terminal_report
+from opanatomy.report.formats.terminal import terminal_report
 from opanatomy.trace import read_trace
 from tests import anatomies
 from tests.allocator import TELLING, Recording, load

@@ -21,10 +21,11 @@ from opanatomy.capture.memory.storages import optimizer_tensors, tensors_in
 from opanatomy.capture.model.quiet import quiet_libraries
 from opanatomy.capture.model.workload import prepare
 from opanatomy.capture.step import run
-from opanatomy.capture.step.recorder import Options, Subject, record_step
+from opanatomy.capture.step.recorder import Subject, record_step
 from opanatomy.capture.step.stepper import Stepper, make_optimizer
 from opanatomy.checks import check_memory
 from opanatomy.memory import warnings_of
+from opanatomy.options import RunOptions
 from opanatomy.records.checks import Check
 from opanatomy.records.memory import AllocatorFigures, Memory
 from opanatomy.records.taxonomy import Phase
@@ -115,7 +116,7 @@ def test_a_capture_without_blocks_keeps_what_is_known_otherwise(
     monkeypatch.setattr(run, "observe_step", untold)
     prepared = prepare(tiny_request(BERT))
     subject = Subject(module=prepared.module, inputs=prepared.inputs, workload=Workload())
-    record_step(subject, Options(memory=True, optimizer="adamw", steps=1), tmp_path / "step.json.gz")
+    record_step(subject, RunOptions(memory=True, optimizer="adamw", steps=1), tmp_path / "step.json.gz")
     capture = read_trace(tmp_path / "step.json.gz").capture
     assert capture is not None
     memory = capture.memory

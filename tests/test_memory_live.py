@@ -30,8 +30,9 @@ from opanatomy.capture.memory.snapshots import Snapshots
 from opanatomy.capture.memory.step import Observed, observe_step
 from opanatomy.capture.model.quiet import quiet_libraries
 from opanatomy.capture.model.workload import Prepared, prepare
-from opanatomy.capture.step.recorder import Options, Subject, record_step
+from opanatomy.capture.step.recorder import Subject, record_step
 from opanatomy.capture.step.stepper import Stepper, make_optimizer
+from opanatomy.options import RunOptions
 from opanatomy.records.memory import Memory, MemorySnapshot
 from opanatomy.records.out_of_memory import requested_bytes
 from opanatomy.records.taxonomy import Phase
@@ -219,7 +220,7 @@ def recorded(folder: Path, **options: Any) -> set[str]:
     path = folder / "step.json"
     record_step(
         Subject(module=prepared.module, inputs=prepared.inputs, workload=Workload()),
-        Options(memory=True, **options), path,
+        RunOptions(memory=True, **options), path,
     )  # fmt: skip
     capture = read_trace(path).capture
     assert capture is not None
@@ -231,7 +232,7 @@ def test_the_record_survives_the_trace(tmp_path: Path) -> None:
     prepared = prepare(tiny_request(BERT))
     path = tmp_path / "step.json.gz"
     subject = Subject(module=prepared.module, inputs=prepared.inputs, workload=Workload())
-    record_step(subject, Options(memory=True, optimizer="adamw"), path)
+    record_step(subject, RunOptions(memory=True, optimizer="adamw"), path)
     capture = read_trace(path).capture
     assert capture is not None
     memory = capture.memory
@@ -390,21 +391,22 @@ def test_the_request_that_failed_is_read(message: str, size: int | None) -> None
 LIMITED = """
 import os, pathlib, resource, sys
 os.environ["KINETO_LOG_LEVEL"] = "6"
-from tests.tiny import TINY
+from tests.tiny import TINY, on_cpu
 from opanatomy.capture.memory.measurement import held_bytes
-from opanatomy.capture.step.recorder import Options, Subject, record_step
-from opanatomy.capture.model.workload import Request, prepare
+from opanatomy.capture.model.workload import prepare
+from opanatomy.capture.step.recorder import Subject, record_step
 from opanatomy.errors import OutOfMemory
+from opanatomy.options import RunOptions
 from opanatomy.records.workload import Workload
 name = "google-bert/bert-base-uncased"
 wide = (("hidden_size", "128"), ("max_position_embeddings", "128"), ("intermediate_size", "512"))
-prepared = prepare(Request(model=name, batch=64, seq=128, attention="eager", settings=(*TINY[name], *wide)))
+prepared = prepare(on_cpu(model=name, batch=64, seq=128, attention="eager", settings=(*TINY[name], *wide)))
 limit = held_bytes() + int(sys.argv[1])
 hard = resource.RLIM_INFINITY if sys.argv[2] == "soft" else limit
 resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
 try:
     subject = Subject(module=prepared.module, inputs=prepared.inputs, workload=Workload())
-    record_step(subject, Options(optimizer="adamw", warmup=1), pathlib.Path(sys.argv[3]))
+    record_step(subject, RunOptions(optimizer="adamw", warmup=1), pathlib.Path(sys.argv[3]))
 except OutOfMemory as error:
     memory = error.memory
     for row in memory.components:

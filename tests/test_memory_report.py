@@ -16,7 +16,7 @@ from opanatomy.__main__ import main
 from opanatomy.records.memory import Memory, MemoryFailure, MemorySaving, MemoryTerm, PublishedFigure
 from opanatomy.records.taxonomy import Phase
 from opanatomy.report import terminal_report
-from opanatomy.report.json_report import read_anatomy
+from opanatomy.report.formats.json import read_anatomy
 from tests import anatomies
 from tests.tiny import BERT, TINY
 

@@ -12,24 +12,26 @@ import pytest
 import torch
 
 from opanatomy.capture.model import hub
-from opanatomy.capture.model.workload import Request, describe, prepare
+from opanatomy.capture.model.workload import plan_of, prepare
 from opanatomy.errors import ModelError, UsageError
-from tests.tiny import BERT, loss_of, message_of, tiny_request
+from tests.tiny import BERT, loss_of, message_of, on_cpu, planned, tiny_request
 
 
 def test_local_folder_and_file(tmp_path: Path) -> None:
     made = prepare(tiny_request(BERT))
     made.module.save_pretrained(tmp_path)
     for model in (str(tmp_path), str(tmp_path / "config.json")):
-        prepared = prepare(Request(model=model, batch=1, seq=8))
+        prepared = prepare(on_cpu(model=model, batch=1, seq=8))
         assert (prepared.source, prepared.architecture, prepared.name) == ("folder", "BertForMaskedLM", model)
 
 
 def test_pretrained_weights_of_a_folder(tmp_path: Path) -> None:
     made = prepare(tiny_request(BERT, seed=5))
     made.module.save_pretrained(tmp_path)
-    random = prepare(Request(model=str(tmp_path), batch=1, seq=8))
-    loaded = prepare(Request(model=str(tmp_path), batch=1, seq=8, pretrained=True, dtype="bfloat16", attention="eager"))
+    random = prepare(on_cpu(model=str(tmp_path), batch=1, seq=8))
+    loaded = prepare(
+        on_cpu(model=str(tmp_path), batch=1, seq=8, weights="pretrained", dtype="bfloat16", attention="eager")
+    )
     assert loaded.attention == "eager"
     for key, value in made.module.state_dict().items():
         assert torch.equal(loaded.module.state_dict()[key], value.to(torch.bfloat16))
@@ -39,14 +41,14 @@ def test_pretrained_weights_of_a_folder(tmp_path: Path) -> None:
 
 def test_pretrained_weights_that_are_not_there(tmp_path: Path) -> None:
     prepare(tiny_request(BERT)).module.config.save_pretrained(tmp_path)
-    message = message_of(Request(model=str(tmp_path), pretrained=True), ModelError)
+    message = message_of(on_cpu(model=str(tmp_path), weights="pretrained"), ModelError)
     assert "cannot load weights" in message
     assert "leave --weights out" in message
 
 
 def test_pretrained_weights_of_another_shape(tmp_path: Path) -> None:
     prepare(tiny_request(BERT)).module.save_pretrained(tmp_path)
-    request = Request(model=str(tmp_path), pretrained=True, settings=(("intermediate_size", "32"),))
+    request = on_cpu(model=str(tmp_path), weights="pretrained", settings=(("intermediate_size", "32"),))
     assert "cannot load weights" in message_of(request, ModelError)
 
 
@@ -70,11 +72,11 @@ def test_code_of_a_configuration_is_refused_unless_trusted(tmp_path: Path, monke
         "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64,
     }  # fmt: skip
     (folder / "config.json").write_text(json.dumps(content))
-    message = message_of(Request(model=str(folder)), ModelError)
+    message = message_of(on_cpu(model=str(folder)), ModelError)
     assert "code of its own" in message
     assert "--trust-remote-code" in message
     assert not (tmp_path / "modules").exists()
-    prepared = prepare(Request(model=str(folder), batch=1, seq=8, layers=1, trust_remote_code=True))
+    prepared = prepare(on_cpu(model=str(folder), batch=1, seq=8, layers=1, trust_remote_code=True))
     assert (prepared.architecture, prepared.task, prepared.changes) == ("OwnModel", "masked-lm", ("layers 2 -> 1",))
     assert torch.isfinite(loss_of(prepared))
 
@@ -82,7 +84,7 @@ def test_code_of_a_configuration_is_refused_unless_trusted(tmp_path: Path, monke
 def test_known_models_run_without_the_code_they_bring(tmp_path: Path) -> None:
     content = {"model_type": "bert", "auto_map": {"AutoModelForMaskedLM": "nowhere.Model"}, "num_hidden_layers": 1}
     (tmp_path / "config.json").write_text(json.dumps(content))
-    assert describe(Request(model=str(tmp_path))).architecture == "BertForSequenceClassification"
+    assert planned(model=str(tmp_path)).architecture == "BertForSequenceClassification"
 
 
 @pytest.mark.parametrize(
@@ -102,12 +104,12 @@ def test_known_models_run_without_the_code_they_bring(tmp_path: Path) -> None:
 )
 def test_a_configuration_that_cannot_be_used(tmp_path: Path, text: str, said: str) -> None:
     (tmp_path / "config.json").write_text(text)
-    assert said in message_of(Request(model=str(tmp_path)), ModelError)
+    assert said in message_of(on_cpu(model=str(tmp_path)), ModelError)
 
 
 @pytest.mark.parametrize("model", ["./nowhere", "nowhere.json", "/nowhere/at/all"])
 def test_a_path_that_is_not_there(model: str) -> None:
-    assert "no such file or folder" in message_of(Request(model=model), ModelError)
+    assert "no such file or folder" in message_of(on_cpu(model=model), ModelError)
 
 
 # -------------------------------------------------------------------------------------------------------------- the hub
@@ -132,17 +134,17 @@ def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_an_unknown_name_without_network(model: str, said: str) -> None:
-    assert said in message_of(Request(model=model), ModelError)
+    assert said in message_of(on_cpu(model=model), ModelError)
 
 
 @pytest.mark.usefixtures("_no_network")
 def test_the_hub_is_asked_for_a_catalog_name_only_when_told_to() -> None:
-    assert "leave --hub out" in message_of(Request(model="gpt2", hub=True), ModelError)
+    assert "leave --hub out" in message_of(on_cpu(model="gpt2", hub=True), ModelError)
 
 
 def test_a_switched_off_hub_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    assert "HF_HUB_OFFLINE" in message_of(Request(model="nobody/zzzzzzzz"), ModelError)
+    assert "HF_HUB_OFFLINE" in message_of(on_cpu(model="nobody/zzzzzzzz"), ModelError)
 
 
 def test_a_host_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,7 +182,7 @@ def test_what_the_hub_answers(monkeypatch: pytest.MonkeyPatch, error: str, said:
 
     monkeypatch.setattr(hub, "hub_answers", lambda: True)
     monkeypatch.setattr("huggingface_hub.hf_hub_download", fail)
-    assert said in message_of(Request(model="someone/bert-base-uncasd"), ModelError)
+    assert said in message_of(on_cpu(model="someone/bert-base-uncasd"), ModelError)
 
 
 def test_a_model_of_the_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -194,8 +196,8 @@ def test_a_model_of_the_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
 
     monkeypatch.setattr(hub, "hub_answers", lambda: True)
     monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
-    described = describe(Request(model="someone/bert-mini"))  # an old configuration: the type is in the name
-    assert (described.source, described.architecture) == ("hub", "BertForSequenceClassification")
+    plan = planned(model="someone/bert-mini")  # an old configuration: the type is in the name
+    assert (plan.source, plan.architecture) == ("hub", "BertForSequenceClassification")
     assert asked == ["someone/bert-mini"]
 
 
@@ -244,21 +246,21 @@ def own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.mark.parametrize("function", ["keywords", "positional", "listed", "tensor", "Holder.make"])
 def test_function(own_module: str, function: str) -> None:
-    prepared = prepare(Request(model=f"{own_module}:{function}"))
+    prepared = prepare(on_cpu(model=f"{own_module}:{function}"))
     assert (prepared.source, prepared.architecture, prepared.batch, prepared.attention) == ("function", "Net", 5, None)
     inputs = prepared.inputs
     out = prepared.module(**inputs) if isinstance(inputs, dict) else prepared.module(*inputs)
     out.backward()
-    assert describe(Request(model=f"{own_module}:{function}")).parameters is None
+    assert plan_of(on_cpu(model=f"{own_module}:{function}")) is None
 
 
 def test_function_with_token_ids_has_a_length(own_module: str) -> None:
-    prepared = prepare(Request(model=f"{own_module}:tokens"))
+    prepared = prepare(on_cpu(model=f"{own_module}:tokens"))
     assert (prepared.batch, prepared.sequence_length) == (2, 7)
 
 
 def test_function_in_another_data_type(own_module: str) -> None:
-    prepared = prepare(Request(model=f"{own_module}:keywords", dtype="bf16", inference=True))
+    prepared = prepare(on_cpu(model=f"{own_module}:keywords", dtype="bf16", inference=True))
     assert isinstance(prepared.inputs, dict)
     assert prepared.inputs["x"].dtype == next(prepared.module.parameters()).dtype == torch.bfloat16
     assert not prepared.module.training
@@ -278,12 +280,12 @@ def test_function_in_another_data_type(own_module: str) -> None:
 )
 @pytest.mark.usefixtures("own_module")
 def test_a_function_that_cannot_be_used(function: str, said: str) -> None:
-    assert said in message_of(Request(model=function), ModelError)
+    assert said in message_of(on_cpu(model=function), ModelError)
 
 
 @pytest.mark.parametrize(
     "others", [{"layers": 2}, {"settings": (("a", "1"),)}, {"task": "base"}, {"attention": "eager"}, {"seq": 4}]
 )
 def test_options_that_do_not_apply_to_a_function(own_module: str, others: dict[str, Any]) -> None:
-    message = message_of(Request(model=f"{own_module}:keywords", **others), UsageError)
+    message = message_of(on_cpu(model=f"{own_module}:keywords", **others), UsageError)
     assert "leave it out" in message

@@ -18,10 +18,11 @@ from opanatomy.capture.memory.advice import less_memory
 from opanatomy.capture.memory.failure import StepOutOfMemory, memory_report_of
 from opanatomy.capture.memory.snapshots import Snapshots
 from opanatomy.capture.memory.storages import optimizer_tensors
-from opanatomy.capture.step.profile import Wanted, capture_model
-from opanatomy.capture.step.recorder import Options, Subject, record_step
+from opanatomy.capture.step.profile import capture_model
+from opanatomy.capture.step.recorder import Subject, record_step
 from opanatomy.capture.step.stepper import Stepper, make_optimizer
 from opanatomy.errors import OutOfMemory
+from opanatomy.options import RunOptions
 from opanatomy.records.out_of_memory import is_out_of_memory, requested_bytes
 from opanatomy.records.taxonomy import Phase
 from opanatomy.records.workload import Workload
@@ -348,7 +349,7 @@ def broken_run(stage: str, phase: Phase, monkeypatch: pytest.MonkeyPatch, **opti
     monkeypatch.setattr("opanatomy.capture.step.recorder.make_optimizer", make)
     workload = Workload(model="m", batch=4, sequence_length=64, dtype="float32")
     subject = Subject(module=module, inputs=(torch.ones(4, 64),), workload=workload)
-    chosen = Options(optimizer="adamw", memory=True, **options)
+    chosen = RunOptions(optimizer="adamw", memory=True, **options)
     with pytest.raises(StepOutOfMemory) as caught:
         record_step(subject, chosen, Path("never.json"), stages)
     assert stages.text.startswith(stage)
@@ -411,9 +412,9 @@ import pathlib, resource, sys
 import torch
 import torch._dynamo, transformers  # what a run loads on its way would count
 from opanatomy.capture.memory.measurement import held_bytes
-from opanatomy.capture.step.profile import Wanted, capture_model
-from opanatomy.capture.step.recorder import Options, Subject, record_step
+from opanatomy.capture.step.recorder import Subject, record_step
 from opanatomy.errors import OutOfMemory
+from opanatomy.options import RunOptions
 from opanatomy.records.workload import Workload
 module = torch.nn.Sequential(*(torch.nn.Linear(1024, 1024, bias=False) for _ in range(16)))
 inputs = (torch.ones(2, 1024),)
@@ -423,7 +424,7 @@ module.zero_grad()
 resource.setrlimit(resource.RLIMIT_DATA, (limit, resource.RLIM_INFINITY))
 try:
     subject = Subject(module=module, inputs=inputs, workload=Workload(dtype="float32"))
-    record_step(subject, Options(optimizer=sys.argv[1]), pathlib.Path(sys.argv[2]))
+    record_step(subject, RunOptions(optimizer=sys.argv[1]), pathlib.Path(sys.argv[2]))
 except OutOfMemory as error:
     failure = error.memory.failure
     parts = {part.component: part.at_peak_bytes for part in error.memory.components}
@@ -489,7 +490,7 @@ def test_the_advice_fits_the_phase_and_what_is_used(
     phase: Phase, workload: dict[str, Any], options: dict[str, Any], expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(advice, "find_spec", lambda name: None)
-    assert less_memory(phase, text_model(**workload), Options(**options)) == expected
+    assert less_memory(phase, text_model(**workload), RunOptions(**options)) == expected
 
 
 def test_bitsandbytes_is_advised_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -518,7 +519,7 @@ def test_a_trace_that_does_not_fit_is_no_fault_of_the_batch(monkeypatch: pytest.
 
     monkeypatch.setattr("opanatomy.capture.step.run.export_trace", fail)
     with pytest.raises(OutOfMemory) as caught:
-        record_step(text_model(), Options(steps=2, inference=True), Path("never.json"))
+        record_step(text_model(), RunOptions(steps=2, inference=True), Path("never.json"))
     assert str(caught.value).startswith("out of memory outside of a step; ")
     assert " - record fewer --steps, keep fewer --layers or use --dtype bfloat16 (memory error)" in str(caught.value)
 
@@ -547,7 +548,7 @@ def test_weights_that_do_not_fit_are_no_fault_of_the_batch(
         raise OSError(12, "Cannot allocate memory")
 
     monkeypatch.setattr(place, full_host)
-    wanted = Wanted(model="gpt2", device="cpu", layers=1, **options)
+    wanted = RunOptions(model="gpt2", device="cpu", layers=1, **options)
     with pytest.raises(OutOfMemory) as caught:
         capture_model(wanted, Path("never.json"), Stages(), lambda text: None)
     assert str(caught.value) == expected

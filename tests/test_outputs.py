@@ -274,7 +274,7 @@ def test_an_interrupt_between_the_two_outputs_says_which_is_there(
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("opanatomy.commands.analyze.show", stop)
+    monkeypatch.setattr("opanatomy.console.destination.show", stop)
     assert main(["analyze", trace, "--trace", "a.json", "-o", "r.json"]) == 130
     assert capsys.readouterr().err == "opanatomy: interrupted; the trace is written, the report is not\n"
     assert left_in(here) == ["a.json"]

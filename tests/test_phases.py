@@ -16,20 +16,21 @@ from torch.profiler import record_function
 
 from opanatomy.attribution import Attribution, attribute
 from opanatomy.capture.model.building import enable_checkpointing
-from opanatomy.capture.model.workload import Request, prepare
-from opanatomy.capture.step.recorder import Options, Subject, record_step
+from opanatomy.capture.model.workload import prepare
+from opanatomy.capture.step.recorder import Subject, record_step
 from opanatomy.capture.step.stepper import Stepper
-from opanatomy.records.taxonomy import Phase
+from opanatomy.options import RunOptions
+from opanatomy.records.taxonomy import PHASES, Phase
 from opanatomy.records.workload import Workload
 from opanatomy.trace import Trace, read_trace
-from tests.tiny import TINY
+from tests.tiny import TINY, on_cpu
 
 BERT = "google-bert/bert-base-uncased"
 
 
 class Variant(Struct, frozen=True):
-    request: Request = field(default_factory=lambda: Request(model=BERT, batch=2, seq=16, settings=TINY[BERT]))
-    options: Options = field(default_factory=lambda: Options(warmup=0, optimizer="adamw"))
+    request: RunOptions = field(default_factory=lambda: on_cpu(model=BERT, batch=2, seq=16, settings=TINY[BERT]))
+    options: RunOptions = field(default_factory=lambda: RunOptions(warmup=0, optimizer="adamw"))
     prepare: Callable[[torch.nn.Module], None] = lambda module: None
 
 
@@ -59,12 +60,14 @@ VARIANTS = {
     "reentrant checkpointing": with_request(checkpointing="reentrant"),
     "amp bf16": with_options(amp="bf16"),
     "amp fp16": with_options(amp="fp16"),
-    "compile": with_options(compiled=True, warmup=1),
+    "compile": with_options(compile=True, warmup=1),
     "frozen layers": Variant(prepare=freeze_embeddings_and_first_layer),
     "biases only": Variant(prepare=biases_only),
-    "tied weights": Variant(request=Request(model="gpt2", batch=2, seq=16, settings=TINY["openai-community/gpt2"])),
+    "tied weights": Variant(request=on_cpu(model="gpt2", batch=2, seq=16, settings=TINY["openai-community/gpt2"])),
     "two steps": with_options(steps=2),
-    "inference": Variant(request=replace(Variant().request, inference=True), options=Options(inference=True, warmup=0)),
+    "inference": Variant(
+        request=replace(Variant().request, inference=True), options=RunOptions(inference=True, warmup=0)
+    ),
 }
 
 
@@ -133,7 +136,7 @@ def agreement(path: Path) -> tuple[float, dict[str, int], set[str]]:
         spent = int(found.host.self_ns[row])
         whole += spent
         times[truth] = times.get(truth, 0) + spent
-        if str(found.host.phase[row]) == truth:
+        if PHASES[found.host.phase[row]] == truth:
             right += spent
         else:
             wrong.add(name)
@@ -171,10 +174,10 @@ def test_recomputation_repeats_the_layers(checkpointing: str, tmp_path: Path, mo
     capture(with_request(checkpointing=checkpointing), path, monkeypatch)
     trace, found = attributed(path)
     products = [
-        found.host.phase[row]
+        PHASES[found.host.phase[row]]
         for row in range(len(found.host.name))
         if trace.names[int(found.host.name[row])] == "aten::addmm"
-        and str(found.host.module[row]).startswith("bert.encoder.layer.")
+        and str(found.host.module.at(row)).startswith("bert.encoder.layer.")
     ]
     in_layers = 2 * 6
     assert products.count(Phase.FORWARD) == in_layers

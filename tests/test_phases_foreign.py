@@ -21,7 +21,7 @@ from opanatomy.attribution.rows import BACKWARD, FORWARD, OPTIMIZER
 from opanatomy.errors import UsageError
 from opanatomy.pipeline import analyze_trace
 from opanatomy.records.checks import Difference
-from opanatomy.records.taxonomy import OperatorClass, Phase
+from opanatomy.records.taxonomy import PHASES, OperatorClass, Phase
 from opanatomy.trace import Trace, read_trace
 from tests.handmade import HandMade
 
@@ -74,13 +74,13 @@ def attributed(made: HandMade, folder: Path, rules: tuple[str, ...] = ()) -> tup
 def expect_as_named(made: HandMade, folder: Path, rules: tuple[str, ...] = ()) -> None:
     """Each kernel is named by the phase that it must be placed in."""
     trace, found = attributed(made, folder, rules)
-    placed = [str(phase) for phase in found.work.phase]
+    placed = [PHASES[code] for code in found.work.phase.tolist()]
     assert placed == [trace.names[number] for number in found.work.name.tolist()]
 
 
 def module_of(trace: Trace, found: Attribution, name: str) -> list[str | None]:
     wanted = trace.names.index(name)
-    return [found.host.module[row] for row in np.flatnonzero(found.host.name == wanted).tolist()]
+    return [found.host.module.at(row) for row in np.flatnonzero(found.host.name == wanted).tolist()]
 
 
 # ------------------------------------------------------------------------------------------ compiled code and graphs
@@ -665,8 +665,9 @@ def disagreements(path: Path, ranges: list[dict[str, Any]]) -> Iterator[tuple[st
             continue
         label = inside[-1].removeprefix("truth/")
         seen.add(label)
-        if label != found.host.phase[row]:
-            yield label, str(found.host.phase[row]), name
+        phase = PHASES[found.host.phase[row]]
+        if label != phase:
+            yield label, str(phase), name
     assert {"forward", "backward", "optimizer"} <= seen
 
 

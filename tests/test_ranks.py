@@ -13,13 +13,13 @@ import pytest
 
 from opanatomy.anatomy.collectives import both_sides, bus_factor, dtype_of, message_bytes, named
 from opanatomy.errors import TraceError
-from opanatomy.fleet import analyze_traces
-from opanatomy.pipeline import analyze_trace
+from opanatomy.pipeline import analyze_trace, analyze_traces
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.columns import CollectiveArguments
 from opanatomy.records.ranks import Collective
 from opanatomy.records.taxonomy import OperatorClass
-from opanatomy.report import json_report, read_anatomy, terminal_report
+from opanatomy.report import read_anatomy, terminal_report
+from opanatomy.report.formats.json import json_report
 from opanatomy.trace.sources import sources_of
 from tests.command import run
 from tests.handmade import HandMade, training_step

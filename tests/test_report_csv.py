@@ -9,7 +9,7 @@ from io import StringIO
 import pytest
 from msgspec.structs import replace
 
-from opanatomy.report.csv_report import csv_report
+from opanatomy.report.formats.csv import csv_report
 from tests import anatomies
 
 

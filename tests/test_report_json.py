@@ -12,7 +12,7 @@ from opanatomy.errors import OpanatomyError
 from opanatomy.records.anatomy import Anatomy, Ratio
 from opanatomy.records.taxonomy import OperatorClass
 from opanatomy.report import read_anatomy
-from opanatomy.report.json_report import json_report
+from opanatomy.report.formats.json import json_report
 from tests import anatomies
 
 EVERY = pytest.mark.parametrize("anatomy", [anatomies.bert_on_cpu(), anatomies.llama_on_gpu(), anatomies.nothing()])

@@ -9,7 +9,8 @@ from opanatomy.records.anatomy import Anatomy, ClassRow, Step
 from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.records.timeline import Timeline
 from opanatomy.records.workload import Environment
-from opanatomy.report import verdict
+from opanatomy.report.formats.terminal import sentence
+from opanatomy.report.sections.verdict import verdict
 from tests import anatomies
 
 CONTRACTION, ELEMENTWISE = OperatorClass.TENSOR_CONTRACTION, OperatorClass.ELEMENTWISE
@@ -39,7 +40,7 @@ def anatomy(*rows: ClassRow) -> Anatomy:
 
 
 @pytest.mark.parametrize(
-    ("rows", "sentence"),
+    ("rows", "words"),
     [
         ((), "There is no device work in this trace: nothing to explain."),
         (
@@ -79,8 +80,8 @@ def anatomy(*rows: ClassRow) -> Anatomy:
         ),
     ],
 )
-def test_what_it_says(rows: tuple[ClassRow, ...], sentence: str) -> None:
-    assert verdict(anatomy(*rows)) == sentence
+def test_what_it_says(rows: tuple[ClassRow, ...], words: str) -> None:
+    assert sentence(verdict(anatomy(*rows))) == words
 
 
 def test_a_device_that_waits() -> None:
@@ -89,7 +90,7 @@ def test_a_device_that_waits() -> None:
         environment=Environment(device_kind="cuda"),
         timeline=Timeline(window_ns=100, busy_ns=38, idle_ns=62),
     )
-    assert verdict(waiting) == "The device waits for the host 62.0 % of the step."
+    assert sentence(verdict(waiting)) == "The device waits for the host 62.0 % of the step."
 
 
 def test_a_step_that_is_framework() -> None:
@@ -99,15 +100,16 @@ def test_a_step_that_is_framework() -> None:
         step=Step(wall_ns=100, framework_ns=60),
         timeline=Timeline(window_ns=100, busy_ns=40, idle_ns=60),
     )
-    assert verdict(busy) == "60.0 % of the step is framework (dispatch, autograd, Python), not operators."
+    assert sentence(verdict(busy)) == "60.0 % of the step is framework (dispatch, autograd, Python), not operators."
 
 
 def test_communication_that_nothing_hides() -> None:
     timeline = Timeline(window_ns=100, busy_ns=90, idle_ns=10, communication_ns=50, exposed_communication_ns=30)
     exposed = replace(anatomy(row(CONTRACTION, 90, 1)), timeline=timeline)
-    assert verdict(exposed) == "Communication that no computation hides takes 30.0 % of the time."
+    assert sentence(verdict(exposed)) == "Communication that no computation hides takes 30.0 % of the time."
 
 
 def test_the_hand_made_anatomies() -> None:
-    assert verdict(anatomies.bert_on_cpu()).startswith("Tensor contraction takes 90.3 % of the time for 99.7 %")
-    assert verdict(anatomies.llama_on_gpu()).startswith("0.1 % of the counted arithmetic takes 30.5 % of the time")
+    bert, llama = (sentence(verdict(anatomy)) for anatomy in (anatomies.bert_on_cpu(), anatomies.llama_on_gpu()))
+    assert bert.startswith("Tensor contraction takes 90.3 % of the time for 99.7 %")
+    assert llama.startswith("0.1 % of the counted arithmetic takes 30.5 % of the time")

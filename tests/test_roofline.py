@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from opanatomy.anatomy.compute_type import compute_type
 from opanatomy.anatomy.roofline import bound_of, compute_dtype, with_roofline
+from opanatomy.classification.compute_types import compute_type
 from opanatomy.records.anatomy import Anatomy, ClassRow, OperatorRow
 from opanatomy.records.device import Ceilings
 from opanatomy.records.taxonomy import OperatorClass, Phase

@@ -178,8 +178,8 @@ def test_a_model_that_forks_and_closes_its_streams_costs_no_report(here: Path) -
 
 
 MOMENTS = (
-    "opanatomy.commands", "opanatomy.commands.dispatch", "argparse", "traceback", "opanatomy.files.addresses", "numpy",
-    "opanatomy.report.terminal",
+    "opanatomy.commands", "opanatomy.console.dispatch", "argparse", "traceback", "opanatomy.files.addresses", "numpy",
+    "opanatomy.report.sections",
 )  # fmt: skip
 
 

@@ -12,12 +12,12 @@ import torch
 from msgspec.structs import replace
 
 from opanatomy.__main__ import main
-from opanatomy.attribution.attribute import HostTable
-from opanatomy.calls import table as calls
-from opanatomy.capture.step.recorder import Options, Subject, record_step
+from opanatomy.calls import costs, trace_calls
+from opanatomy.capture.step.recorder import Subject, record_step
+from opanatomy.options import RunOptions
 from opanatomy.pipeline import analyze_trace
 from opanatomy.records.anatomy import Anatomy
-from opanatomy.records.columns import Int64
+from opanatomy.records.columns import HostTable, Int64
 from opanatomy.records.signature import Cost
 from opanatomy.records.workload import Workload
 from opanatomy.report import terminal_report
@@ -71,7 +71,7 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         torch.manual_seed(0)
         subject = Subject(module=make(), inputs=(torch.randn(shape, requires_grad=True),), workload=Workload())
         found[name] = folder / f"{name.replace(' ', '-')}.json"
-        record_step(subject, Options(), found[name])
+        record_step(subject, RunOptions(), found[name])
     return found
 
 
@@ -157,13 +157,13 @@ MISTAKES: dict[str, Callable[[Cost], Cost | None]] = {
 def test_mistakes_of_a_formula_are_found(
     family: str, kind: str, traces: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    right = calls.cost
+    right = costs.cost
 
     def wrong(name: str, *rest: Any) -> Cost | None:
         cost = right(name, *rest)
         return MISTAKES[kind](cost) if cost and name in (OWNERS[family], "aten::convolution") else cost
 
-    monkeypatch.setattr(calls, "cost", wrong)
+    monkeypatch.setattr(costs, "cost", wrong)
     assert "contraction FLOPs" in {quantity for quantity, _ in unexplained(analyze_trace(traces[family]))}
 
 
@@ -171,7 +171,7 @@ def test_mistakes_of_a_formula_are_found(
 def test_a_mistake_of_the_attribution_is_found(
     family: str, traces: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    right = calls.owners
+    right = trace_calls.owners
 
     def wrong(trace: Trace, host: HostTable, *rest: Any) -> Int64:
         owner = right(trace, host, *rest).copy()
@@ -179,7 +179,7 @@ def test_a_mistake_of_the_attribution_is_found(
         owner[np.isin(owner, rows)] = -1
         return owner
 
-    monkeypatch.setattr(calls, "owners", wrong)
+    monkeypatch.setattr(trace_calls, "owners", wrong)
     found = {quantity for quantity, _ in unexplained(analyze_trace(traces[family]))}
     assert found >= {"call counts", "contraction FLOPs"}
 

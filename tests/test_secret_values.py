@@ -16,11 +16,11 @@ from torch.profiler import record_function
 
 import opanatomy
 from opanatomy.capture.step.export import copy_redacted
-from opanatomy.fleet import analyze_traces
+from opanatomy.pipeline import analyze_traces
 from opanatomy.records.workload import Capture, Environment, Workload
 from opanatomy.redaction import values
 from opanatomy.redaction.texts import Texts
-from opanatomy.report.json_report import json_report
+from opanatomy.report.formats.json import json_report
 from opanatomy.trace.writer import Annotated
 from tests.handmade import HandMade, training_step
 from tests.planted import leaks

@@ -20,15 +20,13 @@ from msgspec.structs import replace
 import opanatomy
 from opanatomy.__main__ import main
 from opanatomy.capture.step.export import copy_redacted
-from opanatomy.commands import ceilings
-from opanatomy.commands.arguments import make_parser
+from opanatomy.console.parser import make_parser
 from opanatomy.errors import OutputError
-from opanatomy.fleet import analyze_traces
-from opanatomy.pipeline import analyze_trace
+from opanatomy.pipeline import analyze_trace, analyze_traces
 from opanatomy.records.workload import Capture, Environment, Workload
 from opanatomy.redaction.texts import Texts
-from opanatomy.report import REPORTERS
-from opanatomy.report.json_report import json_report
+from opanatomy.report import format_names
+from opanatomy.report.formats.json import json_report
 from opanatomy.trace.writer import Annotated
 from tests.handmade import HandMade, training_step
 from tests.planted import FORMS, SPELLINGS, TOLD, TOLD_VALUES, VALUES, VARIABLES, leaks, leaks_in
@@ -59,8 +57,8 @@ EVERY = [(verb, name) for verb in verbs() for name in formats_of(verb)]
 
 def test_the_formats_are_those_of_the_help() -> None:
     for verb in ("profile", "analyze"):
-        assert formats_of(verb) == list(REPORTERS)
-    assert formats_of("ceilings") == list(ceilings.FORMATS)
+        assert formats_of(verb) == list(format_names())
+    assert formats_of("ceilings") == ["terminal", "json"]
 
 
 # ------------------------------------------------------------------------------------------------------- the plants
@@ -288,7 +286,7 @@ PEOPLE = (
 )
 
 
-@pytest.mark.parametrize("name", REPORTERS)
+@pytest.mark.parametrize("name", format_names())
 def test_redact_holds_for_every_format(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -122,7 +123,7 @@ def test_a_gpu_that_cannot_be_used_is_one_line(
     case: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     machine, line = FAILURES[case]
-    install(replace(machine, calls=[]), monkeypatch)
+    install(dataclasses.replace(machine, calls=[]), monkeypatch)
     assert line_of(BERT, capsys) == line
     assert list(tmp_path.iterdir()) == []
 
@@ -134,7 +135,7 @@ def test_ceilings_of_a_gpu_that_cannot_be_used(
     """Else it would have no units for any data type."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     machine, line = FAILURES[case]
-    install(replace(machine, calls=[]), monkeypatch)
+    install(dataclasses.replace(machine, calls=[]), monkeypatch)
     assert line_of(["ceilings"], capsys) == line
 
 

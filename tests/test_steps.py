@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from msgspec.structs import asdict
+from msgspec import to_builtins
 
 from opanatomy.anatomy.steps import step_of_rows
-from opanatomy.fleet import analyze_traces
-from opanatomy.pipeline import analyze_trace
+from opanatomy.pipeline import analyze_trace, analyze_traces
 from opanatomy.records.anatomy import Anatomy, StepRow
 from opanatomy.records.workload import METADATA_KEY, Capture, Environment, Workload
 from opanatomy.report import terminal_report
@@ -33,7 +32,7 @@ def on_cpu(
 ) -> HandMade:
     """Steps on the CPU: forward, backward and optimizer take these parts of them, operators half of each."""
     trace = HandMade()
-    trace.metadata[METADATA_KEY] = asdict(capture(*plain_us))
+    trace.metadata[METADATA_KEY] = to_builtins(capture(*plain_us))
     begin = 1000
     for number, wall in enumerate(walls):
         trace.annotation(f"ProfilerStep#{number}", begin, wall)

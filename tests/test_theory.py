@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from msgspec.structs import asdict
+from msgspec import to_builtins
 
 from opanatomy.capture.step.gradients import observed_gradients
 from opanatomy.capture.step.ranges import module_ranges, phase_range
-from opanatomy.fleet import analyze_traces
-from opanatomy.pipeline import analyze_trace
+from opanatomy.pipeline import analyze_trace, analyze_traces
 from opanatomy.records.anatomy import Ratio
 from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.records.workload import METADATA_KEY, Capture, Environment, Workload
@@ -48,7 +47,7 @@ LAYERS = (
 
 def step(gradients: dict[str, str], workload: Workload = ALL, layers: int = 2) -> HandMade:
     trace = HandMade()
-    trace.metadata[METADATA_KEY] = asdict(captured(gradients, workload))
+    trace.metadata[METADATA_KEY] = to_builtins(captured(gradients, workload))
     trace.annotation("ProfilerStep#0", 0, 1000)
     trace.host("opanatomy.phase/forward", 0, 400)
     for place, (name, operator, arguments) in enumerate(LAYERS[:layers]):
@@ -165,7 +164,7 @@ def recorded(module: torch.nn.Module, images: torch.Tensor, folder: Path) -> Pat
             loss.backward()
     profiler.export_chrome_trace(str(path))
     trace = json.loads(path.read_text())
-    path.write_text(json.dumps(trace | {METADATA_KEY: asdict(captured(gradients, Workload()))}))
+    path.write_text(json.dumps(trace | {METADATA_KEY: to_builtins(captured(gradients, Workload()))}))
     return path
 
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from opanatomy.anatomy.intervals import covered, exposed, length, time_before, union, within
+from opanatomy.anatomy.intervals import covered, covered_by_group, exposed, length, time_before, union, within
 from opanatomy.anatomy.occupancy import _filled_ns
-from opanatomy.anatomy.tensor_cores import uses_tensor_cores
+from opanatomy.classification.tensor_cores import uses_tensor_cores
 from opanatomy.pipeline import analyze_trace
 from opanatomy.records.anatomy import Anatomy, StepRow
 from opanatomy.records.taxonomy import OperatorClass
@@ -377,17 +377,26 @@ def points(spans: list[tuple[int, int]]) -> set[int]:
 
 
 @given(SPANS, SPANS)
-def test_intervals_are_sets_of_nanoseconds(mine: list[tuple[int, int]], others: list[tuple[int, int]]) -> None:
-    found = union(*columns(mine))
-    assert points(list(zip(found[0].tolist(), (found[1] - found[0]).tolist(), strict=True))) == points(mine)
-    assert length(found) == covered(*columns(mine)) == len(points(mine))
-    assert (found[0][1:] > found[1][:-1]).all()
-    assert exposed(columns(mine), columns(others)) == len(points(mine) - points(others))
+def test_intervals_are_sets_of_nanoseconds(work: list[tuple[int, int]], others: list[tuple[int, int]]) -> None:
+    together = union(*columns(work))
+    assert points(list(zip(together[0].tolist(), (together[1] - together[0]).tolist(), strict=True))) == points(work)
+    assert length(together) == covered(*columns(work)) == len(points(work))
+    assert (together[0][1:] > together[1][:-1]).all()
+    assert exposed(columns(work), columns(others)) == len(points(work) - points(others))
     moments = np.arange(-2, 60)
-    assert time_before(found, moments).tolist() == [sum(at < moment for at in points(mine)) for moment in moments]
-    assert within(found, moments, moments + 5).tolist() == [
-        sum(moment <= at < moment + 5 for at in points(mine)) for moment in moments
+    assert time_before(together, moments).tolist() == [sum(at < moment for at in points(work)) for moment in moments]
+    assert within(together, moments, moments + 5).tolist() == [
+        sum(moment <= at < moment + 5 for at in points(work)) for moment in moments
     ]
+
+
+@given(st.lists(SPANS, max_size=4))
+def test_groups_cover_what_each_covers_alone(groups: list[list[tuple[int, int]]]) -> None:
+    spans = [(number, *span) for number, group in enumerate(groups) for span in group][::-1]
+    number, start, duration = np.array(spans, dtype=np.int64).reshape(-1, 3).T
+    covered_ns = covered_by_group(number, start, duration).tolist()
+    assert covered_ns == [len(points(group)) for group in groups][: len(covered_ns)]
+    assert not any(groups[len(covered_ns) :])
 
 
 PIECES = st.lists(

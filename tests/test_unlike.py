@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import asdict
+from msgspec import to_builtins
 
 from opanatomy.errors import UsageError
-from opanatomy.fleet import analyze_traces
+from opanatomy.pipeline import analyze_traces
 from opanatomy.records.workload import METADATA_KEY, Capture, Environment, Workload
 from opanatomy.report import terminal_report
 from tests.command import run
@@ -202,7 +202,7 @@ def of_model(trace: HandMade, name: str, **options: Any) -> HandMade:
         version="0", command="", created="", environment=Environment(device="x", device_kind="cuda"),
         workload=Workload(model=name, inputs=("ids",), **options),
     )  # fmt: skip
-    trace.metadata[METADATA_KEY] = asdict(told)
+    trace.metadata[METADATA_KEY] = to_builtins(told)
     return trace
 
 

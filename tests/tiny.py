@@ -8,14 +8,15 @@ import pytest
 import torch
 
 from opanatomy.capture.model.quiet import quiet_libraries
-from opanatomy.capture.model.workload import Prepared, Request, prepare
+from opanatomy.capture.model.workload import Plan, Prepared, plan_of, prepare
 from opanatomy.errors import OpanatomyError
+from opanatomy.options import RunOptions
 
 BERT = "google-bert/bert-base-uncased"
 
-#: Catalog name -> the settings (`Request.settings`) that make its model tiny; two layers, hidden size 32 to 64.
+#: Catalog name -> the settings (`RunOptions.settings`) that make its model tiny; two layers, hidden size 32 to 64.
 TINY: dict[str, tuple[tuple[str, str], ...]] = {}
-#: What else `Request` takes for the tiny models: batch, and the length where they have one.
+#: What else `RunOptions` takes for the tiny models: batch, and the length where they have one.
 TINY_BATCH = 2
 TINY_SEQ: dict[str, int] = {}
 
@@ -99,10 +100,21 @@ SISTERS = {
 DISTINCT = tuple(name for name in TINY if name not in SISTERS)
 
 
-def tiny_request(name: str, **others: Any) -> Request:
-    """The `Request` of the tiny model `name`, with `others` over what it has here."""
-    values = {"batch": TINY_BATCH, "seq": TINY_SEQ.get(name), "settings": TINY[name], **others}
-    return Request(model=name, **values)
+def on_cpu(**options: Any) -> RunOptions:
+    """The options of a run on the CPU."""
+    return RunOptions(**{"device": "cpu", **options})
+
+
+def planned(**options: Any) -> Plan:
+    """The plan of a model that is no function."""
+    plan = plan_of(on_cpu(**options))
+    assert plan is not None
+    return plan
+
+
+def tiny_request(name: str, **others: Any) -> RunOptions:
+    """The options of a run of the tiny model `name`, with `others` over what it has here."""
+    return on_cpu(**{"model": name, "batch": TINY_BATCH, "seq": TINY_SEQ.get(name), "settings": TINY[name], **others})
 
 
 def loss_of(prepared: Prepared) -> torch.Tensor:
@@ -113,10 +125,10 @@ def loss_of(prepared: Prepared) -> torch.Tensor:
     return loss
 
 
-def message_of(request: Request, kind: type[OpanatomyError]) -> str:
-    """The one line that `prepare` refuses the request with."""
+def message_of(options: RunOptions, kind: type[OpanatomyError]) -> str:
+    """The one line that `prepare` refuses the options with."""
     with pytest.raises(kind) as caught:
-        prepare(request)
+        prepare(options)
     message = str(caught.value)
     assert "\n" not in message
     assert " - " in message or ": " in message

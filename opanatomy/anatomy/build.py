@@ -1,4 +1,4 @@
-"""Everything found about a trace -> `Anatomy`; the sums that must hold are checked here."""
+"""The tables of a trace -> `Anatomy`; the sums that must hold are checked here."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from opanatomy.records.columns import CallTable, KernelTable
 from opanatomy.records.device import DeviceFigures
 from opanatomy.records.memory import Memory
 from opanatomy.records.taxonomy import OperatorClass
-from opanatomy.records.timeline import Ledger
+from opanatomy.records.timeline import Ledger, LinkedTime
 from opanatomy.records.workload import Capture, Environment, Workload
 
 #: In alphabetical order, as a report that is read back has them.
@@ -28,78 +28,73 @@ CONVENTIONS: dict[str, str | int] = {
 
 
 class AnatomyInputs(Struct, frozen=True, kw_only=True):
-    """What the stages before found. `work` is `None` on the CPU, where calls are the device work."""
+    """What the stages before hand over; `kernels` is `None` on the CPU, where calls are the device work."""
 
     provenance: Provenance
     environment: Environment
     capture: Capture | None
     calls: CallTable
-    work: KernelTable | None
-    #: The device work as the trace has it, `work` and that of other steps; `None` on the CPU.
+    kernels: KernelTable | None
+    #: The device events beside their launches; `None` on the CPU.
     launched: LaunchedWork | None = None
     step_window: StepWindow
-    #: Device work by link: linked, graph_launched, no_launch_record, outside_window.
-    links: dict[str, int]
+    linked: LinkedTime
     warnings: tuple[str, ...]
 
 
-def build_anatomy(found: AnatomyInputs) -> Anatomy:
+def build_anatomy(inputs: AnatomyInputs) -> Anatomy:
     """The report of one trace."""
-    workload = found.capture.workload if found.capture else Workload()
-    classes = class_rows(found.calls)
-    ledger = _ledger(found)
-    time = (
-        None
-        if found.launched is None or found.work is None
-        else DeviceTime(found.step_window, found.launched, found.work)
-    )
-    step = step_of(found.step_window, found.calls, time, found.capture)
+    calls, kernels, launched, capture = inputs.calls, inputs.kernels, inputs.launched, inputs.capture
+    workload = capture.workload if capture else Workload()
+    classes = class_rows(calls)
+    time = None if launched is None or kernels is None else DeviceTime(inputs.step_window, launched, kernels)
+    step = step_of(inputs.step_window, calls, time, capture)
+    steps_ns = sum(row.wall_ns for row in step.steps)
     anatomy = Anatomy(
-        provenance=found.provenance,
-        environment=found.environment,
+        provenance=inputs.provenance,
+        environment=inputs.environment,
         workload=workload,
         step=step,
         classes=classes,
-        ratios=ratios_of(classes, workload, _theory(found)),
-        operators=operator_rows(found.calls),
-        kernels=kernel_rows(found.work) if found.work is not None else (),
-        modules=module_rows(found.calls, found.capture.modules if found.capture else {}),
-        memory=found.capture.memory if found.capture else Memory(),
-        timeline=timeline_of(found.step_window, found.calls, time),
-        device=_device_figures(found.launched, sum(row.wall_ns for row in step.steps)),
-        ledger=ledger,
+        ratios=ratios_of(classes, workload, _theory(calls, capture)),
+        operators=operator_rows(calls),
+        kernels=() if kernels is None else kernel_rows(kernels),
+        modules=module_rows(calls, capture.modules if capture else {}),
+        memory=capture.memory if capture else Memory(),
+        timeline=timeline_of(inputs.step_window, calls, time),
+        device=_device_figures(launched, kernels, steps_ns),
+        ledger=_ledger(calls, inputs.linked),
         conventions=CONVENTIONS,
-        warnings=found.warnings,
+        warnings=inputs.warnings,
     )
     check_conservation(anatomy)
     return anatomy
 
 
-def _theory(found: AnatomyInputs) -> Theory | None:
+def _theory(calls: CallTable, capture: Capture | None) -> Theory | None:
     """What theory says of this step; `None` where the capture did not see what needs gradients."""
-    gradients = found.capture.gradients if found.capture else {}
+    gradients = capture.gradients if capture else {}
     if not gradients:
         return None
-    return Theory(
-        contraction_flops=backward_over_forward(found.calls, gradients), all_need_both=all_need_both(gradients)
-    )
+    return Theory(contraction_flops=backward_over_forward(calls, gradients), all_need_both=all_need_both(gradients))
 
 
-def _device_figures(launched: LaunchedWork | None, steps_ns: int) -> DeviceFigures:
-    return DeviceFigures() if launched is None else device_figures_of(DeviceFigures(), launched, steps_ns)
+def _device_figures(launched: LaunchedWork | None, kernels: KernelTable | None, steps_ns: int) -> DeviceFigures:
+    if launched is None or kernels is None:
+        return DeviceFigures()
+    return device_figures_of(DeviceFigures(), launched, kernels, steps_ns)
 
 
-def _ledger(found: AnatomyInputs) -> Ledger:
-    calls = found.calls
+def _ledger(calls: CallTable, linked: LinkedTime) -> Ledger:
     unknown = int(calls.time_ns[calls.operator_class.equals(OperatorClass.UNKNOWN)].sum())
-    total = int(calls.time_ns.sum())
+    inside = linked.linked_ns + linked.graph_launched_ns + linked.no_launch_record_ns
     return Ledger(
-        device_work_ns=sum(found.links.values()),
-        linked_ns=found.links["linked"],
-        graph_launched_ns=found.links["graph_launched"],
-        no_launch_record_ns=found.links["no_launch_record"],
-        outside_window_ns=found.links["outside_window"],
-        classed_ns=total - unknown,
+        device_work_ns=inside + linked.outside_window_ns,
+        linked_ns=linked.linked_ns,
+        graph_launched_ns=linked.graph_launched_ns,
+        no_launch_record_ns=linked.no_launch_record_ns,
+        outside_window_ns=linked.outside_window_ns,
+        classed_ns=int(calls.time_ns.sum()) - unknown,
         costed_ns=int(calls.time_ns[calls.costed].sum()),
         unknown_ns=unknown,
     )

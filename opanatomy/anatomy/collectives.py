@@ -1,4 +1,4 @@
-"""Pieces of communication -> calls, time, bytes and bus bandwidth of each collective."""
+"""Device events of communication -> calls, time, bytes and bus bandwidth of each collective."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
+import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from opanatomy.records.columns import CollectiveArguments
-from opanatomy.records.data_types import ITEM_SIZE
+from opanatomy.records.columns import CollectiveArguments, CollectiveTable, distinct
+from opanatomy.records.data_types import BY_C10D_NAME, ITEM_SIZE
 from opanatomy.records.ranks import Collective
 
 #: In the order of looking: `all_reduce` is looked for before `reduce`, names without `_` and in small letters.
@@ -20,22 +21,6 @@ _NAMES: Final = {
     "gather": "gather", "reduce": "reduce", "send": "send", "recv": "recv",
 }  # fmt: skip
 OTHER: Final = "other"
-
-#: c10's names of data types; torch's own are taken as they are.
-_DTYPES: Final = {
-    "float": "float32", "double": "float64", "half": "float16", "bfloat16": "bfloat16", "long": "int64", "int": "int32",
-    "short": "int16", "char": "int8", "byte": "uint8", "bool": "bool", "complexfloat": "complex64",
-    "complexdouble": "complex128",
-}  # fmt: skip
-
-
-class CollectiveEvent(Struct, frozen=True, kw_only=True):
-    """One piece of communication; pieces with the same `call` are parts of one collective call."""
-
-    kernel: str
-    duration_ns: int
-    call: int
-    message: CollectiveArguments | None = None
 
 
 class World(Struct, frozen=True):
@@ -56,25 +41,20 @@ class _Sum(Struct):
     bytes: int | None = None
 
 
-def collectives_of(events: Iterable[CollectiveEvent], world: World) -> tuple[Collective, ...]:
-    """One row a collective, data type and group, the longest first; their times sum to that of all pieces."""
+def collectives_of(table: CollectiveTable, world: World) -> tuple[Collective, ...]:
+    """One row a collective, data type and group, the longest first; their times sum to that of all device events."""
+    width = len(table.arguments.values) + 1
+    kinds = distinct(table.kernel.codes * width + table.arguments.codes + 1)
+    count = len(kinds.values)
+    time = np.zeros(count, dtype=np.int64)
+    np.add.at(time, kinds.inverse, table.duration_ns)
+    # A call of several device events is of the kind of its first one.
+    calls = np.bincount(kinds.inverse[distinct(table.call).first], minlength=count)
+    kernels = np.bincount(kinds.inverse, minlength=count)
     sums: dict[_Key, _Sum] = {}
-    seen: set[int] = set()
-    for event in events:
-        message = event.message or CollectiveArguments("")
-        group = message.group_size or world.size
-        name = named(message.collective) or named(event.kernel) or OTHER
-        dtype = dtype_of(message.dtype)
-        assumed = message.group_size is None and group is not None and not world.only_group
-        row = sums.setdefault((name, dtype, group, assumed), _Sum())
-        size = message_bytes(name, message, dtype, group)
-        row.kernels += 1
-        row.time_ns += event.duration_ns
-        row.sized_ns += event.duration_ns if size is not None else 0
-        if event.call not in seen:
-            seen.add(event.call)
-            row.calls += 1
-            row.bytes = row.bytes if size is None else (row.bytes or 0) + size
+    for kind, row in enumerate(kinds.first.tolist()):
+        key, size = _kind_of(table.kernel.at(row) or "", table.arguments.at(row) or CollectiveArguments(""), world)
+        _add(sums.setdefault(key, _Sum()), int(calls[kind]), int(kernels[kind]), int(time[kind]), size)
     return _sorted(
         with_bandwidth(
             Collective(
@@ -85,6 +65,24 @@ def collectives_of(events: Iterable[CollectiveEvent], world: World) -> tuple[Col
         )
         for (name, dtype, group, assumed), row in sums.items()
     )  # fmt: skip
+
+
+def _kind_of(kernel: str, arguments: CollectiveArguments, world: World) -> tuple[_Key, int | None]:
+    """(the row that device events of this name and these arguments are of, the bytes of a call's message)."""
+    group = arguments.group_size or world.size
+    name = named(arguments.collective) or named(kernel) or OTHER
+    dtype = dtype_of(arguments.dtype)
+    assumed = arguments.group_size is None and group is not None and not world.only_group
+    return (name, dtype, group, assumed), message_bytes(name, arguments, dtype, group)
+
+
+def _add(row: _Sum, calls: int, kernels: int, time_ns: int, message: int | None) -> None:
+    row.calls += calls
+    row.kernels += kernels
+    row.time_ns += time_ns
+    if message is not None:
+        row.sized_ns += time_ns
+        row.bytes = (row.bytes or 0) + calls * message if calls else row.bytes
 
 
 def merged_collectives(rows: Iterable[Collective]) -> tuple[Collective, ...]:
@@ -116,7 +114,7 @@ def dtype_of(text: str | None) -> str | None:
     if not text:
         return None
     plain = text.lower()
-    return plain if plain in ITEM_SIZE else _DTYPES.get(plain)
+    return plain if plain in ITEM_SIZE else BY_C10D_NAME.get(plain)
 
 
 def message_bytes(collective: str, message: CollectiveArguments, dtype: str | None, group: int | None) -> int | None:

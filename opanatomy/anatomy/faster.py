@@ -56,8 +56,8 @@ def check_ceilings(operators: Iterable[OperatorRow], ceilings: Ceilings, boundin
             groups.setdefault((row.operator_class, row.phase, row.part_of or row.operator), []).append(row)
             classes.setdefault((row.operator_class, row.phase, f"class {row.operator_class}"), []).append(row)
     every = [*classes.items(), *groups.items()]
-    found = [_difference(key, rows, ceilings, bounding) for key, rows in every]
-    differences = tuple(one for one in found if one is not None)
+    above = [_difference(key, rows, ceilings, bounding) for key, rows in every]
+    differences = tuple(difference for difference in above if difference is not None)
     return Check(
         quantity=QUANTITY, source=_SOURCE, unit="ns", compared=len(every), equal=len(every) - len(differences),
         differences=differences, not_checked=None if every else "no bound is known",
@@ -89,15 +89,15 @@ def _cause(rows: Sequence[OperatorRow], time_ns: int, cache: int, bounding: Boun
         _Without(causal=True, fused=True, looked_up=True, cache=cache),
     )
     for without in every:
-        least, cause = _least(rows, without, bounding)
-        if not _above(least, time_ns):
+        bound_ns, cause = _bound_without(rows, without, bounding)
+        if not _above(bound_ns, time_ns):
             return cause
     return None
 
 
-def _least(rows: Sequence[OperatorRow], without: _Without, bounding: Bounding) -> tuple[int, str]:
+def _bound_without(rows: Sequence[OperatorRow], without: _Without, bounding: Bounding) -> tuple[int, str]:
     """The bound of the rows without that, and the words that say what it was."""
-    least = masked = sure = counted = cached = 0
+    bound_ns = masked = sure = counted = cached = 0
     for row in rows:
         if row.bound_ns is None or row.part_of is not None:
             continue
@@ -111,12 +111,12 @@ def _least(rows: Sequence[OperatorRow], without: _Without, bounding: Bounding) -
             moved = touched
         held = min(without.cache * row.calls, moved)
         cached += held
-        least += bounding(row, flops, moved - held) or 0
-    named = [name for name, said in (("fused kernels", without.fused), ("look-ups", without.looked_up)) if said]
-    said = [f"a causal mask leaves {masked:,} FLOPs out"] if masked else []
-    said += [f"{' and '.join(named)} need {sure:,} of {counted:,} bytes at least"] if sure < counted else []
-    said += [f"a cache of {without.cache:,} bytes can serve {cached:,} of the bytes"] if cached else []
-    return least, f"{', '.join(said)}: {least:,} ns at least"
+        bound_ns += bounding(row, flops, moved - held) or 0
+    named = [name for name, left_out in (("fused kernels", without.fused), ("look-ups", without.looked_up)) if left_out]
+    words = [f"a causal mask leaves {masked:,} FLOPs out"] if masked else []
+    words += [f"{' and '.join(named)} need {sure:,} of {counted:,} bytes at least"] if sure < counted else []
+    words += [f"a cache of {without.cache:,} bytes can serve {cached:,} of the bytes"] if cached else []
+    return bound_ns, f"{', '.join(words)}: {bound_ns:,} ns at least"
 
 
 def _touched(row: OperatorRow, without: _Without) -> int | None:
@@ -154,6 +154,6 @@ def _times(bound_ns: int, time_ns: int) -> str:
 
 def _moved(rows: Sequence[OperatorRow]) -> str:
     """Bytes of one call, the mean where calls differ."""
-    mine = [row for row in rows if row.part_of is None]
-    calls = sum(row.calls for row in mine)
-    return f"{sum((row.read_bytes or 0) + (row.written_bytes or 0) for row in mine) // max(calls, 1):,} bytes"
+    whole = [row for row in rows if row.part_of is None]
+    calls = sum(row.calls for row in whole)
+    return f"{sum((row.read_bytes or 0) + (row.written_bytes or 0) for row in whole) // max(calls, 1):,} bytes"

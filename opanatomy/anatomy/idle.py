@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from opanatomy.anatomy.intervals import Intervals
 from opanatomy.anatomy.launched_work import LaunchedWork
-from opanatomy.records.columns import Bool, Int64
+from opanatomy.records.columns import Bool, DeviceWork, Int64, rows_by_value
 
 
 class Idle(Struct, frozen=True):
@@ -17,7 +17,7 @@ class Idle(Struct, frozen=True):
     host: Intervals
     #: What comes next was already launched on a stream, and another stream worked last.
     stream: Intervals
-    #: The rest: between two pieces of one stream, or with no launch record to tell.
+    #: The rest: between two events of one stream, or with no launch record to tell.
     other: Intervals
 
     def all(self) -> tuple[Intervals, Intervals, Intervals]:
@@ -26,7 +26,7 @@ class Idle(Struct, frozen=True):
 
 
 class _Gaps(Struct, frozen=True):
-    """Idle spans of a device; `last` and `following` are the work around each, -1 where there is none."""
+    """Idle spans of a device; `last` and `following` are the work before and after each, -1 where there is none."""
 
     start_ns: Int64
     end_ns: Int64
@@ -34,26 +34,28 @@ class _Gaps(Struct, frozen=True):
     following: Int64
 
 
-def idle_of(launched: LaunchedWork, device: int, window: tuple[int, int]) -> Idle:
-    """The idle time of `device`; work that was launched outside the window is no idleness."""
-    work = launched.work
-    rows = np.flatnonzero(work.device == device)
-    rows = rows[np.argsort(work.start_ns[rows], kind="stable")]
+def idle_by_device(launched: LaunchedWork, window: tuple[int, int]) -> dict[int, Idle]:
+    """The idle time of each device; work that was launched outside the window is no idleness."""
+    launched_ns = launched.launched_ns()
+    return {
+        device: _idle_of(launched.work, rows, launched_ns[rows], window)
+        for device, rows in rows_by_value(launched.work.device)
+    }
+
+
+def _idle_of(work: DeviceWork, rows: Int64, launched_ns: Int64, window: tuple[int, int]) -> Idle:
+    """The idle time of the device whose work is in these rows."""
+    order = np.argsort(work.start_ns[rows], kind="stable")
+    rows, launched_ns = rows[order], launched_ns[order]
     gaps = _gaps(work.start_ns[rows], work.start_ns[rows] + work.duration_ns[rows], window)
-    none = gaps.following < 0
-    following = rows[gaps.following] if len(rows) else gaps.following
-    last = rows[gaps.last] if len(rows) else gaps.last
-    launched_ns = launched.launched_ns()[following] if len(rows) else gaps.following
-    late = none | (launched_ns >= gaps.start_ns)
-    crossed = ~late & (launched_ns >= 0) & (gaps.last >= 0) & (work.stream[following] != work.stream[last])
+    next_launched_ns, stream = launched_ns[gaps.following], work.stream[rows]
+    late = (gaps.following < 0) | (next_launched_ns >= gaps.start_ns)
+    crossed = ~late & (next_launched_ns >= 0) & (gaps.last >= 0) & (stream[gaps.following] != stream[gaps.last])
     return Idle(host=_pick(gaps, late), stream=_pick(gaps, crossed), other=_pick(gaps, ~late & ~crossed))
 
 
 def _gaps(start: Int64, end: Int64, window: tuple[int, int]) -> _Gaps:
-    """The spans of the window that no work covers; `start` is sorted."""
-    if not len(start):
-        none = np.array([-1])
-        return _Gaps(np.array([window[0]]), np.array([window[1]]), none, none)
+    """The spans of the window that no work covers; `start` is sorted, and has one at least."""
     reached = np.maximum.accumulate(end)
     farthest = np.maximum.accumulate(np.where(end == reached, np.arange(len(end)), 0))
     before = np.flatnonzero(start[1:] > reached[:-1])
@@ -66,5 +68,5 @@ def _gaps(start: Int64, end: Int64, window: tuple[int, int]) -> _Gaps:
     return _Gaps(opens[real], closes[real], last[real], following[real])
 
 
-def _pick(gaps: _Gaps, mine: Bool) -> Intervals:
-    return gaps.start_ns[mine], gaps.end_ns[mine]
+def _pick(gaps: _Gaps, marked: Bool) -> Intervals:
+    return gaps.start_ns[marked], gaps.end_ns[marked]

@@ -35,6 +35,22 @@ def covered(start_ns: Int64, duration_ns: Int64) -> int:
     return length(union(start_ns, duration_ns))
 
 
+def covered_by_group(group: Int64, start_ns: Int64, duration_ns: Int64) -> Int64:
+    """The time that the work of each group, numbered from 0, covers together."""
+    order = np.lexsort((start_ns, group))
+    group, start, end = group[order], start_ns[order], (start_ns + duration_ns)[order]
+    # The latest end so far in a group: by their ranks the ends of a later group are later ones.
+    by_end = np.argsort(end, kind="stable")
+    rank = np.empty(len(end), dtype=np.int64)
+    rank[by_end] = np.arange(len(end))
+    reached = end[by_end[np.maximum.accumulate(group * len(end) + rank) - group * len(end)]]
+    before = np.append(start[:1], reached[:-1])
+    before[1:] = np.where(group[1:] == group[:-1], before[1:], start[1:])
+    time = np.zeros(int(group.max(initial=-1)) + 1, dtype=np.int64)
+    np.add.at(time, group, np.maximum(end - np.maximum(start, before), 0))
+    return time
+
+
 def time_before(intervals: Intervals, moments: Int64) -> Int64:
     """The time that intervals cover before each moment."""
     start, end = intervals
@@ -51,7 +67,7 @@ def within(intervals: Intervals, start_ns: Int64, end_ns: Int64) -> Int64:
     return time_before(intervals, end_ns) - time_before(intervals, start_ns)
 
 
-def exposed(mine: tuple[Int64, Int64], others: tuple[Int64, Int64]) -> int:
-    """The time that the work `mine` covers (starts, durations) and the work `others` does not."""
-    both = (np.concatenate((mine[0], others[0])), np.concatenate((mine[1], others[1])))
+def exposed(work: tuple[Int64, Int64], others: tuple[Int64, Int64]) -> int:
+    """The time that `work` covers (starts, durations) and `others` do not."""
+    both = (np.concatenate((work[0], others[0])), np.concatenate((work[1], others[1])))
     return covered(*both) - covered(*others)

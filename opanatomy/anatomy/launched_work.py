@@ -1,4 +1,4 @@
-"""The device work of a trace beside the calls that launched it."""
+"""The device work of a trace with the calls that launched it."""
 
 from __future__ import annotations
 
@@ -7,42 +7,42 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
-from opanatomy.records.columns import KERNEL, Bool, DeviceWork, Int64, Launches
+from opanatomy.records.columns import KERNEL, Bool, DeviceWork, Int64, Launches, distinct
 
 
 class LaunchedWork(Struct, frozen=True, kw_only=True):
-    """All device work of a trace, also that of other steps, and the call that launched each piece."""
+    """All device events of a trace, also those of other steps, and the launch of each."""
 
     names: Sequence[str]
     work: DeviceWork
     launches: Launches
-    #: The row of the launch of each piece, -1 where none is recorded.
+    #: The row of the launch of each event, -1 where none is recorded.
     launch: Int64
-    #: Whether a piece belongs to the window: it was launched in it.
+    #: Whether an event belongs to the window: it was launched in it.
     inside: Bool
     #: What the trace calls each device that worked.
     device_names: tuple[tuple[int, str | None], ...] = ()
 
     def launched_ns(self) -> Int64:
-        """When the host launched each piece of work, -1 where that is not recorded."""
+        """When the host launched each event, -1 where that is not recorded."""
         if not len(self.launches.start_ns):
             return np.full(len(self.launch), -1, dtype=np.int64)
         return np.where(self.launch >= 0, self.launches.start_ns[np.maximum(self.launch, 0)], -1)
 
     def kernels(self) -> Bool:
         """The kernels of the window, copies and fills apart."""
-        found: Bool = self.inside & (self.work.kind == KERNEL)
-        return found
+        kernels: Bool = self.inside & (self.work.kind == KERNEL)
+        return kernels
 
     def devices(self) -> list[int]:
         """The devices that did work of the window."""
-        found: list[int] = np.unique(self.work.device[self.inside]).tolist()
-        return found
+        numbers: list[int] = distinct(self.work.device[self.inside]).values.tolist()
+        return numbers
 
     def computing_devices(self) -> list[int]:
         """The devices that ran kernels of the window; those that only copied where none did."""
-        found: list[int] = np.unique(self.work.device[self.kernels()]).tolist()
-        return found or self.devices()
+        numbers: list[int] = distinct(self.work.device[self.kernels()]).values.tolist()
+        return numbers or self.devices()
 
     def window(self, host: tuple[int, int]) -> tuple[int, int]:
         """The window on the host, longer where its device work is not yet done at its end."""

@@ -7,7 +7,7 @@ import re
 import numpy as np
 
 from opanatomy.anatomy.launched_work import LaunchedWork
-from opanatomy.records.columns import Bool, Int64
+from opanatomy.records.columns import Bool, Int64, distinct, rows_by_value
 from opanatomy.records.timeline import Launching
 
 #: A launch costs the host and the device a few microseconds: a kernel that is not longer by much is all overhead.
@@ -35,7 +35,7 @@ def launching_of(launched_work: LaunchedWork, window: tuple[int, int]) -> Launch
         synchronizing_calls=int(waits.sum()), synchronizing_ns=int(launches.duration_ns[waits].sum()),
         delayed=len(delays), delay_ns=int(delays.sum()),
         median_delay_ns=int(np.median(delays)) if len(delays) else None,
-        longest_queue=_longest(launched, begun),
+        longest_queue=_longest_queue(launched, begun),
         kernels=len(kernel_ns), kernel_ns=int(kernel_ns.sum()),
         tiny_kernels=int(tiny.sum()), tiny_kernel_ns=int(kernel_ns[tiny].sum()), tiny_below_ns=TINY_NS,
     )  # fmt: skip
@@ -43,9 +43,9 @@ def launching_of(launched_work: LaunchedWork, window: tuple[int, int]) -> Launch
 
 def _named(launched_work: LaunchedWork, pattern: re.Pattern[str]) -> Bool:
     """Which launches have a name that matches; each name is looked at once."""
-    numbers, inverse = np.unique(launched_work.launches.name, return_inverse=True)
-    fits = np.array([bool(pattern.search(launched_work.names[number])) for number in numbers.tolist()], dtype=bool)
-    return fits[inverse]
+    names = distinct(launched_work.launches.name)
+    fits = [bool(pattern.search(launched_work.names[number])) for number in names.values.tolist()]
+    return np.array(fits, dtype=bool)[names.inverse]
 
 
 def _outermost(launched_work: LaunchedWork, marked: Bool) -> Bool:
@@ -54,25 +54,24 @@ def _outermost(launched_work: LaunchedWork, marked: Bool) -> Bool:
     rows = np.flatnonzero(marked)
     rows = rows[np.lexsort((-launches.duration_ns[rows], launches.start_ns[rows], launches.thread[rows]))]
     end = launches.start_ns[rows] + launches.duration_ns[rows]
-    found = np.zeros(len(marked), dtype=bool)
-    for number in np.unique(launches.thread[rows]):
-        mine = launches.thread[rows] == number
-        before = np.append(-1, np.maximum.accumulate(end[mine])[:-1])
-        found[rows[mine]] = (launches.start_ns[rows[mine]] >= before) | (end[mine] > before)
-    return found
+    outermost = np.zeros(len(marked), dtype=bool)
+    for _, places in rows_by_value(launches.thread[rows]):
+        calls, ends = rows[places], end[places]
+        before = np.append(-1, np.maximum.accumulate(ends)[:-1])
+        outermost[calls] = (launches.start_ns[calls] >= before) | (ends > before)
+    return outermost
 
 
 def _waits(launched_work: LaunchedWork) -> tuple[Int64, Int64]:
     """(when launched, when begun) of each launch's first kernel."""
     rows = np.flatnonzero(launched_work.kernels() & (launched_work.launch >= 0))
     rows = rows[np.argsort(launched_work.work.start_ns[rows], kind="stable")]
-    _, first = np.unique(launched_work.launch[rows], return_index=True)
-    rows = rows[first]
+    rows = rows[distinct(launched_work.launch[rows]).first]
     return launched_work.launched_ns()[rows], launched_work.work.start_ns[rows]
 
 
-def _longest(launched: Int64, begun: Int64) -> int:
-    """The most launches that waited at one time."""
+def _longest_queue(launched: Int64, begun: Int64) -> int:
+    """The largest number of launches that waited at one time."""
     late = begun > launched
     moments = np.concatenate((begun[late], launched[late]))
     change = np.repeat(np.array([-1, 1]), int(late.sum()))

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 from msgspec.structs import replace
 
 from opanatomy.anatomy.intervals import covered
 from opanatomy.anatomy.launched_work import LaunchedWork
-from opanatomy.anatomy.tensor_cores import uses_tensor_cores
-from opanatomy.records.columns import Bool, Float64, Int64
+from opanatomy.records.columns import Bool, Float64, Int64, KernelTable, rows_by_value
 from opanatomy.records.device import DeviceFigures
 
 
-def device_figures_of(ceilings: DeviceFigures, launched: LaunchedWork, steps_ns: int) -> DeviceFigures:
+def device_figures_of(
+    ceilings: DeviceFigures, launched: LaunchedWork, table: KernelTable, steps_ns: int
+) -> DeviceFigures:
     """`ceilings` with what the kernels of the steps reached; `steps_ns` is the total time of the steps."""
     kernels = launched.kernels()
     if not kernels.any():
@@ -20,7 +23,7 @@ def device_figures_of(ceilings: DeviceFigures, launched: LaunchedWork, steps_ns:
     efficiency, dimensioned = _sm_efficiency_ns(launched, kernels)
     available = steps_ns * len(launched.computing_devices())
     busy = sum(
-        _busy_ns(launched, kernels & (launched.work.device == device)) for device in launched.computing_devices()
+        covered(launched.work.start_ns[rows], launched.work.duration_ns[rows]) for rows in _by_device(launched, kernels)
     )
     return replace(
         ceilings,
@@ -28,12 +31,14 @@ def device_figures_of(ceilings: DeviceFigures, launched: LaunchedWork, steps_ns:
         sm_efficiency=efficiency / available if available and efficiency is not None else None,
         occupancy=_occupancy(launched, kernels),
         dimensioned_ns=dimensioned,
-        tensor_core_ns=_tensor_core_ns(launched, kernels),
+        tensor_core_ns=int(table.duration_ns[kernels & table.tensor_cores].sum()),
     )
 
 
-def _busy_ns(launched: LaunchedWork, mine: Bool) -> int:
-    return covered(launched.work.start_ns[mine], launched.work.duration_ns[mine])
+def _by_device(launched: LaunchedWork, marked: Bool) -> Iterator[Int64]:
+    """The marked rows of each device."""
+    rows = np.flatnonzero(marked)
+    return (rows[places] for _, places in rows_by_value(launched.work.device[rows]))
 
 
 def _sm_efficiency_ns(launched: LaunchedWork, kernels: Bool) -> tuple[float | None, int]:
@@ -44,9 +49,8 @@ def _sm_efficiency_ns(launched: LaunchedWork, kernels: Bool) -> tuple[float | No
         return None, 0
     work, share = launched.work, np.clip(np.nan_to_num(blocks), 0, 1)
     filled = 0.0
-    for device in launched.computing_devices():
-        mine = known & (work.device == device)
-        filled += _filled_ns(work.start_ns[mine], work.duration_ns[mine], share[mine])
+    for rows in _by_device(launched, known):
+        filled += _filled_ns(work.start_ns[rows], work.duration_ns[rows], share[rows])
     return filled, int(work.duration_ns[known].sum())
 
 
@@ -77,9 +81,3 @@ def _occupancy(launched: LaunchedWork, kernels: Bool) -> float | None:
     if not duration.sum():
         return None
     return float((np.clip(percent[known], 0, 100) * duration).sum() / duration.sum() / 100)
-
-
-def _tensor_core_ns(launched: LaunchedWork, kernels: Bool) -> int:
-    numbers, inverse = np.unique(launched.work.name[kernels], return_inverse=True)
-    uses = np.array([uses_tensor_cores(launched.names[number]) for number in numbers.tolist()], dtype=bool)
-    return int(launched.work.duration_ns[kernels][uses[inverse]].sum())

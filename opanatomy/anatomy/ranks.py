@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from statistics import median
 from typing import Any, Final, TypeVar
 
@@ -24,7 +25,7 @@ from opanatomy.records.timeline import Launching, Ledger, Timeline
 from opanatomy.records.workload import Environment, Workload
 
 _NUMBERED: Final = re.compile(r"(?:rank|worker|gpu)[-_. ]?(\d+)", re.IGNORECASE)
-#: What the spread is told of, `Rank.a_step` of each.
+#: The figures whose spread is given, `Rank.a_step` of each.
 FIGURES: Final = ("step", "own", "busy", "kernel_time", "communication", "exposed_communication", "idle")
 _THEORY: Final = ("theory_flops", "theory_bytes")
 _WHOLE: Final = (int, int | None)
@@ -41,9 +42,9 @@ Record = TypeVar("Record", Ledger, Launching, Step, Timeline, DeviceFigures, Env
 
 def world_of(metadata: Mapping[str, object]) -> World:
     """What a trace's `distributedInfo` says of the ranks."""
-    told = metadata.get("distributedInfo")
-    size = _number(told, "world_size")
-    return World(size if size else None, _number(told, "pg_count") == 1)
+    distributed = metadata.get("distributedInfo")
+    size = _number(distributed, "world_size")
+    return World(size if size else None, _number(distributed, "pg_count") == 1)
 
 
 def with_rank(anatomy: Anatomy, metadata: Mapping[str, object]) -> Anatomy:
@@ -54,8 +55,8 @@ def with_rank(anatomy: Anatomy, metadata: Mapping[str, object]) -> Anatomy:
     return replace(anatomy, ranks=(_row(anatomy, rank, world_of(metadata).size),))
 
 
-def _number(told: object, key: str) -> int | None:
-    value = told.get(key) if isinstance(told, dict) else None
+def _number(distributed: object, key: str) -> int | None:
+    value = distributed.get(key) if isinstance(distributed, dict) else None
     if isinstance(value, str) and value.isdecimal() and len(value) < 14:
         value = int(value)
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 40 else None
@@ -76,8 +77,8 @@ def _candidate(anatomy: Anatomy) -> Candidate:
     """A trace among others: where it does not say its rank, its file's name may."""
     if anatomy.ranks:
         return Candidate(anatomy.ranks[0], anatomy, stated=True)
-    found = _NUMBERED.findall(anatomy.provenance.trace or "")
-    return Candidate(_row(anatomy, int(found[-1]) if found else None, None), anatomy, stated=False)
+    numbers = _NUMBERED.findall(anatomy.provenance.trace or "")
+    return Candidate(_row(anatomy, int(numbers[-1]) if numbers else None, None), anatomy, stated=False)
 
 
 # -------------------------------------------------------------------------------------------------------- together
@@ -98,7 +99,7 @@ def over_ranks(anatomies: Sequence[Anatomy], *, name: str, warnings: Iterable[st
     first = each[0]
     workload = _workload([anatomy.workload for anatomy in each])
     classes = _classes(each)
-    found = Anatomy(
+    together = Anatomy(
         provenance=Provenance(opanatomy=first.provenance.opanatomy, command=first.provenance.command, trace=name),
         environment=_alike([anatomy.environment for anatomy in each]),
         workload=workload,
@@ -117,20 +118,20 @@ def over_ranks(anatomies: Sequence[Anatomy], *, name: str, warnings: Iterable[st
         ranks=ranks,
         spread=spread_of(ranks),
         checks=_checks(each),
-        warnings=(*warnings, *unlike_warnings(rows), *_doubts(ranks), *_warnings(ranks, each)),
+        warnings=(*warnings, *unlike_warnings(rows), *_of_the_set(ranks), *_warnings(ranks, each)),
     )
-    check_conservation(found)
-    return found
+    check_conservation(together)
+    return together
 
 
 def _ratios(classes: tuple[ClassRow, ...], workload: Workload, each: Sequence[Anatomy]) -> tuple[Ratio, ...]:
-    """The ratios of the sums, beside the theory of the ranks' steps where it is the same for all."""
-    found = []
+    """The ratios of the sums, with the theory of the ranks' steps where it is the same for all."""
+    ratios = []
     for ratio in ratios_of(classes, workload):
-        mine = [one for anatomy in each for one in anatomy.ratios if one.operator_class is ratio.operator_class]
-        flops, moved = (_same([getattr(one, name) for one in mine]) if mine else None for name in _THEORY)
-        found.append(replace(ratio, theory_flops=flops, theory_bytes=moved))
-    return tuple(found)
+        like = [row for anatomy in each for row in anatomy.ratios if row.operator_class is ratio.operator_class]
+        flops, moved = (_same([getattr(row, name) for row in like]) if like else None for name in _THEORY)
+        ratios.append(replace(ratio, theory_flops=flops, theory_bytes=moved))
+    return tuple(ratios)
 
 
 def _classes(each: Sequence[Anatomy]) -> tuple[ClassRow, ...]:
@@ -160,18 +161,25 @@ def _summed(rows: Iterable[Row]) -> tuple[Row, ...]:
     """Rows that differ in whole numbers only as one with their sums, in the order of their first."""
     groups: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:
-        key = tuple(getattr(row, item.name) for item in fields(row) if item.type not in (*_WHOLE, *_FRACTION))
+        key = tuple(getattr(row, name) for name, kind in _types(type(row)) if kind not in (*_WHOLE, *_FRACTION))
         groups.setdefault(key, []).append(row)
     return tuple(_merged(group, dict.fromkeys(_WHOLE, _sum)) for group in groups.values())
 
 
 def _merged(records: Sequence[Any], by_type: Mapping[Any, Callable[[list[Any]], Any]]) -> Any:
     """One record for several: each field by the rule for its type; without one, the value if all have the same."""
-    told = {}
-    for item in fields(records[0]):
-        values = [getattr(record, item.name) for record in records]
-        told[item.name] = by_type.get(str(item.type), _same)(values)
-    return type(records[0])(**told)
+    record: type = type(records[0])
+    merged = {}
+    for name, kind in _types(record):
+        values = [getattr(record, name) for record in records]
+        merged[name] = by_type.get(kind, _same)(values)
+    return record(**merged)
+
+
+@cache
+def _types(record: type[Any]) -> tuple[tuple[str, Any], ...]:
+    """The name and type of each field; finding them out takes time."""
+    return tuple((field.name, field.type) for field in fields(record))
 
 
 def _sum(values: list[int | None]) -> int | None:
@@ -195,22 +203,22 @@ def _mean(values: list[int | None]) -> int | None:
 
 
 def _alike(records: list[Environment]) -> Environment:
-    found: Environment = _merged(records, {})
-    return found
+    common: Environment = _merged(records, {})
+    return common
 
 
 def _workload(records: list[Workload]) -> Workload:
     """What all ranks ran; where they did not run the same, only what they have in common."""
     if all(record == records[0] for record in records):
         return records[0]
-    lists = {"tuple[str, ...]": lambda values: values[0] if all(value == values[0] for value in values) else ()}
-    found: Workload = _merged(records, lists)
-    return found
+    lists = {tuple[str, ...]: lambda values: values[0] if all(value == values[0] for value in values) else ()}
+    common: Workload = _merged(records, lists)
+    return common
 
 
 def _ledger(records: list[Ledger]) -> Ledger:
-    found: Ledger = _merged(records, {"int": _sum})
-    return found
+    sums: Ledger = _merged(records, {int: _sum})
+    return sums
 
 
 def _step(records: list[Step]) -> Step:
@@ -218,12 +226,12 @@ def _step(records: list[Step]) -> Step:
     chosen = middle(records, lambda record: record.wall_ns or 0)
     means: dict[Any, Callable[[list[Any]], Any]] = dict.fromkeys(_WHOLE, mean)
     means |= dict.fromkeys(_FRACTION, _median)
-    found: Step = _merged([replace(record, steps=()) for record in chosen], means)
-    framework = found.framework_ns
-    if None not in (framework, found.wall_ns, found.busy_ns):
-        framework = (found.wall_ns or 0) - (found.busy_ns or 0) - (found.profiler_ns or 0)
+    step: Step = _merged([replace(record, steps=()) for record in chosen], means)
+    framework = step.framework_ns
+    if None not in (framework, step.wall_ns, step.busy_ns):
+        framework = (step.wall_ns or 0) - (step.busy_ns or 0) - (step.profiler_ns or 0)
     return replace(
-        found, count=sum(record.count for record in records), framework_ns=framework,
+        step, count=sum(record.count for record in records), framework_ns=framework,
         wall_min_ns=_known(min, [record.wall_min_ns for record in records]),
         wall_max_ns=_known(max, [record.wall_max_ns for record in records]),
         unprofiled_wall_min_ns=_known(min, [record.unprofiled_wall_min_ns for record in records]),
@@ -239,22 +247,22 @@ def _known(choose: Callable[[list[int]], int], values: list[int | None]) -> int 
 def _timeline(records: list[Timeline]) -> Timeline:
     """Means whose parts add up: what rounding leaves is other idle time."""
     bare = [replace(record, launching=None, devices=(), streams=()) for record in records]
-    found: Timeline = _merged(bare, dict.fromkeys(_WHOLE, _mean))
-    causes = (found.outside_ns, found.host_idle_ns, found.stream_idle_ns)
-    idle = found.window_ns - found.busy_ns - (found.outside_ns or 0)
+    timeline: Timeline = _merged(bare, dict.fromkeys(_WHOLE, _mean))
+    causes = (timeline.outside_ns, timeline.host_idle_ns, timeline.stream_idle_ns)
+    idle = timeline.window_ns - timeline.busy_ns - (timeline.outside_ns or 0)
     other = None if None in causes else idle - sum(cause or 0 for cause in causes[1:])
     launching = [record.launching for record in records if record.launching]
     return replace(
-        found, idle_ns=idle, other_idle_ns=other,
+        timeline, idle_ns=idle, other_idle_ns=other,
         kernel_time_ns=_sum([record.kernel_time_ns for record in records]),
         launching=_launching(launching) if launching else None,
     )  # fmt: skip
 
 
 def _launching(records: list[Launching]) -> Launching:
-    found: Launching = _merged(records, dict.fromkeys(_WHOLE, _sum))
+    sums: Launching = _merged(records, dict.fromkeys(_WHOLE, _sum))
     return replace(
-        found, median_delay_ns=_median([record.median_delay_ns for record in records]),
+        sums, median_delay_ns=_median([record.median_delay_ns for record in records]),
         longest_queue=max(record.longest_queue for record in records), tiny_below_ns=records[0].tiny_below_ns,
     )  # fmt: skip
 
@@ -272,10 +280,12 @@ def _figures(each: Sequence[Anatomy]) -> DeviceFigures:
     bandwidth = _same([record.bandwidth_bytes_per_second for record in records])
     rules: dict[Any, Callable[[list[Any]], Any]] = dict.fromkeys(_WHOLE, _sum)
     rules[float | None] = lambda values: weighted(values, times)
-    found: DeviceFigures = _merged(records, rules)
+    figures: DeviceFigures = _merged(records, rules)
     return replace(
-        found, bandwidth_bytes_per_second=bandwidth, peak_flops_per_second=found.peak_flops_per_second or {},
-        occupancy=weighted([one.occupancy for one in records], [one.dimensioned_ns or 0 for one in records]),
+        figures, bandwidth_bytes_per_second=bandwidth, peak_flops_per_second=figures.peak_flops_per_second or {},
+        occupancy=weighted(
+            [record.occupancy for record in records], [record.dimensioned_ns or 0 for record in records]
+        ),
     )  # fmt: skip
 
 
@@ -284,35 +294,35 @@ def _figures(each: Sequence[Anatomy]) -> DeviceFigures:
 
 def spread_of(ranks: Sequence[Rank]) -> tuple[Spread, ...]:
     """Each figure of a step over the ranks that all of them have; first the step itself."""
-    found = []
+    spreads = []
     for figure in FIGURES:
         known = [time for rank in ranks if (time := rank.a_step(figure)) is not None]
         if len(known) == len(ranks):
-            most = ranks[known.index(max(known))]
-            found.append(
+            longest = ranks[known.index(max(known))]
+            spreads.append(
                 Spread(
                     figure=figure, min_ns=min(known), median_ns=int(median(known)), max_ns=max(known),
-                    max_rank=most.rank, max_trace=most.trace,
+                    max_rank=longest.rank, max_trace=longest.trace,
                 )
             )  # fmt: skip
-    return tuple(found)
+    return tuple(spreads)
 
 
 # -------------------------------------------------------------------------------------------------------- warnings
 
 
-def _doubts(ranks: Sequence[Rank]) -> list[str]:
+def _of_the_set(ranks: Sequence[Rank]) -> list[str]:
     """What is odd about the set of ranks."""
     files: dict[int, list[str]] = {}
     for rank in ranks:
         if rank.rank is not None:
             files.setdefault(rank.rank, []).append(rank.trace or "?")
-    doubts = [f"rank {rank} is in {len(names)} files, all are counted: {', '.join(names)}"
+    warnings = [f"rank {rank} is in {len(names)} files, all are counted: {', '.join(names)}"
               for rank, names in files.items() if len(names) > 1]  # fmt: skip
     steps = {rank.steps for rank in ranks}
     if len(steps) > 1:
-        doubts.append(f"the ranks have {min(steps)} to {max(steps)} steps: sums weigh those with more steps more")
-    return doubts
+        warnings.append(f"the ranks have {min(steps)} to {max(steps)} steps: sums weigh those with more steps more")
+    return warnings
 
 
 def _warnings(ranks: Sequence[Rank], each: Sequence[Anatomy]) -> list[str]:
@@ -332,12 +342,12 @@ def _checks(each: Sequence[Anatomy]) -> tuple[Check, ...]:
             groups.setdefault((check.quantity, check.source, check.unit), []).append(check)
     return tuple(
         Check(
-            quantity=quantity, source=source, unit=unit, compared=sum(check.compared for check in found),
-            equal=sum(check.equal for check in found),
-            differences=tuple(dict.fromkeys(one for check in found for one in check.differences)),
-            not_checked="; ".join(dict.fromkeys(check.not_checked for check in found if check.not_checked)) or None,
+            quantity=quantity, source=source, unit=unit, compared=sum(check.compared for check in checks),
+            equal=sum(check.equal for check in checks),
+            differences=tuple(dict.fromkeys(difference for check in checks for difference in check.differences)),
+            not_checked="; ".join(dict.fromkeys(check.not_checked for check in checks if check.not_checked)) or None,
         )
-        for (quantity, source, unit), found in groups.items()
+        for (quantity, source, unit), checks in groups.items()
     )  # fmt: skip
 
 

@@ -41,13 +41,13 @@ def ratios_of(classes: tuple[ClassRow, ...], workload: Workload, theory: Theory 
     `theory` is what is known of this step; without it theory is that of a step in which all is trained, where the
     workload says that it is, else none.
     """
-    found = []
+    ratios = []
     for name in OperatorClass:
         forward = [row for row in classes if row.operator_class is name and row.phase is Phase.FORWARD]
         backward = [row for row in classes if row.operator_class is name and row.phase in _BACKWARD]
         if not forward or not backward:
             continue
-        found.append(
+        ratios.append(
             Ratio(
                 operator_class=name,
                 time=_over(_total(backward, "time_ns"), _total(forward, "time_ns")),
@@ -57,7 +57,7 @@ def ratios_of(classes: tuple[ClassRow, ...], workload: Workload, theory: Theory 
                 theory_bytes=_theory_bytes(name, workload, theory),
             )
         )
-    return tuple(found)
+    return tuple(ratios)
 
 
 def _theory_flops(name: OperatorClass, workload: Workload, theory: Theory | None) -> float | None:

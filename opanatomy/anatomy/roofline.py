@@ -14,12 +14,12 @@ from collections.abc import Iterable, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from opanatomy.anatomy.compute_type import UNSURE, peak_name
 from opanatomy.anatomy.faster import QUANTITY, check_ceilings
+from opanatomy.anatomy.peaks import UNSURE, peak_name
 from opanatomy.records.anatomy import COVERED_LEAST, Anatomy, ClassRow, OperatorRow
 from opanatomy.records.device import Ceilings, DeviceFigures
 from opanatomy.records.taxonomy import OperatorClass, Phase
-from opanatomy.records.workload import ACROSS, Environment
+from opanatomy.records.workload import Environment
 
 COMPUTE, MEMORY = "compute", "memory"
 _TENSOR = re.compile(r"\b(b?float\d+(?:_\w+)?|complex\d+|u?int\d+)\[")
@@ -89,8 +89,8 @@ def compute_dtype(signature: str) -> str | None:
 
     Integers stand where there are no others (an int8 product).
     """
-    found = _TENSOR.findall(signature)
-    return next((dtype for dtype in found if "int" not in dtype), found[0] if found else None)
+    dtypes = _TENSOR.findall(signature)
+    return next((dtype for dtype in dtypes if "int" not in dtype), dtypes[0] if dtypes else None)
 
 
 def _peak(operator_class: OperatorClass, dtype: str | None, ceilings: Ceilings) -> float | None:
@@ -100,7 +100,7 @@ def _peak(operator_class: OperatorClass, dtype: str | None, ceilings: Ceilings) 
 
 
 def _bounded(row: OperatorRow, named: _Peaks) -> OperatorRow:
-    if row.rule.endswith(ACROSS) or row.flops is None or row.read_bytes is None or row.written_bytes is None:
+    if row.crosses_host_link or row.flops is None or row.read_bytes is None or row.written_bytes is None:
         return replace(row, bound_ns=None, bound_by=None)
     bound = _bound(row, row.flops, row.read_bytes + row.written_bytes, named)
     return replace(row, bound_ns=bound.ns if bound else None, bound_by=bound.by if bound else None)
@@ -123,19 +123,21 @@ def _with_parts(rows: Iterable[OperatorRow]) -> tuple[OperatorRow, ...]:
 
 
 def _class_row(row: ClassRow, operators: Sequence[OperatorRow]) -> ClassRow:
-    mine = [
-        one
-        for one in operators
-        if one.operator_class is row.operator_class and one.phase is row.phase and one.bound_ns is not None
+    rows = [
+        operator
+        for operator in operators
+        if operator.operator_class is row.operator_class
+        and operator.phase is row.phase
+        and operator.bound_ns is not None
     ]
-    if not mine:
+    if not rows:
         return replace(row, bound_ns=None, bounded_ns=0, headroom_ns=None, memory_bound_ns=None)
     return replace(
         row,
-        bound_ns=sum(one.bound_ns or 0 for one in mine),
-        bounded_ns=sum(one.bounded_ns for one in mine),
-        headroom_ns=headroom_ns(mine),
-        memory_bound_ns=sum(one.bound_ns or 0 for one in mine if one.bound_by == MEMORY),
+        bound_ns=sum(operator.bound_ns or 0 for operator in rows),
+        bounded_ns=sum(operator.bounded_ns for operator in rows),
+        headroom_ns=headroom_ns(rows),
+        memory_bound_ns=sum(operator.bound_ns or 0 for operator in rows if operator.bound_by == MEMORY),
     )
 
 

@@ -3,37 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from msgspec import Struct
 
 from opanatomy.records.anatomy import ClassRow, KernelRow, ModuleRow, OperatorRow
-from opanatomy.records.columns import Bool, CallTable, Categorical, Int64, KernelTable
-from opanatomy.records.taxonomy import OperatorClass, Phase
+from opanatomy.records.columns import Bool, CallTable, Categorical, Int64, KernelTable, distinct
+from opanatomy.records.taxonomy import CLASS_CODE, PHASE_CODE
 
-_CLASS_ORDER = {str(name): index for index, name in enumerate(OperatorClass)}
 _LARGEST = 2**62
-_PHASE_ORDER = {str(name): index for index, name in enumerate(Phase)}
 
 
 class Groups:
     """The rows of a table by the values of some of its columns."""
 
-    def __init__(self, *keys: Categorical) -> None:
-        place, most = np.zeros(len(keys[0].places), dtype=np.int64), 1
+    def __init__(self, *keys: Categorical[Any]) -> None:
+        place, most = np.zeros(len(keys[0].codes), dtype=np.int64), 1
         for key in keys:
-            if most * (len(key.texts) + 1) > _LARGEST:
-                distinct, place = np.unique(place, return_inverse=True)
-                most = len(distinct)
-            place = place * (len(key.texts) + 1) + key.places + 1
-            most *= len(key.texts) + 1
+            if most * (len(key.values) + 1) > _LARGEST:
+                known = distinct(place)
+                place, most = known.inverse, len(known.values)
+            place = place * (len(key.values) + 1) + key.codes + 1
+            most *= len(key.values) + 1
         self._order = np.argsort(place, kind="stable")
         self._starts = np.flatnonzero(np.diff(place[self._order], prepend=-1))
         self._first = self._order[self._starts]
         self._keys = keys
 
-    def __iter__(self) -> Iterator[tuple[str | None, ...]]:
-        return zip(*(_texts(key, self._first) for key in self._keys), strict=True)
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        return zip(*(key.take(self._first).decoded() for key in self._keys), strict=True)
 
     def rows(self) -> list[Int64]:
         """The rows of each group."""
@@ -43,19 +42,14 @@ class Groups:
         """The sum of a column in each group."""
         if not len(self._starts):
             return []
-        found: list[int] = np.add.reduceat(column[self._order].astype(np.int64), self._starts).tolist()
-        return found
+        sums: list[int] = np.add.reduceat(column[self._order].astype(np.int64), self._starts).tolist()
+        return sums
 
     def known_sums(self, column: Int64) -> list[int | None]:
         """The sum of what is known (not -1) in each group; `None` where nothing is."""
         known = column >= 0
         sums, counts = self.sums(np.where(known, column, 0)), self.sums(known)
         return [amount if count else None for amount, count in zip(sums, counts, strict=True)]
-
-
-def _texts(column: Categorical, rows: Int64) -> list[str | None]:
-    texts = (*column.texts, None)
-    return [texts[place] for place in column.places[rows].tolist()]
 
 
 class _Sums(Struct, frozen=True, kw_only=True):
@@ -73,109 +67,98 @@ class _Sums(Struct, frozen=True, kw_only=True):
     normalization_flops: int | None
 
 
+#: The columns of costs, by the names of the rows' fields.
+_COSTS = ("flops", "read_bytes", "written_bytes", "causal_flops", "normalization_flops")
+
+
 def _sums(calls: CallTable, groups: Groups) -> Iterator[_Sums]:
-    plain = (np.ones(len(calls.time_ns), dtype=np.int64), ~calls.inner, calls.kernels, calls.time_ns,
-             np.where(calls.costed, 0, calls.time_ns))  # fmt: skip
-    names = ("rows", "calls", "kernels", "time_ns", "uncosted_ns")
-    columns = {name: groups.sums(column) for name, column in zip(names, plain, strict=True)}
-    costs = {name: groups.known_sums(column) for name, column in calls.costs.items()}
-    for group in range(len(columns["rows"])):
-        counts = {name: column[group] for name, column in columns.items()}
-        known = {name: column[group] for name, column in costs.items()}
-        yield _Sums(
-            **counts, flops=known["flops"], read_bytes=known["read_bytes"], written_bytes=known["written_bytes"],
-            causal_flops=known["causal_flops"], normalization_flops=known["normalization_flops"],
-        )  # fmt: skip
+    counts = {
+        "rows": np.ones(len(calls.time_ns), dtype=np.int64), "calls": ~calls.inner, "kernels": calls.kernels,
+        "time_ns": calls.time_ns, "uncosted_ns": np.where(calls.costed, 0, calls.time_ns),
+    }  # fmt: skip
+    columns: dict[str, list[Any]] = {name: groups.sums(column) for name, column in counts.items()}
+    columns.update({name: groups.known_sums(getattr(calls, name)) for name in _COSTS})
+    for figures in zip(*columns.values(), strict=True):
+        yield _Sums(**dict(zip(columns, figures, strict=True)))
 
 
 def class_rows(calls: CallTable) -> tuple[ClassRow, ...]:
     """One row a class and phase, in the order of the enumerations."""
     groups = Groups(calls.operator_class, calls.phase)
-    found = [
+    rows = [
         ClassRow(
-            operator_class=OperatorClass(str(name)), phase=Phase(str(phase)), calls=sums.calls, kernels=sums.kernels,
+            operator_class=name, phase=phase, calls=sums.calls, kernels=sums.kernels,
             time_ns=sums.time_ns, flops=sums.flops, read_bytes=sums.read_bytes, written_bytes=sums.written_bytes,
             uncosted_ns=sums.uncosted_ns,
         )
         for (name, phase), sums in zip(groups, _sums(calls, groups), strict=True)
     ]  # fmt: skip
-    return tuple(sorted(found, key=lambda row: (_CLASS_ORDER[row.operator_class], _PHASE_ORDER[row.phase])))
+    return tuple(sorted(rows, key=lambda row: (CLASS_CODE[row.operator_class], PHASE_CODE[row.phase])))
 
 
 def operator_rows(calls: CallTable) -> tuple[OperatorRow, ...]:
     """One row an operator, signature and phase, the longest first; work without an operator has none."""
+    crosses = Categorical(calls.crosses_host_link.astype(np.int64), (False, True))
     groups = Groups(
         calls.operator, calls.signature, calls.phase, calls.operator_class, calls.rule, calls.part_of,
-        calls.compute_type,
+        calls.compute_type, crosses,
     )  # fmt: skip
-    found = [
+    rows = [
         OperatorRow(
-            operator=operator, signature=signature or "", phase=Phase(str(phase)),
-            operator_class=OperatorClass(str(name)), rule=rule or "", calls=sums.rows, time_ns=sums.time_ns,
+            operator=operator, signature=signature or "", phase=phase, operator_class=name, rule=rule or "",
+            calls=sums.rows, time_ns=sums.time_ns,
             flops=sums.flops, read_bytes=sums.read_bytes, written_bytes=sums.written_bytes,
             causal_flops=sums.causal_flops, normalization_flops=sums.normalization_flops, part_of=part_of,
-            uncosted_ns=sums.uncosted_ns, compute_type=compute_type,
+            uncosted_ns=sums.uncosted_ns, compute_type=compute_type, crosses_host_link=crosses_host_link,
         )
-        for (operator, signature, phase, name, rule, part_of, compute_type), sums in zip(
+        for (operator, signature, phase, name, rule, part_of, compute_type, crosses_host_link), sums in zip(
             groups, _sums(calls, groups), strict=True
         )
         if operator is not None
     ]  # fmt: skip
-    return tuple(
-        sorted(
-            found,
-            key=lambda row: (
-                -row.time_ns,
-                row.operator,
-                row.signature,
-                row.phase,
-                row.rule,
-                row.part_of or "",
-                row.compute_type or "",
-            ),
-        )
-    )
+
+    def place(row: OperatorRow) -> tuple[Any, ...]:
+        parts = row.part_of or "", row.compute_type or ""
+        return -row.time_ns, row.operator, row.signature, row.phase, row.rule, row.crosses_host_link, *parts
+
+    return tuple(sorted(rows, key=place))
 
 
 def module_rows(calls: CallTable, kinds: dict[str, str]) -> tuple[ModuleRow, ...]:
     """One row a module, phase and class, in the order of the model; work outside every known module is left out."""
     order = {path: index for index, path in enumerate(kinds)}
     groups = Groups(calls.module, calls.phase, calls.operator_class)
-    found = [
+    rows = [
         ModuleRow(
-            module=module, kind=kinds.get(module), phase=Phase(str(phase)), operator_class=OperatorClass(str(name)),
+            module=module, kind=kinds.get(module), phase=phase, operator_class=name,
             time_ns=sums.time_ns, flops=sums.flops, read_bytes=sums.read_bytes, written_bytes=sums.written_bytes,
         )
         for (module, phase, name), sums in zip(groups, _sums(calls, groups), strict=True)
         if module is not None
     ]  # fmt: skip
-    return tuple(
-        sorted(
-            found,
-            key=lambda row: (
-                order.get(row.module, len(order)),
-                row.module,
-                _PHASE_ORDER[row.phase],
-                _CLASS_ORDER[row.operator_class],
-            ),
-        )
-    )
+
+    def place(row: ModuleRow) -> tuple[int, str, int, int]:
+        known = order.get(row.module, len(order))
+        return known, row.module, PHASE_CODE[row.phase], CLASS_CODE[row.operator_class]
+
+    return tuple(sorted(rows, key=place))
 
 
-def kernel_rows(work: KernelTable) -> tuple[KernelRow, ...]:
+def kernel_rows(kernels: KernelTable) -> tuple[KernelRow, ...]:
     """One row a kernel name and class, the longest first; the name classes it, where that says nothing its operator."""
-    groups = Groups(work.kernel, work.kernel_class, work.kernel_rule)
-    members = groups.rows()
-    found = [
+    inside = np.flatnonzero(kernels.inside)
+    operator, duration_ns = kernels.operator.take(inside), kernels.duration_ns[inside]
+    groups = Groups(*(key.take(inside) for key in (kernels.kernel, kernels.kernel_class, kernels.kernel_rule)))
+    rows = [
         KernelRow(
-            kernel=kernel or "", operator_class=OperatorClass(str(name)), rule=rule or "", count=len(rows),
-            time_ns=time, operators=_distinct(work.operator, rows),
+            kernel=kernel or "", operator_class=name, rule=rule or "", count=len(events), time_ns=time,
+            operators=_texts(operator.take(events)),
         )
-        for (kernel, name, rule), time, rows in zip(groups, groups.sums(work.duration_ns), members, strict=True)
+        for (kernel, name, rule), time, events in zip(groups, groups.sums(duration_ns), groups.rows(), strict=True)
     ]  # fmt: skip
-    return tuple(sorted(found, key=lambda row: (-row.time_ns, row.kernel)))
+    return tuple(sorted(rows, key=lambda row: (-row.time_ns, row.kernel)))
 
 
-def _distinct(column: Categorical, rows: Int64) -> tuple[str, ...]:
-    """The texts of these rows, in alphabetical order."""
-    return tuple(sorted(column.texts[place] for place in set(column.places[rows].tolist()) if place >= 0))
+def _texts(column: Categorical[str]) -> tuple[str, ...]:
+    """The texts of a column, in alphabetical order."""
+    return tuple(sorted(column.values[code] for code in set(column.codes.tolist()) if code >= 0))

@@ -19,7 +19,7 @@ from opanatomy.records.taxonomy import Phase
 from opanatomy.records.workload import Capture
 
 #: With fewer plain steps nobody knows how much they differ among themselves.
-_PLAIN_LEAST = 2
+_MIN_PLAIN_STEPS = 2
 
 Item = TypeVar("Item")
 
@@ -94,8 +94,8 @@ def _operator_time(begins: Int64, ends: Int64, calls: CallTable) -> list[int]:
     inside = (step >= 0) & (calls.start_ns <= ends[np.maximum(step, 0)])
     spent = np.zeros(len(begins), dtype=np.int64)
     np.add.at(spent, step[inside], calls.time_ns[inside])
-    found: list[int] = spent.tolist()
-    return found
+    by_step: list[int] = spent.tolist()
+    return by_step
 
 
 def _phase_times(begins: Int64, ends: Int64, spans: Sequence[tuple[int, int, Phase]]) -> list[list[int] | None]:
@@ -103,16 +103,16 @@ def _phase_times(begins: Int64, ends: Int64, spans: Sequence[tuple[int, int, Pha
 
     A range inside another one of another phase is its own: a closure's forward and backward inside the optimizer.
     """
-    found: list[list[int] | None] = []
+    times: list[list[int] | None] = []
     seen: list[tuple[int, int]] = []
     before = np.zeros(len(begins), dtype=np.int64)
     for phase in (Phase.BACKWARD, Phase.FORWARD, Phase.OPTIMIZER):
-        mine = [(start, end) for start, end, of in spans if of is phase]
-        seen += mine
+        ranges = [(start, end) for start, end, of in spans if of is phase]
+        seen += ranges
         covered = within(_union(seen), begins, ends)
-        found.append((covered - before).tolist() if mine else None)
+        times.append((covered - before).tolist() if ranges else None)
         before = covered
-    backward, forward, optimizer = found
+    backward, forward, optimizer = times
     return [forward, backward, optimizer]
 
 
@@ -123,7 +123,7 @@ def _union(spans: Sequence[tuple[int, int]]) -> Intervals:
 
 def _profiler_ns(profiled: Sequence[int], plain: Sequence[int]) -> int | None:
     """What the profiler adds to a step; `None` where the steps' own differences hide it, or nobody knows these."""
-    if len(plain) < _PLAIN_LEAST or min(profiled) <= max(plain):
+    if len(plain) < _MIN_PLAIN_STEPS or min(profiled) <= max(plain):
         return None
     return int(median(profiled)) - int(median(plain))
 

@@ -36,7 +36,7 @@ def backward_over_forward(calls: CallTable, gradients: Mapping[str, str]) -> flo
     forward = 0
     backward = Fraction()
     for row in rows.tolist():
-        flops, operator, module = int(calls.costs["flops"][row]), calls.operator.at(row), calls.module.at(row)
+        flops, operator, module = int(calls.flops[row]), calls.operator.at(row), calls.module.at(row)
         factor = None if operator is None or module is None else _factor(operator, gradients.get(module))
         if flops < 0 or factor is None:
             return None

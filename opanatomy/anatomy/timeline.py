@@ -7,19 +7,16 @@ from collections.abc import Iterable
 import numpy as np
 from msgspec import Struct
 
-from opanatomy.anatomy.idle import Idle, idle_of
-from opanatomy.anatomy.intervals import Intervals, covered, exposed, union, within
+from opanatomy.anatomy.idle import Idle, idle_by_device
+from opanatomy.anatomy.intervals import Intervals, covered, covered_by_group, exposed, union, within
 from opanatomy.anatomy.launched_work import LaunchedWork
 from opanatomy.anatomy.launches import launching_of
 from opanatomy.anatomy.steps import host_steps, step_of_rows
 from opanatomy.records.anatomy import Step, StepRow
-from opanatomy.records.columns import MEMCPY, Bool, CallTable, Categorical, Int64, KernelTable
-from opanatomy.records.taxonomy import OperatorClass, Phase
+from opanatomy.records.columns import MEMCPY, Bool, CallTable, Int64, KernelTable, distinct, rows_by_value
+from opanatomy.records.taxonomy import CLASS_CODE, CLASSES, PHASE_CODE, OperatorClass, Phase
 from opanatomy.records.timeline import DeviceRow, StreamRow, Timeline
 from opanatomy.records.workload import Capture
-
-_CLASSES = [str(name) for name in OperatorClass]
-_PHASES = [str(phase) for phase in Phase]
 
 
 class StepWindow(Struct, frozen=True, kw_only=True):
@@ -38,8 +35,8 @@ class _Device(Struct, frozen=True):
     """One device in the window: what it did and why it was idle."""
 
     number: int
-    #: Its pieces of work, as places among the window's.
-    mine: Bool
+    #: Its events, as places among the window's.
+    events: Int64
     busy: Intervals
     idle: Idle
 
@@ -62,19 +59,22 @@ class DeviceTime:
         self.device, self.stream = launched.work.device[inside], launched.work.stream[inside]
         self.kind = launched.work.kind[inside]
         self.copies = self.kind == MEMCPY
-        self.operator_class = _codes(work.operator_class, _CLASSES)
-        self.phase = _codes(work.phase, _PHASES)
-        self.devices = [self._device(number) for number in launched.devices()]
+        self.operator_class = work.operator_class.codes[inside]
+        self.phase = work.phase.codes[inside]
+        self.devices = self._devices()
         self.computing = set(launched.computing_devices())
         self.step, self.step_start, self.step_end = self._steps(step_window)
 
-    def _device(self, number: int) -> _Device:
-        mine = self.device == number
-        busy = union(self.start[mine], self.duration[mine])
-        return _Device(number, mine, busy, idle_of(self.launched, number, self.window))
+    def _devices(self) -> list[_Device]:
+        """The devices that did work of the window."""
+        idle = idle_by_device(self.launched, self.window)
+        return [
+            _Device(number, events, union(self.start[events], self.duration[events]), idle[number])
+            for number, events in rows_by_value(self.device)
+        ]
 
     def _steps(self, step_window: StepWindow) -> tuple[Int64, Int64, Int64]:
-        """(step of each piece of work, start and end of each step)."""
+        """(step of each event, start and end of each step)."""
         begins = np.array([start for start, _ in step_window.steps or (self.window,)], dtype=np.int64)
         ends = np.array([end for _, end in step_window.steps or (self.window,)], dtype=np.int64)
         launched = self.launched.launched_ns()[self.launched.inside]
@@ -87,26 +87,23 @@ class DeviceTime:
 
     def mean(self, values: Iterable[int]) -> int:
         """The mean over the devices that ran kernels, from one value a device."""
-        mine = [value for device, value in zip(self.devices, values, strict=True) if device.number in self.computing]
-        return sum(mine) // max(len(mine), 1)
+        pairs = zip(self.devices, values, strict=True)
+        computing = [value for device, value in pairs if device.number in self.computing]
+        return sum(computing) // max(len(computing), 1)
 
     def parts(self, start_ns: Int64, end_ns: Int64) -> list[tuple[int, ...]]:
         """For each span busy, outside, host-bound, stream-wait and other time; what rounding a mean leaves is other."""
         each = [device.parts(start_ns, end_ns) for device in self.devices]
-        found: list[tuple[int, ...]] = []
+        means: list[tuple[int, ...]] = []
         walls: list[int] = (end_ns - start_ns).tolist()
         for span, wall in enumerate(walls):
             busy, outside, host, stream = (self.mean(int(parts[kind][span]) for parts in each) for kind in range(4))
-            found.append((busy, outside, host, stream, wall - busy - outside - host - stream))
-        return found
-
-
-def _codes(column: Categorical, names: list[str]) -> Int64:
-    return np.array([names.index(text) for text in column.texts], dtype=np.int64)[column.places]
+            means.append((busy, outside, host, stream, wall - busy - outside - host - stream))
+        return means
 
 
 def step_of(step_window: StepWindow, calls: CallTable, time: DeviceTime | None, capture: Capture | None) -> Step:
-    """Figures of one step: those of the middle step; the spread of the wall times beside."""
+    """Figures of one step: those of the middle step, and the spread of the wall times."""
     if time is not None:
         return step_of_rows(_device_steps(step_window, time), capture)
     rows = host_steps(step_window.steps or (step_window.window,), step_window.numbers, step_window.spans, calls)
@@ -120,7 +117,7 @@ def _device_steps(step_window: StepWindow, time: DeviceTime) -> tuple[StepRow, .
     np.add.at(spent, (time.step, time.kind), time.duration)
     walls = time.step_end - time.step_start
     measured = (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
-    phases = [_device_phase_times(time, time.phase == _PHASES.index(phase)) for phase in measured]
+    phases = [_device_phase_times(time, time.phase == PHASE_CODE[phase]) for phase in measured]
     rows = []
     for index, parts in enumerate(time.parts(time.step_start, time.step_end)):
         busy, outside, host, stream, other = parts
@@ -149,30 +146,38 @@ def timeline_of(step_window: StepWindow, calls: CallTable, time: DeviceTime | No
         return Timeline(window_ns=window, busy_ns=busy, idle_ns=window - busy)
     window = time.window[1] - time.window[0]
     ((busy, outside, host, stream, other),) = time.parts(np.array(time.window[:1]), np.array(time.window[1:]))
-    talks = time.operator_class == _CLASSES.index(OperatorClass.COMMUNICATION)
+    names = dict(time.launched.device_names)
+    communicates = time.operator_class == CLASS_CODE[OperatorClass.COMMUNICATION]
+    computes = ~communicates & ~time.copies
     return Timeline(
         window_ns=window, busy_ns=busy, idle_ns=host + stream + other,
-        communication_ns=time.mean(_covered(time, device.mine & talks) for device in time.devices),
-        exposed_communication_ns=time.mean(_exposed(time, device.mine, talks) for device in time.devices),
-        exposed_memcpy_ns=time.mean(_exposed(time, device.mine, time.copies) for device in time.devices),
+        communication_ns=time.mean(_covered(time, _of(device, communicates)) for device in time.devices),
+        exposed_communication_ns=time.mean(_exposed(time, device, communicates) for device in time.devices),
+        exposed_memcpy_ns=time.mean(_exposed(time, device, time.copies) for device in time.devices),
         outside_ns=outside, host_idle_ns=host, stream_idle_ns=stream, other_idle_ns=other,
         inner_idle_ns=time.mean(_inner_idle(device) for device in time.devices),
-        computation_ns=time.mean(_covered(time, device.mine & ~talks & ~time.copies) for device in time.devices),
-        memcpy_ns=time.mean(_covered(time, device.mine & time.copies) for device in time.devices),
+        computation_ns=time.mean(_covered(time, _of(device, computes)) for device in time.devices),
+        memcpy_ns=time.mean(_covered(time, _of(device, time.copies)) for device in time.devices),
         kernel_time_ns=int(time.duration.sum()),
         launching=launching_of(time.launched, time.host),
-        devices=tuple(_device_row(time, device) for device in time.devices),
+        devices=tuple(_device_row(time, device, names.get(device.number)) for device in time.devices),
         streams=_streams(time),
     )  # fmt: skip
 
 
-def _covered(time: DeviceTime, mine: Bool | Int64) -> int:
-    return covered(time.start[mine], time.duration[mine])
+def _of(device: _Device, marked: Bool) -> Int64:
+    """The marked events of a device."""
+    return device.events[marked[device.events]]
 
 
-def _exposed(time: DeviceTime, device: Bool, mine: Bool) -> int:
-    these, others = device & mine, device & ~mine
-    return exposed((time.start[these], time.duration[these]), (time.start[others], time.duration[others]))
+def _covered(time: DeviceTime, events: Int64) -> int:
+    return covered(time.start[events], time.duration[events])
+
+
+def _exposed(time: DeviceTime, device: _Device, marked: Bool) -> int:
+    """The time of the marked events of a device in which none of its others ran."""
+    events, others = _of(device, marked), _of(device, ~marked)
+    return exposed((time.start[events], time.duration[events]), (time.start[others], time.duration[others]))
 
 
 def _inner_idle(device: _Device) -> int:
@@ -182,41 +187,44 @@ def _inner_idle(device: _Device) -> int:
     return sum(int(within(cause, first, last)[0]) for cause in device.idle.all())
 
 
-def _device_row(time: DeviceTime, device: _Device) -> DeviceRow:
+def _device_row(time: DeviceTime, device: _Device, name: str | None) -> DeviceRow:
     parts = device.parts(np.array(time.window[:1]), np.array(time.window[1:]))
     busy, outside, host, stream, other = (int(part[0]) for part in parts)
     return DeviceRow(
-        device=device.number, work=int(device.mine.sum()), kernel_time_ns=int(time.duration[device.mine].sum()),
+        device=device.number, work=len(device.events), kernel_time_ns=int(time.duration[device.events].sum()),
         busy_ns=busy, outside_ns=outside, host_idle_ns=host, stream_idle_ns=stream, other_idle_ns=other,
-        name=dict(time.launched.device_names).get(device.number),
+        name=name,
     )  # fmt: skip
 
 
 def _streams(time: DeviceTime) -> tuple[StreamRow, ...]:
     """One row a stream, by device, the busiest first."""
-    rows = []
-    for device in time.devices:
-        for stream in np.unique(time.stream[device.mine]).tolist():
-            mine = device.mine & (time.stream == stream)
-            spent = np.zeros(len(_CLASSES), dtype=np.int64)
-            np.add.at(spent, time.operator_class[mine], time.duration[mine])
-            rows.append(
-                StreamRow(
-                    device=device.number, stream=stream, work=int(mine.sum()), busy_ns=_covered(time, mine),
-                    kernel_time_ns=int(time.duration[mine].sum()),
-                    classes={name: int(ns) for name, ns in zip(OperatorClass, spent, strict=True) if ns},
-                )
-            )  # fmt: skip
+    devices, streams = distinct(time.device), distinct(time.stream)
+    groups = distinct(devices.inverse * len(streams.values) + streams.inverse)
+    spent = np.zeros((len(groups.values), len(CLASSES)), dtype=np.int64)
+    np.add.at(spent, (groups.inverse, time.operator_class), time.duration)
+    columns = (
+        time.device[groups.first], time.stream[groups.first], np.bincount(groups.inverse),
+        covered_by_group(groups.inverse, time.start, time.duration), spent,
+    )  # fmt: skip
+    rows = [
+        StreamRow(
+            device=device, stream=stream, work=work, busy_ns=busy, kernel_time_ns=sum(times),
+            classes={name: ns for name, ns in zip(CLASSES, times, strict=True) if ns},
+        )
+        for device, stream, work, busy, times in zip(*(column.tolist() for column in columns), strict=True)
+    ]  # fmt: skip
     return tuple(sorted(rows, key=lambda row: (row.device, -row.busy_ns, row.stream)))
 
 
-def _device_phase_times(time: DeviceTime, mine: Bool) -> list[int] | None:
-    """The union of the phase's work in each step; `None` where there is none in any."""
-    if not mine.any():
+def _device_phase_times(time: DeviceTime, in_phase: Bool) -> list[int] | None:
+    """The union of the phase's work in each step, the mean over the devices; `None` where there is none in any."""
+    if not in_phase.any():
         return None
-    rows = np.flatnonzero(mine)
-    rows = rows[np.argsort(time.step[rows], kind="stable")]
-    bounds = np.searchsorted(time.step[rows], np.arange(1, len(time.step_start)))
-    return [
-        time.mean(_covered(time, now[device.mine[now]]) for device in time.devices) for now in np.split(rows, bounds)
-    ]
+    sums = [0] * len(time.step_start)
+    for device in time.devices:
+        if device.number in time.computing:
+            events = _of(device, in_phase)
+            for step, places in rows_by_value(time.step[events]):
+                sums[step] += _covered(time, events[places])
+    return [spent // max(len(time.computing), 1) for spent in sums]

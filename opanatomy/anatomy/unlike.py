@@ -20,9 +20,9 @@ from opanatomy.records.anatomy import Anatomy, Provenance
 from opanatomy.records.ranks import Rank
 from opanatomy.records.taxonomy import OperatorClass
 
-#: What the clocks of two hosts may differ by, and the least gap that says anything.
+#: What the clocks of two hosts may differ by, and the smallest gap that says anything.
 _SKEW_NS: Final = 60 * 10**9
-_LEAST_GAP_NS: Final = 10**9
+_MIN_GAP_NS: Final = 10**9
 _RANK: Final = re.compile(r"rank", re.IGNORECASE)
 
 
@@ -42,9 +42,9 @@ class Candidate(Struct, frozen=True):
 def why_no_ranks(candidates: Sequence[Candidate]) -> str | None:
     """One line that names two traces that cannot be ranks of one run, and why; `None` where all can."""
     for find in (_same_trace, _same_rank, _other_world, _other_time):
-        found = find(candidates)
-        if found is not None:
-            first, second, why = found
+        pair = find(candidates)
+        if pair is not None:
+            first, second, why = pair
             return (
                 f"{first.name} and {second.name} are not ranks of one run - {why} - to compare them write a report of "
                 "each (opanatomy analyze TRACE -o REPORT) and set the two side by side"
@@ -58,14 +58,16 @@ Finding = tuple[Candidate, Candidate, str]
 def _same_trace(candidates: Sequence[Candidate]) -> Finding | None:
     """The same file, or one that was packed or named in another way: nothing in the two reports differs."""
     seen: dict[Hashable, list[Candidate]] = {}
-    for one in candidates:
-        seen.setdefault(one.anatomy.provenance.trace_sha256, []).append(one)
+    for candidate in candidates:
+        seen.setdefault(candidate.anatomy.provenance.trace_sha256, []).append(candidate)
     for sha256, group in seen.items():
         if sha256 is not None and len(group) > 1:
             return group[0], group[1], f"they are the same file, sha256 {str(sha256)[:16]}"
     begun: dict[Hashable, list[Candidate]] = {}
-    for one in candidates:
-        begun.setdefault((one.anatomy.provenance.begin_unix_ns, one.anatomy.provenance.end_unix_ns), []).append(one)
+    for candidate in candidates:
+        begun.setdefault(
+            (candidate.anatomy.provenance.begin_unix_ns, candidate.anatomy.provenance.end_unix_ns), []
+        ).append(candidate)
     for group in begun.values():
         for first, second in combinations(group, 2):
             if _content(first) == _content(second):
@@ -73,49 +75,52 @@ def _same_trace(candidates: Sequence[Candidate]) -> Finding | None:
     return None
 
 
-def _content(one: Candidate) -> Anatomy:
+def _content(candidate: Candidate) -> Anatomy:
     nothing = Provenance(opanatomy="")
-    return replace(one.anatomy, provenance=nothing, ranks=tuple(replace(rank, trace=None, trace_sha256=None)
-                                                                for rank in one.anatomy.ranks))  # fmt: skip
+    return replace(candidate.anatomy, provenance=nothing, ranks=tuple(replace(rank, trace=None, trace_sha256=None)
+                                                                for rank in candidate.anatomy.ranks))  # fmt: skip
 
 
 def _same_rank(candidates: Sequence[Candidate]) -> Finding | None:
     """Two of one rank. A number behind `gpu` or `worker` in a file's name may be one of each node: that is no proof."""
     seen: dict[int, Candidate] = {}
-    for one in candidates:
-        if one.rank.rank is None or not (one.stated or _RANK.search(one.name)):
+    for candidate in candidates:
+        if candidate.rank.rank is None or not (candidate.stated or _RANK.search(candidate.name)):
             continue
-        first = seen.setdefault(one.rank.rank, one)
-        if first is not one:
-            world = one.rank.world_size or first.rank.world_size
-            by_name = "" if one.stated and first.stated else ", by the names of their files"
-            return first, one, f"both are rank {one.rank.rank}{f' of {world}' if world else ''}{by_name}"
+        first = seen.setdefault(candidate.rank.rank, candidate)
+        if first is not candidate:
+            world = candidate.rank.world_size or first.rank.world_size
+            by_name = "" if candidate.stated and first.stated else ", by the names of their files"
+            return first, candidate, f"both are rank {candidate.rank.rank}{f' of {world}' if world else ''}{by_name}"
     return None
 
 
 def _other_world(candidates: Sequence[Candidate]) -> Finding | None:
-    told = [one for one in candidates if one.rank.world_size is not None]
-    for one in told[1:]:
-        if one.rank.world_size != told[0].rank.world_size:
+    stated = [candidate for candidate in candidates if candidate.rank.world_size is not None]
+    for candidate in stated[1:]:
+        if candidate.rank.world_size != stated[0].rank.world_size:
             return (
-                told[0],
-                one,
-                f"the first is of a world of {told[0].rank.world_size}, the second of {one.rank.world_size}",
+                stated[0],
+                candidate,
+                f"the first is of a world of {stated[0].rank.world_size}, the second of {candidate.rank.world_size}",
             )
     return None
 
 
 def _other_time(candidates: Sequence[Candidate]) -> Finding | None:
     """The two that lie furthest apart, where that is further than clocks differ."""
-    spans = [(one.anatomy.provenance.begin_unix_ns, one.anatomy.provenance.end_unix_ns, one) for one in candidates]
-    timed = [(begin, end, one) for begin, end, one in spans if begin is not None and end is not None]
+    spans = [
+        (candidate.anatomy.provenance.begin_unix_ns, candidate.anatomy.provenance.end_unix_ns, candidate)
+        for candidate in candidates
+    ]
+    timed = [(begin, end, candidate) for begin, end, candidate in spans if begin is not None and end is not None]
     if len(timed) < 2:
         return None
     _, end, first = min(timed, key=lambda span: span[1])
     begin, _, second = max(timed, key=lambda span: span[0])
     longest = max(end - begin for begin, end, _ in timed)
-    placed = all(one.stated and one.rank.world_size is not None for one in (first, second))
-    allowed = max(longest, _SKEW_NS if placed else _LEAST_GAP_NS)
+    placed = all(candidate.stated and candidate.rank.world_size is not None for candidate in (first, second))
+    allowed = max(longest, _SKEW_NS if placed else _MIN_GAP_NS)
     gap = begin - end
     if gap <= allowed:
         return None
@@ -133,25 +138,25 @@ def _rounded(ns: int) -> str:
 
 def unlike_warnings(candidates: Sequence[Candidate]) -> list[str]:
     """What of the traces is of another device or another model."""
-    found = []
+    warnings = []
     for what, value in _COMPARED:
-        named = [(one, value(one.anatomy)) for one in candidates]
+        named = [(candidate, value(candidate.anatomy)) for candidate in candidates]
         first: dict[str, Candidate] = {}
-        for one, text in named:
+        for candidate, text in named:
             if text is not None:
-                first.setdefault(text, one)
+                first.setdefault(text, candidate)
         if len(first) > 1:
-            listed = ", ".join(f"{text} ({one.name})" for text, one in list(first.items())[:4])
-            found.append(f"the traces are of unlike {what}, sums mix them: {listed}")
-    products = [(one, _products(one.anatomy)) for one in candidates]
-    known = [(one, shapes) for one, shapes in products if shapes]
-    for one, shapes in known[1:]:
+            listed = ", ".join(f"{text} ({candidate.name})" for text, candidate in list(first.items())[:4])
+            warnings.append(f"the traces are of unlike {what}, sums mix them: {listed}")
+    products = [(candidate, _products(candidate.anatomy)) for candidate in candidates]
+    known = [(candidate, shapes) for candidate, shapes in products if shapes]
+    for candidate, shapes in known[1:]:
         if not shapes & known[0][1]:
-            found.append(
-                f"{known[0][0].name} and {one.name} have no product of the same shapes: other models or inputs?"
+            warnings.append(
+                f"{known[0][0].name} and {candidate.name} have no product of the same shapes: other models or inputs?"
             )
             break
-    return found
+    return warnings
 
 
 def _model(anatomy: Anatomy) -> str | None:

@@ -9,10 +9,10 @@ import numpy as np
 from msgspec import Struct
 
 from opanatomy.attribution.phases import Placed, phases_at
-from opanatomy.attribution.rows import BACKWARD, FORWARD, OPTIMIZER, PHASES, PLACES, RECOMPUTE, HostRows, contains
+from opanatomy.attribution.rows import BACKWARD, FORWARD, OPTIMIZER, RECOMPUTE, HostRows, contains
 from opanatomy.records.checks import Check, Difference
-from opanatomy.records.columns import Bool, Int64
-from opanatomy.records.taxonomy import Phase
+from opanatomy.records.columns import Bool, Int64, is_among
+from opanatomy.records.taxonomy import PHASES
 
 _BEFORE = r"(?:model|module|net|loss|self|trainer|engine|accelerator|scaler|fabric|train(?:ing)?|step)"
 _BEHIND = r"(?:[ _.-]?(?:pass|step|steps|propagation|prop|update|call))?(?:\(\))?(?:[ _:#-]*\d{1,9})?"
@@ -35,7 +35,7 @@ class Timed(Struct, frozen=True):
 
     row: Int64
     duration_ns: Int64
-    phase: Sequence[Phase]
+    phase: Int64
 
 
 def phase_of_annotation(name: str) -> int:
@@ -45,7 +45,7 @@ def phase_of_annotation(name: str) -> int:
 
 
 def annotated_phases(names: Sequence[str], rows: HostRows, placed: Placed, timed: Timed) -> Check | None:
-    """The time in each annotated phase beside the phase it was placed in; `None` where a trace annotates none.
+    """The time in each annotated phase against the phase it was placed in; `None` where a trace annotates none.
 
     `compared` counts phases. A difference has the annotated time of a phase (`other`) and what of it is in that phase
     (`ours`). An annotation of the optimizer in which forward and backward run is left out: it runs a closure.
@@ -58,15 +58,15 @@ def annotated_phases(names: Sequence[str], rows: HostRows, placed: Placed, timed
     spans = [
         (int(rows.start_ns[row]), int(rows.end_ns[row]), PHASES[said[row]]) for row in np.flatnonzero(ranges).tolist()
     ]
-    here = np.isin(rows.thread, rows.thread[ranges]) | (placed.nodes.around >= 0)
+    here = is_among(rows.thread, rows.thread[ranges]) | (placed.nodes.enclosing >= 0)
     known = np.flatnonzero((timed.row >= 0) & here[timed.row])
     expected = phases_at(spans, rows.start_ns[timed.row[known]])
     known, expected = known[expected >= 0], expected[expected >= 0]
     # Recomputation happens inside what a user annotates as backward.
-    places = np.array([PLACES[timed.phase[index]] for index in known.tolist()], dtype=np.int64)
+    places = timed.phase[known]
     compared = _Compared(
-        index=known, expected=expected, found=np.where(places == RECOMPUTE, BACKWARD, places),
-        differentiated=((rows.sequence >= 0) & (placed.nodes.around < 0))[timed.row[known]],
+        index=known, expected=expected, placed=np.where(places == RECOMPUTE, BACKWARD, places),
+        differentiated=((rows.sequence >= 0) & (placed.nodes.enclosing < 0))[timed.row[known]],
     )  # fmt: skip
     return _check(names, rows, timed, compared)
 
@@ -76,13 +76,13 @@ class _Compared(Struct, frozen=True, kw_only=True):
 
     index: Int64
     expected: Int64
-    found: Int64
+    placed: Int64
     #: Whether autograd recorded the operator, below no node of its own: forward, whatever an annotation says.
     differentiated: Bool
 
 
 def _check(names: Sequence[str], rows: HostRows, timed: Timed, compared: _Compared) -> Check:
-    index, expected, places = compared.index, compared.expected, compared.found
+    index, expected, places = compared.index, compared.expected, compared.placed
     duration = timed.duration_ns[index]
     differences = []
     phases = [phase for phase in (FORWARD, BACKWARD, OPTIMIZER) if duration[expected == phase].sum() > 0]
@@ -116,6 +116,6 @@ def _evidence(names: Sequence[str], name: Int64, places: Int64, duration_ns: Int
     spent: dict[tuple[int, int], int] = {}
     for key in zip(name.tolist(), places.tolist(), duration_ns.tolist(), strict=True):
         spent[key[:2]] = spent.get(key[:2], 0) + key[2]
-    most = sorted(spent.items(), key=lambda item: (-item[1], item[0]))
-    listed = [f"{names[number]} as {PHASES[place]} {time:,} ns" for (number, place), time in most[:_NAMED]]
-    return ", ".join(listed) + (f", {len(most) - _NAMED} more" if len(most) > _NAMED else "")
+    longest = sorted(spent.items(), key=lambda item: (-item[1], item[0]))
+    listed = [f"{names[number]} as {PHASES[place]} {time:,} ns" for (number, place), time in longest[:_NAMED]]
+    return ", ".join(listed) + (f", {len(longest) - _NAMED} more" if len(longest) > _NAMED else "")

@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Struct
 
 from opanatomy.attribution.annotations import Timed, annotated_phases
-from opanatomy.attribution.linking import OUTSIDE, Links, enclosing_rows, left_over, link_work
+from opanatomy.attribution.linking import Links, enclosing_rows, left_over, link_work
 from opanatomy.attribution.matching import Launch
 from opanatomy.attribution.names import kinds_of, own_ranges
 from opanatomy.attribution.nesting import order_of, parents_of, self_times
@@ -17,49 +17,22 @@ from opanatomy.attribution.phase_rules import PhaseRule
 from opanatomy.attribution.phases import Placed, Step, place, steps_of
 from opanatomy.attribution.rows import HostRows, last_inside
 from opanatomy.records.checks import Check
-from opanatomy.records.columns import NO_FLOWS, Bool, DeviceWork, Flows, HostEvents, Int64, Launches
+from opanatomy.records.columns import (
+    NO_FLOWS,
+    OUTSIDE,
+    DeviceWork,
+    Flows,
+    HostEvents,
+    HostTable,
+    Int64,
+    Launches,
+    WorkTable,
+    distinct,
+)
 from opanatomy.records.taxonomy import Phase
 
 #: Launches of whole graphs: CUDA, HIP, and Intel's command buffers.
 _GRAPH = re.compile(r"GraphLaunch|CommandBufferEnqueue")
-
-
-class HostTable(Struct, frozen=True, kw_only=True):
-    """Host events in nesting order (parents before children)."""
-
-    name: Int64
-    thread: Int64
-    start_ns: Int64
-    duration_ns: Int64
-    self_ns: Int64
-    signature: Int64
-    annotation: Int64
-    #: Kineto's own number of the event, the sequence number it was dispatched with (of an autograd node: that of its
-    #: forward operator), and of a node the thread that ran the forward, as the profiler numbers it; below 1 none.
-    external_id: Int64
-    sequence: Int64
-    forward_thread: Int64
-    parent: Int64
-    phase: Sequence[Phase]
-    module: Sequence[str | None]
-    in_window: Bool
-
-
-class WorkTable(Struct, frozen=True, kw_only=True):
-    """Device work in the order of the file; `host` is a row of the host table or -1, `link` one of `LINKS`, `launch` a
-    row of the launches or -1. `open` is set where several launches of other operators fit as well."""
-
-    name: Int64
-    device: Int64
-    stream: Int64
-    start_ns: Int64
-    duration_ns: Int64
-    host: Int64
-    link: Int64
-    launch: Int64
-    open: Bool
-    phase: Sequence[Phase]
-    module: Sequence[str | None]
 
 
 class Attribution(Struct, frozen=True, kw_only=True):
@@ -70,7 +43,7 @@ class Attribution(Struct, frozen=True, kw_only=True):
     steps: tuple[Step, ...]
     window: tuple[int, int]
     spans: tuple[tuple[int, int, Phase], ...]
-    #: The phases beside the trace's own annotations of them; `None` where it has none.
+    #: The phases against the trace's own annotations of them; `None` where it has none.
     annotated: Check | None
     #: Rules of the user that no annotation of the trace fits.
     unused_rules: tuple[PhaseRule, ...]
@@ -125,12 +98,12 @@ def _timed(host: HostTable, work: WorkTable) -> Timed:
     if len(work.name):
         return Timed(row=work.host, duration_ns=work.duration_ns, phase=work.phase)
     rows = np.flatnonzero(host.annotation == 0)
-    return Timed(row=rows, duration_ns=host.self_ns[rows], phase=[host.phase[row] for row in rows.tolist()])
+    return Timed(row=rows, duration_ns=host.self_ns[rows], phase=host.phase[rows])
 
 
 def _unused(names: Sequence[str], ranges: Int64, rules: Sequence[PhaseRule]) -> tuple[PhaseRule, ...]:
     """The rules whose pattern is found in no name of the ranges."""
-    present = [names[number] for number in np.unique(ranges).tolist()]
+    present = [names[number] for number in distinct(ranges).values.tolist()]
     return tuple(rule for rule in rules if not any(rule.pattern.search(name) for name in present))
 
 
@@ -174,6 +147,6 @@ def _work_table(work: DeviceWork, links: Links, placed: Placed, window: tuple[in
     return WorkTable(
         name=work.name, device=work.device, stream=work.stream, start_ns=work.start_ns,
         duration_ns=work.duration_ns, host=links.host, link=link, launch=links.launch, open=links.open,
-        phase=placed.of_launches(links.around, links.thread, links.launched_ns),
-        module=[placed.module[row] if row >= 0 else None for row in links.around.tolist()],
+        phase=placed.of_launches(links.enclosing, links.thread, links.launched_ns),
+        module=placed.module.take(links.enclosing),
     )  # fmt: skip

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 from msgspec import Struct
 
@@ -10,14 +12,14 @@ from opanatomy.attribution.names import NameKinds
 from opanatomy.attribution.nesting import nearest_above
 from opanatomy.attribution.nodes import Nodes
 from opanatomy.attribution.rows import BACKWARD, FORWARD, OPTIMIZER, OTHER, HostRows, above, contains
-from opanatomy.records.columns import Bool, Int64
+from opanatomy.records.columns import Bool, Int64, is_among, rows_by_value
 
 
 class Inference(Struct, frozen=True):
     """The phase of each host row."""
 
     phase: Int64
-    #: Rows around others that say their phase, where nothing says that of the row: a step, a range of the loop.
+    #: Rows that enclose others which say their phase, where nothing says that of the row: a step, a range of the loop.
     wraps: Bool
     moments: Moments
     #: Whether anything is known of a forward. Where not, all that nothing else is said of is forward.
@@ -39,18 +41,18 @@ def infer(rows: HostRows, kinds: NameKinds, nodes: Nodes) -> Inference:
     moments = moments_of(rows, kinds, nodes, known, differentiated)
     code = np.where(nodes.is_node, BACKWARD, known)
     code[differentiated] = FORWARD
-    code[(code < 0) & _around_forward(rows, kinds, differentiated, moments)] = FORWARD
+    code[(code < 0) & _encloses_forward(rows, kinds, differentiated, moments)] = FORWARD
     marker = nearest_above(code >= 0, rows.parent)
     phase = above(code, marker)
     in_closure = (phase == OPTIMIZER) & (moments.closures.at(rows.start_ns) >= 0)
     places = np.flatnonzero((phase < 0) | in_closure)
     if differentiated.any():
-        found = _unmarked(rows, kinds, nodes, differentiated, moments, places, in_closure[places])
+        inferred = _unmarked(rows, kinds, nodes, differentiated, moments, places, in_closure[places])
     else:
-        found = _by_time(moments, rows.thread[places], rows.start_ns[places])
-        found = np.where(found >= 0, found, FORWARD)
-    phase[places] = np.where(found >= 0, found, phase[places])
-    phase[_seeds(rows, kinds, moments) & (nodes.around < 0)] = BACKWARD
+        inferred = _by_time(moments, rows.thread[places], rows.start_ns[places])
+        inferred = np.where(inferred >= 0, inferred, FORWARD)
+    phase[places] = np.where(inferred >= 0, inferred, phase[places])
+    phase[_seeds(rows, kinds, moments) & (nodes.enclosing < 0)] = BACKWARD
     helpers, launched = _helpers(rows, kinds, np.flatnonzero(marker < 0))
     phase[helpers] = phase[launched]
     wraps = (marker < 0) & contains(rows, code >= 0)
@@ -59,25 +61,25 @@ def infer(rows: HostRows, kinds: NameKinds, nodes: Nodes) -> Inference:
 
 def _differentiated(nodes: Nodes) -> Bool:
     """Operators outside of all nodes whose result a node differentiates."""
-    found = np.zeros(len(nodes.forward), dtype=bool)
-    found[nodes.forward[nodes.forward >= 0]] = True
-    return found & (nodes.around < 0)
+    operators = np.zeros(len(nodes.forward), dtype=bool)
+    operators[nodes.forward[nodes.forward >= 0]] = True
+    return operators & (nodes.enclosing < 0)
 
 
-def _around_forward(rows: HostRows, kinds: NameKinds, differentiated: Bool, moments: Moments) -> Bool:
-    """Events around operators of a forward in which no backward and no update begins; a step is none."""
+def _encloses_forward(rows: HostRows, kinds: NameKinds, differentiated: Bool, moments: Moments) -> Bool:
+    """Events that enclose operators of a forward in which no backward and no update begins; a step is none."""
     is_step = np.array([number is not None for number in kinds.step], dtype=bool)[rows.name]
-    around = np.flatnonzero(contains(rows, differentiated) & ~is_step)
-    begun, ended = (np.searchsorted(moments.breaks, times[around]) for times in (rows.start_ns, rows.end_ns))
-    found = np.zeros(len(rows.name), dtype=bool)
-    found[around[begun == ended]] = True
-    return found
+    enclosing = np.flatnonzero(contains(rows, differentiated) & ~is_step)
+    begun, ended = (np.searchsorted(moments.breaks, times[enclosing]) for times in (rows.start_ns, rows.end_ns))
+    encloses = np.zeros(len(rows.name), dtype=bool)
+    encloses[enclosing[begun == ended]] = True
+    return encloses
 
 
 def _by_time(moments: Moments, thread: Int64, time_ns: Int64) -> Int64:
     """The phase of times outside of marked events: backward on autograd's threads, optimizer before an update, forward
     between two operators of one forward; else -1."""
-    on_autograd = np.isin(thread, moments.autograd)
+    on_autograd = is_among(thread, moments.autograd)
     updating = moments.updates.at(time_ns) >= 0
     before, after = _between_forward(moments, thread, time_ns)
     return np.select([on_autograd, updating, before & after], [BACKWARD, OPTIMIZER, FORWARD], -1)
@@ -88,8 +90,7 @@ def _between_forward(moments: Moments, thread: Int64, time_ns: Int64) -> tuple[B
     between."""
     before, after = np.zeros(len(time_ns), dtype=bool), np.zeros(len(time_ns), dtype=bool)
     breaks = np.searchsorted(moments.breaks, time_ns, side="right")
-    for number, (start, end) in moments.forward.items():
-        here = np.flatnonzero(thread == number)
+    for here, start, end in _forward_on(moments, thread):
         place = np.searchsorted(start, time_ns[here], side="right")
         last, following = np.maximum(place - 1, 0), np.minimum(place, len(start) - 1)
         before[here] = (place > 0) & (np.searchsorted(moments.breaks, end[last]) == breaks[here])
@@ -100,9 +101,9 @@ def _between_forward(moments: Moments, thread: Int64, time_ns: Int64) -> tuple[B
 def _unmarked(
     rows: HostRows, kinds: NameKinds, nodes: Nodes, differentiated: Bool, moments: Moments, places: Int64, inside: Bool
 ) -> Int64:
-    """The phases of rows that nothing around them says; -1 for those `inside` an optimizer that are its own."""
+    """The phases of rows that nothing enclosing them says; -1 for those `inside` an optimizer that are its own."""
     thread, start = rows.thread[places], rows.start_ns[places]
-    found = _by_time(moments, thread, start)
+    by_time = _by_time(moments, thread, start)
     before, after = _between_forward(moments, thread, start)
     same_step = np.searchsorted(moments.steps, start, side="right") == np.searchsorted(
         moments.steps, _next_forward(moments, thread, start), side="right"
@@ -112,39 +113,45 @@ def _unmarked(
     last_mark, next_mark = _marks_with(moments, start)
     sends, receives = (_within(rows, kind[rows.name])[places] for kind in (kinds.sends, kinds.receives))
     passes = np.array([FORWARD, BACKWARD])
-    within_backward = (last_mark == BACKWARD) & (next_mark == BACKWARD) & np.isin(thread, moments.backward)
+    within_backward = (last_mark == BACKWARD) & (next_mark == BACKWARD) & is_among(thread, moments.backward)
     updated = ~before & _after_backward(moments, start)
     return np.select(
         [
-            sends & np.isin(last_mark, passes),
-            receives & np.isin(next_mark, passes),
-            (found == BACKWARD) | ((found == OPTIMIZER) & ~inside),
+            sends & is_among(last_mark, passes),
+            receives & is_among(next_mark, passes),
+            (by_time == BACKWARD) | ((by_time == OPTIMIZER) & ~inside),
             aside,
-            found == FORWARD,
+            by_time == FORWARD,
             numbered & (before | (after & same_step)),
             within_backward & ~inside,
             inside & updated,
         ],
-        [last_mark, next_mark, found, OTHER, FORWARD, FORWARD, BACKWARD, -1],
+        [last_mark, next_mark, by_time, OTHER, FORWARD, FORWARD, BACKWARD, -1],
         OTHER,
     )
 
 
 def _next_forward(moments: Moments, thread: Int64, time_ns: Int64) -> Int64:
     """When the next operator of a forward on the thread starts; the time itself where none does."""
-    found = time_ns.copy()
-    for number, (start, _) in moments.forward.items():
-        here = np.flatnonzero(thread == number)
+    following = time_ns.copy()
+    for here, start, _ in _forward_on(moments, thread):
         place = np.searchsorted(start, time_ns[here], side="right")
-        found[here] = np.where(place < len(start), start[np.minimum(place, len(start) - 1)], time_ns[here])
-    return found
+        following[here] = np.where(place < len(start), start[np.minimum(place, len(start) - 1)], time_ns[here])
+    return following
+
+
+def _forward_on(moments: Moments, thread: Int64) -> Iterator[tuple[Int64, Int64, Int64]]:
+    """For each thread with a forward its places in `thread`, and the starts and latest ends of its operators."""
+    for number, places in rows_by_value(thread):
+        if number in moments.forward:
+            yield places, *moments.forward[number]
 
 
 def _after_backward(moments: Moments, time_ns: Int64) -> Bool:
     """Whether the last to begin before each time, of nodes and optimizers, was a node."""
     breaks = np.searchsorted(moments.breaks, time_ns, side="right") - 1
     last = np.where(breaks >= 0, moments.breaks[np.maximum(breaks, 0)], -1) if len(moments.breaks) else breaks
-    return np.isin(last, moments.nodes)
+    return is_among(last, moments.nodes)
 
 
 def _marks_with(moments: Moments, time_ns: Int64) -> tuple[Int64, Int64]:
@@ -166,8 +173,8 @@ def _helpers(rows: HostRows, kinds: NameKinds, unmarked: Int64) -> tuple[Int64, 
 
 def _within(rows: HostRows, marked: Bool) -> Bool:
     """Whether a row is marked or inside a marked one."""
-    found: Bool = nearest_above(marked, rows.parent) >= 0
-    return found
+    inside: Bool = nearest_above(marked, rows.parent) >= 0
+    return inside
 
 
 def _aside(rows: HostRows, kinds: NameKinds, nodes: Nodes, differentiated: Bool) -> Bool:

@@ -5,24 +5,20 @@ from __future__ import annotations
 import numpy as np
 from msgspec import Struct
 
-from opanatomy.attribution.matching import Launch, last_of, match
-from opanatomy.attribution.rows import NEVER
-from opanatomy.records.columns import Bool, DeviceWork, Int64
+from opanatomy.attribution.matching import Launch, last_of, match, repeated
+from opanatomy.attribution.rows import NEVER, last_started
+from opanatomy.records.columns import GRAPH, LINKED, NO_LAUNCH, Bool, DeviceWork, Int64, is_among, rows_by_value
 
-#: How a piece of device work was traced back.
-LINKED, GRAPH, NO_LAUNCH, OUTSIDE = range(4)
-LINKS = ("linked", "graph_launched", "no_launch_record", "outside_window")
-
-#: Steps from an event to the one around it before leaps are worth preparing.
+#: Steps from an event to the one that encloses it before leaps are worth preparing.
 _FEW = 64
 
 
 class Links(Struct, frozen=True, kw_only=True):
-    """For each piece of device work: its launch and the host row that made it (-1 none), the link, the host time of the
+    """For each device event: its launch and the host row that made it (-1 none), the link, the host time of the
     launch.
 
-    The work of a graph is of no operator; `around` is the host row in which its graph was launched. `thread` is that of
-    the launch, -1 where it is not recorded. `open` is set where several operators may have launched it.
+    The work of a graph is of no operator; `enclosing` is the host row in which its graph was launched. `thread` is that
+    of the launch, -1 where it is not recorded. `open` is set where several operators may have launched it.
     """
 
     launch: Int64
@@ -30,28 +26,26 @@ class Links(Struct, frozen=True, kw_only=True):
     host: Int64
     link: Int64
     launched_ns: Int64
-    around: Int64
+    enclosing: Int64
     thread: Int64
 
 
 def enclosing_rows(thread: Int64, start_ns: Int64, end_ns: Int64, parents: Int64, at: tuple[Int64, Int64]) -> Int64:
     """The innermost host row (rows in nesting order) that encloses each (thread, time); -1 where none does."""
-    on, time = at
-    found = np.full(len(time), -1, dtype=np.int64)
-    for number in np.unique(on) if len(thread) else ():
-        low, high = np.searchsorted(thread, [number, number + 1])
-        mine = np.flatnonzero(on == number)
-        rows = low + np.searchsorted(start_ns[low:high], time[mine], side="right") - 1
-        rows[rows < low] = -1
-        for _ in range(_FEW):
-            over = (rows >= 0) & (end_ns[rows] <= time[mine])
-            if not over.any():
-                break
-            rows[over] = parents[rows[over]]
-        else:
-            rows = _leap(rows, end_ns, parents, time[mine])
-        found[mine] = rows
-    return found
+    rows = last_started(thread, start_ns, at)
+    over = _over(rows, end_ns, at[1])
+    for _ in range(_FEW):
+        if not len(over):
+            return rows
+        rows[over] = parents[rows[over]]
+        over = over[_over(rows[over], end_ns, at[1][over])]
+    return _leap(rows, end_ns, parents, at[1])
+
+
+def _over(rows: Int64, end_ns: Int64, time_ns: Int64) -> Int64:
+    """The places of the rows that have ended by these times."""
+    places = np.flatnonzero(rows >= 0)
+    return places[end_ns[rows[places]] <= time_ns[places]]
 
 
 def _leap(rows: Int64, end_ns: Int64, parents: Int64, time: Int64) -> Int64:
@@ -73,25 +67,24 @@ def _leap(rows: Int64, end_ns: Int64, parents: Int64, time: Int64) -> Int64:
 
 
 def link_work(work: DeviceWork, launch: Launch, host_external: Int64) -> Links:
-    """Trace each piece of device work back: by correlation to its launch, else by external id to its operator.
+    """Trace each device event back: by correlation to its launch, else by external id to its operator.
 
     Kineto counts ids from 1: 0 is that of work and calls which no operator is known of (as in traces of 2021).
     """
     matched = match(work, launch)
-    index, found = matched.launch, matched.launch >= 0
-    host = np.where(found, _at(launch.host, index), -1)
-    outer = np.where(work.external_id > 0, work.external_id, np.where(found, _at(launch.external_id, index), -1))
+    index, launched = matched.launch, matched.launch >= 0
+    host = np.where(launched, _at(launch.host, index), -1)
+    outer = np.where(work.external_id > 0, work.external_id, np.where(launched, _at(launch.external_id, index), -1))
     by_external = (host < 0) & (outer > 0)
     host = np.where(by_external, last_of(host_external, outer), host)
-    numbers, counts = np.unique(host_external, return_counts=True)
-    several = by_external & np.isin(outer, numbers[counts > 1])
-    graph = found & _at(launch.is_graph.astype(np.int64), index).astype(bool)
-    link = np.where(graph, GRAPH, np.where(found | (host >= 0), LINKED, NO_LAUNCH))
-    launched = np.where(found, _at(launch.start_ns, index), work.start_ns)
-    thread = np.where(found, _at(launch.thread, index), -1)
+    several = by_external & is_among(outer, repeated(host_external))
+    graph = launched & _at(launch.is_graph.astype(np.int64), index).astype(bool)
+    link = np.where(graph, GRAPH, np.where(launched | (host >= 0), LINKED, NO_LAUNCH))
+    launched_ns = np.where(launched, _at(launch.start_ns, index), work.start_ns)
+    thread = np.where(launched, _at(launch.thread, index), -1)
     return Links(
         launch=index, open=matched.open | several, host=np.where(graph, -1, host), link=link,
-        launched_ns=launched, around=host, thread=thread,
+        launched_ns=launched_ns, enclosing=host, thread=thread,
     )  # fmt: skip
 
 
@@ -104,23 +97,23 @@ def left_over(link: Int64, work: DeviceWork) -> Bool:
     while other streams still run left-over work, or before the first work with a launch, is left over too.
     """
     unknown, recorded = link == NO_LAUNCH, (link == LINKED) | (link == GRAPH)
-    found = np.zeros(len(link), dtype=bool)
-    for device in np.unique(work.device[unknown]).tolist():
-        here = work.device == device
+    left = np.zeros(len(link), dtype=bool)
+    for _, events in rows_by_value(work.device) if unknown.any() else ():
         bare = []
-        for stream in np.unique(work.stream[here & unknown]).tolist():
-            mine = here & (work.stream == stream)
-            starts = work.start_ns[mine & recorded]
+        for _, places in rows_by_value(work.stream[events]):
+            stream = events[places]
+            starts = work.start_ns[stream[recorded[stream]]]
             if len(starts):
-                found |= mine & unknown & (work.start_ns < starts.min())
+                left[stream] = unknown[stream] & (work.start_ns[stream] < starts.min())
             else:
-                bare.append(mine)
-        ends = (work.start_ns + work.duration_ns)[here & found]
-        first = np.sort(work.start_ns[here & recorded])[:1]
+                bare.append(stream)
+        early = events[left[events]]
+        ends = work.start_ns[early] + work.duration_ns[early]
+        first = np.sort(work.start_ns[events[recorded[events]]])[:1]
         caught_up = np.concatenate((ends, first)).max(initial=NEVER)
-        for mine in bare:
-            found |= mine & (work.start_ns < caught_up)
-    return found
+        for stream in bare:
+            left[stream] = work.start_ns[stream] < caught_up
+    return left
 
 
 def _at(column: Int64, index: Int64) -> Int64:

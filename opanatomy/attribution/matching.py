@@ -7,14 +7,16 @@ device, and the order of time tell which one it was.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 from msgspec import Struct
 
-from opanatomy.records.columns import Bool, DeviceWork, Int64
+from opanatomy.records.columns import Bool, DeviceWork, Int64, distinct, is_among, rows_by_value
 
 
 class Launch(Struct, frozen=True, kw_only=True):
-    """Launch records as columns; `host` is the innermost host row around each, -1 where there is none."""
+    """Launch records as columns; `host` is the innermost host row that encloses each, -1 where there is none."""
 
     thread: Int64
     start_ns: Int64
@@ -25,7 +27,7 @@ class Launch(Struct, frozen=True, kw_only=True):
 
 
 class Matched(Struct, frozen=True):
-    """For each piece of work its launch (-1 none), and whether launches of other operators fit as well."""
+    """For each device event its launch (-1 none), and whether launches of other operators fit as well."""
 
     launch: Int64
     open: Bool
@@ -37,50 +39,75 @@ def last_of(keys: Int64, wanted: Int64) -> Int64:
         return np.full(len(wanted), -1, dtype=np.int64)
     order = np.argsort(keys, kind="stable")
     at = np.searchsorted(keys[order], wanted, side="right") - 1
-    found = np.where(at >= 0, order[np.maximum(at, 0)], -1)
-    known = (found >= 0) & (wanted >= 0)
-    known[known] = keys[found[known]] == wanted[known]
-    return np.where(known, found, -1)
+    last = np.where(at >= 0, order[np.maximum(at, 0)], -1)
+    known = (last >= 0) & (wanted >= 0)
+    known[known] = keys[last[known]] == wanted[known]
+    return np.where(known, last, -1)
+
+
+def repeated(keys: Int64) -> Int64:
+    """The keys that occur more than once, in order."""
+    known = distinct(keys)
+    return known.values[np.bincount(known.inverse, minlength=len(known.values)) > 1]
 
 
 def match(work: DeviceWork, launch: Launch) -> Matched:
-    """The launch of each piece of work."""
-    found = np.where(work.correlation > 0, last_of(launch.correlation, work.correlation), -1)
-    doubtful = np.zeros(len(found), dtype=bool)
-    numbers, counts = np.unique(launch.correlation, return_counts=True)
-    several = (found >= 0) & np.isin(work.correlation, numbers[counts > 1])
+    """The launch of each device event."""
+    index = np.where(work.correlation > 0, last_of(launch.correlation, work.correlation), -1)
+    doubtful = np.zeros(len(index), dtype=bool)
+    several = (index >= 0) & is_among(work.correlation, repeated(launch.correlation))
     if not several.any():
-        return Matched(found, doubtful)
-    order = np.argsort(launch.correlation, kind="stable")
-    sorted_ids = launch.correlation[order]
-    users = _users(work.device, launch.thread, np.where(several, -1, found))
-    for piece in np.flatnonzero(several).tolist():
-        low, high = np.searchsorted(sorted_ids, [work.correlation[piece], work.correlation[piece] + 1])
-        candidates = _fitting(order[low:high], piece, work, launch, users)
-        found[piece] = _latest_before(candidates, launch.start_ns, int(work.start_ns[piece]))
-        doubtful[piece] = len(np.unique(launch.host[candidates])) > 1
-    return Matched(found, doubtful)
+        return Matched(index, doubtful)
+    threads = _threads_by_device(work.device, launch.thread, np.where(several, -1, index))
+    for events, candidates in _alike(np.flatnonzero(several), work, launch):
+        candidates = _of_threads(candidates, launch.thread, threads.get(int(work.device[events[0]])))
+        index[events] = _latest_before(candidates, launch.start_ns, work.start_ns[events])
+        hosts = launch.host[candidates]
+        doubtful[events] = hosts.min() != hosts.max()
+    return Matched(index, doubtful)
 
 
-def _users(device: Int64, thread: Int64, launch: Int64) -> dict[int, Int64]:
-    """The threads that launched on each device, by the work whose launch is sure."""
-    sure = launch >= 0
-    return {number: np.unique(thread[launch[sure & (device == number)]]) for number in np.unique(device[sure]).tolist()}
+def _threads_by_device(device: Int64, thread: Int64, launch: Int64) -> dict[int, Int64]:
+    """The threads that launched on each device, by the events whose launch is sure."""
+    sure = np.flatnonzero(launch >= 0)
+    return {number: distinct(thread[launch[sure[places]]]).values for number, places in rows_by_value(device[sure])}
 
 
-def _fitting(candidates: Int64, piece: int, work: DeviceWork, launch: Launch, users: dict[int, Int64]) -> Int64:
-    """The candidates with the work's external id, of these those of a thread that launches on its device."""
-    external = int(work.external_id[piece])
-    same = candidates[launch.external_id[candidates] == external] if external > 0 else candidates[:0]
-    candidates = same if len(same) else candidates
-    threads = users.get(int(work.device[piece]))
-    near = candidates[np.isin(launch.thread[candidates], threads)] if threads is not None else candidates[:0]
+def _alike(events: Int64, work: DeviceWork, launch: Launch) -> Iterator[tuple[Int64, Int64]]:
+    """Events of one device with the same ids, and the launches that carry these.
+
+    Those with the events' correlation id; where some of them have the external id too, these.
+    """
+    ids, launch_ids = _numbered(work.correlation[events], launch.correlation)
+    outer, launch_outer = _numbered(work.external_id[events], launch.external_id)
+    width = max(int(outer.max()), int(launch_outer.max())) + 1
+    both, launch_both = ids * width + outer, launch_ids * width + launch_outer
+    exact = (work.external_id[events] > 0) & is_among(both, launch_both)
+    for is_exact, keys, launch_keys in ((True, both, launch_both), (False, ids, launch_ids)):
+        order = np.argsort(launch_keys, kind="stable")
+        ordered = launch_keys[order]
+        chosen = np.flatnonzero(exact == is_exact)
+        devices = distinct(work.device[events[chosen]])
+        for key, places in rows_by_value(keys[chosen] * len(devices.values) + devices.inverse):
+            low, high = np.searchsorted(ordered, [key // len(devices.values), key // len(devices.values) + 1])
+            yield events[chosen[places]], order[low:high]
+
+
+def _numbered(first: Int64, second: Int64) -> tuple[Int64, Int64]:
+    """Small numbers for the values of two columns, the same for the same value."""
+    numbers = distinct(np.concatenate((first, second))).inverse
+    return numbers[: len(first)], numbers[len(first) :]
+
+
+def _of_threads(candidates: Int64, thread: Int64, threads: Int64 | None) -> Int64:
+    """Of the candidates those of a thread that launches on the device; all of them where there is none."""
+    near = candidates[is_among(thread[candidates], threads)] if threads is not None else candidates[:0]
     return near if len(near) else candidates
 
 
-def _latest_before(candidates: Int64, start_ns: Int64, time_ns: int) -> int:
-    """The last candidate that started by then; where none had, the first."""
+def _latest_before(candidates: Int64, start_ns: Int64, times_ns: Int64) -> Int64:
+    """For each time the last candidate that started by then; where none had, the first."""
+    candidates = candidates[np.argsort(start_ns[candidates], kind="stable")]
     starts = start_ns[candidates]
-    before = starts <= time_ns
-    chosen = np.where(before, starts, np.iinfo(np.int64).min).argmax() if before.any() else starts.argmin()
-    return int(candidates[chosen])
+    last = starts[np.maximum(np.searchsorted(starts, times_ns, side="right") - 1, 0)]
+    return candidates[np.searchsorted(starts, last)]

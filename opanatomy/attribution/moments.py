@@ -8,7 +8,7 @@ from msgspec import Struct
 from opanatomy.attribution.names import NameKinds
 from opanatomy.attribution.nodes import Nodes
 from opanatomy.attribution.rows import BACKWARD, FORWARD, OPTIMIZER, HostRows, contains
-from opanatomy.records.columns import Bool, Int64
+from opanatomy.records.columns import Bool, Int64, distinct, is_among, rows_by_value
 
 
 class Spans(Struct, frozen=True):
@@ -18,7 +18,7 @@ class Spans(Struct, frozen=True):
     end_ns: Int64
 
     def at(self, time_ns: Int64) -> Int64:
-        """The interval around each time, -1 where there is none."""
+        """The interval that encloses each time, -1 where there is none."""
         if not len(self.start_ns):
             return np.full(len(time_ns), -1, dtype=np.int64)
         place = np.searchsorted(self.start_ns, time_ns, side="right") - 1
@@ -54,9 +54,10 @@ def moments_of(rows: HostRows, kinds: NameKinds, nodes: Nodes, known: Int64, dif
     marks = marks[np.argsort(rows.start_ns[marks], kind="stable")]
     phase = np.select([backward[marks], optimizer[marks]], [BACKWARD, OPTIMIZER], FORWARD)
     forward = {}
-    for thread in np.unique(rows.thread[differentiated]).tolist():
-        mine = np.flatnonzero(differentiated & (rows.thread == thread))
-        forward[thread] = (rows.start_ns[mine], np.maximum.accumulate(rows.end_ns[mine]))
+    operators = np.flatnonzero(differentiated)
+    for thread, places in rows_by_value(rows.thread[operators]):
+        on_thread = operators[places]
+        forward[thread] = (rows.start_ns[on_thread], np.maximum.accumulate(rows.end_ns[on_thread]))
     steps_of_optimizer = _outermost(rows, optimizer & ~kinds.dispatched[rows.name])
     return Moments(
         nodes=np.sort(rows.start_ns[nodes.is_node]),
@@ -67,7 +68,7 @@ def moments_of(rows: HostRows, kinds: NameKinds, nodes: Nodes, known: Int64, dif
         forward=forward,
         autograd=_autograd_threads(rows, kinds, nodes, known, differentiated | is_step),
         marks=(rows.start_ns[marks], phase),
-        backward=np.unique(rows.thread[backward]),
+        backward=distinct(rows.thread[backward]).values,
     )
 
 
@@ -123,7 +124,8 @@ def _closures(rows: HostRows, nodes: Nodes, differentiated: Bool, steps: Spans) 
 def _autograd_threads(rows: HostRows, kinds: NameKinds, nodes: Nodes, known: Int64, of_loop: Bool) -> Int64:
     """Threads with nodes and nothing of the training loop: neither forward operators nor steps nor a user's range
     around nodes."""
-    outside = nodes.around < 0
+    outside = nodes.enclosing < 0
     ranges = (rows.annotation != 0) & ~kinds.machinery[rows.name] & contains(rows, nodes.is_node)
     loop = outside & (of_loop | ranges | ((known >= 0) & (known != BACKWARD)))
-    return np.setdiff1d(rows.thread[nodes.is_node], rows.thread[loop])
+    threads = distinct(rows.thread[nodes.is_node]).values
+    return threads[~is_among(threads, rows.thread[loop])]

@@ -9,9 +9,9 @@ import numpy as np
 from msgspec import Struct
 
 from opanatomy.attribution.phase_rules import PhaseRule
-from opanatomy.attribution.rows import BACKWARD, OPTIMIZER, OTHER, PLACES, HostRows
+from opanatomy.attribution.rows import BACKWARD, OPTIMIZER, OTHER, HostRows
 from opanatomy.records.columns import Bool, Int64
-from opanatomy.records.taxonomy import Phase
+from opanatomy.records.taxonomy import PHASE_CODE, Phase
 from opanatomy.records.workload import MODULE_RANGE, PHASE_RANGE
 
 _EVALUATION = "autograd::engine::evaluate_function: "
@@ -87,7 +87,7 @@ def kinds_of(names: Sequence[str], rules: Sequence[PhaseRule] = ()) -> NameKinds
         mapped=np.array([_mapped_place(name, rules) for name in names], dtype=np.int64),
         known=np.array([_known_place(name) for name in names], dtype=np.int64),
         module=[name.removeprefix(MODULE_RANGE) if name.startswith(MODULE_RANGE) else None for name in names],
-        node=_flags(_NODE.match(name) for name in names),
+        node=are_nodes(names),
         same_node=np.array(
             [numbers.get(name.removeprefix(_EVALUATION), -1) if name.startswith(_EVALUATION) else -1 for name in names],
             dtype=np.int64,
@@ -105,6 +105,11 @@ def kinds_of(names: Sequence[str], rules: Sequence[PhaseRule] = ()) -> NameKinds
     )
 
 
+def are_nodes(names: Sequence[str]) -> Bool:
+    """Which names are of autograd's engine and nodes."""
+    return _flags(_NODE.match(name) for name in names)
+
+
 def own_ranges(rows: HostRows, kinds: NameKinds) -> Bool:
     """Which events are annotations that the traced program made; in 2021 they were written as operators are."""
     annotated = rows.annotation != 0
@@ -113,8 +118,8 @@ def own_ranges(rows: HostRows, kinds: NameKinds) -> Bool:
     is_step = np.array([number is not None for number in kinds.step], dtype=bool)
     # Compiled regions are written as operators in some years.
     annotated |= kinds.machinery[rows.name] & (rows.sequence < 0)
-    found: Bool = annotated & ~(is_step | kinds.captured)[rows.name]
-    return found
+    ranges: Bool = annotated & ~(is_step | kinds.captured)[rows.name]
+    return ranges
 
 
 def _flags(values: Iterable[object]) -> Bool:
@@ -123,11 +128,11 @@ def _flags(values: Iterable[object]) -> Bool:
 
 def _phase_place(name: str) -> int:
     phase = name.removeprefix(PHASE_RANGE)
-    return PLACES[Phase(phase)] if name.startswith(PHASE_RANGE) and phase in set(Phase) else -1
+    return PHASE_CODE[Phase(phase)] if name.startswith(PHASE_RANGE) and phase in set(Phase) else -1
 
 
 def _mapped_place(name: str, rules: Sequence[PhaseRule]) -> int:
-    return next((PLACES[rule.phase] for rule in rules if rule.pattern.search(name)), -1)
+    return next((PHASE_CODE[rule.phase] for rule in rules if rule.pattern.search(name)), -1)
 
 
 def _known_place(name: str) -> int:

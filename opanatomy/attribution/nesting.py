@@ -26,14 +26,14 @@ def parents_of(thread: Int64, start_ns: Int64, duration_ns: Int64) -> Int64:
     bounds = np.flatnonzero(np.diff(thread)) + 1
     for low, high in zip([0, *bounds.tolist()], [*bounds.tolist(), len(thread)], strict=True):
         start, end = start_ns[low:high], start_ns[low:high] + duration_ns[low:high]
-        found = _by_depth(start, end)
-        found = _one_by_one(start, end) if found is None else found
-        parents[low:high] = np.where(found >= 0, found + low, -1)
+        enclosing = _by_depth(start, end)
+        enclosing = _one_by_one(start, end) if enclosing is None else enclosing
+        parents[low:high] = np.where(enclosing >= 0, enclosing + low, -1)
     return parents
 
 
 def _by_depth(start: Int64, end: Int64) -> Int64 | None:
-    """The parents on one thread where every event lies in or beside every other; `None` where two cross.
+    """The parents on one thread where every event lies inside or outside of every other; `None` where two cross.
 
     So many events are open when one begins; its parent is the last one before it that began with one less open.
     """
@@ -84,12 +84,12 @@ def _outlasting(stack: list[tuple[int, int, int]], end: int) -> int:
 def nearest_above(marked: Bool, parents: Int64) -> Int64:
     """For each row the innermost marked row among it and those that enclose it, -1 where there is none."""
     count = len(parents)
-    found = np.append(np.where(marked, np.arange(count), np.where(parents >= 0, parents, count)), count)
+    nearest = np.append(np.where(marked, np.arange(count), np.where(parents >= 0, parents, count)), count)
     while True:
-        further = found[found]
-        if np.array_equal(further, found):
-            return np.where(found[:count] < count, found[:count], -1)
-        found = further
+        further = nearest[nearest]
+        if np.array_equal(further, nearest):
+            return np.where(nearest[:count] < count, nearest[:count], -1)
+        nearest = further
 
 
 def self_times(parents: Int64, start_ns: Int64, duration_ns: Int64) -> Int64:

@@ -1,4 +1,4 @@
-"""Which operator call a piece of work belongs to, once it is known which operators compute."""
+"""Which operator call a device event belongs to, once it is known which operators compute."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from opanatomy.records.taxonomy import OperatorClass
 #: A class in a column is its place here; -1 is an operator that does no work of its own.
 CLASSES = tuple(OperatorClass)
 _CONTRACTION, _MOVEMENT = (
-    CLASSES.index(one) for one in (OperatorClass.TENSOR_CONTRACTION, OperatorClass.DATA_MOVEMENT)
+    CLASSES.index(kind) for kind in (OperatorClass.TENSOR_CONTRACTION, OperatorClass.DATA_MOVEMENT)
 )
 
 
@@ -21,7 +21,8 @@ class Candidates(Struct, frozen=True, kw_only=True):
 
     `delegates` and `composite` are those of the name's `Classification`. `passes` are those known to do no work
     themselves, whatever their name (`attribution.passing`). `works` are those that launched device work; `None` on the
-    CPU, where that is not recorded. What is no part of the operator around it (`attribution.apart`) has no parent here.
+    CPU, where that is not recorded. What is no part of the operator that encloses it (`attribution.apart`) has no
+    parent here.
     """
 
     name: Int64
@@ -52,7 +53,7 @@ def _carried(rows: Candidates, parents: Int64) -> Bool:
     """Whether something below each row can do the work that its name stands for.
 
     Only a contraction does that of a contraction, and no copy, fill or allocation that of anything but data movement:
-    `aten::_convolution` of a transposed convolution on the CPU runs a kernel without an event of its own beside the
+    `aten::_convolution` of a transposed convolution on the CPU runs a kernel without an event of its own next to
     copies that have one. A `composite` is what it calls, whatever that is.
     """
     anything = above_any(rows.kind >= 0, parents)
@@ -65,14 +66,15 @@ def _carried(rows: Candidates, parents: Int64) -> Bool:
 
 def above_any(marked: Bool, parents: Int64) -> Bool:
     """Whether a marked row is anywhere below each row."""
-    found = np.zeros(len(parents), dtype=bool)
+    holds_one = np.zeros(len(parents), dtype=bool)
     level = parents[marked]
     while len(level):
-        level = np.unique(level[level >= 0])
-        level = level[~found[level]]
-        found[level] = True
+        level = np.sort(level[level >= 0])
+        level = level[np.append(True, level[1:] != level[:-1])[: len(level)]]
+        level = level[~holds_one[level]]
+        holds_one[level] = True
         level = parents[level]
-    return found
+    return holds_one
 
 
 def _repeated(names: Int64, parents: Int64) -> Bool:

@@ -6,12 +6,12 @@ import numpy as np
 
 from opanatomy.attribution.nesting import nearest_above
 from opanatomy.attribution.rows import HostRows, above, last_started, latest
-from opanatomy.records.columns import Bool, Flows, Int64
+from opanatomy.records.columns import Bool, Flows, Int64, distinct, is_among, rows_by_value
 
 #: An operator and the parts of it that begin in the same nanosecond.
 _NESTED = 16
 #: No program runs forwards on more threads than this; a trace that says so is damaged.
-_MOST_THREADS = 1000
+MOST_THREADS = 1000
 
 
 def forward_of(rows: HostRows, is_node: Bool, same_node: Int64, flows: Flows) -> Int64:
@@ -22,26 +22,26 @@ def forward_of(rows: HostRows, is_node: Bool, same_node: Int64, flows: Flows) ->
     place as the node goes first: outside of all nodes, or in the node in which checkpointing differentiates what it
     recomputed. A number that recomputation took again on the device thread is not mistaken for one of the forward.
     """
-    found = np.full(len(rows.name), -1, dtype=np.int64)
-    _by_flows(rows, is_node, flows, found)
+    forward = np.full(len(rows.name), -1, dtype=np.int64)
+    _by_flows(rows, is_node, flows, forward)
     inside = _inside(rows, is_node, same_node)
-    _by_numbers(rows, is_node, inside, found)
-    _by_numbers(rows, is_node, np.full(len(inside), -1, dtype=np.int64), found)
-    _within_evaluations(rows, is_node, same_node, found)
-    return found
+    _by_numbers(rows, is_node, inside, forward)
+    _by_numbers(rows, is_node, np.full(len(inside), -1, dtype=np.int64), forward)
+    _within_evaluations(rows, is_node, same_node, forward)
+    return forward
 
 
-def _by_flows(rows: HostRows, is_node: Bool, flows: Flows, found: Int64) -> None:
+def _by_flows(rows: HostRows, is_node: Bool, flows: Flows, forward: Int64) -> None:
     node = _starting(rows, flows.backward_thread, flows.backward_ns, is_node, None)
     number = above(rows.sequence, node)
-    forward = _starting(rows, flows.forward_thread, flows.forward_ns, ~is_node, np.where(number >= 0, number, -2))
-    known = (node >= 0) & (forward >= 0)
-    found[node[known]] = forward[known]
+    operator = _starting(rows, flows.forward_thread, flows.forward_ns, ~is_node, np.where(number >= 0, number, -2))
+    known = (node >= 0) & (operator >= 0)
+    forward[node[known]] = operator[known]
 
 
 def _starting(rows: HostRows, thread: Int64, time_ns: Int64, wanted: Bool, sequence: Int64 | None) -> Int64:
     """The innermost wanted row (with this sequence number) that starts at each time on each thread; -1 where none."""
-    row = last_started(rows, thread, time_ns)
+    row = last_started(rows.thread, rows.start_ns, (thread, time_ns))
     for _ in range(_NESTED):
         here = (row >= 0) & (above(rows.start_ns, row) == time_ns) & (above(rows.thread, row) == thread)
         row = np.where(here, row, -1)
@@ -61,63 +61,77 @@ def _inside(rows: HostRows, is_node: Bool, same_node: Int64) -> Int64:
     return np.where(evaluated, above(outer, outer), outer)
 
 
-def _by_numbers(rows: HostRows, is_node: Bool, inside: Int64, found: Int64) -> None:
+def _by_numbers(rows: HostRows, is_node: Bool, inside: Int64, forward: Int64) -> None:
     """Pair the nodes that have no operator yet with those of their number in the same place, which `inside` numbers."""
     nodes = np.flatnonzero(is_node & (rows.sequence >= 0))
     operators = np.flatnonzero(~is_node & (rows.sequence >= 0))
-    operators = operators[np.isin(rows.sequence[operators], rows.sequence[nodes])]
+    operators = operators[is_among(rows.sequence[operators], rows.sequence[nodes])]
     key = _keys(rows.sequence, inside)
-    threads = _threads(rows, key, nodes, operators, found)
-    for made_on, thread in threads.items():
-        among = operators[rows.thread[operators] == thread] if thread is not None else operators
-        left = nodes[(rows.forward_thread[nodes] == made_on) & (found[nodes] < 0)]
+    by_thread = {thread: operators[places] for thread, places in rows_by_value(rows.thread[operators])}
+    made = {number: nodes[places] for number, places in rows_by_value(rows.forward_thread[nodes])}
+    for made_on, thread in _threads(rows, key, made, operators, forward).items():
+        among = operators if thread is None else by_thread.get(thread, operators[:0])
+        left = made[made_on][forward[made[made_on]] < 0]
         last = latest(rows, key, among)
         if len(last) and len(left):
             at = np.minimum(np.searchsorted(key[last], key[left]), len(last) - 1)
             known = (key[last[at]] == key[left]) & (rows.start_ns[last[at]] < rows.start_ns[left])
-            found[left[known]] = last[at[known]]
+            forward[left[known]] = last[at[known]]
 
 
 def _keys(sequence: Int64, inside: Int64) -> Int64:
     """One number for each sequence number and place."""
-    numbers, place = np.unique(sequence, return_inverse=True)
-    return np.asarray(place.reshape(-1) + len(numbers) * (inside + 1), dtype=np.int64)
+    numbers = distinct(sequence)
+    return numbers.inverse + len(numbers.values) * (inside + 1)
 
 
-def _threads(rows: HostRows, key: Int64, nodes: Int64, operators: Int64, found: Int64) -> dict[int, int | None]:
+def _threads(
+    rows: HostRows, key: Int64, made: dict[int, Int64], operators: Int64, forward: Int64
+) -> dict[int, int | None]:
     """The thread of the operators that each number of a forward thread means: by flows, else the one on which most of
     its nodes' numbers are; those with most nodes choose first. `None` where a trace does not number threads."""
-    made_on, counts = np.unique(rows.forward_thread[nodes], return_counts=True)
+    candidates = _one_each(rows, key, operators)
+    threads, keys = rows.thread[candidates], key[candidates]
+    free = np.ones(int(threads.max(initial=-1)) + 1, dtype=bool)
     chosen: dict[int, int | None] = {}
-    for number in made_on[np.argsort(-counts, kind="stable")][:_MOST_THREADS].tolist():
+    for number in sorted(made, key=lambda number: (-len(made[number]), number))[:MOST_THREADS]:
         if number <= 0:
             chosen[number] = None
             continue
-        mine = nodes[rows.forward_thread[nodes] == number]
-        paired = found[mine][found[mine] >= 0]
-        free = operators[~np.isin(rows.thread[operators], [t for t in chosen.values() if t is not None])]
-        votes = rows.thread[paired] if len(paired) else rows.thread[_distinct(rows, key, free, mine)]
+        paired = forward[made[number]][forward[made[number]] >= 0]
+        votes = rows.thread[paired] if len(paired) else threads[_among(keys, distinct(key[made[number]]).values)]
+        votes = votes if len(paired) else votes[free[votes]]
         if len(votes):
-            chosen[number] = int(np.bincount(votes).argmax())
+            thread = int(np.bincount(votes).argmax())
+            chosen[number] = thread
+            free[thread : thread + 1] = False
     return chosen
 
 
-def _distinct(rows: HostRows, key: Int64, among: Int64, nodes: Int64) -> Int64:
-    """Of the rows `among` one for each thread and key of the nodes."""
-    among = among[np.isin(key[among], key[nodes])]
-    order = among[np.lexsort((key[among], rows.thread[among]))]
+def _one_each(rows: HostRows, key: Int64, among: Int64) -> Int64:
+    """Of the rows `among` one for each key and thread, by the keys."""
+    order = among[np.lexsort((rows.thread[among], key[among]))]
     thread, number = rows.thread[order], key[order]
     first = np.append(True, (thread[1:] != thread[:-1]) | (number[1:] != number[:-1]))
     one_each: Int64 = order[first[: len(order)]]
     return one_each
 
 
-def _within_evaluations(rows: HostRows, is_node: Bool, same_node: Int64, found: Int64) -> None:
+def _among(keys: Int64, wanted: Int64) -> Int64:
+    """The places of the wanted keys in `keys`, which are in order."""
+    low, high = np.searchsorted(keys, wanted), np.searchsorted(keys, wanted, side="right")
+    counts = high - low
+    begins = np.cumsum(counts) - counts
+    places: Int64 = np.arange(int(counts.sum())) + np.repeat(low - begins, counts)
+    return places
+
+
+def _within_evaluations(rows: HostRows, is_node: Bool, same_node: Int64, forward: Int64) -> None:
     """An evaluation and the node that it runs have the same forward operator."""
     nodes = np.flatnonzero(is_node & (rows.parent >= 0))
     outer = nearest_above(is_node, rows.parent)[rows.parent[nodes]]
     same = (outer >= 0) & (above(same_node, outer) == rows.name[nodes])
     inner, outer = nodes[same], outer[same]
-    known = np.maximum(found[inner], found[outer])
-    found[inner] = np.where(found[inner] < 0, known, found[inner])
-    found[outer] = np.where(found[outer] < 0, known, found[outer])
+    known = np.maximum(forward[inner], forward[outer])
+    forward[inner] = np.where(forward[inner] < 0, known, forward[inner])
+    forward[outer] = np.where(forward[outer] < 0, known, forward[outer])

@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Struct
 
 from opanatomy.attribution.ownership import CLASSES, above_any, redispatched
-from opanatomy.records.columns import Bool, Int64
+from opanatomy.records.columns import Bool, Int64, distinct, rows_by_value
 from opanatomy.records.taxonomy import OperatorClass
 
 #: Python that takes a call's place, as the dispatcher calls it in traces.
@@ -39,9 +39,9 @@ def intercepted(rows: Dispatched) -> Bool:
     checkpointing) has not, and nothing ran. A subclass calls it for its own parts: DTensor for the local shard.
     """
     python = named(rows, _INTERCEPTS)
-    found = np.zeros(len(rows.name), dtype=bool)
-    found[rows.parent[python & (rows.parent >= 0)]] = True
-    return found
+    answered = np.zeros(len(rows.name), dtype=bool)
+    answered[rows.parent[python & (rows.parent >= 0)]] = True
+    return answered
 
 
 def overloaded(rows: Dispatched, called: Sequence[Sequence[str]]) -> Bool:
@@ -49,14 +49,14 @@ def overloaded(rows: Dispatched, called: Sequence[Sequence[str]]) -> Bool:
 
     `called` has for each name the operators of which one is directly below such a call.
     """
-    found = np.zeros(len(rows.name), dtype=bool)
+    calls_another = np.zeros(len(rows.name), dtype=bool)
     numbers = {name: number for number, name in enumerate(rows.names)}
     pairs = [(number, numbers[other]) for number, others in enumerate(called) for other in others if other in numbers]
     below = np.flatnonzero(rows.parent >= 0)
     for number, other in pairs:
         calls = below[(rows.name[below] == other) & (rows.name[rows.parent[below]] == number)]
-        found[rows.parent[calls]] = True
-    return found
+        calls_another[rows.parent[calls]] = True
+    return calls_another
 
 
 def transformed(rows: Dispatched) -> Bool:
@@ -76,8 +76,8 @@ def transformed(rows: Dispatched) -> Bool:
     twice = np.zeros(len(rows.name), dtype=bool)
     twice[again] = True
     product = above_any(twice & (rows.kind == _CONTRACTION), rows.parent)
-    found: Bool = ((rows.kind == _CONTRACTION) & product) | (twice & above_any(twice, rows.parent))
-    return found
+    rewritten: Bool = ((rows.kind == _CONTRACTION) & product) | (twice & above_any(twice, rows.parent))
+    return rewritten
 
 
 def unrun(rows: Dispatched, recomputed: Bool) -> Bool:
@@ -96,15 +96,15 @@ def unrun(rows: Dispatched, recomputed: Bool) -> Bool:
     exact = alike * (int(rows.signature.max(initial=-1)) + 2) + rows.signature + 1
     same, named_alike = (_always(key, deeper, forward, candidates) for key in (exact, alike))
     always = np.where((same < 0) & (rows.kind == _CONTRACTION), named_alike, same) > 0
-    found: Bool = candidates & ~deeper & always
-    return found
+    never_ran: Bool = candidates & ~deeper & always
+    return never_ran
 
 
 def _called_again(rows: Dispatched) -> Bool:
     """Calls of an operator from within itself: under autocast with cast arguments, by a dispatch mode once more."""
-    found: Bool = (rows.parent >= 0) & named(rows, _INTERCEPTS)[rows.parent]
-    found[redispatched(rows.name, rows.parent)] = True
-    return found
+    within: Bool = (rows.parent >= 0) & named(rows, _INTERCEPTS)[rows.parent]
+    within[redispatched(rows.name, rows.parent)] = True
+    return within
 
 
 def observed_unrun(rows: Dispatched, recomputed: Bool, node: Int64, observed: Mapping[str, int]) -> Bool:
@@ -118,26 +118,26 @@ def observed_unrun(rows: Dispatched, recomputed: Bool, node: Int64, observed: Ma
     last = np.full(len(rows.name), -1, dtype=np.int64)
     np.maximum.at(last, node[computing], computing)
     bare = ~above_any(~named(rows, _SAVES), rows.parent)
-    again, found = np.zeros(len(rows.name), dtype=bool), np.zeros(len(rows.name), dtype=bool)
+    again, never_ran = np.zeros(len(rows.name), dtype=bool), np.zeros(len(rows.name), dtype=bool)
     again[redispatched(rows.name, rows.parent)] = True
-    for number in np.unique(rows.name[computing]).tolist():
-        events = computing[rows.name[computing] == number]
+    for number, places in rows_by_value(rows.name[computing]):
+        events = computing[places]
         events = events[~again[events]]
         stopped = events[(last[node[events]] == events) & bare[events]]
         if len(stopped) and len(events) - observed.get(rows.names[number], 0) == len(stopped):
-            found[stopped] = True
-    return found
+            never_ran[stopped] = True
+    return never_ran
 
 
 def _always(key: Int64, deeper: Bool, forward: Bool, wanted: Bool) -> Int64:
     """For each wanted row whether every forward row of its key has others below it: 1, 0, -1 where there is none."""
-    known, place = np.unique(key[forward], return_inverse=True)
-    lacking = np.bincount(place, weights=~deeper[forward], minlength=len(known))
-    found = np.full(len(key), -1, dtype=np.int64)
-    if len(known):
-        at = np.minimum(np.searchsorted(known, key), len(known) - 1)
-        found = np.where(known[at] == key, lacking[at] == 0, -1)
-    return np.where(wanted, found, -1)
+    known = distinct(key[forward])
+    lacking = np.bincount(known.inverse, weights=~deeper[forward], minlength=len(known.values))
+    always = np.full(len(key), -1, dtype=np.int64)
+    if len(known.values):
+        at = np.minimum(np.searchsorted(known.values, key), len(known.values) - 1)
+        always = np.where(known.values[at] == key, lacking[at] == 0, -1)
+    return np.where(wanted, always, -1)
 
 
 def named(rows: Dispatched, expression: re.Pattern[str]) -> Bool:

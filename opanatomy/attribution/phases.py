@@ -11,9 +11,9 @@ from opanatomy.attribution.inference import Inference, infer
 from opanatomy.attribution.names import NameKinds, own_ranges
 from opanatomy.attribution.nesting import nearest_above
 from opanatomy.attribution.nodes import Nodes, modules_of, nodes_of, recomputed
-from opanatomy.attribution.rows import BACKWARD, OTHER, PHASES, PLACES, RECOMPUTE, HostRows, above
-from opanatomy.records.columns import NO_FLOWS, Bool, Flows, Int64
-from opanatomy.records.taxonomy import Phase
+from opanatomy.attribution.rows import BACKWARD, OTHER, RECOMPUTE, HostRows, above
+from opanatomy.records.columns import NO_FLOWS, Bool, Categorical, Flows, Int64, is_among
+from opanatomy.records.taxonomy import PHASE_CODE, PHASES, Phase
 
 
 class Step(Struct, frozen=True):
@@ -25,10 +25,10 @@ class Step(Struct, frozen=True):
 
 
 class Placed(Struct, frozen=True, kw_only=True):
-    """Phase and module path of each host event (`None`: not inside any module that is known)."""
+    """Phase (a place in `PHASES`) and module path of each host event, none where it is inside no module."""
 
-    phase: list[Phase]
-    module: list[str | None]
+    phase: Int64
+    module: Categorical[str]
     #: The phase ranges of a capture: (start, end, phase), in order.
     spans: tuple[tuple[int, int, Phase], ...]
     nodes: Nodes
@@ -37,19 +37,18 @@ class Placed(Struct, frozen=True, kw_only=True):
     #: What runs in annotations whose phase the user gave.
     mapped: Bool
 
-    def of_launches(self, around: Int64, thread: Int64, time_ns: Int64) -> list[Phase]:
-        """The phases of what is launched at each time on each thread (-1 not known), a host row around it or -1.
+    def of_launches(self, enclosing: Int64, thread: Int64, time_ns: Int64) -> Int64:
+        """The phases of what is launched at each time on each thread, in the host row that encloses it; -1 not known.
 
         A range around a whole part of the loop, such as a step, says nothing of what is launched directly in it.
         """
-        phases = [self.phase[row] if row >= 0 else Phase.OTHER for row in around.tolist()]
+        phases = above(self.phase, enclosing)
+        phases[enclosing < 0] = OTHER
         if self.inference is None or not self.inference.differentiates:
             return phases
         wraps = self.inference.wraps & ~self.mapped
-        places = np.flatnonzero(np.where(around >= 0, wraps[around], thread >= 0))
-        at_that_time = self.inference.at(thread[places], time_ns[places])
-        for index, code in zip(places.tolist(), at_that_time.tolist(), strict=True):
-            phases[index] = PHASES[code]
+        places = np.flatnonzero(np.where(enclosing >= 0, wraps[enclosing], thread >= 0))
+        phases[places] = self.inference.at(thread[places], time_ns[places])
         return phases
 
 
@@ -71,7 +70,7 @@ def place(rows: HostRows, kinds: NameKinds, flows: Flows = NO_FLOWS) -> Placed:
     again = recomputed(rows, kinds, nodes)
     phase[(phase == BACKWARD) & again] = RECOMPUTE
     return Placed(
-        phase=[PHASES[code] for code in phase.tolist()],
+        phase=phase,
         module=modules_of(rows, kinds, nodes),
         spans=tuple(spans),
         nodes=nodes,
@@ -81,8 +80,8 @@ def place(rows: HostRows, kinds: NameKinds, flows: Flows = NO_FLOWS) -> Placed:
 
 
 def _mapped(rows: HostRows, kinds: NameKinds, nodes: Nodes, inference: Inference | None) -> Int64:
-    """The phase that the user gives an event, -1 where none: that of the innermost annotation around it, for what runs
-    on autograd's threads that of the annotation at that time."""
+    """The phase that the user gives an event, -1 where none: that of the innermost annotation enclosing it, for what
+    runs on autograd's threads that of the annotation at that time."""
     is_range = (kinds.mapped[rows.name] >= 0) & own_ranges(rows, kinds)
     if not is_range.any():
         return np.full(len(rows.name), -1, dtype=np.int64)
@@ -91,19 +90,19 @@ def _mapped(rows: HostRows, kinds: NameKinds, nodes: Nodes, inference: Inference
         (int(rows.start_ns[row]), int(rows.end_ns[row]), PHASES[kinds.mapped[rows.name[row]]])
         for row in np.flatnonzero(is_range).tolist()
     ]
-    elsewhere = nodes.around >= 0
+    elsewhere = nodes.enclosing >= 0
     if inference is not None:
-        elsewhere |= np.isin(rows.thread, inference.moments.autograd)
-    found = phases_at(spans, rows.start_ns)
-    return np.where((phase < 0) & elsewhere, found, phase)
+        elsewhere |= is_among(rows.thread, inference.moments.autograd)
+    at_that_time = phases_at(spans, rows.start_ns)
+    return np.where((phase < 0) & elsewhere, at_that_time, phase)
 
 
 def phases_at(spans: list[tuple[int, int, Phase]], times_ns: Int64) -> Int64:
     """The phase (a place in `PHASES`, -1 none) at each host time: ranges lie on one thread, the backward of CUDA runs
     on another."""
     starts, phases = _flattened(sorted(spans))
-    found = np.searchsorted(np.array(starts, dtype=np.int64), times_ns, side="right") - 1
-    return np.array([-1, *phases], dtype=np.int64)[found + 1]
+    interval = np.searchsorted(np.array(starts, dtype=np.int64), times_ns, side="right") - 1
+    return np.array([-1, *phases], dtype=np.int64)[interval + 1]
 
 
 def _flattened(spans: list[tuple[int, int, Phase]]) -> tuple[list[int], list[int]]:
@@ -119,7 +118,7 @@ def _flattened(spans: list[tuple[int, int, Phase]]) -> tuple[list[int], list[int
         while running and running[0][1] <= time_ns:
             heappop(running)
         starts.append(time_ns)
-        phases.append(PLACES[running[0][2]] if running else -1)
+        phases.append(PHASE_CODE[running[0][2]] if running else -1)
     return starts, phases
 
 
@@ -129,15 +128,15 @@ def steps_of(rows: HostRows, kinds: NameKinds) -> tuple[Step, ...]:
     Annotations of one step that overlap (those of the processes of a merged trace, of two profilers) are one step.
     """
     is_step = np.array([number is not None for number in kinds.step], dtype=bool)
-    found: list[Step] = []
+    steps: list[Step] = []
     for number, start, end in sorted(
         (number, int(rows.start_ns[row]), int(rows.end_ns[row]))
         for row in np.flatnonzero(is_step[rows.name]).tolist()
         if (number := kinds.step[rows.name[row]]) is not None
     ):
-        last = found[-1] if found else None
+        last = steps[-1] if steps else None
         if last is not None and last.number == number and start < max(last.end_ns, last.start_ns + 1):
-            found[-1] = Step(number, last.start_ns, max(last.end_ns, end))
+            steps[-1] = Step(number, last.start_ns, max(last.end_ns, end))
         else:
-            found.append(Step(number, start, end))
-    return tuple(sorted(found, key=lambda step: step.start_ns))
+            steps.append(Step(number, start, end))
+    return tuple(sorted(steps, key=lambda step: step.start_ns))

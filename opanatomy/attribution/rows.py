@@ -5,14 +5,11 @@ from __future__ import annotations
 import numpy as np
 from msgspec import Struct
 
-from opanatomy.records.columns import Bool, Int64
-from opanatomy.records.taxonomy import Phase
+from opanatomy.records.columns import Bool, Int64, rows_by_value
+from opanatomy.records.taxonomy import PHASE_CODE, Phase
 
-#: A phase in a column is its place here.
-PHASES = tuple(Phase)
-PLACES = {phase: place for place, phase in enumerate(PHASES)}
 FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, OTHER = (
-    PLACES[phase] for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE, Phase.OPTIMIZER, Phase.OTHER)
+    PHASE_CODE[phase] for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE, Phase.OPTIMIZER, Phase.OTHER)
 )
 NEVER = -(2**63)
 
@@ -44,28 +41,28 @@ def latest(rows: HostRows, key: Int64, among: Int64) -> Int64:
     return order[np.append(number[1:] != number[:-1], True)] if len(order) else order
 
 
-def last_started(rows: HostRows, thread: Int64, time_ns: Int64) -> Int64:
-    """The last row on each thread that has started by each time; -1 where none has."""
-    found = np.full(len(time_ns), -1, dtype=np.int64)
-    for number in np.unique(thread) if len(rows.name) else ():
-        low, high = np.searchsorted(rows.thread, [number, number + 1])
-        here = np.flatnonzero(thread == number)
-        row = low + np.searchsorted(rows.start_ns[low:high], time_ns[here], side="right") - 1
-        found[here] = np.where(row >= low, row, -1)
-    return found
+def last_started(thread: Int64, start_ns: Int64, at: tuple[Int64, Int64]) -> Int64:
+    """The last row (rows in nesting order) that has started on each (thread, time); -1 where none has."""
+    threads, times = at
+    started = np.full(len(times), -1, dtype=np.int64)
+    for number, places in rows_by_value(threads):
+        low, high = np.searchsorted(thread, [number, number + 1])
+        row = low + np.searchsorted(start_ns[low:high], times[places], side="right") - 1
+        started[places] = np.where(row >= low, row, -1)
+    return started
 
 
 def last_inside(thread: Int64, start_ns: Int64, end_ns: Int64) -> Int64:
     """`HostRows.last` of events in nesting order."""
-    found = np.arange(len(thread))
+    last = np.arange(len(thread))
     bounds = np.flatnonzero(np.diff(thread)) + 1
     for low, high in zip([0, *bounds.tolist()], [*bounds.tolist(), len(thread)], strict=True):
-        found[low:high] = low + np.searchsorted(start_ns[low:high], end_ns[low:high], side="left") - 1
-    return np.maximum(found, np.arange(len(thread)))
+        last[low:high] = low + np.searchsorted(start_ns[low:high], end_ns[low:high], side="left") - 1
+    return np.maximum(last, np.arange(len(thread)))
 
 
 def contains(rows: HostRows, marked: Bool) -> Bool:
     """Whether a marked row starts on the thread of each row, after it in nesting order and before its end."""
     before = np.append(0, np.cumsum(marked))
-    found: Bool = before[rows.last + 1] > before[1:]
-    return found
+    holds_one: Bool = before[rows.last + 1] > before[1:]
+    return holds_one

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from msgspec.structs import replace
 
-from opanatomy.records.columns import Bool, Int64
+from opanatomy.records.columns import Bool, Int64, is_among
 from opanatomy.records.signature import Argument, Signature, Stored, Tensor
 
 _VALUES = "aten::values"
@@ -25,10 +25,11 @@ def with_stored(
     names: Sequence[str], name: Int64, parent: Int64, signature: Int64, signatures: list[Signature | None]
 ) -> Int64:
     """The signature of each host row, with what its sparse tensors store where that is seen; `signatures` grows."""
-    unknown = np.array([one is not None and any(map(_is_unknown, one.tensors())) for one in signatures], dtype=bool)
+    unknown = np.array([call is not None and any(map(_is_unknown, call.tensors())) for call in signatures], dtype=bool)
     if not unknown.any():
         return signature
-    told, numbers = signature.copy(), {one: number for number, one in enumerate(signatures) if one is not None}
+    numbers = {call: number for number, call in enumerate(signatures) if call is not None}
+    fuller_signature = signature.copy()
     seen = _seen_below(names, name, parent, signature, signatures, unknown)
     for row in sorted({row for row, _ in seen}):
         known = signatures[int(signature[row])]
@@ -38,8 +39,8 @@ def with_stored(
         if fuller not in numbers:
             numbers[fuller] = len(signatures)
             signatures.append(fuller)
-        told[row] = numbers[fuller]
-    return told
+        fuller_signature[row] = numbers[fuller]
+    return fuller_signature
 
 
 def _is_unknown(tensor: Tensor) -> bool:
@@ -53,7 +54,7 @@ def _seen_below(
     """What is taken out of sparse tensors below each call that has one."""
     aliases = [number for number, text in enumerate(names) if text == "aten::alias"]
     seen: _Seen = {}
-    for row in np.flatnonzero(np.isin(name, np.array(aliases, dtype=np.int64)) & (parent >= 0)).tolist():
+    for row in np.flatnonzero(is_among(name, np.array(aliases, dtype=np.int64)) & (parent >= 0)).tolist():
         taker = int(parent[row])
         vector, source = _first(signatures, int(signature[row])), _first(signatures, int(signature[taker]))
         operator = names[int(name[taker])]
@@ -67,8 +68,8 @@ def _seen_below(
 
 def _first(signatures: Sequence[Signature | None], number: int) -> Tensor | None:
     """The first argument of a call, if it is a tensor."""
-    found = signatures[number] if number >= 0 else None
-    value = found.get(0) if found is not None else None
+    call = signatures[number] if number >= 0 else None
+    value = call.get(0) if call is not None else None
     return value if isinstance(value, Tensor) else None
 
 

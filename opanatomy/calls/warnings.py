@@ -11,10 +11,9 @@ import numpy as np
 from msgspec.structs import replace
 
 from opanatomy.attribution import Attribution
-from opanatomy.attribution.linking import GRAPH, NO_LAUNCH, OUTSIDE
 from opanatomy.attribution.nesting import SLACK_NS
-from opanatomy.records.columns import KERNEL, Bool, Int64
-from opanatomy.records.taxonomy import Phase
+from opanatomy.records.columns import GRAPH, KERNEL, NO_LAUNCH, OUTSIDE, Bool, Int64, distinct, is_among
+from opanatomy.records.taxonomy import PHASE_CODE, Phase
 from opanatomy.records.workload import Environment
 from opanatomy.trace import Trace
 from opanatomy.trace.devices import environment_of as environment_of_header
@@ -31,18 +30,18 @@ _CAPTURE: Final = (re.compile(r"StreamBeginCapture"), re.compile(r"StreamEndCapt
 
 def environment_of(trace: Trace) -> Environment:
     """What the trace says of where it ran: the device is that of its kernels, the CPU where it has none of any."""
-    told = trace.environment
+    environment = trace.environment
     if trace.on_device:
         device = _other_device(trace)
-        return told if device is None else replace(told, **device)
-    if told.device_kind == "cpu":
-        return told
+        return environment if device is None else replace(environment, **device)
+    if environment.device_kind == "cpu":
+        return environment
     if _without_events(trace) is None:
-        return replace(told, device_kind="cpu")
+        return replace(environment, device_kind="cpu")
     # Neither the name nor the ceilings of a GPU without an event, nor those of the processor, belong to these times.
     return replace(
-        told, device=None, device_kind="cpu", device_count=told.device_count or 1, device_memory_bytes=None,
-        multiprocessors=None, processor=None,
+        environment, device=None, device_kind="cpu", device_count=environment.device_count or 1,
+        device_memory_bytes=None, multiprocessors=None, processor=None,
     )  # fmt: skip
 
 
@@ -104,8 +103,8 @@ def _of_launches(trace: Trace, attribution: Attribution) -> Iterator[str]:
     if len(lost):
         whole = int(_starting(trace).sum())
         names = Counter(trace.names[number] for number in launches.name[lost].tolist()).most_common(3)
-        told = ", ".join(f"{count:,} {name}" for name, count in names)
-        yield f"{len(lost):,} of {whole:,} launches have no device work in the trace ({told}): their time is missing"
+        listed = ", ".join(f"{count:,} {name}" for name, count in names)
+        yield f"{len(lost):,} of {whole:,} launches have no device work in the trace ({listed}): their time is missing"
     inside = work.link != OUTSIDE
     doubtful = work.open & inside
     if doubtful.any():
@@ -153,7 +152,7 @@ def _repeated(*columns: Int64) -> int:
         return int(same.sum())
     alike = order[np.append(same, False) | np.append(False, same)]
     rows = np.stack([column[alike] for column in columns], axis=1)
-    return len(rows) - len(np.unique(rows, axis=0))
+    return len(rows) - len(set(map(tuple, rows.tolist())))
 
 
 def _of_unlaunched(trace: Trace, attribution: Attribution) -> Iterator[str]:
@@ -162,7 +161,7 @@ def _of_unlaunched(trace: Trace, attribution: Attribution) -> Iterator[str]:
     unlaunched = link == NO_LAUNCH
     if not unlaunched.any() or not len(trace.launches.name):
         return
-    spent, whole = (int(work.duration_ns[mine].sum()) for mine in (unlaunched, link != OUTSIDE))
+    spent, whole = (int(work.duration_ns[events].sum()) for events in (unlaunched, link != OUTSIDE))
     if spent and spent >= whole * _MUCH_UNLAUNCHED:
         yield (
             f"{int(unlaunched.sum()):,} pieces of device work ({spent / 1e6:,.3f} ms, {spent / whole:.1%}) have no"
@@ -173,8 +172,8 @@ def _of_unlaunched(trace: Trace, attribution: Attribution) -> Iterator[str]:
 def _starting(trace: Trace) -> Bool:
     """Which launches start a kernel or a copy."""
     starts = np.array([_STARTS_KERNEL.search(name) is not None for name in trace.names], dtype=bool)
-    found: Bool = starts[trace.launches.name] & (trace.launches.correlation > 0)
-    return found
+    rows: Bool = starts[trace.launches.name] & (trace.launches.correlation > 0)
+    return rows
 
 
 def _lost(trace: Trace, attribution: Attribution) -> Int64:
@@ -182,24 +181,24 @@ def _lost(trace: Trace, attribution: Attribution) -> Int64:
     launches = trace.launches
     low, high = attribution.window
     inside = (launches.start_ns >= low) & (launches.start_ns <= high)
-    known = np.isin(launches.correlation, trace.work.correlation)
-    found: Int64 = np.flatnonzero(_starting(trace) & inside & ~known & ~_captured(trace))
-    return found
+    known = is_among(launches.correlation, trace.work.correlation)
+    rows: Int64 = np.flatnonzero(_starting(trace) & inside & ~known & ~_captured(trace))
+    return rows
 
 
 def _captured(trace: Trace) -> Bool:
     """Which launches lie between the begin and the end of a stream capture on their thread."""
     launches = trace.launches
     edges = [np.array([one.search(name) is not None for name in trace.names], dtype=bool) for one in _CAPTURE]
-    found = np.zeros(len(launches.name), dtype=bool)
+    captured = np.zeros(len(launches.name), dtype=bool)
     if not len(launches.name) or not edges[0][launches.name].any():
-        return found
-    for thread in np.unique(launches.thread).tolist():
-        mine = np.flatnonzero(launches.thread == thread)
-        mine = mine[np.argsort(launches.start_ns[mine], kind="stable")]
-        opened, closed = (np.cumsum(edge[launches.name[mine]]) for edge in edges)
-        found[mine] = opened > closed
-    return found
+        return captured
+    for thread in distinct(launches.thread).values.tolist():
+        rows = np.flatnonzero(launches.thread == thread)
+        rows = rows[np.argsort(launches.start_ns[rows], kind="stable")]
+        opened, closed = (np.cumsum(edge[launches.name[rows]]) for edge in edges)
+        captured[rows] = opened > closed
+    return captured
 
 
 def _early(trace: Trace, launch: Int64) -> Int64:
@@ -226,8 +225,8 @@ def _of_graphs(trace: Trace, attribution: Attribution) -> Iterator[str]:
     """Graphs launched in forward with kernels whose names say another phase."""
     work = attribution.work
     names = np.array([_NO_FORWARD.search(name) is not None for name in trace.names], dtype=bool)
-    rows = np.flatnonzero((work.link == GRAPH) & names[work.name]).tolist() if len(work.name) else []
-    whole = sum(int(work.duration_ns[row]) for row in rows if work.phase[row] is Phase.FORWARD)
+    in_forward = work.phase == PHASE_CODE[Phase.FORWARD]
+    whole = int(work.duration_ns[(work.link == GRAPH) & names[work.name] & in_forward].sum())
     if whole:
         yield (
             f"graphs ran {whole / 1e6:,.3f} ms of kernels that by their names are of a backward or an optimizer, but"

@@ -92,22 +92,22 @@ class Counts(Struct, frozen=True, kw_only=True):
 def cause_of_calls(key: Key, counts: Counts) -> str | None:
     """Why the calls of an operator in a phase differ; `None` where nothing known explains it."""
     name, phase = key
-    mine, watched = counts.calls(key)
+    ours, watched = counts.calls(key)
     if counts.took_fast_path(phase):
         return FAST_PATH
     if name in _ZEROS and phase is not Phase.FORWARD and _zeros_are_equal(counts, phase):
         return NO_IN_PLACE
     if (
         counts.of_first_step
-        and mine < watched
+        and ours < watched
         and _base(name).startswith((*_MAKES, *_RANDOM, *(_COPIES if phase is Phase.OPTIMIZER else ())))
     ):
         return FIRST_STEP
-    if 0 < watched - mine <= counts.inner_copies.get(key, 0):
+    if 0 < watched - ours <= counts.inner_copies.get(key, 0):
         return KEPT_COPY
-    if name in _GRADIENT_COPIES and phase is Phase.BACKWARD and mine < watched and _ACCUMULATED & counts.watched:
+    if name in _GRADIENT_COPIES and phase is Phase.BACKWARD and ours < watched and _ACCUMULATED & counts.watched:
         return COPIED_GRADIENT
-    if 0 < mine - watched <= counts.ours[key].enclosed_copies:
+    if 0 < ours - watched <= counts.ours[key].enclosed_copies:
         return ENCLOSED
     return None
 

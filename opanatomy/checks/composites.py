@@ -13,7 +13,7 @@ from opanatomy.checks.findings import Finding, Tally, Verdict
 from opanatomy.checks.graph import base
 from opanatomy.checks.matrices import AGAIN
 from opanatomy.checks.pairs import Contraction
-from opanatomy.records.columns import Bool, Int64
+from opanatomy.records.columns import Bool, Int64, distinct
 from opanatomy.records.taxonomy import Phase
 
 #: Composite operators of one contraction, whose own arguments say its FLOPs, and the most arguments that they take.
@@ -70,21 +70,20 @@ def _grouped(keys: Int64, rows: Int64) -> dict[int, list[int]]:
 
 def _upward(rows: Int64, above: Int64) -> Bool:
     """Whether each row is one of `rows` or above one, going up by `above`."""
-    found = np.zeros(len(above), dtype=bool)
+    reached = np.zeros(len(above), dtype=bool)
     while len(rows):
-        rows = np.unique(rows)
-        rows = rows[~found[rows]]
-        found[rows] = True
+        rows = distinct(rows[~reached[rows]]).values
+        reached[rows] = True
         rows = above[rows]
         rows = rows[rows >= 0]
-    return found
+    return reached
 
 
 def _judge(
     contractions: Contractions, row: int, calls: list[Contraction], has_inner: bool, is_owner: bool, busy: bool
 ) -> Verdict:
     """The calls directly below a composite against its own cost; none may be missing."""
-    whole, phase = contractions.at(row), contractions.host.phase[row]
+    whole, phase = contractions.at(row), contractions.phase(row)
     if whole.base in AROUND:
         extra = tuple(_too_many(whole, calls, has_inner, phase))
         return Verdict(compared=len(extra), findings=extra)

@@ -3,60 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Protocol
 
 import numpy as np
 
-from opanatomy.attribution.attribute import HostTable, WorkTable
 from opanatomy.attribution.ownership import above_any
+from opanatomy.calls.trace_calls import TraceCalls
 from opanatomy.checks.graph import LATE, PAIRED, Graph, base
 from opanatomy.checks.pairs import Contraction, Pair, contraction, grown, shared_out
-from opanatomy.records.columns import Int64
-from opanatomy.records.signature import Classification, Cost, Signature
-from opanatomy.records.taxonomy import OperatorClass, Phase
-from opanatomy.trace import Trace
+from opanatomy.records.columns import Int64, marked
+from opanatomy.records.signature import Signature
+from opanatomy.records.taxonomy import CLASS_CODE, PHASE_CODE, PHASES, OperatorClass, Phase
 
-
-class Attributed(Protocol):
-    """What the pipeline knows of a trace once its calls are found; rows are those of `host`."""
-
-    trace: Trace
-    host: HostTable
-    work: WorkTable
-    #: Pieces of device work that each row launched.
-    pieces: Int64
-    #: The row of the call that each host row is part of, -1 where there is none.
-    owner: Int64
-
-    def call_class(self, row: int) -> Classification:
-        """How the call of a host row is classed."""
-        ...
-
-    def cost_of(self, row: int) -> Cost | None:
-        """The cost of the call at a host row, where it is known."""
-        ...
+#: Stands for the signature of no call; -1 is a call without one.
+_NO_CALL = -2
 
 
 class Contractions:
     """Every call that contracts, by the node it runs below or the operator it is the work of."""
 
-    def __init__(self, calls: Attributed, graph: Graph) -> None:
+    def __init__(self, calls: TraceCalls, graph: Graph) -> None:
         self.calls = calls
         self.host = calls.host
-        self.names = calls.trace.names
+        self.names = calls.names
         self.graph = graph
         self._known: dict[tuple[int, int, bool], Contraction] = {}
+        #: Whether calls of a name and signature, below a call of the same name with another one, are dispatched again.
+        self._again: dict[tuple[int, int, int], bool] = {}
         owners = np.flatnonzero(calls.owner == np.arange(len(self.host.name)))
-        numbers, first = np.unique(self.host.name[owners], return_index=True)
-        kinds = [calls.call_class(row).operator_class for row in owners[first].tolist()]
-        wanted = numbers[np.array([kind is OperatorClass.TENSOR_CONTRACTION for kind in kinds], dtype=bool)]
+        owning = marked(self.host.name[owners], len(self.names))
+        contracts = owning & (calls.operators.operator_class == CLASS_CODE[OperatorClass.TENSOR_CONTRACTION])
         #: Rows of the calls that contract.
-        self.rows = owners[np.isin(self.host.name[owners], wanted)]
-        again = np.array([phase is Phase.RECOMPUTE for phase in self.host.phase], dtype=bool)
+        self.rows = owners[contracts[self.host.name[owners]]]
+        again = self.host.phase == PHASE_CODE[Phase.RECOMPUTE]
         #: Of the same operators those in recomputation that are no call: their kernel never ran.
-        self.unrun = np.flatnonzero((calls.owner < 0) & np.isin(self.host.name, wanted) & again)
+        self.unrun = np.flatnonzero((calls.owner < 0) & contracts[self.host.name] & again)
         #: In recomputation with no operator below that computes: one that calls a backend did not get there.
-        busy = np.isin(self.host.name, np.unique(self.host.name[owners]))
+        busy = owning[self.host.name]
         self.childless = again & ~above_any(busy, self.host.parent)
         self._sort()
 
@@ -79,9 +61,9 @@ class Contractions:
         """For each node the last operator below it that has a number: what ran before it without one is as it is."""
         graph = self.graph
         numbered = np.flatnonzero((graph.numbered == np.arange(len(graph.node))) & (graph.numbered > graph.node))
-        found = np.full(len(graph.node), -1, dtype=np.int64)
-        np.maximum.at(found, graph.node[numbered], numbered)
-        return found
+        last = np.full(len(graph.node), -1, dtype=np.int64)
+        np.maximum.at(last, graph.node[numbered], numbered)
+        return last
 
     def _add_dispatched_again(self) -> None:
         """What an operator of the same name called is its work too: transforms dispatch level by level."""
@@ -94,25 +76,35 @@ class Contractions:
 
     def at(self, row: int) -> Contraction:
         """The contraction at a row."""
-        parent = int(self.host.parent[row])
-        again = parent >= 0 and bool(self.host.name[parent] == self.host.name[row])
-        again = again and shared_out(self.signature(parent), self.signature(row))
-        again = again or grown(self.names[int(self.host.name[row])], self.signature(row))
-        key = (int(self.host.name[row]), int(self.host.signature[row]), again)
+        name, number = int(self.host.name[row]), int(self.host.signature[row])
+        key = (name, number, self._is_again(row))
         if key not in self._known:
-            cost = self.calls.cost_of(row)
-            flops = cost.flops if cost else None
-            self._known[key] = contraction(self.names[key[0]], self.signature(row), flops, again)
+            flops = self.calls.costs.flops_at(row)
+            self._known[key] = contraction(self.names[name], self.signature(row), flops, key[2])
         return self._known[key]
+
+    def _is_again(self, row: int) -> bool:
+        """Whether a subclass or a transform dispatched the call at a row again."""
+        host, parent = self.host, int(self.host.parent[row])
+        inner = parent >= 0 and bool(host.name[parent] == host.name[row])
+        key = int(host.name[row]), int(host.signature[row]), int(host.signature[parent]) if inner else _NO_CALL
+        if key not in self._again:
+            shared = inner and shared_out(self.signature(parent), self.signature(row))
+            self._again[key] = shared or grown(self.names[key[0]], self.signature(row))
+        return self._again[key]
 
     def signature(self, row: int) -> Signature | None:
         """What the trace recorded of the arguments of a row."""
         number = int(self.host.signature[row])
-        return self.calls.trace.signatures[number] if number >= 0 else None
+        return self.calls.signatures[number] if number >= 0 else None
 
     def where(self, row: int) -> str | None:
         """The module that a row runs in."""
-        return self.host.module[row] or None
+        return self.host.module.at(row) or None
+
+    def phase(self, row: int) -> Phase:
+        """The phase that a row was placed in."""
+        return PHASES[int(self.host.phase[row])]
 
     def pairs(self) -> Iterator[tuple[int, Pair]]:
         """(the row of the node, the node with its operator) of each node with a contraction on either side."""
@@ -121,7 +113,9 @@ class Contractions:
         nodes = np.flatnonzero(graph.is_node)
         forward = graph.forward[nodes]
         forward = np.where(forward >= 0, self._around(forward), -1)
-        busy = np.isin(nodes, list(self.gradients)) | np.isin(forward, list(self.forwards))
+        count = len(self.host.name)
+        has_forward = marked(np.array(list(self.forwards), dtype=np.int64), count)[forward] & (forward >= 0)
+        busy = marked(np.array(list(self.gradients), dtype=np.int64), count)[nodes] | has_forward
         for node, operator in zip(nodes[busy].tolist(), forward[busy].tolist(), strict=True):
             state = int(graph.state[node])
             paired = state in (PAIRED, LATE)
@@ -151,13 +145,13 @@ class Contractions:
         is_marked[inside] = (parent == graph.node[inside]) | (
             (graph.node[parent] == graph.node[inside]) & ~graph.in_body[parent]
         )
-        found = []
+        turned = []
         for name in ("t", "transpose"):
             named = np.array([base(one) == name for one in self.names], dtype=bool)
             own = (graph.numbered < np.arange(count)) | graph.differentiated[np.maximum(graph.node, 0)]
             rows = np.flatnonzero(is_marked & named[host.name] & own)
-            found.append(np.bincount(graph.node[rows], minlength=count).astype(np.int64))
-        return found[0], found[1]
+            turned.append(np.bincount(graph.node[rows], minlength=count).astype(np.int64))
+        return turned[0], turned[1]
 
 
 def _grouped(keys: Int64, rows: Int64) -> dict[int, list[int]]:

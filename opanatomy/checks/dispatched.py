@@ -9,9 +9,9 @@ import numpy as np
 from msgspec import Struct, field
 
 from opanatomy.attribution.nesting import nearest_above
-from opanatomy.calls.table import Calls
+from opanatomy.calls.trace_calls import TraceCalls
 from opanatomy.records.columns import Bool, CallTable, Int64
-from opanatomy.records.taxonomy import OperatorClass, Phase
+from opanatomy.records.taxonomy import CLASS_CODE, OperatorClass, Phase
 
 #: What stands for another operator in a trace: the one that does the work of the one that was called.
 WORKERS = {"aten::_index_put_impl_": "aten::index_put_"}
@@ -36,7 +36,7 @@ def in_place(name: str) -> str:
     return name[:-1] if name.endswith("_") and not name.endswith("__") else name
 
 
-def dispatched(calls: Calls, table: CallTable, observed: Collection[str]) -> dict[tuple[str, Phase], Dispatched]:
+def dispatched(calls: TraceCalls, table: CallTable, observed: Collection[str]) -> dict[tuple[str, Phase], Dispatched]:
     """The calls of `table` by the operator that was dispatched and the phase.
 
     A backend computes under names of its own below the operator that autograd knows (`aten::mkldnn_convolution` below
@@ -46,60 +46,65 @@ def dispatched(calls: Calls, table: CallTable, observed: Collection[str]) -> dic
     rows = np.flatnonzero((table.host_row >= 0) & ~table.inner)
     host_rows = _dispatching_rows(calls, observed)[table.host_row[rows]]
     enclosed = _enclosed(calls, observed)[host_rows]
-    found: dict[tuple[str, Phase], Dispatched] = {}
+    counts: dict[tuple[str, Phase], Dispatched] = {}
     seen: set[int] = set()
     for row, host_row, inside in zip(rows.tolist(), host_rows.tolist(), enclosed.tolist(), strict=True):
-        name = calls.trace.names[int(calls.host.name[host_row])]
-        one = found.setdefault((in_place(name), Phase(str(table.phase.at(row)))), Dispatched())
+        name = calls.names[int(calls.host.name[host_row])]
+        counted = counts.setdefault((in_place(name), table.phase.at(row) or Phase.OTHER), Dispatched())
         delegated = host_row != int(table.host_row[row])
-        one.calls += not (delegated and host_row in seen)
+        counted.calls += not (delegated and host_row in seen)
         seen.add(host_row)
-        one.operators[str(table.operator.at(row))] += 1
+        counted.operators[str(table.operator.at(row))] += 1
         kind = table.operator_class.at(row)
-        one.enclosed_copies += inside and kind == OperatorClass.DATA_MOVEMENT
-        if kind == OperatorClass.TENSOR_CONTRACTION:
-            one.contracts = True
-            one.contraction_flops = _sum(one.contraction_flops, int(table.costs["flops"][row]))
-    return found
+        counted.enclosed_copies += inside and kind is OperatorClass.DATA_MOVEMENT
+        if kind is OperatorClass.TENSOR_CONTRACTION:
+            counted.contracts = True
+            counted.contraction_flops = _sum(counted.contraction_flops, int(table.flops[row]))
+    return counts
 
 
 def _sum(total: int | None, flops: int) -> int | None:
     return None if total is None or flops < 0 else total + flops
 
 
-def inner_copies(calls: Calls, table: CallTable) -> Counter[tuple[str, Phase]]:
+def inner_copies(calls: TraceCalls, table: CallTable) -> Counter[tuple[str, Phase]]:
     """The copies and fills that run as a part of another operator's call, by operator and phase."""
-    found: Counter[tuple[str, Phase]] = Counter()
-    for row in np.flatnonzero((table.host_row >= 0) & table.inner).tolist():
-        name = str(table.operator.at(row))
-        kind = calls.operators.found[int(calls.host.name[table.host_row[row]])].operator_class
-        if kind is OperatorClass.DATA_MOVEMENT:
-            found[in_place(name), Phase(str(table.phase.at(row)))] += 1
-    return found
+    copies: Counter[tuple[str, Phase]] = Counter()
+    rows = np.flatnonzero((table.host_row >= 0) & table.inner)
+    classes = calls.operators.operator_class[calls.host.name[table.host_row[rows]]]
+    for row in rows[classes == CLASS_CODE[OperatorClass.DATA_MOVEMENT]].tolist():
+        copies[in_place(str(table.operator.at(row))), table.phase.at(row) or Phase.OTHER] += 1
+    return copies
 
 
-def _named(calls: Calls, observed: Collection[str]) -> Bool:
+def _named(calls: TraceCalls, observed: Collection[str]) -> Bool:
     """Which host rows are of an operator that was observed."""
-    names = np.array([name in observed for name in calls.trace.names], dtype=bool)
-    found: Bool = names[calls.host.name]
-    return found
+    names = np.array([name in observed for name in calls.names], dtype=bool)
+    rows: Bool = names[calls.host.name]
+    return rows
 
 
-def _dispatching_rows(calls: Calls, observed: Collection[str]) -> Int64:
-    """For each host row the outermost observed operator around it that delegates; itself where there is none."""
-    hands_on = _named(calls, observed) & (calls.operators.delegates & calls.operators.computes)[calls.host.name]
+def _delegating(calls: TraceCalls) -> Bool:
+    """Which names are of operators that compute only where nothing below them does."""
+    names: Bool = (calls.operators.delegates | calls.operators.composite) & calls.operators.computes
+    return names
+
+
+def _dispatching_rows(calls: TraceCalls, observed: Collection[str]) -> Int64:
+    """For each host row the outermost observed operator enclosing it that delegates; itself where there is none."""
+    hands_on = _named(calls, observed) & _delegating(calls)[calls.host.name]
     parents = calls.host.parent
     nearest = np.append(nearest_above(hands_on, parents), -1)
-    around = nearest[parents]  # of row -1 there is none
-    found = np.arange(len(parents), dtype=np.int64)
-    while (further := around >= 0).any():
-        found = np.where(further, around, found)
-        around = np.where(further, nearest[parents[np.maximum(around, 0)]], -1)
-    return found
+    enclosing = nearest[parents]  # of row -1 there is none
+    outermost = np.arange(len(parents), dtype=np.int64)
+    while (further := enclosing >= 0).any():
+        outermost = np.where(further, enclosing, outermost)
+        enclosing = np.where(further, nearest[parents[np.maximum(enclosing, 0)]], -1)
+    return outermost
 
 
-def _enclosed(calls: Calls, observed: Collection[str]) -> Bool:
-    """Whether an operator that was observed lies around each host row."""
+def _enclosed(calls: TraceCalls, observed: Collection[str]) -> Bool:
+    """Whether an operator that was observed lies enclosing each host row."""
     parents = calls.host.parent
-    around = nearest_above(_named(calls, observed), parents)
-    return np.asarray((parents >= 0) & (around[parents] >= 0), dtype=bool)
+    enclosing = nearest_above(_named(calls, observed), parents)
+    return np.asarray((parents >= 0) & (enclosing[parents] >= 0), dtype=bool)

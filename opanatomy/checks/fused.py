@@ -25,9 +25,9 @@ _WITH_BIAS = {"convolution", "_convolution", "mkldnn_convolution", "miopen_convo
 
 def judge_convolution(pair: Pair) -> Verdict:
     """The gradients below the node are 0, 1 or 2 times the forward, one call each, and of the same tensors."""
-    found = _absent(pair)
-    if found is not None:
-        return found
+    absent = _absent(pair)
+    if absent is not None:
+        return absent
     odd = _other_operands(pair) or _called_twice(pair) or _misfit(pair)
     whole = _sum(pair.forward)
     spent = _sum(pair.backward)
@@ -60,9 +60,9 @@ def _attention_ratio(forward: Contraction, backward: Contraction) -> tuple[int, 
 
 def judge_recurrent(pair: Pair) -> Verdict:
     """Twice the forward, or once where no gradient of the weights was asked for."""
-    found = _absent(pair)
-    if found is not None:
-        return found
+    absent = _absent(pair)
+    if absent is not None:
+        return absent
     forward, backward = pair.forward[0], pair.backward[0]
     if forward.base == "mkldnn_rnn_layer" and any(_shape(forward, at) != _shape(backward, at) for at in range(7)):
         return _exact(pair, None)

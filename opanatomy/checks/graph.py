@@ -5,16 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import cache
+from typing import Final, Literal
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from opanatomy.attribution.attribute import HostTable
-from opanatomy.attribution.matching import last_of
-from opanatomy.attribution.names import kinds_of
+from opanatomy.attribution.names import are_nodes
 from opanatomy.attribution.nesting import nearest_above
-from opanatomy.records.columns import Bool, Int64
+from opanatomy.attribution.pairing import MOST_THREADS
+from opanatomy.records.columns import Bool, HostTable, Int64, distinct, is_among, marked, rows_by_value
 
 ENGINE = "autograd::engine::evaluate_function: "
 #: How the forward operator of a node was found, or why not.
@@ -50,13 +50,13 @@ def graph_of(names: Sequence[str], host: HostTable, *, may_be_cut: bool = True) 
     """
     row = np.arange(len(host.name))
     engine, is_inner, is_node = _nodes(names, host)
-    marked = is_node | is_inner
+    of_node = is_node | is_inner
     outer = np.where(is_inner, host.parent, row)
-    above = np.where(host.parent >= 0, nearest_above(marked, host.parent)[host.parent], -1)
+    above = np.where(host.parent >= 0, nearest_above(of_node, host.parent)[host.parent], -1)
     node = np.where(above >= 0, outer[above], -1)
-    bare = engine & ~np.isin(row, host.parent[is_inner])
+    bare = engine & ~marked(host.parent[is_inner], len(host.name))
     in_body = (above >= 0) & (~engine[above] | bare[above])
-    numbered = (host.sequence >= 0) & ~marked
+    numbered = (host.sequence >= 0) & ~of_node
     is_node = is_node & ~is_inner
     number = _of_nodes(host.sequence, host, is_inner)
     paired = replace(host, sequence=number, forward_thread=_of_nodes(host.forward_thread, host, is_inner))
@@ -66,8 +66,8 @@ def graph_of(names: Sequence[str], host: HostTable, *, may_be_cut: bool = True) 
     return Graph(
         is_node=is_node, node=node, in_body=in_body, forward=forward, state=state, sequence=number,
         numbered=nearest_above(numbered, host.parent),
-        differentiated=_differentiated(host, in_body & ~marked & (above == host.parent), numbered, node)
-        & ~np.isin(row, node[is_node & (node >= 0)]),
+        differentiated=_differentiated(host, in_body & ~of_node & (above == host.parent), numbered, node)
+        & ~marked(node[is_node & (node >= 0)], len(host.name)),
     )  # fmt: skip
 
 
@@ -78,16 +78,16 @@ def _nodes(names: Sequence[str], host: HostTable) -> tuple[Bool, Bool, Bool]:
     engine = np.array([n.startswith(ENGINE) for n in names], dtype=bool)
     above = np.where(host.parent >= 0, host.name[host.parent], -1)
     is_inner = (above >= 0) & (inner[above] == host.name)
-    return engine[host.name], is_inner, kinds_of(names).node[host.name]
+    return engine[host.name], is_inner, are_nodes(names)[host.name]
 
 
 def _of_nodes(column: Int64, host: HostTable, is_inner: Bool) -> Int64:
     """The column, the engine's events with what the nodes' own inside them have."""
     inner = np.flatnonzero(is_inner & (column >= 0))
     inner = inner[column[host.parent[inner]] < 0]
-    found = column.copy()
-    found[host.parent[inner]] = column[inner]
-    return found
+    numbers = column.copy()
+    numbers[host.parent[inner]] = column[inner]
+    return numbers
 
 
 def _differentiated(host: HostTable, is_direct: Bool, numbered: Bool, node: Int64) -> Bool:
@@ -96,8 +96,8 @@ def _differentiated(host: HostTable, is_direct: Bool, numbered: Bool, node: Int6
     # rows are in the order of time on each thread, so the last assignment is the last operator
     last = np.full(len(node), -1, dtype=np.int64)
     last[node[direct]] = direct
-    found: Bool = (last >= 0) & numbered[last]
-    return found
+    rows: Bool = (last >= 0) & numbered[last]
+    return rows
 
 
 def _pair(names: Sequence[str], host: HostTable, nodes: Int64, operators: Int64) -> tuple[Int64, Int64]:
@@ -106,50 +106,71 @@ def _pair(names: Sequence[str], host: HostTable, nodes: Int64, operators: Int64)
     if not len(nodes):
         return forward, state
     state[nodes] = LOST
-    order = operators[np.lexsort((host.start_ns[operators], host.sequence[operators], host.thread[operators]))]
-    alike = _Alike(names)
-    threads = np.unique(host.thread[operators]).tolist()
-    candidates = {thread: _by_number(host, order, thread, nodes) for thread in threads}
-    votes = {thread: alike.rows(host, nodes, rows) for thread, rows in candidates.items()}
-    for number in np.unique(host.forward_thread[nodes]).tolist():
-        mine = host.forward_thread[nodes] == number
-        thread = _thread_of({thread: int(votes[thread][mine].sum()) for thread in threads})
+    alike, by_number = _Alike(names), _by_number(host, operators)
+    known = is_among(host.sequence, host.sequence[operators])
+    first = _smallest(host.sequence[operators])
+    first_on = {thread: _smallest(host.sequence[operators[at]]) for thread, at in rows_by_value(host.thread[operators])}
+    by_forward_thread = [nodes[places] for _, places in rows_by_value(host.forward_thread[nodes])]
+    by_forward_thread.sort(key=len, reverse=True)
+    for made in by_forward_thread[MOST_THREADS:]:
+        state[made] = AMBIGUOUS
+    for made in by_forward_thread[:MOST_THREADS]:
+        node, operator = _candidates(host, made, by_number)
+        fits = alike.rows(host, node, operator)
+        thread = _clear_choice(host.thread[operator[fits]])
         if thread is None:
-            known = np.isin(host.sequence[nodes], host.sequence[operators])
-            state[nodes[mine & known]] = AMBIGUOUS
-            state[_cut_off(host, nodes[mine & ~known], operators)] = BEFORE
+            state[made[known[made]]] = AMBIGUOUS
+            state[_cut_off(host, made[~known[made]], first)] = BEFORE
             continue
-        rows, matches = candidates[thread], votes[thread] & mine
-        forward[nodes[matches]] = rows[matches]
-        state[_cut_off(host, nodes[mine & (rows < 0)], operators[host.thread[operators] == thread])] = BEFORE
-        late = host.start_ns[np.maximum(rows, 0)] > host.start_ns[nodes]
-        state[nodes[matches]] = np.where(late[matches], LATE, PAIRED)
+        on_thread = host.thread[operator] == thread
+        state[_cut_off(host, made[~is_among(made, node[on_thread])], first_on[thread])] = BEFORE
+        node, operator = node[on_thread & fits], operator[on_thread & fits]
+        forward[node] = operator
+        state[node] = np.where(host.start_ns[operator] > host.start_ns[node], LATE, PAIRED)
     return forward, state
 
 
-def _cut_off(host: HostTable, nodes: Int64, operators: Int64) -> Int64:
-    """The nodes whose operators ran before the trace began: their numbers are below all that are in it.
+def _smallest(numbers: Int64) -> int:
+    return int(numbers.min(initial=np.iinfo(np.int64).max))
+
+
+def _cut_off(host: HostTable, nodes: Int64, first: int) -> Int64:
+    """The nodes whose operators ran before the trace began: their numbers are below the first that is in it.
 
     The beginning of a trace cuts off more than one; one alone was lost.
     """
-    first = host.sequence[operators].min(initial=np.iinfo(np.int64).max)
     before: Int64 = nodes[host.sequence[nodes] < first]
-    return before if len(np.unique(host.sequence[before])) > 1 else before[:0]
+    return before if len(distinct(host.sequence[before]).values) > 1 else before[:0]
 
 
-def _by_number(host: HostTable, order: Int64, thread: int, nodes: Int64) -> Int64:
-    """For each node the last operator on a thread with its number; -1 where there is none."""
-    mine = order[host.thread[order] == thread]
-    found = last_of(host.sequence[mine], host.sequence[nodes])
-    return np.where(found >= 0, mine[np.maximum(found, 0)], -1)
+def _by_number(host: HostTable, operators: Int64) -> Int64:
+    """The last operator with each number on each thread, in the order of the numbers."""
+    order = operators[np.lexsort((host.start_ns[operators], host.thread[operators], host.sequence[operators]))]
+    thread, number = host.thread[order], host.sequence[order]
+    last: Int64 = order[np.append((thread[1:] != thread[:-1]) | (number[1:] != number[:-1]), True)[: len(order)]]
+    return last
 
 
-def _thread_of(votes: dict[int, int]) -> int | None:
+def _candidates(host: HostTable, nodes: Int64, by_number: Int64) -> tuple[Int64, Int64]:
+    """(node, operator) for each operator with a node's number, one on each thread."""
+    numbers = host.sequence[by_number]
+    low, high = (np.searchsorted(numbers, host.sequence[nodes], side=side) for side in _SIDES)
+    counts = high - low
+    begins = np.cumsum(counts) - counts
+    places = np.arange(int(counts.sum())) + np.repeat(low - begins, counts)
+    return np.repeat(nodes, counts), by_number[places]
+
+
+_SIDES: Final[tuple[Literal["left", "right"], ...]] = ("left", "right")
+
+
+def _clear_choice(votes: Int64) -> int | None:
     """The thread whose operators fit clearly better than those of every other: numbers are per thread and collide."""
-    ranked = sorted(votes.items(), key=lambda item: -item[1])
-    if not ranked or not ranked[0][1]:
-        return None
-    return ranked[0][0] if len(ranked) == 1 or ranked[0][1] > 2 * ranked[1][1] else None
+    threads = distinct(votes)
+    counts = np.bincount(threads.inverse, minlength=2)
+    best = int(counts.argmax())
+    is_clear = len(votes) and counts[best] > 2 * np.delete(counts, best).max()
+    return int(threads.values[best]) if is_clear else None
 
 
 class _Alike:
@@ -159,13 +180,13 @@ class _Alike:
         self._names = names
 
     def rows(self, host: HostTable, nodes: Int64, operators: Int64) -> Bool:
-        """Whether each node is that of the operator beside it; no operator is no match."""
+        """Whether each node is that of its operator; no operator is no match."""
         width = len(self._names)
         keys = host.name[nodes] * width + host.name[np.maximum(operators, 0)]
-        distinct, place = np.unique(keys, return_inverse=True)
-        fits = [_is_backward_of(self._names[key // width], self._names[key % width]) for key in distinct.tolist()]
-        found: Bool = np.array(fits, dtype=bool)[place] & (operators >= 0)
-        return found
+        pairs = distinct(keys)
+        fits = [_is_backward_of(self._names[key // width], self._names[key % width]) for key in pairs.values.tolist()]
+        rows: Bool = np.array(fits, dtype=bool)[pairs.inverse] & (operators >= 0)
+        return rows
 
 
 @cache

@@ -8,7 +8,7 @@ from opanatomy.checks.contractions import Contractions
 from opanatomy.checks.findings import Finding, Tally, Verdict
 from opanatomy.checks.graph import ENGINE
 from opanatomy.checks.matrices import AGAIN
-from opanatomy.records.columns import Bool, Int64
+from opanatomy.records.columns import Bool, Int64, distinct, marked
 from opanatomy.records.taxonomy import Phase
 
 AFTER_TRACE = "the trace ends before its backward"
@@ -35,14 +35,17 @@ def judge_twice(contractions: Contractions) -> Tally:
     """Events that are in the trace twice: by Kineto's number of them, or by what the others of their number do."""
     host = contractions.host
     numbered = np.flatnonzero((host.external_id > 0) & (host.annotation == 0))
-    _, first, counts = np.unique(host.external_id[numbered], return_index=True, return_counts=True)
+    known = distinct(host.external_id[numbered])
+    counts = np.bincount(known.inverse, minlength=len(known.values))
     tally = Tally(compared=len(counts), equal=int((counts == 1).sum()))
     for place in np.flatnonzero(counts > 1).tolist():
-        row = int(numbered[first[place]])
+        row = int(numbered[known.first[place]])
         tally.add(Verdict(findings=(_twice(contractions, row, int(counts[place])),)), contractions.where(row))
-    for row in np.union1d(_inside_itself(contractions), _twins(contractions)).tolist():
-        if counts[np.searchsorted(host.external_id[numbered][first], host.external_id[row])] == 1:
-            tally.equal -= 1
+    times = dict(zip(known.values.tolist(), counts.tolist(), strict=True))
+    for row in distinct(np.concatenate((_inside_itself(contractions), _twins(contractions)))).values.tolist():
+        if times.get(number := int(host.external_id[row]), 1) == 1:
+            tally.equal -= number in times
+            tally.compared += number not in times
             tally.add(Verdict(findings=(_twice(contractions, row, 2),)), contractions.where(row))
     return tally
 
@@ -50,7 +53,7 @@ def judge_twice(contractions: Contractions) -> Tally:
 def _twice(contractions: Contractions, row: int, times: int) -> Finding:
     one = contractions.at(row)
     return Finding(
-        operator=one.operator, phase=contractions.host.phase[row], ours=times, other=1,
+        operator=one.operator, phase=contractions.phase(row), ours=times, other=1,
         evidence=f"{times} times in the trace: {one.shapes}",
     )  # fmt: skip
 
@@ -73,10 +76,11 @@ def _twins(contractions: Contractions) -> Int64:
     called as the differentiated one is, by an operator of its own.
     """
     host, rows = contractions.host, contractions.rows[contractions.host.sequence[contractions.rows] >= 0]
-    done = np.union1d(contractions.graph.forward[contractions.graph.forward >= 0], contractions.recomputed)
+    forward = contractions.graph.forward
+    done = marked(np.concatenate((forward[forward >= 0], contractions.recomputed)), len(host.name))
     order = rows[np.lexsort((rows, host.signature[rows], host.name[rows], host.sequence[rows], host.thread[rows]))]
     first, second = order[:-1], order[1:]
-    same = np.isin(first, done) | np.isin(second, done)
+    same = done[first] | done[second]
     for column in (host.thread, host.sequence, host.name, host.signature):
         same &= column[first] == column[second]
     first, second = first[same], second[same]
@@ -92,8 +96,8 @@ def judge_work(contractions: Contractions) -> Tally:
     tally, calls, host = Tally(), contractions.calls, contractions.host
     if not len(calls.work.name):
         return tally
-    working = np.flatnonzero((calls.pieces > 0) & (calls.owner >= 0))
-    busy = np.isin(contractions.rows, calls.owner[working])
+    working = np.flatnonzero((calls.launched > 0) & (calls.owner >= 0))
+    busy = marked(calls.owner[working], len(host.name))[contractions.rows]
     tally.compared, tally.equal = len(busy), int(busy.sum())
     last = int(host.start_ns[working].max()) if len(working) else 0
     graphs = any("GraphLaunch" in name for name in contractions.names)
@@ -103,7 +107,7 @@ def judge_work(contractions: Contractions) -> Tally:
             tally.equal += 1
             continue
         cause = CUT_OFF if host.start_ns[row] > last else CAPTURED if graphs else None
-        finding = Finding(operator=one.operator, phase=host.phase[row], ours=0, other=1, cause=cause,
+        finding = Finding(operator=one.operator, phase=contractions.phase(row), ours=0, other=1, cause=cause,
                           evidence=f"no device work of {one.shapes}")  # fmt: skip
         tally.add(Verdict(findings=(finding,)), contractions.where(row))
     return tally
@@ -113,14 +117,15 @@ def judge_forwards(contractions: Contractions) -> Tally:
     """Differentiated contractions beside the nodes that ran: each should have one."""
     graph, host = contractions.graph, contractions.host
     tally = Tally()
-    ran = np.unique(graph.forward[graph.forward >= 0])
-    if not len(ran):
+    ran = marked(graph.forward[graph.forward >= 0], len(host.name))
+    if not ran.any():
         return tally
-    ran = np.union1d(ran, [row for one in ran.tolist() for row in contractions.forwards.get(one, ())]).astype(np.int64)
+    for operator in np.flatnonzero(ran).tolist():
+        ran[list(contractions.forwards.get(operator, ()))] = True
     last_node = int(host.start_ns[np.flatnonzero(graph.is_node & (graph.forward >= 0))].max())
     outer = np.flatnonzero(_made_a_node(contractions))
-    waiting = outer[np.isin(outer, list(contractions.forwards))]
-    done = np.isin(waiting, ran)
+    waiting = outer[marked(_keys(contractions.forwards), len(host.name))[outer]]
+    done = ran[waiting]
     tally.compared, tally.equal = len(waiting), int(done.sum())
     operators = _operators(contractions)
     numbers = set(graph.sequence[graph.is_node & (graph.forward >= 0)].tolist())
@@ -134,6 +139,10 @@ def judge_forwards(contractions: Contractions) -> Tally:
         )  # fmt: skip
         tally.add(Verdict(findings=(finding,)), contractions.where(row))
     return tally
+
+
+def _keys(groups: dict[int, list[int]]) -> Int64:
+    return np.array(list(groups), dtype=np.int64)
 
 
 def _operators(contractions: Contractions) -> tuple[Int64, Int64]:
@@ -150,13 +159,13 @@ def _made_a_node(contractions: Contractions) -> Bool:
     """Whether autograd made a node for the operator at a row: the next operator of its thread has a higher number."""
     host = contractions.host
     order, _ = _operators(contractions)
-    found = np.zeros(len(host.name), dtype=bool)
+    made = np.zeros(len(host.name), dtype=bool)
     if len(order) > 1:
         same = host.thread[order[1:]] == host.thread[order[:-1]]
         counted = host.sequence[order[1:]] > host.sequence[order[:-1]]
-        found[order[:-1][same & counted]] = True
+        made[order[:-1][same & counted]] = True
     below = contractions.graph.node
-    return found & ((below < 0) | contractions.graph.differentiated[np.maximum(below, 0)])
+    return made & ((below < 0) | contractions.graph.differentiated[np.maximum(below, 0)])
 
 
 def _unused(contractions: Contractions, row: int, operators: tuple[Int64, Int64], ran: set[int]) -> str | None:

@@ -118,8 +118,8 @@ def _unlike(pair: Pair, key: tuple[object, ...]) -> Finding:
     )  # fmt: skip
 
 
-def _asked_for_less(pair: Pair, found: int, most: int) -> Finding:
+def _asked_for_less(pair: Pair, products: int, most: int) -> Finding:
     return Finding(
         operator=pair.node, phase=Phase.BACKWARD, cause=FROZEN if "Compiled" in pair.node else OWN,
-        evidence=f"{found} products in the backward, at most {most} for {most // 2} in the forward",
+        evidence=f"{products} products in the backward, at most {most} for {most // 2} in the forward",
     )  # fmt: skip

@@ -8,8 +8,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from msgspec.structs import replace
 
+from opanatomy.calls.trace_calls import TraceCalls
 from opanatomy.checks.composites import judge_composites
-from opanatomy.checks.contractions import Attributed, Contractions
+from opanatomy.checks.contractions import Contractions
 from opanatomy.checks.findings import Finding, Tally, Verdict
 from opanatomy.checks.fused import judge_attention, judge_convolution, judge_recurrent
 from opanatomy.checks.graph import AMBIGUOUS, BEFORE, LATE, LOST, PAIRED, UNNUMBERED, Graph, base, graph_of
@@ -38,17 +39,20 @@ _UNPAIRED = {
 }
 
 
-def self_checks(calls: Attributed) -> tuple[Check, ...]:
-    """What the trace says twice, compared; nothing for a trace without contractions."""
+def self_checks(calls: TraceCalls, *, may_be_cut: bool = True) -> tuple[Check, ...]:
+    """What the trace says twice, compared; nothing for a trace without contractions.
+
+    A trace that `may_be_cut` can begin after a forward; that of a capture begins with it.
+    """
     if not len(calls.host.name):
         return ()
-    graph = graph_of(calls.trace.names, calls.host, may_be_cut=calls.trace.capture is None)
+    graph = graph_of(calls.names, calls.host, may_be_cut=may_be_cut)
     contractions = Contractions(calls, graph)
     checks = [
         judge_composites(contractions).check("composite FLOPs", "the operators that call them", "FLOPs"),
         judge_twice(contractions).check("operator events", "Kineto's own numbers of them", "calls"),
     ]
-    if calls.trace.on_device:
+    if calls.on_device:
         checks.append(judge_work(contractions).check("device work of contractions", "their operators' events", "calls"))
     if graph.is_node.any():
         checks += [
@@ -57,7 +61,7 @@ def self_checks(calls: Attributed) -> tuple[Check, ...]:
             judge_phases(contractions).check("phases of contractions", "the structure of autograd", "calls"),
         ]
     checks = [one for one in checks if one.compared or one.not_checked]
-    if not _differentiates_forward(calls.trace.names):
+    if not _differentiates_forward(calls.names):
         return tuple(checks)
     return tuple(replace(one, compared=0, equal=0, differences=(), not_checked=FORWARD_MODE) if one.unexplained else one
                  for one in checks)  # fmt: skip
@@ -124,7 +128,9 @@ def _recomputed(contractions: Contractions, row: int, forwards: Counter[Contract
 def _lost(graph: Graph, contractions: Contractions) -> Iterator[tuple[str, int]]:
     """Nodes of contractions that compute nothing and whose forward operator is not there either."""
     nodes = np.flatnonzero(graph.is_node & (graph.state == LOST))
-    for row in nodes[~np.isin(nodes, list(contractions.gradients))].tolist():
+    for row in nodes.tolist():
+        if row in contractions.gradients:
+            continue
         yield contractions.names[int(contractions.host.name[row])], row
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from msgspec.structs import replace
 
-from opanatomy.calls.table import Calls
+from opanatomy.calls.trace_calls import TraceCalls
 from opanatomy.checks.causes import FORWARD_AD, Counts, Key, Observed, cause_of_calls, cause_of_flops
 from opanatomy.checks.dispatched import Dispatched, dispatched, in_place, inner_copies
 from opanatomy.classification import classify_operator
@@ -17,7 +17,7 @@ from opanatomy.records.workload import Capture, ObservedCount
 OBSERVER = "a dispatch mode in the warm-up"
 
 
-def check_counts(calls: Calls, table: CallTable, capture: Capture | None, steps: int) -> tuple[Check, ...]:
+def check_counts(calls: TraceCalls, table: CallTable, capture: Capture | None, steps: int) -> tuple[Check, ...]:
     """Both comparisons of a capture; none for a trace from elsewhere.
 
     `table` has the calls of all `steps` steps of the window.
@@ -36,7 +36,7 @@ def check_counts(calls: Calls, table: CallTable, capture: Capture | None, steps:
         observed=_computing(capture.observed_counts, steps),
         inner_copies=inner_copies(calls, table),
         of_first_step=capture.observed_step == 1,
-        traced=frozenset(calls.trace.names),
+        traced=frozenset(calls.names),
         watched=watched,
     )
     checks = _check_calls(counts), _check_flops(counts)
@@ -56,16 +56,16 @@ def _is_compiled(one: Dispatched) -> bool:
 
 def _computing(counts: Iterable[ObservedCount], steps: int) -> dict[Key, Observed]:
     """What was observed of the operators that compute, as often as the trace has steps."""
-    found: dict[Key, Observed] = {}
+    observed: dict[Key, Observed] = {}
     for count in counts:
         known = classify_operator(count.operator)
         if known is not None and known.operator_class is None:
             continue  # a view, an allocation
-        one = found.setdefault((in_place(count.operator), count.phase), Observed())
-        one.calls += count.calls * steps
-        one.flops = None if one.flops is None or count.flops is None else one.flops + count.flops * steps
-        one.sources = tuple(sorted({*one.sources, *((count.source,) if count.source else ())}))
-    return found
+        operator = observed.setdefault((in_place(count.operator), count.phase), Observed())
+        operator.calls += count.calls * steps
+        operator.flops = None if operator.flops is None or count.flops is None else operator.flops + count.flops * steps
+        operator.sources = tuple(sorted({*operator.sources, *((count.source,) if count.source else ())}))
+    return observed
 
 
 def _check_calls(counts: Counts) -> Check:
@@ -95,17 +95,17 @@ def _differences(
     keys: Iterable[Key], figures: Callable[[Key], tuple[int | None, int | None]], cause: Callable[[Key], str | None]
 ) -> tuple[Difference, ...]:
     """One for each operator and phase whose two figures are not the same."""
-    found = []
+    differences = []
     for key in keys:
         ours, other = figures(key)
         if ours != other:
             evidence = "a call of it has no cost here" if ours is None else None
-            found.append(
+            differences.append(
                 Difference(
                     operator=key[0], phase=key[1], ours=ours, other=other, cause=cause(key), evidence=evidence
                 )
             )  # fmt: skip
-    return tuple(found)
+    return tuple(differences)
 
 
 def _sources(observed: Mapping[Key, Observed]) -> str:

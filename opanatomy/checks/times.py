@@ -7,17 +7,17 @@ from collections import Counter
 
 import numpy as np
 
-from opanatomy.calls.table import Calls
+from opanatomy.calls.trace_calls import TraceCalls
 from opanatomy.classification import classify_operator
 from opanatomy.records.checks import Check, Difference
-from opanatomy.records.columns import CallTable
+from opanatomy.records.columns import CallTable, distinct, marked
 from opanatomy.records.workload import Capture
 
 PROFILER = "the profiler's key_averages"
 _OPERATOR = re.compile(r"aten::\w+")
 
 
-def check_times(calls: Calls, table: CallTable, capture: Capture | None) -> Check | None:
+def check_times(calls: TraceCalls, table: CallTable, capture: Capture | None) -> Check | None:
     """The time of each operator in the report against the profiler's own; `None` for a trace from elsewhere.
 
     An operator that also merely dispatches (it delegates, or calls another overload of its name) has time that is no
@@ -48,17 +48,17 @@ def _computes(name: str) -> bool:
     return known is not None and known.operator_class is not None
 
 
-def _report_times(calls: Calls, table: CallTable) -> Counter[str]:
-    found: Counter[str] = Counter()
+def _report_times(calls: TraceCalls, table: CallTable) -> Counter[str]:
+    times: Counter[str] = Counter()
     called = table.host_row >= 0
-    host, names = calls.host, calls.trace.names
+    host, names = calls.host, calls.names
     in_table = np.zeros(len(host.name), dtype=np.int64)
     in_table[table.host_row[called]] = table.time_ns[called]
-    dispatches = np.isin(host.name, np.unique(host.name[(calls.owner < 0) & calls.operators.computes[host.name]]))
-    time = np.where(dispatches, calls.time_ns, in_table)
+    dispatches = marked(host.name[(calls.owner < 0) & calls.operators.computes[host.name]], len(names))
+    time = np.where(dispatches[host.name], calls.time_ns, in_table)
     computes = calls.operators.computes[host.name]
     sums = np.zeros(len(names), dtype=np.int64)
     np.add.at(sums, host.name[computes], time[computes])
-    for number in np.unique(host.name[computes]).tolist():
-        found[names[number]] = int(sums[number])
-    return found
+    for number in distinct(host.name[computes]).values.tolist():
+        times[names[number]] = int(sums[number])
+    return times

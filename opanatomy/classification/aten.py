@@ -15,10 +15,10 @@ _VIEW_COPY = Family("copy of a view", MOVEMENT, "")
 
 def classify_aten(base: str) -> Classification | None:
     """What the ATen operator `base` (no namespace, no overload) does; `None` where no rule knows it."""
-    found = _find(base)
-    if found is None:
+    decided = _find(base)
+    if decided is None:
         return None
-    family, listed = found
+    family, listed = decided
     return answer(family, f"operators/{family.title}: aten::{listed}")
 
 
@@ -39,10 +39,10 @@ def _find(base: str) -> tuple[Family, str] | None:
         if base.startswith(prefix):
             return _find(base.removeprefix(prefix))
     if base.endswith("_copy"):
-        found = _find(base.removesuffix("_copy"))
-        return (_VIEW_COPY, base) if found and found[0].operator_class in (None, MOVEMENT) else None
+        original = _find(base.removesuffix("_copy"))
+        return (_VIEW_COPY, base) if original and original[0].operator_class in (None, MOVEMENT) else None
     for suffix in _SUFFIXES:
         if base.endswith(suffix):
-            found = _find(base.removesuffix(suffix))
-            return found if found and found[0].operator_class is not None else None
+            original = _find(base.removesuffix(suffix))
+            return original if original and original[0].operator_class is not None else None
     return None

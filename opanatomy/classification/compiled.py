@@ -37,13 +37,13 @@ def classify_compiled(name: str) -> Classification | None:
     """
     if "triton_" not in name and "cpp_" not in name:
         return None
-    found = _NAME.match(name)
-    if found is None or found["kind"] == "triton_tem":
+    match = _NAME.match(name)
+    if match is None or match["kind"] == "triton_tem":
         return _by_template(name)
-    kind = found["kind"]
-    operators = _operators(found["operators"])
+    kind = match["kind"]
+    operators = _operators(match["operators"])
     own = _class_of(kind, operators)
-    inside = {found_class for operator, found_class in operators if _counts(kind, operator, found_class)}
+    inside = {its_class for operator, its_class in operators if _counts(kind, operator, its_class)}
     return Classification(
         operator_class=own,
         rule=f"compiled/{kind}: {' '.join(operator for operator, _ in operators) or 'no operator named'}",
@@ -61,7 +61,7 @@ def _by_template(name: str) -> Classification | None:
 
 
 def _class_of(kind: str, operators: list[tuple[str, OperatorClass | None]]) -> OperatorClass:
-    classes = {found for operator, found in operators if _counts(kind, operator, found)}
+    classes = {its_class for operator, its_class in operators if _counts(kind, operator, its_class)}
     category = kind.removeprefix("triton_")
     if CONTRACTION in classes:
         return CONTRACTION
@@ -76,10 +76,10 @@ def _class_of(kind: str, operators: list[tuple[str, OperatorClass | None]]) -> O
     return MOVEMENT if MOVEMENT in classes else ELEMENTWISE
 
 
-def _counts(kind: str, operator: str, found: OperatorClass | None) -> bool:
+def _counts(kind: str, operator: str, operator_class: OperatorClass | None) -> bool:
     """Whether the kernel really holds this operator's class (a fused bias names the contraction it belongs to)."""
-    if found is not CONTRACTION:
-        return found is not None
+    if operator_class is not CONTRACTION:
+        return operator_class is not None
     if kind == "cpp":
         return operator in _COMPUTED_ON_CPU
     return operator in _COMPUTED and kind != "triton_poi"
@@ -88,16 +88,16 @@ def _counts(kind: str, operator: str, found: OperatorClass | None) -> bool:
 def _operators(text: str) -> list[tuple[str, OperatorClass | None]]:
     """The operators in `_to_copy_add_native_layer_norm`, longest known name first; unknown words are skipped."""
     parts = text.split("_")
-    found: list[tuple[str, OperatorClass | None]] = []
+    operators: list[tuple[str, OperatorClass | None]] = []
     at = 0
     while at < len(parts):
         for end in range(min(len(parts), at + _LONGEST), at, -1):
             word = "_".join(parts[at:end])
             known = classify_aten(word) if word and not word.endswith("_") else None
             if known is not None:
-                found.append((word, known.operator_class))
+                operators.append((word, known.operator_class))
                 at = end
                 break
         else:
             at += 1
-    return found
+    return operators

@@ -1,4 +1,4 @@
-"""The class of a piece of device work by its name alone: compiled names first, then the ordered tables."""
+"""The class of a device event by its name alone: compiled names first, then the ordered tables."""
 
 from __future__ import annotations
 

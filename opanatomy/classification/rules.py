@@ -77,14 +77,15 @@ def first_match(tables: Iterable[RuleTable], name: str) -> Classification | None
     for table in tables:
         text = short if table.own_name else name
         for pattern in table.patterns:
-            if _compiled(pattern.expression).search(text):
+            if compiled(pattern.expression).search(text):
                 return answer(pattern, f"{table.title}: {pattern.title}")
     return None
 
 
 @cache
-def _compiled(expression: str) -> re.Pattern[str]:
-    return re.compile(expression)
+def compiled(expression: str, flags: int = 0) -> re.Pattern[str]:
+    """The expression, compiled when it is first asked: a trace needs a part of them only."""
+    return re.compile(expression, flags)
 
 
 def own_name(name: str) -> str:

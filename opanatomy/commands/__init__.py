@@ -1,1 +1,11 @@
-"""One file a verb: arguments, call, nothing else."""
+"""The verbs, one file each: `SUMMARY` for the help, `add_arguments()` and `run()`; a new file is a new verb."""
+
+from __future__ import annotations
+
+import os
+
+
+def verbs() -> tuple[str, ...]:
+    """The names of the verbs: those of the files of this package."""
+    files = (name for folder in __path__ for name in os.listdir(folder))
+    return tuple(sorted(name.removesuffix(".py") for name in files if name.endswith(".py") and name[0] != "_"))

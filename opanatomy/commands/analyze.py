@@ -8,22 +8,31 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from opanatomy.commands.limits import keep_to_limits
-from opanatomy.commands.progress import Display
-from opanatomy.commands.show import Destination, destination, in_folder, note, show, stem_of
+from opanatomy.console.parser import add_options
 from opanatomy.errors import UsageError
-from opanatomy.files.addresses import check_no_address, check_no_trace_address, local_name
-from opanatomy.files.outputs import Claim, claimed, same_file
-from opanatomy.records.anatomy import Anatomy
+from opanatomy.options import ANALYZE
 
 if TYPE_CHECKING:
     from opanatomy.attribution import PhaseRule
+    from opanatomy.console.destination import Destination
     from opanatomy.device import Overrides
+    from opanatomy.files.outputs import Claim
+    from opanatomy.records.anatomy import Anatomy
 
+SUMMARY: Final = "report on torch.profiler traces"
 #: What plain JSON takes of what it takes packed, at most.
-_PACKED = 40
+_PACKED: Final = 40
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what the verb takes."""
+    parser.description = (
+        "Report the anatomy of the steps in a torch.profiler trace (.json or .json.gz), or of the ranks of one run in"
+        " several traces, a folder or a zip."
+    )
+    add_options(parser, ANALYZE)
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -49,6 +58,9 @@ def _without_collector() -> Iterator[None]:
 
 
 def _run(arguments: argparse.Namespace) -> Anatomy:
+    from opanatomy.console.limits import keep_to_limits
+    from opanatomy.files.addresses import check_no_trace_address, local_name
+
     keep_to_limits()
     from opanatomy.trace.pipes import STDIN, spooled
 
@@ -64,15 +76,15 @@ def _run(arguments: argparse.Namespace) -> Anatomy:
 
 
 def _reported(paths: list[Path], arguments: argparse.Namespace) -> Anatomy:
+    from opanatomy.attribution import phase_rules
+    from opanatomy.console.destination import destination, show, stem_of
     from opanatomy.device import parse_overrides
     from opanatomy.trace.sources import sources_of
 
     sources = [source.path for source in sources_of(paths)]
     with destination(arguments, stem=stem_of(paths[0].name) or "trace", traces=sources) as where:
         ceilings = parse_overrides(arguments.peak, arguments.bandwidth)
-        from opanatomy.attribution import phase_rules
-
-        phases = phase_rules(arguments.phase)
+        phases = phase_rules(arguments.phases)
         if arguments.annotated is not None:
             return _annotated(paths, sources, arguments, where, ceilings, phases)
         anatomy = _analyzed(paths, ceilings, phases, redact=arguments.redact)
@@ -85,7 +97,8 @@ def _annotated(
     phases: tuple[PhaseRule, ...],
 ) -> Anatomy:  # fmt: skip
     """The anatomy, after the trace is written back with it."""
-    from opanatomy.fleet import analyze_traces
+    from opanatomy.console.destination import note, show
+    from opanatomy.pipeline import analyze_traces
     from opanatomy.trace.writer import Annotated
 
     with _claimed_target(sources, arguments, where) as claim:
@@ -106,7 +119,8 @@ def _annotated(
 
 
 def _analyzed(paths: list[Path], ceilings: Overrides, phases: tuple[PhaseRule, ...], *, redact: bool) -> Anatomy:
-    from opanatomy.fleet import analyze_traces
+    from opanatomy.console.progress import Display
+    from opanatomy.pipeline import analyze_traces
 
     if len(paths) == 1 and not os.path.isdir(paths[0]):
         return analyze_traces(paths, ceilings=ceilings, phases=phases, redact=redact)
@@ -118,6 +132,10 @@ def _analyzed(paths: list[Path], ceilings: Overrides, phases: tuple[PhaseRule, .
 @contextmanager
 def _claimed_target(sources: list[Path], arguments: argparse.Namespace, where: Destination) -> Iterator[Claim]:
     """The claim of the annotated trace; raises where it would take the place of a source or of the report."""
+    from opanatomy.console.destination import in_folder, stem_of
+    from opanatomy.files.addresses import check_no_address
+    from opanatomy.files.outputs import claimed, same_file
+
     if not arguments.annotated:
         raise UsageError("--trace: the name is empty - give a file name")
     check_no_address("--trace", arguments.annotated)

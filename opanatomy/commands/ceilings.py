@@ -3,37 +3,39 @@
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
-from opanatomy.commands.show import note
-from opanatomy.commands.stdout import kept_for_the_report, write_out
-from opanatomy.errors import CaptureError, UsageError
+from opanatomy.console.parser import add_options
+from opanatomy.errors import CaptureError
+from opanatomy.options import CEILINGS
 
 if TYPE_CHECKING:
-    from rich.text import Text
-
     from opanatomy.device.match import Match
     from opanatomy.device.overrides import Overrides
-    from opanatomy.records.device import Machine, Measured, Rate
+    from opanatomy.records.device import Machine, Measured
 
-FORMATS: Final = ("terminal", "json")
-#: Bursts that differ more than this were disturbed.
-_DISTURBED: Final = 0.5
+SUMMARY: Final = "measure this device's peak matrix rates and bandwidth"
 
-#: A name, what the user gave, what was measured, what the data sheet has and its unit.
-_Figure: TypeAlias = "tuple[str, float | None, Rate | None, float | None, float]"
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what the verb takes."""
+    parser.description = (
+        "Measure the dense peak FLOP/s of each data type and the bandwidth of the device at hand, keep them in the"
+        " user's cache folder, and print them beside the data sheet."
+    )
+    add_options(parser, CEILINGS)
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Measure what is not known yet, keep it, print it."""
+    from opanatomy.console.ceilings import as_json, as_text, given_peak
+    from opanatomy.console.destination import note
+    from opanatomy.console.stdout import kept_for_the_report, write_out
     from opanatomy.device.overrides import data_type, parse_overrides
     from opanatomy.records.data_types import PEAK_TYPES
 
-    if arguments.format not in FORMATS:
-        raise UsageError(f"-f {arguments.format}: no such format - one of {', '.join(FORMATS)}")
     given = parse_overrides(arguments.peak, arguments.bandwidth)
     words = [word.strip() for word in (arguments.dtype or "").split(",")]
     asked = [data_type(word, f"--dtype {arguments.dtype}") for word in words if word]
@@ -50,7 +52,7 @@ def run(arguments: argparse.Namespace) -> None:
         raise CaptureError(f"--device {device}: torch does not say what it is - give --peak and --bandwidth instead")
     with kept_for_the_report():
         measured = _measured(machine, device, dtypes, given, refresh=arguments.refresh)
-    shown = [name for name in dtypes if name in measured.peaks or _given_peak(given, name) is not None]
+    shown = [name for name in dtypes if name in measured.peaks or given_peak(given, name) is not None]
     for name in asked:
         if name not in shown:
             note(f"{name}: {device} has no units for it, or this torch no product")
@@ -65,12 +67,14 @@ def run(arguments: argparse.Namespace) -> None:
 def _measured(machine: Machine, device: str, dtypes: Sequence[str], given: Overrides, *, refresh: bool) -> Measured:
     """What is kept of the machine, and what had to be measured for it."""
     from opanatomy.capture.ceilings import MOVES, measure
-    from opanatomy.commands.progress import Display
+    from opanatomy.console.ceilings import given_peak
+    from opanatomy.console.destination import note
+    from opanatomy.console.progress import Display
     from opanatomy.device.cache import load, store
 
     kept = load(machine)
     old = None if refresh else kept
-    wanted = [name for name in dtypes if _given_peak(given, name) is None and (old is None or name not in old.tried)]
+    wanted = [name for name in dtypes if given_peak(given, name) is None and (old is None or name not in old.tried)]
     moves = () if given.bandwidth is not None or (old is not None and old.bandwidths) else MOVES
     if old is not None and not wanted and not moves:
         return old
@@ -95,140 +99,3 @@ def _match(machine: Machine, multiprocessors: int | None) -> Match:
     if machine.kind == "cpu":
         return Match(why="processors have no data sheets here")
     return match(machine.device, machine.memory_bytes, multiprocessors)
-
-
-def _given_peak(given: Overrides, dtype: str) -> float | None:
-    return given.peaks.get(dtype, given.peaks.get("any"))
-
-
-def as_json(measured: Measured, given: Overrides, shown: Sequence[str], matched: Match) -> str:
-    """The figures for a machine, in base units."""
-    from opanatomy.device.match import ceilings_of
-
-    sheet = ceilings_of(matched.sheet, by=matched.by) if matched.sheet else None
-    peaks = {}
-    for name in shown:
-        rate, own = measured.peaks.get(name), _given_peak(given, name)
-        peaks[name] = {
-            "flops_per_second": own if own is not None else rate.per_second if rate else None,
-            **_origin(None if own is not None else rate),
-            "data_sheet_flops_per_second": sheet.matrix_flops_per_second.get(name) if sheet else None,
-        }
-    best = measured.bandwidth
-    machine = measured.machine
-    document = {
-        "schema": 1,
-        "device": machine.device,
-        "device_kind": machine.kind,
-        "device_memory_bytes": machine.memory_bytes,
-        "driver": machine.driver,
-        "torch": machine.torch,
-        "host_threads": machine.threads,
-        "peaks": peaks,
-        "bandwidth": {
-            "bytes_per_second": best.per_second if given.bandwidth is None and best else given.bandwidth,
-            **_origin(best if given.bandwidth is None else None),
-            "data_sheet_bytes_per_second": sheet.bandwidth_bytes_per_second if sheet else None,
-            "ways": {
-                name: {"bytes_per_second": rate.per_second, **_origin(rate)}
-                for name, rate in measured.bandwidths.items()
-            },
-        },
-        "data_sheet": {"device": sheet.device, "source": sheet.source} if sheet else None,
-        "why_no_data_sheet": matched.why,
-    }
-    return json.dumps(document, indent=2) + "\n"
-
-
-def _origin(rate: Rate | None) -> dict[str, object]:
-    """How a figure was measured; one that was not was given."""
-    if rate is None:
-        return {"source": "given"}
-    return {
-        "source": "measured", "by": rate.by, "spread": rate.spread, "bursts": rate.bursts, "measured": rate.measured,
-    }  # fmt: skip
-
-
-def as_text(measured: Measured, given: Overrides, shown: Sequence[str], matched: Match, width: int) -> str:
-    """The figures for people: peaks, bandwidth, and what to know of them."""
-    from opanatomy.report.table import prose
-
-    machine = measured.machine
-    facts = [machine.torch and f"torch {machine.torch}", machine.driver and f"driver {machine.driver}"]
-    facts.append(f"{machine.threads} thread{'' if machine.threads == 1 else 's'}" if machine.threads else None)
-    sections: list[list[Text]] = [
-        prose(f"Ceilings of {machine.device}", width) + prose(", ".join(fact for fact in facts if fact), width)
-    ]
-    sheet = matched.sheet
-    peaks: list[_Figure] = [
-        (name, _given_peak(given, name), measured.peaks.get(name), sheet.matrix.get(name) if sheet else None, 1e12)
-        for name in shown
-    ]
-    if peaks:
-        sections.append(_table(("matrix product", "FLOP/s", "best product"), peaks, width))
-    best = measured.bandwidth
-    moved = sorted(measured.bandwidths.items(), key=lambda item: -item[1].per_second)
-    moves: list[_Figure] = [
-        (name, None, rate, sheet.bandwidth if sheet and rate is best else None, 1e9) for name, rate in moved
-    ]
-    if given.bandwidth is not None:
-        moves = [("as given", given.bandwidth, None, sheet.bandwidth if sheet else None, 1e9)]
-    if moves:
-        sections.append(_table(("memory", "B/s", "arrays"), moves, width))
-    sections.append([line for text in _remarks(measured, matched, bool(moves)) for line in prose(text, width)])
-    return "\n".join("".join(f"{line.plain}\n" for line in section) for section in sections)
-
-
-def _table(
-    headers: tuple[str, str, str],
-    rows: Sequence[_Figure],
-    width: int,
-) -> list[Text]:
-    from opanatomy.device.cache import age
-    from opanatomy.report import units
-    from opanatomy.report.table import Column, Row, table
-
-    columns = (
-        Column(header=headers[0], name=True), Column(header=headers[1]), Column(header="sheet", drop=1),
-        Column(header="of it", drop=1), Column(header="spread", drop=2), Column(header="age", drop=2),
-        Column(header=headers[2], name=True, drop=3),
-    )  # fmt: skip
-    cells = []
-    for name, own, rate, sheet, unit in rows:
-        value = own if own is not None else rate.per_second if rate else None
-        from_sheet = None if sheet is None else sheet * unit
-        measured = rate if own is None else None
-        cells.append(
-            Row(
-                cells=(
-                    name,
-                    units.prefixed(value),
-                    units.prefixed(from_sheet) if from_sheet else "",
-                    units.share(value, from_sheet) if from_sheet else "",
-                    units.share(measured.spread, 1) if measured else "",
-                    age(measured.measured) if measured else "given",
-                    measured.by.partition(" of ")[2] or measured.by if measured else "",
-                )
-            )
-        )
-    return table(columns, cells, width)
-
-
-def _remarks(measured: Measured, matched: Match, moved: bool) -> list[str]:
-    remarks = []
-    if matched.sheet:
-        remarks.append(f"sheet: dense figures of {matched.sheet.device}, {matched.sheet.source}")
-        remarks += [f"note: {matched.sheet.note}"] if matched.sheet.note else []
-        remarks += [f"part: scaled to {matched.sheet.scaled}"] if matched.sheet.scaled else []
-    elif measured.machine.kind != "cpu":
-        remarks.append(f"sheet: {matched.why}")
-    if moved:
-        remarks.append(
-            "memory: bytes that the program reads and writes; copy and triad (a = b + s * c) do both, read only reads;"
-            " the fastest is the ceiling"
-        )
-    remarks.append("spread: how far the median burst was below the best, which is the figure")
-    rates = [*measured.peaks.values(), *measured.bandwidths.values()]
-    if any(rate.spread > _DISTURBED for rate in rates):
-        remarks.append("note: something else was busy on the device - run again with --refresh when it is idle")
-    return remarks

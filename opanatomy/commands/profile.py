@@ -8,29 +8,36 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from msgspec import Struct
-from msgspec.structs import replace
-
-from opanatomy.commands.progress import Display
-from opanatomy.commands.show import Destination, destination, in_folder, note, show, stem_of
-from opanatomy.commands.stdout import kept_for_the_report
+from opanatomy.console.parser import add_options
 from opanatomy.errors import OutOfMemory, UsageError
-from opanatomy.files.addresses import check_no_address
-from opanatomy.files.outputs import Claim, claimed, temporary
-from opanatomy.records.anatomy import Anatomy
+from opanatomy.options import PROFILE, RUN, RunOptions, as_flag, check_together
 
 if TYPE_CHECKING:
-    from opanatomy.capture.step.profile import Wanted
+    from opanatomy.console.destination import Destination
     from opanatomy.device import Overrides
+    from opanatomy.files.outputs import Claim
+    from opanatomy.records.anatomy import Anatomy
+
+SUMMARY: Final = "run one forward and backward pass of a model and report"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what the verb takes."""
+    parser.description = "Run one forward and backward pass under torch.profiler and report its anatomy."
+    add_options(parser, PROFILE)
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Check everything that is cheap, claim the outputs, capture, analyze the trace that was written, show."""
-    _check_numbers(arguments)
-    check_no_address("MODEL", arguments.model)
-    settings = _settings(arguments.set)
+    from opanatomy.console.destination import destination, note
+    from opanatomy.console.stdout import kept_for_the_report
+    from opanatomy.files.addresses import check_no_address
+
+    check_together(arguments, as_flag)
+    options = run_options(arguments)
+    check_no_address("MODEL", options.model)
     with ExitStack() as stack:
         # stdout is the report's: what a model and its children print goes to stderr.
         stream = stack.enter_context(kept_for_the_report())
@@ -46,9 +53,8 @@ def run(arguments: argparse.Namespace) -> None:
         from opanatomy.device import parse_overrides
 
         ceilings = parse_overrides(arguments.peak, arguments.bandwidth)
-        wanted = _wanted(arguments, settings)
-        anatomy = _kept(wanted, trace, where, ceilings) if trace else _not_kept(wanted, where, ceilings)
-    if arguments.check:
+        anatomy = _kept(options, trace, where, ceilings) if trace else _not_kept(options, where, ceilings)
+    if options.check:
         from opanatomy.checks import require_agreement
 
         require_agreement(anatomy)
@@ -56,42 +62,34 @@ def run(arguments: argparse.Namespace) -> None:
         note(f"next: opanatomy analyze {shlex.quote(str(trace.path))} -f json")
 
 
-def _wanted(arguments: argparse.Namespace, settings: tuple[tuple[str, str], ...]) -> Wanted:
-    from opanatomy.capture.step.profile import Wanted
-    from opanatomy.capture.step.stepper import check_optimizer
-
-    check_optimizer(arguments.optimizer)
-    return Wanted(
-        model=arguments.model, batch=arguments.batch, seq=arguments.seq, task=arguments.task, seed=arguments.seed,
-        layers=arguments.layers, settings=settings, dtype=arguments.dtype,
-        attention=arguments.attention, pretrained=arguments.weights == "pretrained", hub=arguments.hub,
-        trust_remote_code=arguments.trust_remote_code, device=arguments.device, amp=arguments.amp,
-        checkpointing=arguments.checkpointing, compiled=arguments.compile, optimizer=arguments.optimizer,
-        inference=arguments.inference, memory=arguments.memory,
-        steps=arguments.steps, warmup=arguments.warmup,
-        command=_command(), redact=arguments.redact,
-    )  # fmt: skip
+def run_options(arguments: argparse.Namespace) -> RunOptions:
+    """The options of the run, of all that was parsed."""
+    values = {option.name: getattr(arguments, option.name) for option in RUN}
+    return RunOptions(**{**values, "settings": tuple(arguments.settings)})
 
 
-def _capture(wanted: Wanted, trace: Path, where: Destination) -> None:
+def _capture(options: RunOptions, trace: Path, where: Destination) -> None:
     from opanatomy.capture.step.profile import capture_model
+    from opanatomy.console.destination import note
+    from opanatomy.console.progress import Display
 
     try:
         with Display() as display:
-            capture_model(wanted, trace, display, note)
+            capture_model(options, trace, display, note, command=_command())
     except OutOfMemory as error:
-        _show_failure(error, where, redact=wanted.redact)
+        _show_failure(error, where, redact=options.redact)
         raise
 
 
-def _kept(wanted: Wanted, trace: Claim, where: Destination, ceilings: Overrides) -> Anatomy:
+def _kept(options: RunOptions, trace: Claim, where: Destination, ceilings: Overrides) -> Anatomy:
     """The anatomy of a capture whose trace is published before it is analyzed."""
-    from opanatomy.fleet import analyze_traces
+    from opanatomy.console.destination import note, show
+    from opanatomy.pipeline import analyze_traces
 
     with trace.written() as partial:
-        _capture(wanted, partial, where)
+        _capture(options, partial, where)
     try:
-        anatomy = analyze_traces([trace.target], ceilings=ceilings, redact=wanted.redact)
+        anatomy = analyze_traces([trace.target], ceilings=ceilings, redact=options.redact)
         show(anatomy, where)
     except KeyboardInterrupt as error:
         raise KeyboardInterrupt("the trace is written, the report is not") from error
@@ -100,13 +98,17 @@ def _kept(wanted: Wanted, trace: Claim, where: Destination, ceilings: Overrides)
     return anatomy
 
 
-def _not_kept(wanted: Wanted, where: Destination, ceilings: Overrides) -> Anatomy:
+def _not_kept(options: RunOptions, where: Destination, ceilings: Overrides) -> Anatomy:
     """The anatomy of a capture whose trace is gone afterwards."""
-    from opanatomy.fleet import analyze_traces
+    from msgspec.structs import replace
+
+    from opanatomy.console.destination import show
+    from opanatomy.files.outputs import temporary
+    from opanatomy.pipeline import analyze_traces
 
     with temporary("step.trace.json.gz", "the trace") as trace:
-        _capture(wanted, trace, where)
-        anatomy = analyze_traces([trace], ceilings=ceilings, redact=wanted.redact)
+        _capture(options, trace, where)
+        anatomy = analyze_traces([trace], ceilings=ceilings, redact=options.redact)
     anatomy = replace(anatomy, provenance=replace(anatomy.provenance, trace=None))
     show(anatomy, where)
     return anatomy
@@ -115,6 +117,7 @@ def _not_kept(wanted: Wanted, where: Destination, ceilings: Overrides) -> Anatom
 def _show_failure(error: OutOfMemory, where: Destination, *, redact: bool) -> None:
     """The report of a step that did not fit, as far as one could begin."""
     from opanatomy.capture.memory.failure import StepOutOfMemory
+    from opanatomy.console.destination import show
     from opanatomy.pipeline import anatomy_of_failure
 
     if isinstance(error, StepOutOfMemory) and error.memory is not None:
@@ -122,44 +125,13 @@ def _show_failure(error: OutOfMemory, where: Destination, *, redact: bool) -> No
         show(anatomy, where)
 
 
-class _Bound(Struct, frozen=True):
-    option: str
-    least: int
-    most: int = 2**31 - 1
-
-
-_BOUNDS = (
-    _Bound("batch", 1), _Bound("seq", 1), _Bound("steps", 1), _Bound("warmup", 0), _Bound("layers", 1),
-    _Bound("seed", 0, 2**32 - 1),
-)  # fmt: skip
-
-
-def _check_numbers(arguments: argparse.Namespace) -> None:
-    for bound in _BOUNDS:
-        value = getattr(arguments, bound.option)
-        if value is not None and value < bound.least:
-            raise UsageError(f"--{bound.option} {value}: must be at least {bound.least}")
-        if value is not None and value > bound.most:
-            raise UsageError(f"--{bound.option} {value}: must be at most {bound.most}")
-    if arguments.inference and (arguments.optimizer or arguments.checkpointing):
-        raise UsageError("--inference has no backward: leave out --optimizer and --checkpointing")
-    if arguments.no_trace and arguments.trace is not None:
-        raise UsageError(f"--no-trace keeps no trace, --trace {arguments.trace} does - leave one out")
-
-
-def _settings(texts: list[str]) -> tuple[tuple[str, str], ...]:
-    pairs = []
-    for text in texts:
-        key, equals, value = text.partition("=")
-        if not equals or not key:
-            raise UsageError(f"--set {text}: not of the form key=value")
-        pairs.append((key, value))
-    return tuple(pairs)
-
-
 @contextmanager
 def _claimed_trace(arguments: argparse.Namespace) -> Iterator[Claim]:
     """The file of `--trace`; else, and in a folder, a name from the model that is not taken yet."""
+    from opanatomy.console.destination import in_folder
+    from opanatomy.files.addresses import check_no_address
+    from opanatomy.files.outputs import claimed
+
     default = f"{_stem(arguments)}.trace.json.gz"
     if arguments.trace is None:
         with claimed(Path(default), force=arguments.force, numbered=True) as claim:
@@ -178,6 +150,7 @@ def _claimed_trace(arguments: argparse.Namespace) -> Iterator[Claim]:
 
 
 def _stem(arguments: argparse.Namespace) -> str:
+    from opanatomy.console.destination import stem_of
     from opanatomy.redaction.texts import spoken
 
     return stem_of(spoken(arguments.model).replace(":", "-")) or "model"

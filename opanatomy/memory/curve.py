@@ -9,9 +9,10 @@ from msgspec import Struct
 
 from opanatomy.memory.blocks import Blocks
 from opanatomy.memory.inference import BEFORE_WINDOW, COMPONENT_OF, COMPONENTS
-from opanatomy.memory.passes import PHASES, Passes
+from opanatomy.memory.passes import Passes
 from opanatomy.records.columns import Int64
 from opanatomy.records.memory import MemoryPoint
+from opanatomy.records.taxonomy import PHASES
 
 #: Of each of so many parts of the window the highest and the lowest point are kept.
 PARTS: Final = 98

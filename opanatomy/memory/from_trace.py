@@ -13,10 +13,10 @@ from opanatomy.memory.blocks import Blocks, blocks_of
 from opanatomy.memory.curve import Curve, curve_of, points_of
 from opanatomy.memory.events import CPU, agreement, by_device, known, of_rows, possible
 from opanatomy.memory.inference import BEFORE_WINDOW, COMPONENTS, RULES, HostRows, Placing, Rule, host_rows, place
-from opanatomy.memory.passes import PHASES, Host, Passes, passes_of
+from opanatomy.memory.passes import Host, Passes, passes_of
 from opanatomy.records.columns import Int64, MemoryEvents
 from opanatomy.records.memory import Memory, MemoryBlocks, MemoryComponent, MemoryDevice, MemoryInference
-from opanatomy.records.taxonomy import Phase
+from opanatomy.records.taxonomy import PHASES, Phase
 
 #: How many groups of blocks of the peak are listed.
 LISTED: Final = 100
@@ -177,7 +177,7 @@ def _blocks_at_peak(device: _Device, rows: HostRows) -> tuple[tuple[MemoryBlocks
         device.blocks.bytes[live].tolist(), strict=True,
     ):  # fmt: skip
         operator = rows.names[host.name[row]] if row >= 0 else None
-        module = host.module[row] if row >= 0 else None
+        module = host.module.at(row) if row >= 0 else None
         groups.setdefault((operator, module, phase, rule), []).append(size)
     found = sorted(
         (

@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import Struct
 
 from opanatomy.memory.blocks import Blocks
-from opanatomy.memory.passes import BACKWARD, FORWARD, OPTIMIZER, RECOMPUTE, Host, Passes, phases_of_rows
+from opanatomy.memory.passes import BACKWARD, FORWARD, OPTIMIZER, RECOMPUTE, Host, Passes
 from opanatomy.records.columns import Bool, Int64, MemoryEvents
 from opanatomy.records.workload import MODULE_RANGE, PHASE_RANGE
 
@@ -116,7 +116,7 @@ def place(
     outer = _outermost(inner[called], rows)
     until[called] = host.start_ns[outer] + host.duration_ns[outer]
     phase = passes[0].phase_of(passes[0].at(events.time_ns[blocks.alloc]))
-    phase[inside] = phases_of_rows(host, inner[inside])
+    phase[inside] = host.phase[inner[inside]]
     return Placing(row=row, phase=phase, rule=_rules(blocks, events.time_ns, passes, phase, until))
 
 

@@ -8,14 +8,11 @@ from typing import Protocol
 import numpy as np
 from msgspec import Struct
 
-from opanatomy.records.columns import Bool, Int64
-from opanatomy.records.taxonomy import Phase
+from opanatomy.records.columns import Bool, Categorical, Int64
+from opanatomy.records.taxonomy import PHASE_CODE, Phase
 
-#: A phase in a column is its place here.
-PHASES = tuple(Phase)
-_PLACES = {phase: place for place, phase in enumerate(PHASES)}
 FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, OTHER = (
-    _PLACES[phase] for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE, Phase.OPTIMIZER, Phase.OTHER)
+    PHASE_CODE[phase] for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE, Phase.OPTIMIZER, Phase.OTHER)
 )
 
 
@@ -53,12 +50,12 @@ class Host(Protocol):
         ...
 
     @property
-    def phase(self) -> Sequence[Phase]:
-        """The phase of each row."""
+    def phase(self) -> Int64:
+        """The phase of each row, a place in `PHASES`."""
         ...
 
     @property
-    def module(self) -> Sequence[str | None]:
+    def module(self) -> Categorical[str]:
         """The module path of each row."""
         ...
 
@@ -88,7 +85,7 @@ def passes_of(
     """
     rows = np.flatnonzero(is_operator & np.isin(host.thread, threads))
     rows = rows[np.argsort(host.start_ns[rows], kind="stable")]
-    start, phase = host.start_ns[rows], phases_of_rows(host, rows)
+    start, phase = host.start_ns[rows], host.phase[rows]
     parts = _unbroken(start, phase)
     if spans:
         start, phase = _edges(sorted(spans))
@@ -106,19 +103,13 @@ def _unbroken(start: Int64, phase: Int64) -> Passes:
     return Passes(start_ns=start, phase=phase)
 
 
-def phases_of_rows(host: Host, rows: Int64) -> Int64:
-    """The phase, as a place, of these host rows."""
-    phases = host.phase
-    return np.fromiter((_PLACES[phases[row]] for row in rows.tolist()), dtype=np.int64, count=len(rows))
-
-
 def _edges(spans: Sequence[tuple[int, int, Phase]]) -> tuple[Int64, Int64]:
     starts: list[int] = []
     phases: list[int] = []
     following = [*(start for start, _, _ in spans[1:]), None]
     for (start, end, phase), after in zip(spans, following, strict=True):
         starts.append(start)
-        phases.append(_PLACES[phase])
+        phases.append(PHASE_CODE[phase])
         if after is None or end < after:
             starts.append(end)
             phases.append(OTHER)

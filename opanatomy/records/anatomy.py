@@ -160,6 +160,8 @@ class OperatorRow(Struct, frozen=True, kw_only=True):
     uncosted_ns: int = 0
     #: What the longest kernel whose name tells computed float32 operands in: "float32", "tf32", "3 x tf32".
     compute_type: str | None = None
+    #: Whether it copies between host and device: no bandwidth of the device bounds it.
+    crosses_host_link: bool = False
 
     @property
     def bounded_ns(self) -> int:

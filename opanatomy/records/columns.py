@@ -1,18 +1,20 @@
-"""The columns that the reading of a trace hands to attribution.
+"""The tables between the stages: a trace's events, what they are attributed to, its calls and kernels.
 
-Strings are numbers into a list of names, times int64 nanoseconds, -1 is "not recorded".
+Names are numbers into the trace's list of them, times int64 nanoseconds, -1 is "not recorded".
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from typing import Final, TypeAlias
+from collections.abc import Iterator, Sequence
+from typing import Final, Generic, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 from msgspec.structs import fields
+
+from opanatomy.records.taxonomy import OperatorClass, Phase
 
 #: Calls of a runtime or driver that start work on a device: CUDA, HIP, and Intel's `ur...` and `pi...`.
 STARTS_WORK: Final = re.compile(
@@ -22,6 +24,8 @@ STARTS_WORK: Final = re.compile(
 Int64: TypeAlias = "npt.NDArray[np.int64]"
 Bool: TypeAlias = "npt.NDArray[np.bool_]"
 Float64: TypeAlias = "npt.NDArray[np.float64]"
+#: What a categorical column is of.
+Value = TypeVar("Value")
 
 
 class HostEvents(Struct, frozen=True, kw_only=True):
@@ -108,80 +112,218 @@ class CollectiveArguments(Struct, frozen=True):
     dtype: str | None = None
 
 
-class Categorical(Struct, frozen=True):
-    """A column of text: each row a place in `texts`, which are distinct; -1 is "none"."""
+class Categorical(Struct, Generic[Value], frozen=True):
+    """A column of few values: each row is a code, the place of its value in `values`; -1 is "none"."""
 
-    places: Int64
-    texts: Sequence[str]
+    codes: Int64
+    #: Distinct.
+    values: Sequence[Value]
 
-    def equals(self, text: str) -> Bool:
-        """Which rows are this text."""
-        place = self.texts.index(text) if text in self.texts else len(self.texts)
-        found: Bool = self.places == place
-        return found
+    def equals(self, value: Value) -> Bool:
+        """Which rows have this value."""
+        code = self.values.index(value) if value in self.values else len(self.values)
+        rows: Bool = self.codes == code
+        return rows
 
-    def at(self, row: int) -> str | None:
-        """The text of a row."""
-        place = int(self.places[row])
-        return None if place < 0 else self.texts[place]
+    def at(self, row: int) -> Value | None:
+        """The value of a row."""
+        code = int(self.codes[row])
+        return None if code < 0 else self.values[code]
 
+    def decoded(self) -> list[Value | None]:
+        """The value of each row."""
+        values = (*self.values, None)
+        return [values[code] for code in self.codes.tolist()]
 
-def categorical_of(texts: Sequence[str], places: Int64) -> Categorical:
-    """The texts at these places, -1 being none; `texts` may have doubles."""
-    numbers: dict[str, int] = {}
-    distinct = np.array([*(numbers.setdefault(text, len(numbers)) for text in texts), -1], dtype=np.int64)
-    return Categorical(distinct[places], tuple(numbers))
-
-
-def categorical(values: Iterable[str | None]) -> Categorical:
-    """The values as a column."""
-    numbers: dict[str | None, int] = {None: -1}
-    places = [numbers.setdefault(value, len(numbers) - 1) for value in values]
-    return Categorical(np.array(places, dtype=np.int64), tuple(text for text in numbers if text is not None))
+    def take(self, rows: Int64) -> Categorical[Value]:
+        """The column of these rows; row -1 has no value."""
+        return Categorical(at(self.codes, rows), self.values)
 
 
-def joined(first: Categorical, second: Categorical) -> Categorical:
+def categorical_of(values: Sequence[Value], codes: Int64) -> Categorical[Value]:
+    """The values at these places, -1 being none; `values` may have doubles."""
+    numbers: dict[Value, int] = {}
+    first = np.array([*(numbers.setdefault(value, len(numbers)) for value in values), -1], dtype=np.int64)
+    return Categorical(first[codes], tuple(numbers))
+
+
+def joined(first: Categorical[Value], second: Categorical[Value]) -> Categorical[Value]:
     """One column under the other."""
-    texts = (*first.texts, *second.texts)
-    below = np.where(second.places >= 0, second.places + len(first.texts), -1)
-    return categorical_of(texts, np.concatenate((first.places, below)))
+    if first.values is second.values:
+        return Categorical(np.concatenate((first.codes, second.codes)), first.values)
+    below = np.where(second.codes >= 0, second.codes + len(first.values), -1)
+    return categorical_of((*first.values, *second.values), np.concatenate((first.codes, below)))
+
+
+def at(column: Int64, rows: Int64) -> Int64:
+    """The value of a column at each of `rows`, -1 for row -1."""
+    return np.where(rows >= 0, column[rows], -1) if len(column) else np.full(len(rows), -1, dtype=np.int64)
+
+
+class Distinct(Struct, frozen=True):
+    """The distinct values of a column, in order."""
+
+    values: Int64
+    #: The first row of each value.
+    first: Int64
+    #: For each row of the column the place of its value among `values`.
+    inverse: Int64
+
+
+def distinct(column: Int64) -> Distinct:
+    """The distinct values of a column, by sorting it."""
+    order = np.argsort(column, kind="stable")
+    ordered = column[order]
+    new = np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)]
+    inverse = np.empty(len(column), dtype=np.int64)
+    inverse[order] = np.cumsum(new) - 1
+    return Distinct(ordered[new], order[new], inverse)
+
+
+def rows_by_value(column: Int64) -> Iterator[tuple[int, Int64]]:
+    """Each distinct value of a column, in order, and its rows."""
+    order = np.argsort(column, kind="stable")
+    ordered = column[order]
+    begins = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)])
+    for value, begin, end in zip(
+        ordered[begins].tolist(), begins.tolist(), [*begins[1:].tolist(), len(order)], strict=False
+    ):
+        yield value, order[begin:end]
+
+
+def is_among(column: Int64, values: Int64) -> Bool:
+    """Whether each value of a column is one of these."""
+    if not len(values):
+        return np.zeros(len(column), dtype=bool)
+    known = np.sort(values)
+    among: Bool = known[np.minimum(np.searchsorted(known, column), len(known) - 1)] == column
+    return among
+
+
+def marked(rows: Int64, count: int) -> Bool:
+    """Which of `count` rows are among these."""
+    marks = np.zeros(count, dtype=bool)
+    marks[rows] = True
+    return marks
+
+
+#: How a device event was traced back to what launched it: the codes of `DeviceEvents.link`, and their names.
+LINKED, GRAPH, NO_LAUNCH, OUTSIDE = range(4)
+
+
+class HostTable(Struct, frozen=True, kw_only=True):
+    """Host events in nesting order (parents before children), with phase and module."""
+
+    name: Int64
+    thread: Int64
+    start_ns: Int64
+    duration_ns: Int64
+    self_ns: Int64
+    signature: Int64
+    annotation: Int64
+    #: Kineto's own number of the event, the sequence number it was dispatched with (of an autograd node: that of its
+    #: forward operator), and of a node the thread that ran the forward, as the profiler numbers it; below 1 none.
+    external_id: Int64
+    sequence: Int64
+    forward_thread: Int64
+    parent: Int64
+    #: Places in `PHASES`.
+    phase: Int64
+    module: Categorical[str]
+    in_window: Bool
+
+
+class WorkTable(Struct, frozen=True, kw_only=True):
+    """Device work in the order of the file; `host` is a row of the host events or -1, `link` one of `LINKED` to
+    `OUTSIDE`, `launch` a row of the launches or -1. `open` is set where several launches of other operators fit as
+    well."""
+
+    name: Int64
+    device: Int64
+    stream: Int64
+    start_ns: Int64
+    duration_ns: Int64
+    host: Int64
+    link: Int64
+    launch: Int64
+    open: Bool
+    #: Places in `PHASES`.
+    phase: Int64
+    module: Categorical[str]
 
 
 class CallTable(Struct, frozen=True, kw_only=True):
-    """One row a call: an operator call with work of its own, or device work without an operator."""
+    """One row a call: an operator call with work of its own, or device work without an operator.
 
-    operator: Categorical
-    signature: Categorical
-    phase: Categorical
-    module: Categorical
-    operator_class: Categorical
-    rule: Categorical
+    Costs are those of the call, of what is part of another one 0; -1 is "not known".
+    """
+
+    operator: Categorical[str]
+    signature: Categorical[str]
+    phase: Categorical[Phase]
+    module: Categorical[str]
+    operator_class: Categorical[OperatorClass]
+    rule: Categorical[str]
     #: The operator that computes where this one is called by it.
-    part_of: Categorical
-    #: The row of the host table, -1 for device work without an operator.
+    part_of: Categorical[str]
+    #: The row of the host events, -1 for device work without an operator.
     host_row: Int64
     start_ns: Int64
     time_ns: Int64
+    #: Device events that it launched.
     kernels: Int64
     inner: Bool
     costed: Bool
-    #: By the names of `Cost`; -1 is "not known".
-    costs: dict[str, Int64]
+    flops: Int64
+    read_bytes: Int64
+    written_bytes: Int64
+    causal_flops: Int64
+    normalization_flops: Int64
+    #: Whether it copies between host and device: no bandwidth of the device bounds that.
+    crosses_host_link: Bool
     #: What float32 operands were computed in, as far as the kernels' names tell.
-    compute_type: Categorical
+    compute_type: Categorical[str]
 
 
 class KernelTable(Struct, frozen=True, kw_only=True):
-    """One row a piece of device work in the window; `operator_class` is that of its call."""
+    """One row a device event, in the order of the file: the call that it is part of, or how it was traced to none."""
 
-    kernel: Categorical
-    operator: Categorical
-    phase: Categorical
-    operator_class: Categorical
-    #: By the kernel's name alone.
-    kernel_class: Categorical
-    kernel_rule: Categorical
+    kernel: Categorical[str]
+    device: Int64
+    stream: Int64
+    start_ns: Int64
     duration_ns: Int64
+    #: `LINKED` to `OUTSIDE`.
+    link: Int64
+    #: The host row of its call; -1 where what launched it only dispatches, or is not known.
+    call: Int64
+    #: The innermost operator around its launch.
+    operator: Categorical[str]
+    phase: Categorical[Phase]
+    module: Categorical[str]
+    #: That of its call; where it has none, what its name says.
+    operator_class: Categorical[OperatorClass]
+    #: By the kernel's name; where that says nothing, by its call.
+    kernel_class: Categorical[OperatorClass]
+    kernel_rule: Categorical[str]
+    #: Whether its name says that it uses tensor cores.
+    tensor_cores: Bool
+
+    @property
+    def inside(self) -> Bool:
+        """Which device events belong to the window."""
+        rows: Bool = self.link != OUTSIDE
+        return rows
+
+
+class CollectiveTable(Struct, frozen=True, kw_only=True):
+    """One row a device event of a collective in the window; on the CPU one an annotation of the backend."""
+
+    kernel: Categorical[str]
+    duration_ns: Int64
+    #: Rows with the same number are parts of one collective call.
+    call: Int64
+    arguments: Categorical[CollectiveArguments]
 
 
 class Overlay(Struct, frozen=True, kw_only=True):

@@ -26,6 +26,8 @@ class Optimizer(Struct, frozen=True, kw_only=True):
     factored: bool = False
     #: The package that has it where that is not torch, and the extra of ours that installs it.
     package: str | None = None
+    #: What others call the same: transformers' `OptimizerNames`.
+    aliases: tuple[str, ...] = ()
 
     def state_bytes(self, item_bytes: int) -> float:
         """Bytes of state for each trained parameter of so many bytes, factored rows and columns apart."""
@@ -42,7 +44,8 @@ class Optimizer(Struct, frozen=True, kw_only=True):
 #: for each block of 256 (Dettmers et al., arXiv 2110.02861; bitsandbytes).
 OPTIMIZERS: Final = (
     Optimizer(
-        name="adamw", label="AdamW", torch_class="AdamW", arguments={"lr": 1e-5, "fused": True}, state_copies=2
+        name="adamw", label="AdamW", torch_class="AdamW", arguments={"lr": 1e-5, "fused": True}, state_copies=2,
+        aliases=("adamw_torch_fused",),
     ),
     Optimizer(
         name="adamw-foreach", label="AdamW, foreach", torch_class="AdamW", arguments={"lr": 1e-5, "foreach": True},
@@ -54,7 +57,7 @@ OPTIMIZERS: Final = (
     ),
     Optimizer(
         name="adamw8bit", label="8-bit AdamW", torch_class="AdamW8bit", arguments={"lr": 1e-5},
-        state_bytes_per_parameter=2 + 2 * 4 / 256, package="bitsandbytes",
+        state_bytes_per_parameter=2 + 2 * 4 / 256, package="bitsandbytes", aliases=("adamw_bnb_8bit",),
     ),
     Optimizer(name="adam", label="Adam", torch_class="Adam", arguments={"lr": 1e-5, "fused": True}, state_copies=2),
     Optimizer(

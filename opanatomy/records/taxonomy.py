@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from enum import auto
+from typing import Final
 
 if sys.version_info >= (3, 11):
     from enum import StrEnum
@@ -40,3 +41,16 @@ class Phase(StrEnum):
     RECOMPUTE = auto()
     OPTIMIZER = auto()
     OTHER = auto()
+
+
+#: A class or a phase in a column is its code: its place here. -1 is "none".
+CLASSES: Final = tuple(OperatorClass)
+PHASES: Final = tuple(Phase)
+CLASS_CODE: Final = {name: code for code, name in enumerate(CLASSES)}
+PHASE_CODE: Final = {phase: code for code, phase in enumerate(PHASES)}
+
+FLOAT32, TF32 = "float32", "tf32"
+#: Three tf32 products for one of float32: CUTLASS' OpMultiplyAddFastF32, which memory-efficient attention is built on.
+THREE_TF32: Final = "3 x tf32"
+#: What float32 operands are computed in; a column has the place here.
+COMPUTE_TYPES: Final = (FLOAT32, TF32, THREE_TF32)

@@ -91,6 +91,15 @@ class Timeline(Struct, frozen=True, kw_only=True):
     streams: tuple[StreamRow, ...] = ()
 
 
+class LinkedTime(Struct, frozen=True, kw_only=True):
+    """Device work by how it was traced back to what launched it."""
+
+    linked_ns: int
+    graph_launched_ns: int = 0
+    no_launch_record_ns: int = 0
+    outside_window_ns: int = 0
+
+
 class Ledger(Struct, frozen=True, kw_only=True):
     """Where each nanosecond of device work went.
 

@@ -7,10 +7,6 @@ from msgspec import Struct, field
 from opanatomy.records.memory import Memory
 from opanatomy.records.taxonomy import Phase
 
-#: What ends the rule of a copy that crosses the link between host and device: no bandwidth of the device bounds it.
-ACROSS = ", between host and device"
-
-
 #: Ranges that a capture puts into the trace: `<prefix><phase>` and `<prefix><module path>`.
 PHASE_RANGE = "opanatomy.phase/"
 

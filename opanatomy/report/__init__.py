@@ -1,44 +1,43 @@
-"""Stage 7: an anatomy as text, one file per format; a reporter decides nothing and prints nothing."""
+"""Stage 8: an anatomy as text. `sections/` says what a report says, as data; a file in `formats/` lays it out.
+
+A format decides nothing and prints nothing.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import PurePath
-from typing import Final
+from typing import TYPE_CHECKING
 
-from opanatomy.errors import UsageError
-from opanatomy.records.anatomy import Anatomy
-from opanatomy.report.csv_report import csv_report
-from opanatomy.report.json_report import json_report, read_anatomy
-from opanatomy.report.verdict import verdict
+from opanatomy.report.formats import format_named, format_names
 
-__all__ = ["REPORTERS", "Reporter", "format_of", "read_anatomy", "terminal_report", "verdict"]
+if TYPE_CHECKING:
+    from opanatomy.records.anatomy import Anatomy
 
-Reporter = Callable[[Anatomy], str]
-
-
-def terminal_report(anatomy: Anatomy, *, width: int = 80, color: bool = False, top: int = 8) -> str:
-    """The report as lines of at most `width` cells, with ANSI colours if `color`, and the `top` operators."""
-    from opanatomy.report import terminal
-
-    return terminal.terminal_report(anatomy, width=width, color=color, top=top)
-
-
-REPORTERS: Final[dict[str, Reporter]] = {
-    "terminal": terminal_report,
-    "json": json_report,
-    "csv": csv_report,
-}
-
-_ENDINGS: Final = {".txt": "terminal", ".json": "json", ".csv": "csv"}
+__all__ = ["format_named", "format_names", "format_of", "read_anatomy", "terminal_report"]
 
 
 def format_of(path: str | PurePath) -> str:
     """The name of the format that a file of this name has; `UsageError` where its ending is of none."""
+    from opanatomy.errors import UsageError
+
     ending = PurePath(path).suffix.lower()
-    if ending not in _ENDINGS:
-        known = ", ".join(_ENDINGS)
+    names = {format_named(name).ending: name for name in format_names()}
+    if ending not in names:
         raise UsageError(
-            f"no report format has this ending - {path} - end the name in one of {known}, or say -f FORMAT"
+            f"no report format has this ending - {path} - end the name in one of {', '.join(names)}, or say -f FORMAT"
         )
-    return _ENDINGS[ending]
+    return names[ending]
+
+
+def terminal_report(anatomy: Anatomy, *, width: int = 80, color: bool = False, top: int = 8) -> str:
+    """The report as lines of at most `width` cells, with ANSI colours if `color`, and the `top` operators."""
+    from opanatomy.report.formats import terminal
+
+    return terminal.terminal_report(anatomy, width=width, color=color, top=top)
+
+
+def read_anatomy(text: str | bytes) -> Anatomy:
+    """The anatomy in a JSON report; `OpanatomyError` where the text is none of schema 1."""
+    from opanatomy.report.formats import json
+
+    return json.read_anatomy(text)

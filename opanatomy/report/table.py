@@ -26,8 +26,7 @@ _BAR_LEAST, _BAR_MOST = 8, 24
 class Column(Struct, frozen=True, kw_only=True):
     """A column of numbers, right-aligned; with `name` one of text that may be cut, down to `least` cells.
 
-    Where the table is too wide still, the column with the highest `drop` goes first, and one of `drop` 0 never; a
-    column of empty cells goes in any case.
+    Where the table is too wide still, the column with the highest `drop` goes first, and one of `drop` 0 never.
     """
 
     header: str
@@ -45,19 +44,17 @@ class Row(Struct, frozen=True, kw_only=True):
     strong: bool = False
 
 
-def table(columns: Sequence[Column], rows: Sequence[Row], width: int, *, swatches: bool = False) -> list[Text]:
-    """The table as lines of at most `width` cells, the first column's header as its title.
+def table(
+    columns: Sequence[Column], rows: Sequence[Row], width: int, *, swatches: bool = False
+) -> tuple[list[Text], set[str]]:
+    """The table as lines of at most `width` cells, and the headers of the columns that there was room for.
 
     `swatches` puts a coloured square before the first cell of each row that has a mark; where room is left and rows
     have a `bar` (0 to 1), a bar is drawn at the right.
     """
     header = Row(cells=tuple(column.header for column in columns), strong=True)
     rows = [replace(row, cells=tuple(map(printable, row.cells))) for row in rows]
-    natural = {
-        i: max(cell_len(row.cells[i]) for row in (header, *rows))
-        for i, column in enumerate(columns)
-        if not column.drop or any(row.cells[i] for row in rows)
-    }
+    natural = {i: max(cell_len(row.cells[i]) for row in (header, *rows)) for i in range(len(columns))}
     indent = _GAP if swatches else 0
     widths = _fit(columns, natural, width - indent)
     used = indent + sum(widths.values()) + _GAP * (len(widths) - 1)
@@ -73,7 +70,7 @@ def table(columns: Sequence[Column], rows: Sequence[Row], width: int, *, swatche
             line.append(_bar(row.bar, bar), style=row.mark)
         line.rstrip()
         lines.append(line)
-    return lines
+    return lines, {columns[i].header for i in widths}
 
 
 def prose(text: str, width: int, *, style: str = "") -> list[Text]:

@@ -6,9 +6,12 @@ what is more than nothing is never printed as 0, what is less than the whole nev
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from decimal import Decimal
-from typing import Final
+from typing import Any, Final
+
+from opanatomy.report import section
+from opanatomy.report.section import Quantity
 
 UNKNOWN: Final = "-"
 
@@ -119,6 +122,65 @@ def per_second(amount: float | None, ns: int | None) -> float | None:
 def plain(value: float | None) -> str:
     """A number for a machine: six significant digits, no separators, no exponent, nothing where it is not known."""
     return "" if value is None else f"{Decimal(f'{value:.6g}'):f}"
+
+
+def noun(number: int | None, singular: str) -> str:
+    """A count with what is counted: `1 thread`, `1,234 threads`."""
+    return f"{count(number)} {singular}{'' if number == 1 else 's'}"
+
+
+def figure(value: float | None, unit: str, *, sign: str = "-") -> str:
+    """A figure in the unit of its source: whole where that is exact enough, else three digits; `+` shows each sign."""
+    if value is None:
+        return UNKNOWN
+    return f"{value:{sign},.0f} {unit}" if abs(value) >= 100 else f"{value:{sign}.3g} {unit}"
+
+
+def exact(number: int | None, unit: str) -> str:
+    """One side of a comparison, every digit of it; of times only where they are short."""
+    if number is None:
+        return "unknown"
+    return duration(number) if unit == "ns" and abs(number) >= 1_000_000 else f"{number:,}"
+
+
+def text_of(quantity: Quantity, unit: str = "") -> str:
+    """A quantity as it is written, without its own unit where that is `unit`, which is said elsewhere."""
+    if unit and unit == _UNIT.get(type(quantity)):
+        value = getattr(quantity, quantity.__struct_fields__[0])
+        return _bound(quantity, value) + prefixed(value)
+    return _WRITTEN[type(quantity)](quantity)
+
+
+def _bound(quantity: Quantity, value: float | None) -> str:
+    return "≥" if value is not None and getattr(quantity, "at_least", False) else ""
+
+
+def coverage(part: section.Share) -> str:
+    """Of how much of the whole a share is known, in brackets; nothing where of all."""
+    return f" ({share(part.covered, 1, decimals=0)})" if part.partial else ""
+
+
+def _count(things: section.Count) -> str:
+    number = noun(things.number, things.noun) if things.noun else count(things.number)
+    return f"~{number}" if things.assumed else number
+
+
+#: The units that a column may say for its cells.
+_UNIT: Final[dict[type, str]] = {section.Flops: "FLOP", section.FlopRate: "FLOP/s", section.ByteRate: "B/s"}
+_WRITTEN: Final[dict[type, Callable[[Any], str]]] = {
+    section.Time: lambda cell: duration(cell.ns),
+    section.Bytes: lambda cell: _bound(cell, cell.bytes) + size(cell.bytes),
+    section.Flops: lambda cell: _bound(cell, cell.flops) + flops(cell.flops),
+    section.FlopRate: lambda cell: flop_rate(cell.flops_per_second),
+    section.ByteRate: lambda cell: byte_rate(cell.bytes_per_second),
+    section.Rate: lambda cell: rate(cell.per_second, cell.what),
+    section.Count: _count,
+    section.Ratio: lambda cell: ratio(cell.value),
+    section.Share: lambda cell: share(cell.part, cell.whole, decimals=cell.decimals) + coverage(cell),
+    section.Change: lambda cell: change(cell.new, cell.old),
+    section.Figure: lambda cell: figure(cell.value, cell.unit, sign="+" if cell.difference else "-"),
+    section.Exact: lambda cell: exact(cell.number, cell.unit),
+}
 
 
 def _with_unit(value: float | None, scale: _Scale, unit: str) -> str:

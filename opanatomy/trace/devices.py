@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from opanatomy.records.columns import KERNEL, DeviceWork, Int64, MemoryEvents, TraceDevice
+from opanatomy.records.columns import KERNEL, DeviceWork, Int64, MemoryEvents, TraceDevice, rows_by_value
 from opanatomy.records.workload import Environment
 
 #: torch's number of the CPU among device types.
@@ -22,10 +22,9 @@ def devices_of(metadata: dict[str, Any], work: DeviceWork) -> tuple[TraceDevice,
     """The devices that worked, the one with most kernel time first."""
     entries = entries_of(metadata)
     found = []
-    for number in np.unique(work.device).tolist():
-        mine = work.device == number
-        kernels = int(work.duration_ns[mine & (work.kind == KERNEL)].sum())
-        found.append((-kernels, -int(work.duration_ns[mine].sum()), _device(number, entries, metadata, kernels)))
+    for number, events in rows_by_value(work.device):
+        kernels = int(work.duration_ns[events[work.kind[events] == KERNEL]].sum())
+        found.append((-kernels, -int(work.duration_ns[events].sum()), _device(number, entries, metadata, kernels)))
     return tuple(device for *_, device in sorted(found, key=lambda one: (one[0], one[1], one[2].number)))
 
 

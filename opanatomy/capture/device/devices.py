@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
 from opanatomy.capture.device import accelerators
+from opanatomy.capture.model.batches import tensors_of
 
 if TYPE_CHECKING:
     import torch
@@ -31,6 +32,13 @@ def current_device(device: str) -> AbstractContextManager[Any]:
         return nullcontext()
     current: AbstractContextManager[Any] = torch.cuda.device(device)
     return current
+
+
+def device_of(module: torch.nn.Module, inputs: dict[str, Any] | tuple[Any, ...]) -> str:
+    """The first accelerator that a tensor is on: a part of the module on the host does not make it a run of the CPU."""
+    held = [str(tensor.device) for tensor in tensors_of(module, inputs)]
+    work = [device for device in held if accelerators.kind_of(device) not in ("cpu", "meta")]
+    return accelerators.check_device((work or held or ["cpu"])[0])
 
 
 def devices_of(module: torch.nn.Module, device: str) -> tuple[str, ...]:

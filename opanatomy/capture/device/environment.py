@@ -51,7 +51,7 @@ def environment_of(device: str) -> Environment:
     import transformers
 
     on_cuda, on_host = accelerators.is_cuda(device), not accelerators.is_accelerator(device)
-    found = nvml.device(torch.device(device).index or 0) if on_cuda else None
+    gpu = nvml.device(torch.device(device).index or 0) if on_cuda else None
     driver = nvml.driver() if on_cuda else None
     processor = processor_name()
     return Environment(
@@ -63,7 +63,7 @@ def environment_of(device: str) -> Environment:
         cuda=(torch.version.hip or torch.version.cuda) if on_cuda else None,
         multiprocessors=None if on_host else accelerators.multiprocessors(device),
         architecture=architecture_of(device) if on_cuda else None,
-        mig=found.mig if found else None,
+        mig=gpu.mig if gpu else None,
         driver=driver.version if isinstance(driver, nvml.Driver) else None,
         transformers=str(transformers.__version__),
         python=platform.python_version(),
@@ -81,8 +81,8 @@ def _float32(settings: object) -> str | None:
     """
     if os.environ.get("NVIDIA_TF32_OVERRIDE") == "0":
         return "ieee"
-    told = getattr(settings, "fp32_precision", None)
-    return "ieee" if told == "none" else told
+    precision = getattr(settings, "fp32_precision", None)
+    return "ieee" if precision == "none" else precision
 
 
 def processor_name() -> str:

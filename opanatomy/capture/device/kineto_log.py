@@ -91,8 +91,8 @@ def _flush() -> None:
 
 def _pass_on(text: bytes) -> None:
     for line in text.splitlines(keepends=True):
-        if found := _LINE.match(line.rstrip(b"\r\n")):
-            _heard.append(found[1].decode(errors="replace"))
+        if entry := _LINE.match(line.rstrip(b"\r\n")):
+            _heard.append(entry[1].decode(errors="replace"))
         else:
             with suppress(OSError):
                 os.write(2, line)

@@ -120,7 +120,9 @@ def knows(uuid: str) -> bool | None:
             if uuid.startswith("MIG-"):
                 return _ask(nvml, "nvmlDeviceGetHandleByUUID", uuid) is not None
             handles = [_ask(nvml, "nvmlDeviceGetHandleByIndex", at) for at in range(nvml.nvmlDeviceGetCount())]
-            return any(_decoded(_ask(nvml, "nvmlDeviceGetUUID", one) or "").startswith(uuid) for one in handles if one)
+            return any(
+                _decoded(_ask(nvml, "nvmlDeviceGetUUID", handle) or "").startswith(uuid) for handle in handles if handle
+            )
     except Exception:  # as above
         return None
 
@@ -176,8 +178,8 @@ def _is_split(nvml: Any, whole: Any) -> bool:
 
 def _instances(nvml: Any, whole: Any) -> list[Any]:
     places = range(_ask(nvml, "nvmlDeviceGetMaxMigDeviceCount", whole) or 0)
-    found = [_ask(nvml, "nvmlDeviceGetMigDeviceHandleByIndex", whole, place) for place in places]
-    return [instance for instance in found if instance]
+    instances = [_ask(nvml, "nvmlDeviceGetMigDeviceHandleByIndex", whole, place) for place in places]
+    return [instance for instance in instances if instance]
 
 
 def _is_of_size(nvml: Any, instance: Any, total_bytes: int) -> bool:
@@ -202,14 +204,14 @@ def _processes(nvml: Any, handle: Any) -> tuple[NvmlProcess, ...]:
     running: dict[int, Any] = {}
     for listed in ("nvmlDeviceGetGraphicsRunningProcesses", "nvmlDeviceGetComputeRunningProcesses"):
         running |= {process.pid: process for process in _ask(nvml, listed, handle) or ()}
-    found = [
+    processes = [
         NvmlProcess(
             pid=pid, name=_decoded(_ask(nvml, "nvmlSystemGetProcessName", pid) or "") or None,
             used_bytes=None if process.usedGpuMemory is None else int(process.usedGpuMemory),
         )
         for pid, process in running.items()
     ]  # fmt: skip
-    return tuple(sorted(found, key=lambda process: (-(process.used_bytes or 0), process.pid)))
+    return tuple(sorted(processes, key=lambda process: (-(process.used_bytes or 0), process.pid)))
 
 
 def _own_bytes(processes: tuple[NvmlProcess, ...]) -> int | None:

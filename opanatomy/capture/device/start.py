@@ -71,13 +71,13 @@ def device_text(device: str) -> str:
 
     `NVIDIA H100 80GB HBM3 (sm_90), 79.0 of 85.5 GB used, 70.1 GB by python (process 4242)`
     """
-    found = nvml.device(_index(device))
-    name = f"{_name(device) or (found.name if found else device)} ({architecture_of(device) or 'unknown architecture'})"
-    used, total = (found.used_bytes, found.total_bytes) if found else (None, None)
+    gpu = nvml.device(_index(device))
+    name = f"{_name(device) or (gpu.name if gpu else device)} ({architecture_of(device) or 'unknown architecture'})"
+    used, total = (gpu.used_bytes, gpu.total_bytes) if gpu else (None, None)
     if used is None or total is None:
         used, total = _asked_of_cuda(device)
     memory = f", {used / 1e9:.1f} of {total / 1e9:.1f} GB used" if used is not None and total else ""
-    return name + memory + _holders(found)
+    return name + memory + _holders(gpu)
 
 
 def architecture_of(device: str) -> str | None:
@@ -170,8 +170,8 @@ def runs_on(architecture: str, code: str) -> bool:
 
 def _mode(device: str) -> str:
     """What to do about a device that takes no further process."""
-    found = nvml.device(_index(device))
-    mode = found.compute_mode if found else None
+    gpu = nvml.device(_index(device))
+    mode = gpu.compute_mode if gpu else None
     if mode == "prohibited":
         return "; its compute mode is prohibited - have it set to default (nvidia-smi -c 0), or choose another GPU"
     if mode is not None and mode.startswith("exclusive"):
@@ -207,16 +207,16 @@ def _asked_of_cuda(device: str) -> tuple[int | None, int | None]:
     return None, None
 
 
-def _holders(found: nvml.NvmlDevice | None) -> str:
+def _holders(gpu: nvml.NvmlDevice | None) -> str:
     """The processes with the most memory."""
-    if found is None:
+    if gpu is None:
         return ""
     named = [
         f"{process.used_bytes / 1e9:.1f} GB by {process.name or 'process'} (process {process.pid})"
         if process.used_bytes is not None
         else f"{process.name or 'another process'} (process {process.pid}) is on it"
-        for process in found.processes
-        if found.process_bytes is None or process.pid != os.getpid()
+        for process in gpu.processes
+        if gpu.process_bytes is None or process.pid != os.getpid()
     ]
     more = [f"{len(named) - _NAMED} more"] if len(named) > _NAMED else []
     return "".join(f", {text}" for text in (*named[:_NAMED], *more))

@@ -46,11 +46,11 @@ def sees_gpu() -> bool:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         available = torch.cuda.is_available()
-    for one in caught:
-        if found := _WARNED.match(str(one.message)):
-            _warning = " ".join(found[1].split())
+    for warning in caught:
+        if said := _WARNED.match(str(warning.message)):
+            _warning = " ".join(said[1].split())
         else:
-            warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
+            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
     return available
 
 
@@ -155,14 +155,14 @@ def _amd_driver() -> Unused | None:
 
 def _gpus_of_the_kernel() -> tuple[str, ...]:
     """The GPUs that the kernel's driver names where NVML does not answer."""
-    found = []
+    names = []
     for path in sorted(_PROC.glob("*/information")):
         try:
             lines = path.read_text(errors="replace").splitlines()
         except OSError:
             continue
-        found += [line.partition(":")[2].strip() for line in lines if line.startswith("Model:")]
-    return tuple(found)
+        names += [line.partition(":")[2].strip() for line in lines if line.startswith("Model:")]
+    return tuple(names)
 
 
 def _listed(gpus: tuple[str, ...]) -> str:

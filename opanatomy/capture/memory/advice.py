@@ -8,8 +8,9 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
 from opanatomy.capture.model.batches import Shape
-from opanatomy.capture.step.subject import Options, Subject
+from opanatomy.capture.step.subject import Subject
 from opanatomy.errors import OutOfMemory
+from opanatomy.options import RunOptions
 from opanatomy.records.data_types import ITEM_SIZE
 from opanatomy.records.optimizers import BY_NAME
 from opanatomy.records.out_of_memory import is_out_of_memory
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 _ADVISED: Final = ("adamw", "sgd", "adamw8bit", "adafactor")
 
 
-def less_memory(phase: Phase, subject: Subject, options: Options, *, recorded: bool = False) -> str:
+def less_memory(phase: Phase, subject: Subject, options: RunOptions, *, recorded: bool = False) -> str:
     """What takes less memory in `phase`, as options of the verb, or as Python for a module of the caller's own.
 
     In `Phase.OTHER` the step has not begun, or is `recorded` already.
@@ -43,13 +44,13 @@ def listed(parts: list[str], last: str) -> str:
     return f" {last} ".join([*([", ".join(parts[:-1])] if parts[:-1] else []), parts[-1]])
 
 
-def _of_steps(phase: Phase, subject: Subject, options: Options, *, recorded: bool) -> list[str]:
+def _of_steps(phase: Phase, subject: Subject, options: RunOptions, *, recorded: bool) -> list[str]:
     if phase is not Phase.OTHER or not recorded or options.steps == 1:
         return []
     return [f"record fewer steps={options.steps}" if subject.borrowed else "record fewer --steps"]
 
 
-def _of_flags(phase: Phase, subject: Subject, options: Options) -> list[str]:
+def _of_flags(phase: Phase, subject: Subject, options: RunOptions) -> list[str]:
     workload, by_function = subject.workload, subject.workload.model_source == "function"
     parts = []
     if phase in (Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE):
@@ -67,7 +68,7 @@ def _of_flags(phase: Phase, subject: Subject, options: Options) -> list[str]:
     return parts or ["take a smaller model"]
 
 
-def _of_code(phase: Phase, subject: Subject, options: Options) -> list[str]:
+def _of_code(phase: Phase, subject: Subject, options: RunOptions) -> list[str]:
     parts = []
     if not _only_weights(phase):
         parts.append("give smaller inputs")
@@ -125,12 +126,12 @@ def _only_weights(phase: Phase) -> bool:
     return phase in (Phase.OPTIMIZER, Phase.OTHER)
 
 
-def _could_checkpoint(module: torch.nn.Module, options: Options) -> bool:
+def _could_checkpoint(module: torch.nn.Module, options: RunOptions) -> bool:
     used = options.checkpointing or getattr(module, "is_gradient_checkpointing", False)
     return not (options.inference or used) and bool(getattr(module, "supports_gradient_checkpointing", False))
 
 
-def _could_cast(workload: Workload, options: Options) -> bool:
+def _could_cast(workload: Workload, options: RunOptions) -> bool:
     return options.amp is None and not options.inference and _is_wide(workload.dtype)
 
 

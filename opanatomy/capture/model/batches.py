@@ -158,12 +158,12 @@ def _check_audio(config: Any, samples: int) -> None:
     if not hasattr(config, "conv_kernel"):
         raise ModelError(f"no batch is known for the audio of {config.model_type} - hand over package.module:function")
     masked = getattr(config, "apply_spec_augment", False) and getattr(config, "mask_time_prob", 0)
-    least = config.mask_time_length + 1 if masked else 1
+    minimum = config.mask_time_length + 1 if masked else 1
     frames = audio_frames(config, samples)
-    if frames < least:
+    if frames < minimum:
         raise UsageError(
-            f"--seq {samples}: so few audio samples make {max(frames, 0)} frames, {config.model_type} needs {least} - "
-            "give more, 16000 are a second"
+            f"--seq {samples}: so few audio samples make {max(frames, 0)} frames, {config.model_type} needs {minimum}"
+            " - give more, 16000 are a second"
         )
 
 
@@ -227,3 +227,21 @@ def sizes(inputs: dict[str, Any] | tuple[Any, ...]) -> tuple[int, int | None]:
     ids = named.get("input_ids")
     length = ids.shape[1] if isinstance(ids, torch.Tensor) and ids.dim() == 2 else None
     return tensors[0].shape[0], length
+
+
+def tensors_of(module: torch.nn.Module, inputs: dict[str, Any] | tuple[Any, ...]) -> list[torch.Tensor]:
+    """The parameters of a module, then its inputs."""
+    import torch
+
+    values = inputs.values() if isinstance(inputs, dict) else inputs
+    return [value for value in (*module.parameters(), *values) if isinstance(value, torch.Tensor)]
+
+
+def input_texts(inputs: dict[str, Any] | tuple[Any, ...]) -> tuple[str, ...]:
+    """What the report says of each tensor among the inputs."""
+    pairs = inputs.items() if isinstance(inputs, dict) else ((str(index), item) for index, item in enumerate(inputs))
+    return tuple(
+        f"{name} {str(item.dtype).removeprefix('torch.')}[{','.join(map(str, item.shape))}]"
+        for name, item in pairs
+        if hasattr(item, "dtype") and hasattr(item, "shape")
+    )

@@ -63,9 +63,9 @@ def build_module(
         except Exception as error:  # the readers of weights have errors of their own
             if is_out_of_memory(error):
                 smaller = "keep fewer --layers" + (" or use --dtype bfloat16" if dtype in _WIDE else "")
-                told = "" if device == "cpu" else f" ({device_text(device)})"
+                which = "" if device == "cpu" else f" ({device_text(device)})"
                 raise OutOfMemory(
-                    f"out of memory: the weights in {dtype} do not fit the memory of {device}{told} - {smaller}"
+                    f"out of memory: the weights in {dtype} do not fit the memory of {device}{which} - {smaller}"
                 ) from error
             raise
 

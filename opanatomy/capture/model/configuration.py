@@ -38,16 +38,18 @@ def find_configuration(model: str, *, hub: bool = False, trust_remote_code: bool
     path = _local_path(model)
     name = find_name(model)
     if path is not None:
-        found = Configuration(name=model, source="folder", location=str(path.parent.absolute()), content=_read(path))
+        configuration = Configuration(
+            name=model, source="folder", location=str(path.parent.absolute()), content=_read(path)
+        )
     elif name is not None and not hub:
-        found = Configuration(name=name, source="catalog", location=name, content=read_configuration(name))
+        configuration = Configuration(name=name, source="catalog", location=name, content=read_configuration(name))
     else:
         identity = name or model
         content = _read(download_configuration(identity))
         content.setdefault("model_type", _type_in_name(identity))
-        found = Configuration(name=identity, source="hub", location=identity, content=content)
-    _check_type(found, trust_remote_code)
-    return found
+        configuration = Configuration(name=identity, source="hub", location=identity, content=content)
+    _check_type(configuration, trust_remote_code)
+    return configuration
 
 
 def _local_path(model: str) -> Path | None:

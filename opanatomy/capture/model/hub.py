@@ -30,8 +30,8 @@ def download_configuration(name: str) -> Path:
     reachable = hub_answers()
     try:
         with quiet_libraries():
-            found = hf_hub_download(name, "config.json", etag_timeout=TIMEOUT_SECONDS, local_files_only=not reachable)
-            return Path(found)
+            path = hf_hub_download(name, "config.json", etag_timeout=TIMEOUT_SECONDS, local_files_only=not reachable)
+            return Path(path)
     except HFValidationError as error:
         raise ModelError(f"no model {name!r}: not a catalog name, file or Hub id - {_instead(name)}") from error
     except GatedRepoError as error:

@@ -1,4 +1,4 @@
-"""NullProgress for what transformers and huggingface_hub print while a model is read and built."""
+"""Quiet for what transformers and huggingface_hub print while a model is read and built."""
 
 from __future__ import annotations
 

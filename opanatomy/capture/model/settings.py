@@ -144,9 +144,9 @@ def _keep_layers(content: dict[str, Any], config: Any, layers: int) -> list[str]
     counts = list(_layer_counts(content, config, ""))
     if not counts:
         raise UsageError(f"--layers {layers}: no layer count in the configuration of {config.model_type} - use --set")
-    most = max(max(count) if isinstance(count, list) else count for _, _, _, count in counts)
-    if layers > most:
-        raise UsageError(f"--layers {layers}: {config.model_type} has {most} here - give 1 to {most}")
+    maximum = max(max(count) if isinstance(count, list) else count for _, _, _, count in counts)
+    if layers > maximum:
+        raise UsageError(f"--layers {layers}: {config.model_type} has {maximum} here - give 1 to {maximum}")
     changes = {}
     for where, values, part, before in counts:
         key = where.rpartition(".")[2]
@@ -164,18 +164,18 @@ def _keep_layers(content: dict[str, Any], config: Any, layers: int) -> list[str]
 def _layer_counts(content: dict[str, Any], config: Any, prefix: str) -> list[tuple[str, dict[str, Any], Any, Any]]:
     """Each layer count as (dotted key, the dictionary to write it to, its configuration, count), parts included."""
     plain = _plain(config)
-    found: list[tuple[str, dict[str, Any], Any, Any]] = []
+    counts: list[tuple[str, dict[str, Any], Any, Any]] = []
     staged = isinstance(content.get("depths", plain.get("depths")), list)
     keys = ("depths",) if staged else dict.fromkeys(_canonical(config, key) for key in LAYER_KEYS)
     for key in keys:
         count = content.get(key, plain.get(key))
         if isinstance(count, int) or staged:
-            found.append((prefix + key, content, config, count))
+            counts.append((prefix + key, content, config, count))
     for name in _parts(config):
         if not isinstance(content.get(name), dict):
             content[name] = _plain(getattr(config, name))
-        found += _layer_counts(content[name], getattr(config, name), f"{prefix}{name}.")
-    return found
+        counts += _layer_counts(content[name], getattr(config, name), f"{prefix}{name}.")
+    return counts
 
 
 def _cut_lists(content: dict[str, Any], config: Any, before: int, after: Any) -> None:

@@ -28,12 +28,6 @@ TASKS: dict[str, tuple[tuple[str, str], ...]] = {
 }
 
 
-def check_task(task: str | None) -> None:
-    """Refuse a task that does not exist."""
-    if task is not None and task not in TASKS:
-        raise UsageError(f"--task {task}: no such task - one of {', '.join(TASKS)}")
-
-
 def choose_task(config: Any, task: str | None) -> tuple[str, str]:
     """The task and the name of the auto class that builds its model: `task` where given, else what `config` says.
 
@@ -99,8 +93,8 @@ def _classes(table: str, model_type: str) -> set[str]:
     """The model classes of `model_type` in a table of transformers."""
     from transformers.models.auto import modeling_auto
 
-    found = getattr(modeling_auto, table, {}).get(model_type, ())
-    return {found} if isinstance(found, str) else set(found)
+    names = getattr(modeling_auto, table, {}).get(model_type, ())
+    return {names} if isinstance(names, str) else set(names)
 
 
 def _choices(possible: list[str]) -> str:

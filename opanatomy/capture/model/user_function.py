@@ -75,21 +75,21 @@ def _function(model: str) -> Any:
     if here not in sys.path:
         sys.path.insert(0, here)
     try:
-        found: Any = importlib.import_module(module_name)
+        target: Any = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:
         raise ModelError(
             f"cannot import {module_name} of {model}: {type(error).__name__}: {one_line(error)} - "
             "run from its folder or install it"
         ) from error
     for name in path.split("."):
-        if not hasattr(found, name):
-            near = get_close_matches(name, dir(found), n=3)
+        if not hasattr(target, name):
+            near = get_close_matches(name, dir(target), n=3)
             instead = f"did you mean {', '.join(near)}?" if near else "check the name behind the colon"
             raise ModelError(f"no {name!r} in {module_name} of {model} - {instead}")
-        found = getattr(found, name)
-    if not callable(found):
-        raise ModelError(f"{model} is {_describe(found)}, not a function - make it one that returns (module, inputs)")
-    return found
+        target = getattr(target, name)
+    if not callable(target):
+        raise ModelError(f"{model} is {_describe(target)}, not a function - make it one that returns (module, inputs)")
+    return target
 
 
 def _describe(value: Any) -> str:

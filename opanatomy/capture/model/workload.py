@@ -1,4 +1,4 @@
-"""From what the user asked to a module with weights and a batch for it, on the device."""
+"""From the options of a run to a module with weights and a batch for it, on the device."""
 
 from __future__ import annotations
 
@@ -6,59 +6,28 @@ import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from msgspec import Struct
-
-from opanatomy.capture.device import accelerators
 from opanatomy.capture.memory.advice import inputs_fit
-from opanatomy.capture.model.batches import Shape, choose_shape, make_batch, move, sizes
+from opanatomy.capture.model.batches import Shape, choose_shape, input_texts, make_batch, move, sizes, tensors_of
 from opanatomy.capture.model.building import build_module, build_on_meta, enable_checkpointing
-from opanatomy.capture.model.catalog import catalog_names
 from opanatomy.capture.model.configuration import Configuration, find_configuration, make_config
 from opanatomy.capture.model.quiet import one_line
 from opanatomy.capture.model.settings import apply_settings, check_fit
-from opanatomy.capture.model.tasks import check_task, choose_task
+from opanatomy.capture.model.tasks import choose_task
 from opanatomy.capture.model.user_function import call_function, is_function
 from opanatomy.errors import ModelError, OpanatomyError, UsageError
+from opanatomy.options import DTYPE, RUN, RunOptions, recorded
 from opanatomy.records.out_of_memory import is_out_of_memory
+from opanatomy.records.workload import Workload
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Description", "Prepared", "Request", "catalog_names", "describe", "prepare"]
-
-DTYPES = {
-    "float32": "float32", "fp32": "float32", "bfloat16": "bfloat16", "bf16": "bfloat16",
-    "float16": "float16", "fp16": "float16", "float64": "float64", "fp64": "float64",
-}  # fmt: skip
-CHECKPOINTING = ("non-reentrant", "reentrant")
 #: Samples in a batch where none are asked for.
-BATCH = 8
-
-
-class Request(Struct, frozen=True, kw_only=True):
-    """What the user asked for; `None` leaves the choice to the model.
-
-    `model` is a catalog name, Hub id, local folder, path of a `config.json`, or `package.module:function`. `seq` is in
-    tokens, of raw audio in samples. `settings` are pairs of a configuration key (dots reach into parts) and its value.
-    """
-
-    model: str
-    batch: int | None = None
-    seq: int | None = None
-    task: str | None = None
-    dtype: str = "float32"
-    attention: str | None = None
-    checkpointing: str | None = None
-    layers: int | None = None
-    settings: tuple[tuple[str, str], ...] = ()
-    hub: bool = False
-    pretrained: bool = False
-    trust_remote_code: bool = False
-    inference: bool = False
-    seed: int = 0
-    device: str = "cpu"
+BATCH: Final = 8
+#: What a function decides that makes its own model.
+_OF_THE_MODEL: Final = frozenset({"batch", "seq", "layers", "settings", "task", "attention", "weights", "hub"})
 
 
 @dataclass(slots=True, kw_only=True)
@@ -66,7 +35,7 @@ class Prepared:
     """A module and its inputs (a dict of keyword arguments or a tuple), both on the device, ready for a step.
 
     `changes` says what settings changed, such as `layers 24 -> 2`; `attention` is the implementation in force, `None`
-    for a model without attention.
+    for a model without attention; `seed` is that of weights and batch where these were made here.
     """
 
     module: torch.nn.Module
@@ -74,29 +43,18 @@ class Prepared:
     name: str
     architecture: str
     source: str
-    task: str
     batch: int
     sequence_length: int | None
-    samples: int
-    changes: tuple[str, ...]
-    attention: str | None
-
-
-class Description(Struct, frozen=True, kw_only=True):
-    """What `prepare` would make, without its weights; `parameters` is `None` for a function, which is not called."""
-
-    name: str
-    source: str
-    architecture: str | None = None
+    dtype: str | None
     task: str | None = None
-    parameters: int | None = None
-    sequence_length: int | None = None
+    attention: str | None = None
+    seed: int | None = None
     changes: tuple[str, ...] = ()
 
 
 @dataclass(slots=True, kw_only=True)
-class _Plan:
-    """A request resolved as far as it goes without weights."""
+class Plan:
+    """The model of a run, as far as it goes without weights."""
 
     name: str
     source: str
@@ -110,45 +68,73 @@ class _Plan:
     changes: tuple[str, ...]
 
 
-def describe(request: Request) -> Description:
-    """What `prepare(request)` would make; the same errors, no weights, no forward pass."""
-    _check(request)
-    if is_function(request.model):
-        return Description(name=request.model, source="function")
-    plan = _plan(request)
-    return Description(
-        name=plan.name,
-        architecture=plan.architecture,
-        source=plan.source,
-        task=plan.task,
-        parameters=plan.parameters,
-        sequence_length=plan.shape.sequence_length,
-        changes=plan.changes,
+def plan_of(options: RunOptions) -> Plan | None:
+    """What `prepare` will make, without its weights; `None` for a function, which makes its own model.
+
+    `ModelError` or `UsageError` says in one line what cannot be.
+    """
+    if is_function(options.model):
+        return None
+    configuration = find_configuration(options.model, hub=options.hub, trust_remote_code=options.trust_remote_code)
+    with _readable(configuration.name, options):
+        return _planned(configuration, options)
+
+
+def prepare(options: RunOptions, plan: Plan | None = None) -> Prepared:
+    """The module and the batch of a run on `options.device`, by its plan where that is made already."""
+    plan = plan or plan_of(options)
+    return _prepare_function(options) if plan is None else _prepare_plan(plan, options)
+
+
+def given(module: torch.nn.Module, inputs: dict[str, Any] | tuple[Any, ...]) -> Prepared:
+    """A module of the caller's own and its inputs, as they are."""
+    first = next(iter(tensors_of(module, inputs)), None)
+    batch, length = sizes(inputs)
+    name = type(getattr(module, "_orig_mod", module)).__name__  # of a compiled module the one that was compiled
+    return Prepared(
+        module=module, inputs=inputs, name=name, architecture=name, source="object", batch=batch,
+        sequence_length=length, dtype=None if first is None else _dtype_name(first),
+    )  # fmt: skip
+
+
+def workload_of(prepared: Prepared, options: RunOptions) -> Workload:
+    """What a capture records of the model, its batch and the options."""
+    parameters = list(prepared.module.parameters())
+    return Workload(
+        model=prepared.name,
+        architecture=prepared.architecture,
+        model_source=prepared.source,
+        parameters=sum(parameter.numel() for parameter in parameters),
+        trainable_parameters=sum(parameter.numel() for parameter in parameters if parameter.requires_grad),
+        task=prepared.task,
+        batch=prepared.batch,
+        sequence_length=prepared.sequence_length,
+        inputs=input_texts(prepared.inputs),
+        dtype=prepared.dtype,
+        attention=prepared.attention,
+        seed=prepared.seed,
+        changes=prepared.changes,
+        **recorded(options),
     )
 
 
-def prepare(request: Request) -> Prepared:
-    """The module and the batch of `request`; `ModelError` or `UsageError` says in one line what cannot be."""
-    _check(request)
-    if is_function(request.model):
-        return _prepare_function(request)
-    plan = _plan(request)
-    _seed(request.seed)
+def _prepare_plan(plan: Plan, options: RunOptions) -> Prepared:
+    _seed(options.seed)
     module = build_module(
         plan.config,
         plan.auto_class,
-        dtype=DTYPES[request.dtype],
-        device=request.device,
-        attention=request.attention,
-        pretrained=plan.location if request.pretrained else None,
-        trust_remote_code=request.trust_remote_code,
+        dtype=options.dtype,
+        device=options.device,
+        attention=options.attention,
+        pretrained=plan.location if options.weights == "pretrained" else None,
+        trust_remote_code=options.trust_remote_code,
     )
-    module.train(not request.inference)
-    if request.checkpointing is not None:
-        enable_checkpointing(module, request.checkpointing)
-    with _readable(plan.name, request), inputs_fit(request.model, plan.shape, DTYPES[request.dtype]):
-        inputs = move(make_batch(module, plan.shape, request.seed), request.device)
-    _seed(request.seed)
+    module.train(not options.inference)
+    if options.checkpointing is not None:
+        enable_checkpointing(module, options.checkpointing)
+    with _readable(plan.name, options), inputs_fit(options.model, plan.shape, options.dtype):
+        inputs = move(make_batch(module, plan.shape, options.seed), options.device)
+    _seed(options.seed)
     return Prepared(
         module=module,
         inputs=inputs,
@@ -158,67 +144,47 @@ def prepare(request: Request) -> Prepared:
         task=plan.task,
         batch=plan.shape.batch,
         sequence_length=plan.shape.sequence_length,
-        samples=plan.shape.batch,
+        dtype=_weights_dtype(module, options),
         changes=plan.changes,
         attention=_attention(module),
+        seed=options.seed,
     )
 
 
-def _check(request: Request) -> None:
-    if request.batch is not None and request.batch < 1:
-        raise UsageError(f"--batch {request.batch}: a batch has at least one sample - give 1 or more")
-    if request.seq is not None and request.seq < 1:
-        raise UsageError(f"--seq {request.seq}: a sequence has at least one token - give 1 or more")
-    if request.dtype not in DTYPES:
-        names = ", ".join(dict.fromkeys(DTYPES.values()))
-        raise UsageError(f"--dtype {request.dtype}: no such data type - one of {names}")
-    if request.checkpointing not in (None, *CHECKPOINTING):
-        raise UsageError(f"--checkpointing {request.checkpointing}: no such kind - one of {', '.join(CHECKPOINTING)}")
-    if request.checkpointing and request.inference:
-        raise UsageError("--checkpointing has no effect with --inference, which keeps no activations - leave one out")
-    check_task(request.task)
-    _check_device(request.device)
+def _weights_dtype(module: torch.nn.Module, options: RunOptions) -> str:
+    first = next(module.parameters(), None)
+    return options.dtype if first is None else _dtype_name(first)
 
 
-def _check_device(device: str) -> None:
-    import torch
-
-    if accelerators.is_cuda(device) and not torch.cuda.is_available():
-        raise UsageError(f"--device {device}: this torch ({torch.__version__}) sees no GPU - give --device cpu")
-    accelerators.check_device(device)
+def _dtype_name(tensor: torch.Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
 
 
-def _plan(request: Request) -> _Plan:
-    found = find_configuration(request.model, hub=request.hub, trust_remote_code=request.trust_remote_code)
-    with _readable(found.name, request):
-        return _planned(found, request)
-
-
-def _planned(found: Configuration, request: Request) -> _Plan:
-    trust = request.trust_remote_code
-    content = found.content
+def _planned(configuration: Configuration, options: RunOptions) -> Plan:
+    trust = options.trust_remote_code
+    content = configuration.content
     dropped: tuple[str, ...] = ()
-    if "quantization_config" in content and not request.pretrained:
+    if "quantization_config" in content and options.weights == "random":
         content = {key: value for key, value in content.items() if key != "quantization_config"}
         dropped = ("quantization -> none (random weights are not quantized)",)
-    config = make_config(found, content, trust_remote_code=trust)
-    content, changes = apply_settings(content, config, request.layers, request.settings)
-    config = make_config(found, content, trust_remote_code=trust)
-    if request.settings:
+    config = make_config(configuration, content, trust_remote_code=trust)
+    content, changes = apply_settings(content, config, options.layers, options.settings)
+    config = make_config(configuration, content, trust_remote_code=trust)
+    if options.settings:
         check_fit(config)
-    _use_cache(config, request.inference)
-    task, auto_class = choose_task(config, request.task)
+    _use_cache(config, options.inference)
+    task, auto_class = choose_task(config, options.task)
     if task == "sequence-classification" and getattr(config, "pad_token_id", 0) is None:
         config.pad_token_id = 0  # a decoder looks for the last token that is none; ours never are
-    module = build_on_meta(config, auto_class, request.attention, trust)
-    return _Plan(
-        name=found.name,
-        source=found.source,
-        location=found.location,
+    module = build_on_meta(config, auto_class, options.attention, trust)
+    return Plan(
+        name=configuration.name,
+        source=configuration.source,
+        location=configuration.location,
         config=config,
         task=task,
         auto_class=auto_class,
-        shape=choose_shape(module, task, request.batch or BATCH, request.seq, request.inference),
+        shape=choose_shape(module, task, options.batch or BATCH, options.seq, options.inference),
         architecture=type(module).__name__,
         parameters=sum(parameter.numel() for parameter in module.parameters()),
         changes=dropped + changes,
@@ -226,9 +192,9 @@ def _planned(found: Configuration, request: Request) -> _Plan:
 
 
 @contextmanager
-def _readable(name: str, request: Request) -> Iterator[None]:
+def _readable(name: str, options: RunOptions) -> Iterator[None]:
     """A configuration can hold anything: whatever it makes fail is said in one line."""
-    given = ", ".join(f"{key}={value}" for key, value in request.settings)
+    given = ", ".join(f"{key}={value}" for key, value in options.settings)
     try:
         yield
     except OpanatomyError:
@@ -272,45 +238,48 @@ def _seed(seed: int) -> None:
 # ----------------------------------------------------------------------------------------------------------- functions
 
 
-def _prepare_function(request: Request) -> Prepared:
+def _prepare_function(options: RunOptions) -> Prepared:
     """The module and inputs of a function, left as they are but for the device, a data type and inference asked for."""
     import torch
 
-    made_by_function = {
-        "--batch": request.batch, "--seq": request.seq, "--layers": request.layers, "--set": request.settings,
-        "--task": request.task, "--attention": request.attention, "--weights": request.pretrained, "--hub": request.hub,
-    }  # fmt: skip
-    for option, value in made_by_function.items():
-        if value:
-            raise UsageError(f"{option} does not apply to {request.model}, which makes its own model - leave it out")
-    _seed(request.seed)
-    module, inputs = call_function(request.model)
-    dtype = None if request.dtype == "float32" else getattr(torch, DTYPES[request.dtype])
-    module = module.to(request.device) if dtype is None else module.to(request.device, dtype)
-    if request.inference:
+    for option in RUN:
+        if option.name in _OF_THE_MODEL and getattr(options, option.name) != option.default:
+            raise UsageError(
+                f"{option.flags[-1]} does not apply to {options.model}, which makes its own model - leave it out"
+            )
+    _seed(options.seed)
+    module, inputs = call_function(options.model)
+    dtype = None if options.dtype == DTYPE.default else getattr(torch, options.dtype)
+    module = module.to(options.device) if dtype is None else module.to(options.device, dtype)
+    if options.inference:
         module.eval()
-    if request.checkpointing is not None:
-        enable_checkpointing(module, request.checkpointing)
-    inputs = move(inputs, request.device, dtype)
+    if options.checkpointing is not None:
+        enable_checkpointing(module, options.checkpointing)
+    inputs = move(inputs, options.device, dtype)
     batch, length = sizes(inputs)
-    _seed(request.seed)
+    _seed(options.seed)
     return Prepared(
         module=module,
         inputs=inputs,
-        name=request.model,
+        name=options.model,
         architecture=type(module).__name__,
         source="function",
         task="function",
         batch=batch,
         sequence_length=length,
-        samples=batch,
-        changes=() if request.inference else _modes(module),
+        dtype=_weights_dtype(module, options),
+        changes=() if options.inference else _modes(module),
         attention=_attention(module),
+        seed=options.seed,
     )
 
 
-def _modes(module: torch.nn.Module) -> tuple[str, ...]:
+def _modes(model: torch.nn.Module) -> tuple[str, ...]:
     """That modules of a function's model do not train, which is left as it is: a frozen normalization, all of it."""
-    modules = list(module.modules())
-    still = sum(not one.training for one in modules)
-    return (f"{still} of {len(modules)} modules are in evaluation mode, as the function left them",) if still else ()
+    modules = list(model.modules())
+    evaluating = sum(not module.training for module in modules)
+    return (
+        (f"{evaluating} of {len(modules)} modules are in evaluation mode, as the function left them",)
+        if evaluating
+        else ()
+    )

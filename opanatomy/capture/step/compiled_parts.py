@@ -15,11 +15,11 @@ _MARK = "get_compiler_config"
 
 def compiled_modules(module: torch.nn.Module) -> frozenset[int]:
     """The `id` of every module that runs, or may run, inside compiled code: hooks on these would compile it again."""
-    found: set[int] = set()
+    compiled: set[int] = set()
     for part in module.modules():
-        if id(part) not in found and _runs_compiled(part):
-            found.update(id(inner) for inner in part.modules())
-    return frozenset(found)
+        if id(part) not in compiled and _runs_compiled(part):
+            compiled.update(id(inner) for inner in part.modules())
+    return frozenset(compiled)
 
 
 def has_compiled_parts(module: torch.nn.Module) -> bool:

@@ -22,20 +22,20 @@ _PACKED = "__torch__.torch.classes.quantized."
 def is_incomplete(function: Any) -> bool:
     """Whether Kineto drops an argument of an operator (an `OpOverload`) of each call."""
     types = (str(argument.type) for argument in function._schema.arguments)
-    return any(one in _DROPPED or one.startswith(_PACKED) for one in types)
+    return any(kind in _DROPPED or kind.startswith(_PACKED) for kind in types)
 
 
 def arguments_text(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     """The arguments of a call in the order of the schema, defaults filled in, as JSON."""
-    found = []
+    values = []
     for place, argument in enumerate(function._schema.arguments):
         if place < len(args):
-            found.append(_plain(args[place]))
+            values.append(_plain(args[place]))
         elif argument.name in kwargs:
-            found.append(_plain(kwargs[argument.name]))
+            values.append(_plain(kwargs[argument.name]))
         else:
-            found.append(_plain(argument.default_value))
-    return json.dumps(found, separators=(",", ":"))
+            values.append(_plain(argument.default_value))
+    return json.dumps(values, separators=(",", ":"))
 
 
 def _plain(value: Any) -> Any:

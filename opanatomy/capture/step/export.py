@@ -151,8 +151,8 @@ def _last(text: bytes, redaction: Redaction) -> bytes:
             return b"]}\n"
         raise OutputError("the profiler's trace of this step ends early - free some space in the folder of --trace")
     behind = redaction.metadata(_metadata(b"{" + text[end.end() :].strip(b", \t\r\n").removesuffix(b"}")))
-    texts = (msgspec.json.encode(key) + b":" + msgspec.json.encode(value) for key, value in behind.items())
-    return _cleaned(text[: end.start()], redaction) + b"\n]" + b"".join(b",\n" + one for one in texts) + b"}\n"
+    pairs = (msgspec.json.encode(key) + b":" + msgspec.json.encode(value) for key, value in behind.items())
+    return _cleaned(text[: end.start()], redaction) + b"\n]" + b"".join(b",\n" + pair for pair in pairs) + b"}\n"
 
 
 def _check_end(plain: Path) -> None:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import torch
 
 #: A weight that multiplies: a bias or a scale is none.
-_LEAST_DIMENSIONS = 2
+_MIN_DIMENSIONS = 2
 
 
 @contextmanager
@@ -27,7 +27,7 @@ def observed_gradients(module: torch.nn.Module) -> Iterator[dict[str, str]]:
 
     paths = {id(child): path for path, child in module.named_modules()}
     seen: dict[str, tuple[bool, bool]] = {}
-    found: dict[str, str] = {}
+    needed: dict[str, str] = {}
 
     def leave(child: torch.nn.Module, arguments: Any, output: Any) -> None:
         path = paths.get(id(child))
@@ -35,11 +35,11 @@ def observed_gradients(module: torch.nn.Module) -> Iterator[dict[str, str]]:
         if path is not None and needs is not None:
             before = seen.get(path, (False, False))
             seen[path] = (before[0] or needs[0], before[1] or needs[1])
-            found[path] = _NAMES[seen[path]]
+            needed[path] = _NAMES[seen[path]]
 
     hook = register_module_forward_hook(leave)
     try:
-        yield found
+        yield needed
     finally:
         hook.remove()
 
@@ -53,14 +53,14 @@ def _needs(module: torch.nn.Module, arguments: Any, output: Any) -> tuple[bool, 
 
     if not torch.is_grad_enabled():
         return False, False
-    weights = [one for one in module.parameters(recurse=False) if one.dim() >= _LEAST_DIMENSIONS]
+    weights = [tensor for tensor in module.parameters(recurse=False) if tensor.dim() >= _MIN_DIMENSIONS]
     if not weights:
-        return (any(one.requires_grad for one in _tensors(output)),) * 2
+        return (any(tensor.requires_grad for tensor in _tensors(output)),) * 2
     given = _tensors(arguments)
     trained = any(weight.requires_grad for weight in weights)
     if not given:
-        return None if trained else (False, any(one.requires_grad for one in _tensors(output)))
-    return trained, any(one.requires_grad for one in given)
+        return None if trained else (False, any(tensor.requires_grad for tensor in _tensors(output)))
+    return trained, any(tensor.requires_grad for tensor in given)
 
 
 def _tensors(value: Any) -> list[torch.Tensor]:

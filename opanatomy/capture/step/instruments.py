@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
+from opanatomy.capture.memory import saved, storages
 from opanatomy.capture.memory.saved import ForwardSaves
 from opanatomy.capture.model.quiet import one_line
+from opanatomy.capture.step import gradients, progress_hooks
 from opanatomy.capture.step.gradients import observed_gradients
 from opanatomy.capture.step.observer import Observation, observing
 from opanatomy.capture.step.progress_hooks import Progress, watched
@@ -55,12 +57,17 @@ _SAYS: Final = (
     (Instrument.SAVES, re.compile(r"saved tensor pack hook", re.IGNORECASE)),
     (Instrument.OBSERVER, re.compile(r"torch_dispatch|dispatch ?mode|\bmode\b.*\bobserver\b", re.IGNORECASE)),
 )
+#: Where the code of an instrument is that runs inside of the model's.
+_CODE: Final = (
+    (Instrument.SAVES, (saved, storages)), (Instrument.PROGRESS, (progress_hooks,)),
+    (Instrument.GRADIENTS, (gradients,)),
+)  # fmt: skip
 
 
 class _Failure(Struct, frozen=True, kw_only=True):
-    """A watched step that broke: which instruments the error tells of (`None`: it does not tell), and its text."""
+    """A watched step that broke: which instruments the error names (`None`: it names none), and its text."""
 
-    told: set[Instrument] | None
+    blamed: set[Instrument] | None
     what: str
 
 
@@ -89,13 +96,13 @@ class Instruments:
         """
         active = set(self.active)
         while active:
-            tried = self._tried(step, active)
-            if isinstance(tried, int):
-                return tried
-            if tried.told is None:
+            outcome = self._tried(step, active)
+            if isinstance(outcome, int):
+                return outcome
+            if outcome.blamed is None:
                 return self._one_by_one(step, active)
-            active -= tried.told
-            self._failed(tried.told, tried)
+            active -= outcome.blamed
+            self._failed(outcome.blamed, outcome)
         return step()
 
     @property
@@ -120,9 +127,9 @@ class Instruments:
         except Exception as error:
             if is_out_of_memory(error):
                 raise
-            told, what = _told(error, active), f"{type(error).__name__}: {one_line(error, 160)}"
+            blamed, what = _blamed(error, active), f"{type(error).__name__}: {one_line(error, 160)}"
             self._as_before(error, fresh=fresh)
-            return _Failure(told=told, what=what)
+            return _Failure(blamed=blamed, what=what)
 
     def _as_before(self, error: Exception, *, fresh: bool) -> None:
         # The frames of the failure hold the graph and all that it saved.
@@ -150,13 +157,13 @@ class Instruments:
         return duration
 
     def _alone(self, step: Callable[[], int], instrument: Instrument) -> _Failure | None:
-        seen, bytes_, casts = self.observation, self.saves.bytes, self.saves.cast_bytes
-        tried = self._tried(step, {instrument})
+        observation, bytes_, casts = self.observation, self.saves.bytes, self.saves.cast_bytes
+        outcome = self._tried(step, {instrument})
         if instrument is not Instrument.OBSERVER:
-            self.observation = seen
+            self.observation = observation
         if instrument is not Instrument.SAVES:
             self.saves.bytes, self.saves.cast_bytes = bytes_, casts
-        return None if isinstance(tried, int) else tried
+        return None if isinstance(outcome, int) else outcome
 
     def _failed(self, instruments: set[Instrument], failure: _Failure) -> None:
         self.failed |= instruments
@@ -188,18 +195,16 @@ class Instruments:
                 self.stepper.watch = before
 
 
-def _told(error: Exception, active: set[Instrument]) -> set[Instrument] | None:
-    """The instruments that the error itself names, or whose code it came from; `None` where it does not tell."""
+def _blamed(error: Exception, active: set[Instrument]) -> set[Instrument] | None:
+    """The instruments that the error itself names, or whose code it came from; `None` where it names none."""
     text = f"{type(error).__name__}: {error}"
     for instrument, pattern in _SAYS:
         if instrument in active and pattern.search(text):
             return _kin(instrument) & active
     files = _last_files(error.__traceback__)
-    if Instrument.SAVES in active and any(name.endswith(("memory_saved.py", "memory_storages.py")) for name in files):
-        return _kin(Instrument.SAVES) & active
-    for instrument, file in ((Instrument.PROGRESS, "progress_hooks.py"), (Instrument.GRADIENTS, "gradients.py")):
-        if instrument in active and any(name.endswith(file) for name in files):
-            return {instrument}
+    for instrument, modules in _CODE:
+        if instrument in active and any(module.__file__ in files for module in modules):
+            return _kin(instrument) & active
     return None
 
 

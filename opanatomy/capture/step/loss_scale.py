@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from opanatomy.capture.step.stepper import Stepper
 
 #: `torch.amp.GradScaler`'s own first scale and the smallest one that is tried, as powers of two.
-_MOST: Final = 16
-_LEAST: Final = -16
-FIRST: Final = 2.0**_MOST
+_MAX_EXPONENT: Final = 16
+_MIN_EXPONENT: Final = -16
+FIRST: Final = 2.0**_MAX_EXPONENT
 #: So many updates without an overflow before it would grow, which makes a later step overflow: never in a profile.
 _NEVER: Final = 2**31 - 1
 
@@ -71,7 +71,7 @@ class LossScale:
     def overflowed(self, optimizer: torch.optim.Optimizer) -> bool:
         """Whether a gradient is inf or NaN, as the scaler itself judges; it is unscaled by that."""
         self.scaler.unscale_(optimizer)
-        return any(found.item() for found in self.scaler._found_inf_per_device(optimizer).values())
+        return any(flag.item() for flag in self.scaler._found_inf_per_device(optimizer).values())
 
     def now(self) -> float:
         """The scale in force; on an accelerator this waits for it, so not within a profile."""
@@ -106,7 +106,7 @@ def prepared_loss_scale(stepper: Stepper, kept: Kept, progress: Progress) -> lis
     if exponent is None:
         stepper.loss_scale.start(FIRST)
         return [_HOPELESS]
-    stepper.loss_scale.start(FIRST if exponent == _MOST else 2.0 ** (exponent - 1))
+    stepper.loss_scale.start(FIRST if exponent == _MAX_EXPONENT else 2.0 ** (exponent - 1))
     return []
 
 
@@ -123,7 +123,7 @@ def _largest_that_fits(
         kept.put_back_values()
         return not overflowed
 
-    over, under = _MOST, _LEAST
+    over, under = _MAX_EXPONENT, _MIN_EXPONENT
     if fits(over):
         return over
     if not fits(under):

@@ -35,19 +35,20 @@ class _Operator:
     #: For each phase the calls by what their FLOPs are a function of.
     contractions: list[Counter[Any]] = field(default_factory=lambda: [Counter() for _ in _PHASES])
 
-    def add(self, place: int, kept: Any) -> None:
+    def add(self, place: int, operands: Any) -> None:
         """Count one call."""
         self.calls[place] += 1
         if self.second_count is not None:
-            self.contractions[place][kept] += 1
+            self.contractions[place][operands] += 1
 
     def count(self, place: int) -> ObservedCount:
         """All calls in one phase, and their FLOPs where each has a second formula."""
         flops = None
         if self.second_count is not None:
-            found = [(flops_of(self.second_count, kept), calls) for kept, calls in self.contractions[place].items()]
-            flops = sum(one * calls for one, calls in found if one is not None)
-            flops = None if any(one is None for one, _ in found) else flops
+            counted = self.contractions[place].items()
+            each = [(flops_of(self.second_count, operands), calls) for operands, calls in counted]
+            known = [flops * calls for flops, calls in each if flops is not None]
+            flops = sum(known) if len(known) == len(each) else None
         return ObservedCount(
             operator=self.name, phase=_PHASES[place], calls=self.calls[place], flops=flops,
             source=None if flops is None or self.second_count is None else self.second_count.source,
@@ -69,18 +70,18 @@ class Observation:
     _pending: list[tuple[_Operator, Any]] = field(default_factory=list)
     _node: Any = None
 
-    def add_backward(self, operator: _Operator, kept: Any, node: Any, *, with_gradients: bool) -> None:
-        """Count a call that autograd's engine makes; `kept` is what its FLOPs are a function of."""
+    def add_backward(self, operator: _Operator, operands: Any, node: Any, *, with_gradients: bool) -> None:
+        """Count a call that autograd's engine makes; `operands` is what its FLOPs are a function of."""
         if node is not self._node:
             self._settle(_BACKWARD)
             self._node = node
-        self._pending.append((operator, kept))
+        self._pending.append((operator, operands))
         if with_gradients:
             self._settle(_RECOMPUTE)
 
     def _settle(self, place: int) -> None:
-        for operator, kept in self._pending:
-            operator.add(place, kept)
+        for operator, operands in self._pending:
+            operator.add(place, operands)
         self._pending.clear()
 
     def close(self) -> None:
@@ -90,13 +91,13 @@ class Observation:
 
     def counts(self) -> tuple[ObservedCount, ...]:
         """Calls by operator, overload and phase, and the FLOPs of those that have a second formula."""
-        found = [
+        counts = [
             operator.count(place)
             for operator in self.operators.values()
             for place, calls in enumerate(operator.calls)
             if calls
         ]
-        return tuple(sorted(found, key=lambda one: (one.operator, _PHASES.index(one.phase), one.calls)))
+        return tuple(sorted(counts, key=lambda count: (count.operator, _PHASES.index(count.phase), count.calls)))
 
 
 @contextmanager
@@ -114,16 +115,70 @@ def observing(phase_of: Callable[[], Phase]) -> Iterator[Observation]:
         observation.close()
 
 
+@dataclass(slots=True)
+class _CallCounter:
+    """Runs and counts the calls that the dispatch mode is given; each is kept to a few microseconds."""
+
+    observation: Observation
+    phase_of: Callable[[], Phase]
+    higher_order: type
+    strided: Any
+    is_grad_enabled: Callable[[], bool]
+    current_node: Callable[[], Any]
+    #: By the identity of the phase, which is faster than its hash.
+    places: dict[int, int] = field(default_factory=lambda: {id(phase): place for place, phase in enumerate(_PHASES)})
+
+    def call(self, mode: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What `function` gives for the arguments; `mode` sees the operators that a composite one is made of."""
+        operators = self.observation.operators
+        operator = operators.get(id(function))
+        if operator is None:
+            if isinstance(function, self.higher_order):
+                return _run_inside(self.observation, mode, function, args, kwargs)
+            operator = operators[id(function)] = _looked_up(function)
+        if operator.is_composite:
+            with mode:
+                result = function.decompose(*args, **kwargs)
+            if result is not NotImplemented:
+                return result
+        text = arguments_text(function, args, kwargs) if operator.is_incomplete or self._is_sparse(args) else None
+        result = function(*args, **kwargs)
+        self._count(operator, args, kwargs, result)
+        if text is not None:
+            self.observation.incomplete.append(ObservedCall(operator=operator.name, arguments=text))
+        return result
+
+    def _is_sparse(self, args: tuple[Any, ...]) -> bool:
+        """Whether an argument has another layout than strides: looked up faster than a type, and a loop than `any`."""
+        strided = self.strided
+        for argument in args:  # noqa: SIM110
+            if getattr(argument, "layout", strided) is not strided:
+                return True
+        return False
+
+    def _count(self, operator: _Operator, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        second = operator.second_count
+        operands = None if second is None else second.arguments(args, kwargs, result)
+        place = self.places[id(self.phase_of())]
+        node = self.current_node() if place == _BACKWARD else None
+        if node is not None:
+            self.observation.add_backward(operator, operands, node, with_gradients=self.is_grad_enabled())
+        elif second is None:
+            operator.calls[place] += 1
+        else:
+            operator.add(place, operands)
+
+
 def _mode(observation: Observation, phase_of: Callable[[], Phase]) -> Any:
-    """The dispatch mode that counts into `observation`; what it does at each call is kept to a few microseconds."""
+    """The dispatch mode that counts into `observation`."""
     import torch
     from torch._ops import HigherOrderOperator
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    operators, incomplete = observation.operators, observation.incomplete
-    strided = torch.strided
-    is_grad_enabled, current_node = torch.is_grad_enabled, torch._C._current_autograd_node
-    places = {id(phase): place for place, phase in enumerate(_PHASES)}
+    calls = _CallCounter(
+        observation, phase_of, HigherOrderOperator, torch.strided, torch.is_grad_enabled,
+        torch._C._current_autograd_node,
+    )  # fmt: skip
     # Keeping dynamo from compiling the mode itself costs as much as the mode, and imports dynamo.
     dynamo_may_run = "torch._dynamo" in sys.modules
 
@@ -139,41 +194,9 @@ def _mode(observation: Observation, phase_of: Callable[[], Phase]) -> Any:
             return dynamo_may_run
 
         def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            if types and any(_answers(one) for one in types):
+            if types and any(map(_answers, types)):
                 return NotImplemented  # the subclass runs it on what it is made of, which is what is counted
-            if kwargs is None:
-                kwargs = {}
-            operator = operators.get(id(function))
-            if operator is None:
-                if isinstance(function, HigherOrderOperator):
-                    return _run_inside(observation, self, function, args, kwargs)
-                operator = operators[id(function)] = _looked_up(function)
-            if operator.is_composite:
-                with self:
-                    result = function.decompose(*args, **kwargs)
-                if result is not NotImplemented:
-                    return result
-            text = None
-            incomplete_here = operator.is_incomplete
-            for one in args:  # a layout is looked up faster than a type, and a loop runs faster than `any`
-                if getattr(one, "layout", strided) is not strided:
-                    incomplete_here = True
-            if incomplete_here:
-                text = arguments_text(function, args, kwargs)
-            result = function(*args, **kwargs)
-            second = operator.second_count
-            kept = None if second is None else second.arguments(args, kwargs, result)
-            place = places[id(phase_of())]
-            node = current_node() if place == _BACKWARD else None
-            if node is not None:
-                observation.add_backward(operator, kept, node, with_gradients=is_grad_enabled())
-            elif second is None:
-                operator.calls[place] += 1
-            else:
-                operator.add(place, kept)
-            if text is not None:
-                incomplete.append(ObservedCall(operator=operator.name, arguments=text))
-            return result
+            return calls.call(self, function, args, {} if kwargs is None else kwargs)
 
     make: Any = Observer
     return make()
@@ -183,7 +206,9 @@ def _answers(kind: type) -> bool:
     """Whether tensors of a subclass answer calls in Python: DTensor, ragged and quantized ones."""
     import torch
 
-    return kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__  # type: ignore[attr-defined]
+    plain: Any = torch.Tensor  # torch does not declare the method
+    answer: Any = kind
+    return bool(answer.__torch_dispatch__ is not plain.__torch_dispatch__)
 
 
 def _run_inside(observation: Observation, mode: Any, function: Any, args: tuple[Any, ...], kwargs: Any) -> Any:

@@ -40,12 +40,12 @@ def packed_weights(value: torch.ScriptObject) -> list[Any] | None:
     try:
         unpacked = packed.unpack()
         weight, bias = (unpacked, None) if isinstance(unpacked, torch.Tensor) else unpacked
-        found: list[Any] = [_described(weight), _described(bias)]
+        contents: list[Any] = [_described(weight), _described(bias)]
         if hasattr(packed, "stride"):
-            found.append([_plain(getattr(packed, name)()) for name in _GEOMETRY])
+            contents.append([_plain(getattr(packed, name)()) for name in _GEOMETRY])
     except (RuntimeError, AttributeError, TypeError, ValueError):
         return None
-    return found
+    return contents
 
 
 def _described(tensor: torch.Tensor | None) -> dict[str, Any] | None:

@@ -8,7 +8,9 @@ from typing import Any
 def profiler_times_ns(profiler: Any, *, on_device: bool) -> dict[str, int]:
     """The time of each operator by its name, as `key_averages` has it: device time, on the CPU self time."""
     figure = "self_device_time_total" if on_device else "self_cpu_time_total"
-    found: dict[str, int] = {}
+    times_ns: dict[str, int] = {}
     for row in profiler.key_averages():
-        found[row.key] = found.get(row.key, 0) + round(getattr(row, figure) * 1000)  # microseconds, with fractions
-    return {name: time for name, time in found.items() if time}
+        times_ns[row.key] = times_ns.get(row.key, 0) + round(
+            getattr(row, figure) * 1000
+        )  # microseconds, with fractions
+    return {name: time for name, time in times_ns.items() if time}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from opanatomy.capture.device import accelerators
-from opanatomy.capture.device.devices import current_device
+from opanatomy.capture.device.devices import current_device, device_of
 from opanatomy.capture.device.environment import environment_of
 from opanatomy.capture.device.start import missing_kernels
 from opanatomy.capture.memory.advice import less_memory
@@ -24,8 +24,9 @@ from opanatomy.capture.step.progress_hooks import NullProgress, Progress
 from opanatomy.capture.step.restore import Kept, own_inputs, process_as_it_was
 from opanatomy.capture.step.run import Run
 from opanatomy.capture.step.stepper import Stepper, make_optimizer
-from opanatomy.capture.step.subject import Options, Subject
+from opanatomy.capture.step.subject import Subject
 from opanatomy.errors import CaptureError, OpanatomyError
+from opanatomy.options import DEVICE, RunOptions
 from opanatomy.records.memory import Memory
 from opanatomy.records.out_of_memory import is_out_of_memory
 from opanatomy.records.taxonomy import Phase
@@ -33,23 +34,26 @@ from opanatomy.records.taxonomy import Phase
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Options", "Progress", "NullProgress", "Subject", "record_step"]
+__all__ = ["Progress", "NullProgress", "Subject", "record_step"]
 
 
-def record_step(subject: Subject, options: Options, trace: Path, progress: Progress | None = None) -> None:
+def record_step(subject: Subject, options: RunOptions, trace: Path, progress: Progress | None = None) -> None:
     """Run the step and write its trace to `trace` (`.json` or `.json.gz`).
 
+    It runs on `options.device`; the device "auto" is the one that the module and its inputs are on.
     The module has its modes, buffers, gradients and, without an optimizer, its weights back afterwards, the process
     its random states and settings; after an error and an interrupt too. Raises `OutOfMemory` where the step does not
     fit, `CaptureError` where it cannot run.
     """
+    if options.device == DEVICE.default:
+        options = replace(options, device=device_of(subject.module, subject.inputs))
     guard: AbstractContextManager[None] = limited_to_available() if options.device == "cpu" else nullcontext()
     if options.memory:
         accelerators.check_memory_in_depth(options.device)
     points = subject.snapshots or Snapshots(options.device)
     points.take(WEIGHTS)
     stepper: Stepper | None = None
-    as_it_was = process_as_it_was(compiled=options.compiled)
+    as_it_was = process_as_it_was(compiled=options.compile)
     with as_it_was, current_device(options.device), _kept(subject, options) as kept:
         meter = PeakMeter(options.device)
         try:
@@ -81,7 +85,7 @@ def record_step(subject: Subject, options: Options, trace: Path, progress: Progr
 
 
 @contextmanager
-def _kept(subject: Subject, options: Options) -> Iterator[Kept]:
+def _kept(subject: Subject, options: RunOptions) -> Iterator[Kept]:
     """What the steps change, put back at the end; of a module of our own only for the first step."""
     # Weights may change where there is an optimizer, and then their values are needed for a second try only.
     weights = subject.borrowed or options.optimizer is not None
@@ -104,7 +108,7 @@ def _strangers(stepper: Stepper) -> Iterator[None]:
 
 
 def _memory_at_failure(
-    error: Exception, stepper: Stepper, subject: Subject, options: Options, points: Snapshots
+    error: Exception, stepper: Stepper, subject: Subject, options: RunOptions, points: Snapshots
 ) -> tuple[Memory | None, str]:
     """What was allocated when it broke, seen in a second try under the same limit; or what to say of why it is unknown.
 
@@ -115,7 +119,7 @@ def _memory_at_failure(
         with guard, quiet_libraries():
             found = memory_report_of(
                 error, stepper, subject.module, points,
-                compiled=options.compiled, checkpointing=bool(options.checkpointing),
+                compiled=options.compile, checkpointing=bool(options.checkpointing),
             )  # fmt: skip
         return replace(found, shape=shape_of(subject.module, options.device)), ""
     except Exception as second:
@@ -123,7 +127,7 @@ def _memory_at_failure(
 
 
 def _out_of_memory_line(
-    error: BaseException, stepper: Stepper | None, peak: int | None, subject: Subject, options: Options
+    error: BaseException, stepper: Stepper | None, peak: int | None, subject: Subject, options: RunOptions
 ) -> str:
     phase = stepper.phase if stepper else Phase.OTHER
     recorded = stepper is not None and stepper.steps > 0
@@ -135,11 +139,11 @@ def _out_of_memory_line(
     return f"out of memory {where}{reached} - {less_memory(phase, subject, options, recorded=recorded)} ({first})"
 
 
-def _make_stepper(subject: Subject, options: Options) -> Stepper:
+def _make_stepper(subject: Subject, options: RunOptions) -> Stepper:
     import torch
 
     module: Any = subject.module
-    if options.compiled:
+    if options.compile:
         module = torch.compile(subject.module)
     optimizer = None
     if options.optimizer and not options.inference:
@@ -161,4 +165,6 @@ def _make_stepper(subject: Subject, options: Options) -> Stepper:
 def _other_leaves(inputs: Any, parameters: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
     """The inputs that backward makes a gradient of."""
     known = {id(parameter) for parameter in parameters}
-    return tuple(one for one in tensors_in(inputs) if one.requires_grad and one.is_leaf and id(one) not in known)
+    return tuple(
+        tensor for tensor in tensors_in(inputs) if tensor.requires_grad and tensor.is_leaf and id(tensor) not in known
+    )

@@ -93,11 +93,11 @@ class Kept:
     def of(cls, module: torch.nn.Module, inputs: Any, device: str, *, weights: bool) -> Kept:
         """All of it as it is now; the values of the parameters where `weights`."""
         modules = list(module.modules())
-        buffers = [(one, name, buffer) for one in modules for name, buffer in one._buffers.items()]
+        buffers = [(part, name, buffer) for part in modules for name, buffer in part._buffers.items()]
         leaves = [*module.parameters(), *tensors_in(inputs)]
         kept = cls(
             random=RandomState.of(device),
-            modes=[(one, one.training) for one in modules],
+            modes=[(part, part.training) for part in modules],
             buffers=buffers,
             leaves=[(leaf, _gradient(leaf), leaf.requires_grad) for leaf in leaves if leaf.is_leaf],
         )
@@ -126,7 +126,7 @@ class Kept:
     @property
     def host_bytes(self) -> int:
         """What the copies take of the host's memory."""
-        return sum(one.copy.numel() * one.copy.element_size() for one in (*self.values, *self.weights))
+        return sum(kept.copy.numel() * kept.copy.element_size() for kept in (*self.values, *self.weights))
 
     def let_go_of_weights(self) -> None:
         """Free the copies of the parameters."""
@@ -136,8 +136,8 @@ class Kept:
         """Make random states, buffers, inputs and parameters what they were; for the next try of a step."""
         for module, name, buffer in self.buffers:
             module._buffers[name] = buffer
-        for one in (*self.values, *self.weights):
-            one.put_back()
+        for kept in (*self.values, *self.weights):
+            kept.put_back()
         self.random.put_back()
 
     def put_back_all(self) -> None:

@@ -160,9 +160,9 @@ def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
     if not hasattr(value, "__dict__"):
         return
     for name in ("loss", "logits"):
-        found = None if name in value.__dict__ else _property(value, name)
-        if found is not None:
-            yield name, found
+        tensor = None if name in value.__dict__ else _property(value, name)
+        if tensor is not None:
+            yield name, tensor
 
 
 def _property(value: Any, name: str) -> Any:
@@ -172,25 +172,25 @@ def _property(value: Any, name: str) -> Any:
     if name not in dir(type(value)):
         return None
     try:
-        found = getattr(value, name)
+        content = getattr(value, name)
     except Exception:
         return None
-    return found if isinstance(found, torch.Tensor) else None
+    return content if isinstance(content, torch.Tensor) else None
 
 
 def leaves_below(roots: Iterable[torch.Tensor]) -> list[torch.Tensor]:
     """The tensors of a graph that backward accumulates a gradient in."""
     roots = tuple(roots)
-    found = [root for root in roots if root.is_leaf]
+    leaves = [root for root in roots if root.is_leaf]
     waiting: list[Any] = [root.grad_fn for root in roots if root.grad_fn is not None]
     seen = set(waiting)
     while waiting:
         node = waiting.pop()
         variable = getattr(node, "variable", None) if type(node).__name__ == "AccumulateGrad" else None
         if variable is not None:
-            found.append(variable)
+            leaves.append(variable)
         for below, _ in node.next_functions:
             if below is not None and below not in seen:
                 seen.add(below)
                 waiting.append(below)
-    return found
+    return leaves

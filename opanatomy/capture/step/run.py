@@ -32,8 +32,9 @@ from opanatomy.capture.step.progress_hooks import Progress
 from opanatomy.capture.step.ranges import module_ranges
 from opanatomy.capture.step.restore import Kept
 from opanatomy.capture.step.stepper import StepObserver, Stepper
-from opanatomy.capture.step.subject import Options, Subject
+from opanatomy.capture.step.subject import Subject
 from opanatomy.capture.step.tensor_lists import tensor_lists
+from opanatomy.options import RunOptions
 from opanatomy.records.memory import Memory
 from opanatomy.records.out_of_memory import is_out_of_memory
 from opanatomy.records.workload import Capture
@@ -52,7 +53,7 @@ class Run:
     """One capture: its steps in order, and what each of them told."""
 
     subject: Subject
-    options: Options
+    options: RunOptions
     stepper: Stepper
     meter: PeakMeter
     progress: Progress
@@ -71,7 +72,7 @@ class Run:
         module = self.subject.module
         self.devices = devices_of(module, self.options.device)
         self.warnings.extend(of_the_peak(self.devices))
-        self.compiled = self.options.compiled or has_compiled_parts(module)
+        self.compiled = self.options.compile or has_compiled_parts(module)
         known = [*module.parameters(), *module.buffers(), *tensors_in(self.subject.inputs)]
         weights = module.parameters() if self.options.amp is not None else ()
         self.instruments = Instruments(
@@ -86,7 +87,7 @@ class Run:
             active |= {Instrument.SAVES, Instrument.GRADIENTS}
         if self.options.amp is not None and not self.options.inference:
             active.add(Instrument.CASTS)
-        if self.options.compiled:
+        if self.options.compile:
             active.remove(Instrument.PROGRESS)
         if self.compiled:
             active -= {Instrument.GRADIENTS}  # global module hooks would have it compiled again
@@ -120,12 +121,12 @@ class Run:
 
     def _warm_up(self) -> int:
         options = self.options
-        default = 1 if options.device == "cpu" else 5 if options.compiled else 3
+        default = 1 if options.device == "cpu" else 5 if options.compile else 3
         count = default if options.warmup is None else options.warmup
-        most = count + (_COMPILING_STEPS if options.warmup is None else 0)
+        maximum = count + (_COMPILING_STEPS if options.warmup is None else 0)
         last = number = 0
         translated = True
-        while number < count or (number < most and self.compiled and translated):
+        while number < count or (number < maximum and self.compiled and translated):
             number += 1
             after = max(count - number, 0) + 2 * options.steps
             text = f"warm-up step {number} of {max(count, number)}"
@@ -216,7 +217,7 @@ class Run:
 
     def _memory_in_depth(self) -> Memory:
         give_back()
-        hooked = not self.options.compiled and Instrument.SAVES not in self.instruments.failed
+        hooked = not self.options.compile and Instrument.SAVES not in self.instruments.failed
         observed = self._observed(hooked=hooked)
         if observed.error is not None and hooked and not is_out_of_memory(observed.error):
             self.stepper.start_again(fresh=False)
@@ -233,22 +234,22 @@ class Run:
 
     def _observed(self, *, hooked: bool) -> Observed:
         return observe_step(
-            self.stepper, self.subject.module, self.points, compiled=self.options.compiled, hooked=hooked,
+            self.stepper, self.subject.module, self.points, compiled=self.options.compile, hooked=hooked,
             checkpointing=bool(self.options.checkpointing),
         )  # fmt: skip
 
     def _profiled(self, expected: int) -> tuple[Any, list[int], dict[str, str]]:
         """The profile, the wall time of each step in it, and the modules that have ranges there."""
         before, scale = compilations(), scale_of(self.stepper)
-        ranges = not self.options.compiled
-        found = self._profile(expected, ranges=ranges)
+        ranges = not self.options.compile
+        profile = self._profile(expected, ranges=ranges)
         self.warnings += skipped_updates(self.stepper, scale, self.options.steps, "profiled")
         if self.compiles_always or compilations() == before:
-            return found
+            return profile
         if ranges:
             # A part that is compiled without a sign on the module: once more without ranges, which it compiles in.
             before, scale = compilations(), scale_of(self.stepper)
-            found = self._profile(expected, ranges=False)
+            profile = self._profile(expected, ranges=False)
             self.warnings += skipped_updates(self.stepper, scale, self.options.steps, "profiled")
             self.warnings.append(
                 "torch.compile compiled a part of the model again for the ranges of modules: it is profiled without"
@@ -256,7 +257,7 @@ class Run:
             )
         if compilations() > before:
             self.warnings.append("torch.compile compiled inside the profiled steps: their time includes that")
-        return found
+        return profile
 
     def _profile(self, expected: int, *, ranges: bool) -> tuple[Any, list[int], dict[str, str]]:
         named: AbstractContextManager[dict[str, str]] = (
@@ -283,7 +284,7 @@ class Run:
         observation = self.instruments.observation
         return Capture(
             version=__version__,
-            command=self.options.command,
+            command=self.subject.command,
             created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             environment=environment_of(self.options.device),
             workload=replace(

@@ -14,38 +14,25 @@ from opanatomy.capture.step.loss_scale import LossScale
 from opanatomy.capture.step.optimizer_state import FinishedState
 from opanatomy.capture.step.ranges import phase_range
 from opanatomy.capture.step.roots import Roots, backward_roots, leaves_below, materialized
-from opanatomy.errors import CaptureError, UsageError
+from opanatomy.errors import CaptureError
+from opanatomy.records.data_types import data_type_of
 from opanatomy.records.optimizers import BY_NAME, Optimizer
 from opanatomy.records.taxonomy import Phase
 
 if TYPE_CHECKING:
     import torch
 
-#: Every spelling of `--amp` that is taken, and its data type.
-AMP_DTYPES = {"bf16": "bfloat16", "bfloat16": "bfloat16", "fp16": "float16", "float16": "float16"}
-_AMP_NAMES = {"bfloat16": "bf16", "float16": "fp16"}
 
-
-def amp_name(spelling: str | None) -> str | None:
-    """`bf16` or `fp16`, however it is spelled; what is no spelling of them stays as it is."""
-    return spelling if spelling is None else _AMP_NAMES.get(AMP_DTYPES.get(spelling, ""), spelling)
-
-
-def check_optimizer(name: str | None) -> None:
-    """Refuse a name that is none, and what needs a package that is not there, before anything is built."""
-    if name is None:
-        return
-    optimizer = BY_NAME.get(name)
-    if optimizer is None:
-        raise UsageError(f"--optimizer {name}: no such optimizer - one of {', '.join(BY_NAME)}")
-    if optimizer.package is not None and find_spec(optimizer.package) is None:
+def check_installed(name: str | None) -> None:
+    """Refuse an optimizer that needs a package that is not there, before anything is built."""
+    optimizer = None if name is None else BY_NAME[name]
+    if optimizer is not None and optimizer.package is not None and find_spec(optimizer.package) is None:
         raise CaptureError(_not_installed(optimizer))
 
 
 def make_optimizer(name: str, module: torch.nn.Module) -> torch.optim.Optimizer:
     """The optimizer `name` over the trainable parameters; `adamw` is fused, the default of the Trainer."""
-
-    check_optimizer(name)
+    check_installed(name)
     parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
     if not parameters:
         raise CaptureError(f"cannot make the optimizer {name}: the model has no trainable parameter")
@@ -107,7 +94,7 @@ class Stepper:
     strangers: list[tuple[torch.Tensor, torch.Tensor | None]] | None = None
 
     def __post_init__(self) -> None:
-        if amp_name(self.amp) == "fp16" and not self.inference and not self.has_float16_gradients:
+        if self.amp == "fp16" and not self.inference and not self.has_float16_gradients:
             self.loss_scale = LossScale(device=self.device)
         if self.optimizer is not None:
             self.finished = FinishedState(optimizer=self.optimizer)
@@ -117,7 +104,7 @@ class Stepper:
         """Whether a weight that is trained is float16: `GradScaler` refuses to unscale its gradients."""
         import torch
 
-        return any(one.dtype == torch.float16 and one.requires_grad for one in self.parameters)
+        return any(parameter.dtype == torch.float16 and parameter.requires_grad for parameter in self.parameters)
 
     def run(self) -> None:
         """One step; the gradients are freed before it, not after, so that they can be measured."""
@@ -157,10 +144,10 @@ class Stepper:
 
     def _look_for_strangers(self, roots: Roots) -> None:
         known = {id(leaf) for leaf in (*self.parameters, *self.other_leaves)}
-        found = [leaf for leaf in leaves_below(roots.tensors) if id(leaf) not in known]
-        self.strangers = [(leaf, leaf.grad) for leaf in found]
-        self.other_leaves = (*self.other_leaves, *found)
-        for leaf in found:
+        strangers = [leaf for leaf in leaves_below(roots.tensors) if id(leaf) not in known]
+        self.strangers = [(leaf, leaf.grad) for leaf in strangers]
+        self.other_leaves = (*self.other_leaves, *strangers)
+        for leaf in strangers:
             leaf.grad = None
 
     def free_gradients(self) -> None:
@@ -212,7 +199,9 @@ class Stepper:
 
         if self.amp is None:
             return nullcontext()
-        return torch.autocast(accelerators.kind_of(self.device), dtype=getattr(torch, AMP_DTYPES[self.amp]))
+        return torch.autocast(
+            accelerators.kind_of(self.device), dtype=getattr(torch, data_type_of(self.amp) or self.amp)
+        )
 
     def synchronize(self) -> None:
         """Wait for the device."""

@@ -10,7 +10,7 @@ def tensor_lists(profiler: Any) -> tuple[tuple[str, ...], dict[str, tuple[int, .
     from torch._C._profiler import _EventType
 
     texts: dict[str, int] = {}
-    found: dict[str, tuple[int, ...]] = {}
+    lists_of_call: dict[str, tuple[int, ...]] = {}
     waiting = list(profiler.profiler.kineto_results.experimental_event_tree())
     while waiting:
         event = waiting.pop()
@@ -20,8 +20,8 @@ def tensor_lists(profiler: Any) -> tuple[tuple[str, ...], dict[str, tuple[int, .
         lists = [value for value in event.extra_fields.inputs if isinstance(value, list)]
         numbers = tuple(texts.setdefault(_list_text(value), len(texts)) for value in lists)
         if any(_list_text(value) for value in lists):
-            found[str(event.correlation_id)] = numbers
-    return tuple(texts), found
+            lists_of_call[str(event.correlation_id)] = numbers
+    return tuple(texts), lists_of_call
 
 
 def _list_text(values: list[Any]) -> str:

@@ -1,0 +1,171 @@
+"""The measured ceilings of a device beside its data sheet, as text and as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+if TYPE_CHECKING:
+    from opanatomy.device.match import Match
+    from opanatomy.device.overrides import Overrides
+    from opanatomy.records.device import Machine, Measured, Rate
+    from opanatomy.report.section import ByteRate, Cell, FlopRate, Section
+
+#: Bursts that differ more than this were disturbed.
+_DISTURBED: Final = 0.5
+
+#: A name, what the user gave, what was measured, what the data sheet has and its unit.
+_Figure: TypeAlias = "tuple[str, float | None, Rate | None, float | None, float]"
+
+
+def given_peak(given: Overrides, dtype: str) -> float | None:
+    """What the user says the peak of a data type is."""
+    return given.peaks.get(dtype, given.peaks.get("any"))
+
+
+def as_json(measured: Measured, given: Overrides, shown: Sequence[str], matched: Match) -> str:
+    """The figures for a machine, in base units."""
+    from opanatomy.device.match import ceilings_of
+
+    sheet = ceilings_of(matched.sheet, by=matched.by) if matched.sheet else None
+    peaks = {}
+    for name in shown:
+        rate, own = measured.peaks.get(name), given_peak(given, name)
+        peaks[name] = {
+            "flops_per_second": own if own is not None else rate.per_second if rate else None,
+            **_origin(None if own is not None else rate),
+            "data_sheet_flops_per_second": sheet.matrix_flops_per_second.get(name) if sheet else None,
+        }
+    best = measured.bandwidth
+    machine = measured.machine
+    document = {
+        "schema": 1,
+        "device": machine.device,
+        "device_kind": machine.kind,
+        "device_memory_bytes": machine.memory_bytes,
+        "driver": machine.driver,
+        "torch": machine.torch,
+        "host_threads": machine.threads,
+        "peaks": peaks,
+        "bandwidth": {
+            "bytes_per_second": best.per_second if given.bandwidth is None and best else given.bandwidth,
+            **_origin(best if given.bandwidth is None else None),
+            "data_sheet_bytes_per_second": sheet.bandwidth_bytes_per_second if sheet else None,
+            "ways": {
+                name: {"bytes_per_second": rate.per_second, **_origin(rate)}
+                for name, rate in measured.bandwidths.items()
+            },
+        },
+        "data_sheet": {"device": sheet.device, "source": sheet.source} if sheet else None,
+        "why_no_data_sheet": matched.why,
+    }
+    return json.dumps(document, indent=2) + "\n"
+
+
+def _origin(rate: Rate | None) -> dict[str, object]:
+    """How a figure was measured; one that was not was given."""
+    if rate is None:
+        return {"source": "given"}
+    return {
+        "source": "measured", "by": rate.by, "spread": rate.spread, "bursts": rate.bursts, "measured": rate.measured,
+    }  # fmt: skip
+
+
+def as_text(measured: Measured, given: Overrides, shown: Sequence[str], matched: Match, width: int) -> str:
+    """The figures for people: peaks, bandwidth, and what to know of them."""
+    from opanatomy.report.formats.terminal import section_text
+
+    sections = _sections(measured, given, shown, matched)
+    return "\n".join(section_text(section, width) for section in sections if not section.empty)
+
+
+def _sections(measured: Measured, given: Overrides, shown: Sequence[str], matched: Match) -> list[Section]:
+    """What was measured on, the peaks, the bandwidths, and the remarks."""
+    from opanatomy.report.section import ByteRate, FlopRate
+
+    sheet = matched.sheet
+    peaks: list[_Figure] = [
+        (name, given_peak(given, name), measured.peaks.get(name), sheet.matrix.get(name) if sheet else None, 1e12)
+        for name in shown
+    ]
+    best = measured.bandwidth
+    moved = sorted(measured.bandwidths.items(), key=lambda item: -item[1].per_second)
+    moves: list[_Figure] = [
+        (name, None, rate, sheet.bandwidth if sheet and rate is best else None, 1e9) for name, rate in moved
+    ]
+    if given.bandwidth is not None:
+        moves = [("as given", given.bandwidth, None, sheet.bandwidth if sheet else None, 1e9)]
+    return [
+        _machine(measured.machine),
+        _table(("matrix product", "FLOP/s", "best product"), FlopRate, peaks),
+        _table(("memory", "B/s", "arrays"), ByteRate, moves),
+        _noted("remarks", _remarks(measured, matched, bool(moves))),
+    ]
+
+
+def _machine(machine: Machine) -> Section:
+    """The device, and what of the software its figures hold for."""
+    facts = [machine.torch and f"torch {machine.torch}", machine.driver and f"driver {machine.driver}"]
+    facts.append(f"{machine.threads} thread{'' if machine.threads == 1 else 's'}" if machine.threads else None)
+    return _noted("machine", [f"Ceilings of {machine.device}", ", ".join(fact for fact in facts if fact)])
+
+
+def _noted(name: str, texts: list[str]) -> Section:
+    from opanatomy.report.section import Note, Section, Tone
+
+    return Section(name=name, title=name.capitalize(), notes=tuple(Note(text=text, tone=Tone.PLAIN) for text in texts))
+
+
+def _table(headers: tuple[str, str, str], rate_of: type[FlopRate | ByteRate], figures: Sequence[_Figure]) -> Section:
+    """A row for each figure: what it is, what the data sheet has, how it was measured."""
+    from opanatomy.report.section import Column, Holds, Row, Section
+
+    name, unit, how = headers
+    columns = (
+        Column(header=name, holds=Holds.NAMES), Column(header=unit, unit=unit),
+        Column(header="sheet", unit=unit, expendable=1), Column(header="of it", expendable=1),
+        Column(header="spread", expendable=2), Column(header="age", expendable=2),
+        Column(header=how, holds=Holds.NAMES, expendable=3),
+    )  # fmt: skip
+    rows = tuple(Row(cells=_cells(figure, rate_of)) for figure in figures)
+    return Section(name=name, title=name.capitalize(), columns=columns, rows=rows)
+
+
+def _cells(figure: _Figure, rate_of: type[FlopRate | ByteRate]) -> tuple[Cell, ...]:
+    from opanatomy.device.cache import age
+    from opanatomy.report.section import Share
+
+    name, own, rate, sheet, unit = figure
+    value = own if own is not None else rate.per_second if rate else None
+    from_sheet = None if sheet is None else sheet * unit
+    measured = rate if own is None else None
+    return (
+        name,
+        rate_of(value),
+        rate_of(from_sheet) if from_sheet else None,
+        Share(value, from_sheet) if from_sheet else None,
+        Share(measured.spread, 1) if measured else None,
+        age(measured.measured) if measured else "given",
+        (measured.by.partition(" of ")[2] or measured.by) if measured else None,
+    )
+
+
+def _remarks(measured: Measured, matched: Match, moved: bool) -> list[str]:
+    remarks = []
+    if matched.sheet:
+        remarks.append(f"sheet: dense figures of {matched.sheet.device}, {matched.sheet.source}")
+        remarks += [f"note: {matched.sheet.note}"] if matched.sheet.note else []
+        remarks += [f"part: scaled to {matched.sheet.scaled}"] if matched.sheet.scaled else []
+    elif measured.machine.kind != "cpu":
+        remarks.append(f"sheet: {matched.why}")
+    if moved:
+        remarks.append(
+            "memory: bytes that the program reads and writes; copy and triad (a = b + s * c) do both, read only reads;"
+            " the fastest is the ceiling"
+        )
+    remarks.append("spread: how far the median burst was below the best, which is the figure")
+    rates = [*measured.peaks.values(), *measured.bandwidths.values()]
+    if any(rate.spread > _DISTURBED for rate in rates):
+        remarks.append("note: something else was busy on the device - run again with --refresh when it is idle")
+    return remarks

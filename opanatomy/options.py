@@ -1,0 +1,397 @@
+"""Every option, declared once: the command line, its checks, those of `opanatomy.profile`, and what a report records.
+
+An option of a run is one `Option` here, its field of `RunOptions`, and where Python takes it a keyword of
+`opanatomy.profile`; a test holds the three equal. Choices are forgiving: case, `-` and `_` do not matter, and the names
+that torch, the Hub and the Trainer have for the same are taken too.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable
+from enum import Enum
+from typing import Any, Final, TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import force_setattr
+
+from opanatomy.errors import UsageError
+from opanatomy.records.data_types import DATA_TYPES
+from opanatomy.records.optimizers import OPTIMIZERS
+
+
+class Kind(Enum):
+    """What the value of an option is."""
+
+    TEXT = "text"
+    NUMBER = "a whole number"
+    SWITCH = "True or False"
+    #: `KEY=VALUE`, as often as wanted: pairs in a tuple.
+    PAIRS = "pairs"
+    #: A text, as often as wanted.
+    TEXTS = "texts"
+
+
+class Choice(Struct, frozen=True):
+    """A value of an option, and what else it is called."""
+
+    name: str
+    aliases: tuple[str, ...] = ()
+
+
+def _data_type(torch_name: str, name: str | None = None) -> Choice:
+    """A data type as a choice, by torch's name or another of its own."""
+    return next(Choice(name or kind.name, (kind.name, *kind.short)) for kind in DATA_TYPES if kind.name == torch_name)
+
+
+class Option(Struct, frozen=True, kw_only=True):
+    """An option by its name in Python; on the command line it is `--name` unless `flag` says otherwise.
+
+    In `help`, `{choices}`, `{default}` and, by the parser, `{formats}` are filled in. With `is_open` other values than
+    the `choices` are taken as they are. `bare` is the value of a flag that comes without one. `recorded` is the field
+    of `Workload` that has the value of a run.
+    """
+
+    name: str
+    help: str
+    kind: Kind = Kind.TEXT
+    default: Any = None
+    choices: tuple[Choice, ...] = ()
+    is_open: bool = False
+    bare: str | None = None
+    minimum: int = 0
+    maximum: int = 2**31 - 1
+    metavar: str | None = None
+    flag: str = ""
+    short_flag: str = ""
+    #: A heading of the help; none for what stands before all of them.
+    group: str = ""
+    #: How many values an argument without a flag takes, as `argparse` says it; empty for a flag.
+    positional: str = ""
+    #: The functions of `opanatomy` that it is a keyword of.
+    python: tuple[str, ...] = ()
+    recorded: str = ""
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """The names on the command line, the long one last."""
+        long = self.flag or "--" + self.name.replace("_", "-")
+        return (self.short_flag, long) if self.short_flag else (long,)
+
+    @property
+    def description(self) -> str:
+        """The help, filled in."""
+        return self.help.replace("{choices}", _listed(self.choices)).replace("{default}", str(self.default))
+
+
+# --------------------------------------------------------------------------------------------------------- declarations
+
+_BATCH: Final = "the batch"
+_MODEL: Final = "the model"
+_STEP: Final = "the step"
+_REPORT: Final = "the report"
+_CEILINGS: Final = "the device's ceilings"
+
+TASK: Final = Option(
+    name="task", group=_BATCH, metavar="TASK",
+    help="task head, instead of the configuration's architecture: {choices}, or what the Hub calls it",
+    choices=(
+        Choice("sequence-classification", ("text-classification", "sentiment-analysis", "audio-classification",
+                                           "zero-shot-classification")),
+        Choice("token-classification", ("ner",)),
+        Choice("causal-lm", ("text-generation",)),
+        Choice("speech", ("automatic-speech-recognition",)),
+        Choice("seq2seq-lm", ("text2text-generation", "translation", "summarization")),
+        Choice("masked-lm", ("fill-mask",)),
+        Choice("image-classification"),
+        Choice("contrastive", ("zero-shot-image-classification",)),
+        Choice("base", ("feature-extraction", "image-feature-extraction")),
+    ),
+)  # fmt: skip
+DTYPE: Final = Option(
+    name="dtype", group=_MODEL, metavar="TYPE", default="float32", help="{choices}",
+    choices=tuple(_data_type(name) for name in ("float32", "bfloat16", "float16", "float64")),
+)  # fmt: skip
+ATTENTION: Final = Option(
+    name="attention", group=_MODEL, metavar="NAME", help="{choices}, ...", is_open=True,
+    choices=(Choice("eager"), Choice("sdpa"), Choice("flash_attention_2"), Choice("flex_attention")),
+)  # fmt: skip
+AMP: Final = Option(
+    name="amp", group=_STEP, help="automatic mixed precision", python=("profile",), recorded="amp",
+    choices=(_data_type("bfloat16", "bf16"), _data_type("float16", "fp16")),
+)  # fmt: skip
+CHECKPOINTING: Final = Option(
+    name="checkpointing", group=_STEP, metavar="KIND", bare="non-reentrant", recorded="checkpointing",
+    help="recompute activations in backward; KIND is non-reentrant (the default) or reentrant",
+    choices=(Choice("non-reentrant"), Choice("reentrant")),
+)  # fmt: skip
+OPTIMIZER: Final = Option(
+    name="optimizer", group=_STEP, metavar="NAME", help="also step an optimizer: {choices}",
+    python=("profile",), recorded="optimizer",
+    choices=tuple(Choice(optimizer.name, optimizer.aliases) for optimizer in OPTIMIZERS),
+)  # fmt: skip
+INFERENCE: Final = Option(
+    name="inference", group=_STEP, kind=Kind.SWITCH, default=False, python=("profile",), recorded="inference",
+    help="forward only, in eval mode without gradients",
+)  # fmt: skip
+DEVICE: Final = Option(
+    name="device", group=_STEP, default="auto", metavar="DEVICE", help="auto, cpu, cuda, cuda:N (default: {default})",
+)  # fmt: skip
+REDACT: Final = Option(
+    name="redact", group=_REPORT, kind=Kind.SWITCH, default=False, python=("profile", "analyze"),
+    help="leave paths, call stacks, argument strings, hosts and users out of the report and the trace",
+)  # fmt: skip
+DEBUG: Final = Option(
+    name="debug", group=_REPORT, kind=Kind.SWITCH, default=False, help="show the traceback of an error",
+)  # fmt: skip
+TRACE: Final = Option(
+    name="trace", group="the trace", metavar="FILE", python=("profile",),
+    help="file or folder for the Chrome trace (default: MODEL.trace.json.gz, counting up)",
+)  # fmt: skip
+NO_TRACE: Final = Option(
+    name="no_trace", group="the trace", kind=Kind.SWITCH, default=False, help="keep no trace, only the report",
+)  # fmt: skip
+
+#: What a run is made of, field by field that of `RunOptions`.
+RUN: Final = (
+    Option(name="model", positional="1", metavar="MODEL", default="",
+           help="catalog name, Hub id, local folder, config.json, or package.module:function"),
+    Option(name="batch", group=_BATCH, kind=Kind.NUMBER, minimum=1, metavar="N",
+           help="samples in the batch (default: 8)"),
+    Option(name="seq", group=_BATCH, kind=Kind.NUMBER, minimum=1, metavar="N",
+           help="sequence length (default: 512, or the model's own)"),
+    TASK,
+    Option(name="seed", group=_BATCH, kind=Kind.NUMBER, default=0, maximum=2**32 - 1, metavar="N",
+           help="seed of weights and batch (default: {default})"),
+    Option(name="layers", group=_MODEL, kind=Kind.NUMBER, minimum=1, metavar="N", help="keep N layers"),
+    Option(name="settings", flag="--set", group=_MODEL, kind=Kind.PAIRS, default=(), metavar="KEY=VALUE",
+           help="change a configuration field (repeatable)"),
+    DTYPE,
+    ATTENTION,
+    Option(name="weights", group=_MODEL, default="random", help="(default: {default})",
+           choices=(Choice("random"), Choice("pretrained"))),
+    Option(name="hub", group=_MODEL, kind=Kind.SWITCH, default=False,
+           help="ask the Hub even for a name in the catalog"),
+    Option(name="trust_remote_code", group=_MODEL, kind=Kind.SWITCH, default=False,
+           help="run code that the model's repository brings"),
+    DEVICE,
+    AMP,
+    CHECKPOINTING,
+    Option(name="compile", group=_STEP, kind=Kind.SWITCH, default=False, python=("profile",), recorded="compiled",
+           help="torch.compile the model"),
+    OPTIMIZER,
+    INFERENCE,
+    Option(name="memory", group=_STEP, kind=Kind.SWITCH, default=False, python=("profile",),
+           help="follow the memory of one more step, block by block"),
+    Option(name="check", group=_STEP, kind=Kind.SWITCH, default=False, python=("profile",),
+           help="exit 3 where a second count does not agree"),
+    Option(name="steps", group=_STEP, kind=Kind.NUMBER, default=1, minimum=1, metavar="N", python=("profile",),
+           recorded="steps", help="profiled steps (default: {default})"),
+    Option(name="warmup", group=_STEP, kind=Kind.NUMBER, metavar="N", python=("profile",), recorded="warmup",
+           help="steps before (default: 1 on the CPU, 3 on a GPU)"),
+    REDACT,
+)  # fmt: skip
+
+#: Where a report goes, and what it takes for the device's limits.
+REPORT: Final = (
+    Option(name="output", short_flag="-o", group=_REPORT, metavar="FILE",
+           help="report file, format by its ending; or a folder; - is stdout"),
+    Option(name="format", short_flag="-f", group=_REPORT, metavar="FORMAT", help="{formats}"),
+    Option(name="force", group=_REPORT, kind=Kind.SWITCH, default=False, python=("profile",),
+           help="overwrite existing files"),
+    DEBUG,
+    Option(name="peak", group=_CEILINGS, metavar="RATE",
+           help="peak FLOP/s, instead of the known: 312T, or bf16=312T,fp32=19.5T"),
+    Option(name="bandwidth", group=_CEILINGS, metavar="RATE",
+           help="bandwidth in bytes/s, instead of the known: 2.04T, 900G"),
+)  # fmt: skip
+
+PROFILE: Final = (*RUN, *REPORT, TRACE, NO_TRACE)
+
+ANALYZE: Final = (
+    Option(name="trace", positional="+", metavar="TRACE",
+           help="a trace, - for stdin; several, a folder or a zip: one for each rank"),
+    Option(name="phases", flag="--phase", kind=Kind.TEXTS, metavar="PHASE=REGEX", python=("analyze",),
+           help="what runs in the trace's own ranges whose name fits is of this phase (forward, backward, recompute,"
+           " optimizer, other), innermost first; repeatable"),
+    Option(name="check", kind=Kind.SWITCH, default=False, help="exit 3 where a second source does not agree"),
+    REDACT,
+    *REPORT,
+    Option(name="annotated", flag="--trace", group="the annotated trace", metavar="FILE",
+           help="file or folder to write the trace back to, with classes, phases and rates in it"),
+)  # fmt: skip
+
+EXPLAIN: Final = (
+    Option(name="name", positional="*", metavar="OPERATOR-OR-KERNEL",
+           help="such as aten::addmm or ampere_sgemm_128x64_nn"),
+    Option(name="report", metavar="REPORT", help="a JSON report, to work the formula on its shapes"),
+    Option(name="unknown", metavar="REPORT", help="list what a JSON report could not class or count"),
+    Option(name="debug", kind=Kind.SWITCH, default=False, help=DEBUG.help),
+)  # fmt: skip
+
+CEILINGS: Final = (
+    Option(name="device", default="auto", metavar="DEVICE", help=DEVICE.help),
+    Option(name="dtype", metavar="TYPES", help="only these data types, such as float32,bf16"),
+    Option(name="peak", metavar="RATE", help="take this for the peak: 312T, or bf16=312T,fp32=19.5T"),
+    Option(name="bandwidth", metavar="RATE", help="take this for the bandwidth: 2.04T, 900G"),
+    Option(name="format", short_flag="-f", default="terminal", metavar="FORMAT", help="terminal or json",
+           choices=(Choice("terminal"), Choice("json"))),
+    Option(name="refresh", kind=Kind.SWITCH, default=False, help="measure again what is kept"),
+    Option(name="debug", kind=Kind.SWITCH, default=False, help=DEBUG.help),
+)  # fmt: skip
+
+
+class RunOptions(Struct, frozen=True, kw_only=True):
+    """The options of one run, checked, each choice by its own name; `None` leaves it to the model and the device.
+
+    `model` is empty where a module is at hand. `seq` is in tokens, of raw audio in samples. `settings` are pairs of a
+    configuration key (dots reach into parts) and its value.
+    """
+
+    model: str = ""
+    batch: int | None = None
+    seq: int | None = None
+    task: str | None = None
+    seed: int = 0
+    layers: int | None = None
+    settings: tuple[tuple[str, str], ...] = ()
+    dtype: str = "float32"
+    attention: str | None = None
+    weights: str = "random"
+    hub: bool = False
+    trust_remote_code: bool = False
+    device: str = "auto"
+    amp: str | None = None
+    checkpointing: str | None = None
+    compile: bool = False
+    optimizer: str | None = None
+    inference: bool = False
+    memory: bool = False
+    check: bool = False
+    steps: int = 1
+    warmup: int | None = None
+    redact: bool = False
+
+    def __post_init__(self) -> None:
+        for option in RUN:
+            given = getattr(self, option.name)
+            value = checked(option, given, as_argument)
+            if value is not given:
+                force_setattr(self, option.name, value)
+        check_together(self, as_argument)
+
+
+def recorded(options: RunOptions) -> dict[str, Any]:
+    """The fields of `Workload` that are options of the run as they were asked for."""
+    return {option.recorded: getattr(options, option.name) for option in RUN if option.recorded}
+
+
+# --------------------------------------------------------------------------------------------------------------- checks
+
+#: How a message writes an option and its value.
+Spelling: TypeAlias = Callable[[Option, object], str]
+
+
+def as_flag(option: Option, value: object) -> str:
+    """`--batch 0`, as the command line has it."""
+    flag = option.flags[-1]
+    return flag if value is True else f"{flag} {value}"
+
+
+def as_argument(option: Option, value: object) -> str:
+    """`batch=0`, as Python has it."""
+    return f"{option.name}={value!r}"
+
+
+def from_text(option: Option, text: str) -> Any:
+    """The value that the command line's `text` gives an option; `UsageError` that speaks of the flag."""
+    if option.kind is Kind.PAIRS:
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise UsageError(f"{as_flag(option, text)}: not of the form key=value")
+        return key, value
+    if option.kind is Kind.NUMBER:
+        try:
+            return checked(option, int(text), as_flag)
+        except ValueError:
+            raise UsageError(f"{as_flag(option, text)}: must be a whole number") from None
+    return checked(option, text, as_flag)
+
+
+def checked(option: Option, value: Any, spelled: Spelling) -> Any:
+    """The value of an option, a choice by its own name; `UsageError` for one that it cannot have."""
+    if value is None and option.default is None:
+        return None
+    if option.kind is Kind.NUMBER:
+        return _number(option, value, spelled)
+    if option.kind is Kind.SWITCH and not (isinstance(value, int) and value in (0, 1)):
+        raise UsageError(f"{spelled(option, value)}: must be {option.kind.value}")
+    if option.choices:
+        names = [choice.name for choice in option.choices]
+        name = choice_of(value, option.choices)
+        if name is None and not option.is_open:
+            raise UsageError(f"{spelled(option, value)}: not known - {instead_of(value, names)}")
+        return value if name is None else name
+    return bool(value) if option.kind is Kind.SWITCH else value
+
+
+def _number(option: Option, value: Any, spelled: Spelling) -> int:
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or isinstance(value, bool):
+        raise UsageError(f"{spelled(option, value)}: must be a whole number")
+    if number < option.minimum:
+        raise UsageError(f"{spelled(option, value)}: must be at least {option.minimum}")
+    if number > option.maximum:
+        raise UsageError(f"{spelled(option, value)}: must be at most {option.maximum}")
+    return number
+
+
+def named(value: object, names: Iterable[str], spelled: str) -> str:
+    """The one of `names` that `value` means; `UsageError` that begins with `spelled` where it is none."""
+    choices = [Choice(name) for name in names]
+    name = choice_of(value, choices)
+    if name is None:
+        raise UsageError(f"{spelled}: not known - {instead_of(value, [choice.name for choice in choices])}")
+    return name
+
+
+def choice_of(value: object, choices: Iterable[Choice]) -> str | None:
+    """The name of the choice that `value` means (`torch.bfloat16` is `bfloat16`), `None` where there is none."""
+    wanted = _plain(str(value))
+    return next(
+        (choice.name for choice in choices if wanted in map(_plain, (choice.name, *choice.aliases))),
+        None,
+    )
+
+
+def instead_of(value: object, names: Iterable[str]) -> str:
+    """What to give instead of `value`: the nearest name, and all of them."""
+    from difflib import get_close_matches
+
+    plain = {_plain(name): name for name in names}
+    near = get_close_matches(_plain(str(value)), plain, n=1, cutoff=0.6)
+    return (f"did you mean {plain[near[0]]}? It is " if near else "") + f"one of {', '.join(plain.values())}"
+
+
+def _plain(name: str) -> str:
+    return name.strip().lower().removeprefix("torch.").replace("-", "").replace("_", "")
+
+
+def _listed(choices: Iterable[Choice]) -> str:
+    return ", ".join(choice.name for choice in choices)
+
+
+def check_together(options: Any, spelled: Spelling) -> None:
+    """Raise `UsageError` where one option leaves another without effect."""
+    if options.inference:
+        for option in (OPTIMIZER, CHECKPOINTING):
+            value = getattr(options, option.name)
+            if value is not None:
+                raise UsageError(f"{spelled(INFERENCE, True)} has no backward: leave out {spelled(option, value)}")
+    if getattr(options, NO_TRACE.name, False) and options.trace is not None:
+        raise UsageError(
+            f"{spelled(NO_TRACE, True)} keeps no trace, {spelled(TRACE, options.trace)} does - leave one out"
+        )

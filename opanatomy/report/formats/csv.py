@@ -1,0 +1,49 @@
+"""The operators as CSV, one row per operator, signature and phase, for spreadsheets and data frames.
+
+The columns are those of `OperatorRow` in base units (nanoseconds, FLOPs, bytes), then what they give together:
+FLOPs a second, bytes a second, FLOPs a byte. An empty cell is what is not known.
+"""
+
+from __future__ import annotations
+
+import csv
+from io import StringIO
+from typing import Final
+
+from opanatomy.records.anatomy import Anatomy, OperatorRow
+from opanatomy.report import units
+from opanatomy.report.format import Format
+from opanatomy.report.totals import moved
+
+_RECORD: Final = OperatorRow.__struct_fields__
+_DERIVED: Final = ("flops_per_second", "bytes_per_second", "flops_per_byte")
+_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
+
+
+def csv_report(anatomy: Anatomy) -> str:
+    """The operators of the anatomy as CSV text with one header line."""
+    text = StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(_RECORD + _DERIVED)
+    for row in anatomy.operators:
+        writer.writerow([_cell(getattr(row, name)) for name in _RECORD] + _derived(row))
+    return text.getvalue()
+
+
+def _derived(row: OperatorRow) -> list[str]:
+    moved_bytes = moved(row)
+    intensity = None if row.flops is None or not moved_bytes else row.flops / moved_bytes
+    rates = (units.per_second(row.flops, row.time_ns), units.per_second(moved_bytes, row.time_ns), intensity)
+    return [units.plain(rate) for rate in rates]
+
+
+def _cell(value: object) -> object:
+    """The value; a text that a spreadsheet would run as a formula gets an apostrophe in front.
+
+    A trace from anywhere may name its operators at will; a signature whose first argument is absent (`-, ...`) is none.
+    """
+    absent = isinstance(value, str) and f"{value},".startswith("-,")
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) and not absent else value
+
+
+FORMAT: Final = Format(ending=".csv", write=lambda anatomy, page: csv_report(anatomy), machine_readable=True)

@@ -1,0 +1,80 @@
+"""The anatomy as JSON, schema 1: faithful, the same bytes for the same anatomy, one table row a line."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from opanatomy.errors import OpanatomyError
+from opanatomy.records.anatomy import SCHEMA, Anatomy
+from opanatomy.report.format import Format
+
+#: The keys of schema 1 in the order of the file.
+_SECTIONS: Final = (
+    "schema", "provenance", "environment", "workload", "conventions", "step", "classes", "ratios", "operators",
+    "kernels", "modules", "memory", "timeline", "device", "ledger", "collectives",
+    "ranks", "spread", "checks", "warnings",
+)  # fmt: skip
+
+
+class _Head(msgspec.Struct):
+    schema: int
+
+
+def json_report(anatomy: Anatomy) -> str:
+    """The anatomy as JSON text of schema 1; `read_anatomy` takes it back."""
+    # A whole number in a field of fractions is written as the fraction it is read back as: hence the typed round trip.
+    typed = msgspec.json.decode(msgspec.json.encode(anatomy), type=Anatomy)
+    sections = {name: getattr(typed, name, ()) for name in _SECTIONS}
+    sections["conventions"] = dict(sorted(typed.conventions.items()))
+    return _block("{", [f"{_line(name)}: {_section(value)}" for name, value in sections.items()], "}", depth=0) + "\n"
+
+
+def read_anatomy(text: str | bytes) -> Anatomy:
+    """The anatomy in a JSON report; `OpanatomyError` where the text is none of schema 1."""
+    try:
+        schema = msgspec.json.decode(text, type=_Head).schema
+        if schema == SCHEMA:
+            return msgspec.json.decode(text, type=Anatomy)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise OpanatomyError(
+            f"not an opanatomy report - {error} - give a file that `opanatomy ... -f json` wrote"
+        ) from error
+    raise OpanatomyError(
+        f"the report has schema {schema}, this opanatomy reads schema {SCHEMA} - "
+        "use the opanatomy that wrote it, or write it again from its trace"
+    )
+
+
+def _section(value: object) -> str:
+    """A table with one row a line, a record or a mapping with one key a line."""
+    if isinstance(value, int | tuple):
+        return _rows(value, depth=1) if isinstance(value, tuple) else _line(value)
+    keys = value if isinstance(value, dict) else _keys(value)
+    return _block("{", [f"{_line(name)}: {_rows(item, depth=2)}" for name, item in keys.items()], "}", depth=1)
+
+
+def _rows(value: object, *, depth: int) -> str:
+    """A table of records or a list of sentences with one a line; anything else on the line it is on."""
+    if not isinstance(value, tuple) or (depth > 1 and all(isinstance(item, str) for item in value)):
+        return _line(value)
+    return _block("[", [_line(row) for row in value], "]", depth=depth)
+
+
+def _block(opening: str, items: list[str], closing: str, *, depth: int) -> str:
+    if not items:
+        return opening + closing
+    inner, outer = "\n" + " " * (depth + 1), "\n" + " " * depth
+    return f"{opening}{inner}{f',{inner}'.join(items)}{outer}{closing}"
+
+
+def _line(value: object) -> str:
+    return msgspec.json.format(msgspec.json.encode(value, order="deterministic"), indent=0).decode()
+
+
+def _keys(record: Any) -> dict[str, object]:
+    return {name: getattr(record, name) for name in record.__struct_fields__}
+
+
+FORMAT: Final = Format(ending=".json", write=lambda anatomy, page: json_report(anatomy), machine_readable=True)

@@ -1,0 +1,211 @@
+"""The report for a terminal or a pipe: sections as lines that fit, with colours where they are wanted."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from io import StringIO
+from typing import TYPE_CHECKING, Final
+
+from opanatomy.records.anatomy import Anatomy
+from opanatomy.records.taxonomy import OperatorClass
+from opanatomy.report import units
+from opanatomy.report.classes import COLOUR, LABEL, SHORT_LABEL
+from opanatomy.report.format import Format
+from opanatomy.report.section import Cell, Fact, Holds, Name, Note, Phrase, Section, Share, Tone
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from opanatomy.report import table
+
+#: From this width on, classes and operators have their full names.
+_ROOMY: Final = 100
+_LABEL_WIDTH: Final = 11
+#: The most cells of a name in a sentence, and of one beside the name of its row.
+_NAME_WIDTH, _SECOND_NAME_WIDTH = 56, 40
+#: The least cells of the names in the first column of a section, and in a later column of this header.
+_FIRST_LEAST: Final = {
+    "classes": 13, "phases": 13, "ratios": 13, "paper": 13, "operators": 18, "roofline": 16, "ranks": 8,
+    "collectives": 10, "memory": 13, "memory-peak": 18, "saved-activations": 11, "snapshots": 18,
+    "activation-terms": 20, "published": 20, "out-of-memory": 24, "savings": 20,
+}  # fmt: skip
+_LATER_LEAST: Final = {"class": 13, "phase": 9, "made by": 8, "shape": 16, "option": 16, "figure": 8}
+_LEAST: Final = 12
+_STYLE: Final = {
+    Tone.PLAIN: "", Tone.TITLE: "bold", Tone.FOOTNOTE: "dim", Tone.REMARK: "dim", Tone.WARNING: "yellow",
+    Tone.CONCLUSION: "bold",
+}  # fmt: skip
+
+
+def terminal_report(anatomy: Anatomy, *, width: int = 80, color: bool = False, top: int = 8) -> str:
+    """The report as lines of at most `width` cells, with ANSI colours if `color`, and the `top` operators."""
+    from opanatomy.report.sections import sections_of
+
+    title, *sections = (section_text(section, width, color=color) for section in sections_of(anatomy, top=top))
+    return title + "\n".join(text for text in sections if text)
+
+
+def section_text(section: Section, width: int, *, color: bool = False) -> str:
+    """One section as lines of at most `width` cells; nothing where there is no room for it."""
+    from rich.console import Console
+
+    file = StringIO()
+    console = Console(
+        file=file, width=width, color_system="256" if color else None, force_terminal=color, no_color=not color,
+        highlight=False, markup=False, emoji=False, legacy_windows=False,
+    )  # fmt: skip
+    for line in _lines(section, width, color):
+        console.print(line, soft_wrap=True)
+    return file.getvalue()
+
+
+def fact_text(facts: Iterable[Fact]) -> str:
+    """Facts one a line, however long, below the name of what they are about."""
+    return "".join(f"  {fact.label:<9} {sentence(fact.text)}\n" for fact in facts)
+
+
+def list_text(section: Section) -> str:
+    """The notes of a section, and below them each of its rows on a line of its own, however long."""
+    notes = [sentence(note.text) for note in section.notes]
+    rows = [[_part(cell) for cell in row.cells] for row in section.rows]
+    return "".join(f"{line}\n" for line in (*notes, *(f"  {first:>8}  {'  '.join(rest)}" for first, *rest in rows)))
+
+
+def sentence(text: str | Phrase) -> str:
+    """A phrase in words, its long names cut in the middle."""
+    from opanatomy.report.table import cut
+
+    if isinstance(text, str):
+        return text
+    return "".join(cut(part.name, _NAME_WIDTH) if isinstance(part, Name) else _part(part) for part in text.parts)
+
+
+def _part(part: Cell) -> str:
+    """A cell or a part of a phrase in full."""
+    if part is None:
+        return ""
+    if isinstance(part, OperatorClass):
+        return LABEL[part]
+    if isinstance(part, str):
+        return part
+    if isinstance(part, Name):
+        return part.name
+    return sentence(part) if isinstance(part, Phrase) else units.text_of(part)
+
+
+def _lines(section: Section, width: int, color: bool) -> Iterator[Text]:
+    headers: set[str] = set()
+    if section.rows:
+        table, headers = _table(section, width, color)
+        yield from table
+    for fact in section.facts:
+        yield from _fact(fact, width)
+    yield from _curve(section, width)
+    yield from _notes([note for note in section.notes if note.column is None or note.column in headers], width)
+
+
+def _fact(fact: Fact, width: int) -> Iterator[Text]:
+    """The label, and beside it what it is."""
+    from rich.text import Text
+
+    from opanatomy.report.table import prose
+
+    style = _STYLE[Tone.WARNING] if fact.warning else ""
+    label = fact.label
+    for line in prose(sentence(fact.text), width - _LABEL_WIDTH, style=style):
+        yield Text.assemble((label.ljust(_LABEL_WIDTH), "dim"), line)
+        label = ""
+
+
+def _curve(section: Section, width: int) -> Iterator[Text]:
+    from rich.text import Text
+
+    from opanatomy.report.curve import curve_lines
+    from opanatomy.report.table import PAGE, prose
+
+    lines, legend = curve_lines(section.curve, min(width, PAGE))
+    yield from map(Text, lines)
+    if legend:
+        yield from prose(legend, width, style=_STYLE[Tone.REMARK])
+
+
+def _notes(notes: list[Note], width: int) -> Iterator[Text]:
+    """What the marks of a table mean in one paragraph, each other note in one of its own."""
+    from rich.text import Text
+
+    from opanatomy.report.table import PAGE, prose
+
+    footnotes = [sentence(note.text) for note in notes if note.tone is Tone.FOOTNOTE]
+    if footnotes:
+        yield from prose("; ".join(footnotes), width, style=_STYLE[Tone.FOOTNOTE])
+    for note in notes:
+        if note.tone is not Tone.FOOTNOTE:
+            yield from prose(sentence(note.text), width, style=_STYLE[note.tone])
+        if note.tone is Tone.TITLE:
+            yield Text("─" * min(width, PAGE), style="dim")
+
+
+def _table(section: Section, width: int, color: bool) -> tuple[list[Text], set[str]]:
+    """The table, and the headers of the columns that there was room for."""
+    from opanatomy.report import table
+
+    places = section.shown_columns
+    columns = [_column(section, place) for place in places]
+    cells = [_column_cells(section, place, width) for place in places]
+    rows = [
+        table.Row(
+            cells=texts,
+            mark=None if row.operator_class is None else COLOUR[row.operator_class],
+            bar=row.fraction,
+            strong=row.summary,
+        )
+        for row, texts in zip(section.rows, zip(*cells, strict=True), strict=True)
+    ]
+    classed = any(row.mark for row in rows)
+    return table.table(columns, rows, width, swatches=color and classed)
+
+
+def _column(section: Section, place: int) -> table.Column:
+    from opanatomy.report import table
+
+    column = section.columns[place]
+    least = _LATER_LEAST.get(column.header, _LEAST) if place else _FIRST_LEAST.get(section.name, _LEAST)
+    # Half a formula is a wrong formula: all of it or none.
+    least = sys.maxsize if column.holds is Holds.FORMULAS else least
+    return table.Column(
+        header=column.header, name=column.holds is not Holds.NUMBERS, least=least, drop=column.expendable
+    )
+
+
+def _column_cells(section: Section, place: int, width: int) -> list[str]:
+    """The cells of one column as texts; shares stand below each other, whatever they cover."""
+    column, cells = section.columns[place], [row.cells[place] for row in section.rows]
+    texts = [_cell(cell, column.unit, first=place == 0, roomy=width >= _ROOMY) for cell in cells]
+    covers = [len(_cover(cell)) for cell in cells]
+    return [text + " " * (max(covers) - cover) for text, cover in zip(texts, covers, strict=True)]
+
+
+def _cover(cell: Cell) -> str:
+    return units.coverage(cell) if isinstance(cell, Share) else ""
+
+
+def _cell(cell: Cell, unit: str, *, first: bool, roomy: bool) -> str:
+    """A cell as text: the name of its row in full where room is, names in later columns shorter."""
+    from opanatomy.report.table import cut
+
+    if isinstance(cell, OperatorClass):
+        return (LABEL if roomy and first else SHORT_LABEL)[cell]
+    if isinstance(cell, Name):
+        name = cell.name if roomy else cell.name.removeprefix("aten::")
+        return name if first else cut(name, _SECOND_NAME_WIDTH)
+    if isinstance(cell, Phrase):
+        return "".join(_cell(part, "", first=first, roomy=roomy) for part in cell.parts)
+    return cell or "" if cell is None or isinstance(cell, str) else units.text_of(cell, unit)
+
+
+FORMAT: Final = Format(
+    ending=".txt",
+    write=lambda anatomy, page: terminal_report(anatomy, width=page.width, color=page.color),
+    machine_readable=False,
+)

@@ -1,0 +1,56 @@
+"""The parts of the report, in their order; each file says what one of them is made of."""
+
+from __future__ import annotations
+
+from opanatomy.records.anatomy import Anatomy
+from opanatomy.report.section import Section
+from opanatomy.report.sections import (
+    checks,
+    classes,
+    collectives,
+    ledger,
+    memory,
+    memory_theory,
+    operators,
+    ranks,
+    ratios,
+    roofline,
+    run,
+    step,
+    verdict,
+)
+
+#: How many operators are listed by name.
+TOP = 8
+
+
+def sections_of(anatomy: Anatomy, *, top: int = TOP) -> tuple[Section, ...]:
+    """The sections of a report that have something to say of this anatomy, in the order of the page."""
+    sections = (
+        run.title(anatomy),
+        checks.disagreements(anatomy),
+        run.what_ran(anatomy),
+        step.one_step(anatomy),
+        classes.classes(anatomy),
+        classes.phases(anatomy),
+        ratios.ratios(anatomy),
+        ratios.paper(anatomy),
+        operators.operators(anatomy, top),
+        roofline.roofline(anatomy, top),
+        collectives.collectives(anatomy),
+        ranks.ranks(anatomy),
+        memory.components(anatomy),
+        memory.curve(anatomy),
+        memory.blocks(anatomy),
+        memory.activations(anatomy),
+        memory.snapshots(anatomy),
+        memory_theory.terms(anatomy),
+        memory_theory.published(anatomy),
+        memory_theory.failure(anatomy),
+        memory_theory.savings(anatomy),
+        memory.remarks(anatomy),
+        ledger.ledger(anatomy),
+        run.warnings(anatomy),
+        verdict.conclusion(anatomy),
+    )
+    return tuple(section for section in sections if section is not None and not section.empty)

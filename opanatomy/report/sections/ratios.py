@@ -1,0 +1,80 @@
+"""Backward over forward beside theory, and the classes of the paper beside what the paper measured."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from opanatomy.records.anatomy import Anatomy
+from opanatomy.records.taxonomy import OperatorClass, Phase
+from opanatomy.report.section import Column, Holds, Note, Ratio, Row, Section, Share
+from opanatomy.report.totals import total
+
+#: Percent of FLOPs and of time, Ivanov et al., arXiv 2007.00072, table 1: a BERT-large encoder layer on a V100.
+_PAPER: Final = {
+    OperatorClass.TENSOR_CONTRACTION: (99.80, 61.0),
+    OperatorClass.STATISTICAL_NORMALIZATION: (0.17, 25.5),
+    OperatorClass.ELEMENTWISE: (0.03, 13.5),
+}
+_NO_RATIO: Final = "-: a part without formula, or a forward of less than 1 % of the backward"
+_PAPER_IS: Final = "paper: arXiv 2007.00072, BERT-large encoder layer, V100"
+
+
+def ratios(anatomy: Anatomy) -> Section | None:
+    """Backward over forward by class, beside what theory says."""
+    known = [row for row in anatomy.ratios if (row.time, row.flops, row.bytes) != (None, None, None)]
+    if not known:
+        return None
+    columns = (
+        Column(header="backward / forward", holds=Holds.NAMES),
+        Column(header="time"),
+        Column(header="FLOP", expendable=1),
+        Column(header="theory", expendable=3),
+        Column(header="bytes", expendable=2),
+        Column(header="theory", expendable=4),
+    )
+    rows = tuple(
+        Row(
+            cells=(
+                row.operator_class,
+                *map(Ratio, (row.time, row.flops, row.theory_flops, row.bytes, row.theory_bytes)),
+            ),
+            operator_class=row.operator_class,
+        )
+        for row in known
+    )
+    left_out = any(None in (row.time, row.bytes, row.flops if row.operator_class in _PAPER else 0) for row in known)
+    notes = (Note(text=_NO_RATIO),) if left_out else ()
+    return Section(name="ratios", title="Backward over forward", columns=columns, rows=rows, notes=notes)
+
+
+def paper(anatomy: Anatomy) -> Section | None:
+    """The three classes of the paper among themselves, without the optimizer, beside what the paper found.
+
+    `None` where the FLOPs of one of them are those of less than half of its time: they have no shares then.
+    """
+    members = [row for row in anatomy.classes if row.operator_class in _PAPER and row.phase is not Phase.OPTIMIZER]
+    parts = {item: total(row for row in members if row.operator_class is item) for item in _PAPER}
+    whole = total(members)
+    if not all(part.time_ns and part.flops and part.flops_cover for part in parts.values()):
+        return None
+    columns = (
+        Column(header="the paper's classes", holds=Holds.NAMES),
+        Column(header="FLOP"),
+        Column(header="paper", expendable=1),
+        Column(header="time"),
+        Column(header="paper", expendable=1),
+    )
+    rows = tuple(
+        Row(
+            cells=(
+                item,
+                Share(part.flops, whole.flops, decimals=2),
+                Share(_PAPER[item][0], 100, decimals=2),
+                Share(part.time_ns, whole.time_ns),
+                Share(_PAPER[item][1], 100),
+            ),
+            operator_class=item,
+        )
+        for item, part in parts.items()
+    )
+    return Section(name="paper", title="The paper's classes", columns=columns, rows=rows, notes=(Note(text=_PAPER_IS),))

@@ -1,0 +1,132 @@
+"""Classes and operators beside the ceilings of their device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from msgspec import Struct
+
+from opanatomy.records.anatomy import Anatomy, ClassRow, OperatorRow
+from opanatomy.records.taxonomy import OperatorClass
+from opanatomy.report import units
+from opanatomy.report.section import (
+    ByteRate,
+    Cell,
+    Column,
+    FlopRate,
+    Holds,
+    Name,
+    Note,
+    Phrase,
+    Ratio,
+    Row,
+    Section,
+    Share,
+    Time,
+    phrase,
+)
+from opanatomy.report.sections.classes import PARTLY, by_class
+from opanatomy.report.sections.operators import Group, grouped
+from opanatomy.report.totals import Total, total
+
+_MEMORY: Final = "memory"
+_NOTE: Final = (
+    "bound: the longer of FLOP / peak and bytes / bandwidth; of: bound / time - where memory bounds, the paper's MUE,"
+    " whose factors (needless traffic, reached bandwidth) only hardware counters tell apart; headroom: time - bound"
+)
+
+
+def roofline(anatomy: Anatomy, top: int) -> Section | None:
+    """Each class, then the operators with most to win: rates reached, what bounds them, how near they are to it."""
+    if all(row.bound_ns is None for row in anatomy.classes):
+        return None
+    lines = [*_classes(anatomy), *_operators(anatomy, top)]
+    columns = (
+        Column(header="roofline", holds=Holds.NAMES),
+        Column(header="FLOP/B", expendable=3),
+        Column(header="FLOP/s", unit="FLOP/s", expendable=4),
+        Column(header="B/s", unit="B/s", expendable=5),
+        Column(header="bound by", expendable=2),
+        Column(header="of"),
+        Column(header="headroom", expendable=1),
+    )
+    rows = tuple(
+        Row(cells=_cells(line), operator_class=line.operator_class, summary=line.operator_class is None)
+        for line in lines
+    )
+    partly = any(line.part.covered not in (None, 1) for line in lines)
+    notes = (Note(text=_NOTE), *((Note(text=PARTLY),) if partly else ()))
+    return Section(name="roofline", title="Roofline", columns=columns, rows=rows, notes=notes)
+
+
+class _Line(Struct, frozen=True):
+    """One line of the table; `bound_by` says what bounds it, `operator_class` is `None` for the total."""
+
+    name: OperatorClass | Phrase | str
+    part: Total
+    headroom_ns: int
+    bound_by: str | Phrase
+    operator_class: OperatorClass | None
+
+
+def _classes(anatomy: Anatomy) -> list[_Line]:
+    groups: list[tuple[OperatorClass | None, Sequence[ClassRow]]] = [
+        (item, rows) for item, rows in by_class(anatomy) if any(row.bound_ns is not None for row in rows)
+    ]
+    return [
+        _Line(item or "total", total(rows), _headroom_ns(rows), _class_bound(rows), item)
+        for item, rows in [*groups, (None, anatomy.classes)]
+    ]
+
+
+def _operators(anatomy: Anatomy, top: int) -> list[_Line]:
+    return [
+        _Line(phrase("{} {}", Name(name), phase.value), total(rows), spare_ns(rows), _operator_bound(rows), item)
+        for (item, name, phase), rows in _most_to_win(anatomy.operators)[:top]
+    ]
+
+
+def spare_ns(rows: Sequence[OperatorRow]) -> int:
+    """Time above the bounds of some operator rows; never below 0."""
+    return max(sum(row.bounded_ns - row.bound_ns for row in rows if row.bound_ns is not None), 0)
+
+
+def _most_to_win(rows: Sequence[OperatorRow]) -> list[tuple[Group, list[OperatorRow]]]:
+    bounded = [group for group in grouped(rows).items() if any(row.bound_ns is not None for row in group[1])]
+    return sorted(bounded, key=lambda group: -spare_ns(group[1]))
+
+
+def _cells(line: _Line) -> tuple[Cell, ...]:
+    part = line.part
+    return (
+        line.name,
+        Ratio(part.intensity),
+        FlopRate(units.per_second(part.flops, part.costed_ns)),
+        ByteRate(units.per_second(part.bytes, part.costed_ns)),
+        line.bound_by,
+        Share(part.reached, 1, covered=part.covered),
+        Time(line.headroom_ns),
+    )
+
+
+def _headroom_ns(rows: Sequence[ClassRow]) -> int:
+    return sum(row.headroom_ns or 0 for row in rows)
+
+
+def _class_bound(rows: Sequence[ClassRow]) -> str | Phrase:
+    """What bounds a class: by name, or the share of its bound that memory sets."""
+    return _bound_by(sum(row.memory_bound_ns or 0 for row in rows), sum(row.bound_ns or 0 for row in rows))
+
+
+def _operator_bound(rows: Sequence[OperatorRow]) -> str | Phrase:
+    by_memory = sum(row.bound_ns or 0 for row in rows if row.bound_by == _MEMORY)
+    return _bound_by(by_memory, sum(row.bound_ns or 0 for row in rows))
+
+
+def _bound_by(memory_ns: int, whole_ns: int) -> str | Phrase:
+    if not whole_ns:
+        return units.UNKNOWN
+    if memory_ns == whole_ns:
+        return _MEMORY
+    return phrase("memory {}", Share(memory_ns, whole_ns, decimals=0)) if memory_ns else "compute"

@@ -1,0 +1,98 @@
+"""What ran: the title, the model, the workload, the device and the software; what the trace warns of."""
+
+from __future__ import annotations
+
+from opanatomy.records.anatomy import Anatomy
+from opanatomy.report.section import Bytes, Count, Fact, Note, Phrase, Section, Tone, facts_of, joined, phrase
+
+
+def title(anatomy: Anatomy) -> Section:
+    """What the report is of."""
+    name = anatomy.workload.model or anatomy.workload.architecture or anatomy.provenance.trace or "a training step"
+    note = Note(text=f"The anatomy of {name}", tone=Tone.TITLE)
+    return Section(name="title", title="The anatomy", notes=(note,))
+
+
+def what_ran(anatomy: Anatomy) -> Section:
+    """Model, workload, device and software, as far as the trace says them."""
+    environment, workload = anatomy.environment, anatomy.workload
+    libraries = (("torch", environment.torch), ("CUDA", environment.cuda), ("driver", environment.driver),
+                 ("transformers", environment.transformers), ("opanatomy", anatomy.provenance.opanatomy))  # fmt: skip
+    facts = facts_of(
+        ("model", joined((workload.architecture, _parameters(anatomy)))),
+        ("workload", joined((workload.task, _batch(anatomy), *_options(anatomy)))),
+        ("backward", workload.backward_from and f"from {workload.backward_from}"),
+        ("changed", joined(workload.changes)),
+        ("device", _device(anatomy)),
+        ("software", joined(f"{name} {version}" for name, version in libraries if version)),
+        ("trace", anatomy.provenance.trace),
+        ("rank", _rank(anatomy)),
+    )
+    return Section(name="run", title="What ran", facts=facts)
+
+
+def warnings(anatomy: Anatomy) -> Section:
+    """What in the trace, or in how it was taken, a reader has to know of."""
+    facts = tuple(Fact(label="warning", text=text, warning=True) for text in anatomy.warnings if text)
+    return Section(name="warnings", title="Warnings", facts=facts)
+
+
+def _options(anatomy: Anatomy) -> tuple[str | None, ...]:
+    """How the step was run, where it is not as every step is."""
+    workload = anatomy.workload
+    return (
+        workload.dtype,
+        workload.amp and f"autocast {workload.amp}",
+        f"loss scale {workload.loss_scale:,g}" if workload.loss_scale else None,
+        workload.attention and f"{workload.attention} attention",
+        workload.checkpointing and f"checkpointing {workload.checkpointing}",
+        "compiled" if workload.compiled else None,
+        "inference" if workload.inference else None,
+        workload.optimizer and f"optimizer {workload.optimizer}",
+    )
+
+
+def _rank(anatomy: Anatomy) -> str | None:
+    """Which rank a trace is of; of several there is a table."""
+    if len(anatomy.ranks) != 1 or anatomy.ranks[0].rank is None:
+        return None
+    rank, world = anatomy.ranks[0].rank, anatomy.ranks[0].world_size
+    return f"{rank} of {world}" if world else str(rank)
+
+
+def _parameters(anatomy: Anatomy) -> Phrase | None:
+    parameters, trainable = anatomy.workload.parameters, anatomy.workload.trainable_parameters
+    if parameters is None:
+        return None
+    everything = phrase("{}", Count(parameters, "parameter"))
+    return everything if trainable in (None, parameters) else phrase("{} ({} trained)", everything, Count(trainable))
+
+
+def _batch(anatomy: Anatomy) -> Phrase | None:
+    batch, length = anatomy.workload.batch, anatomy.workload.sequence_length
+    return joined(
+        (
+            None if batch is None else phrase("batch {}", Count(batch)),
+            None if length is None else phrase("length {}", Count(length)),
+        )
+    )
+
+
+def _device(anatomy: Anatomy) -> str | Phrase | None:
+    environment = anatomy.environment
+    if environment.device_kind == "cpu" and environment.processor is None and environment.device_count:
+        return "the host only; the trace has no event of its GPU"
+    if environment.device_kind == "cpu":
+        threads = environment.host_threads
+        processor = joined((environment.processor, None if threads is None else phrase("{}", Count(threads, "thread"))))
+        return phrase("the CPU ({}); no GPU took part", processor) if processor else "the CPU; no GPU took part"
+    if environment.device is None:
+        return environment.device_kind or "not named in the trace"
+    memory, devices = environment.device_memory_bytes, environment.device_count or 1
+    return joined(
+        (
+            environment.device,
+            None if memory is None else phrase("{}", Bytes(memory)),
+            f"{devices} in the machine" if devices > 1 else None,
+        )
+    )

@@ -1,0 +1,220 @@
+"""Options are declared once: the record, the signatures, the parser and the workload are made of the declaration."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+
+import opanatomy
+from opanatomy import commands, options
+from opanatomy.capture.model import building
+from opanatomy.capture.model import workload as making
+from opanatomy.capture.model.tasks import TASKS
+from opanatomy.capture.step.profile import capture_model
+from opanatomy.capture.step.progress_hooks import NullProgress
+from opanatomy.capture.step.stepper import make_optimizer
+from opanatomy.commands.profile import run_options
+from opanatomy.console.dispatch import main
+from opanatomy.console.parser import make_parser
+from opanatomy.errors import OpanatomyError, UsageError
+from opanatomy.options import ANALYZE, PROFILE, RUN, Kind, Option, RunOptions
+from opanatomy.records.data_types import ITEM_SIZE
+from opanatomy.records.workload import Workload
+from tests.tiny import BERT, tiny_request
+
+TYPES: dict[Kind, tuple[object, ...]] = {
+    Kind.TEXT: (str, str | None), Kind.NUMBER: (int, int | None), Kind.SWITCH: (bool,),
+    Kind.PAIRS: (tuple[tuple[str, str], ...],),
+}  # fmt: skip
+
+
+def test_the_record_has_the_declared_fields_and_defaults() -> None:
+    fields = msgspec.structs.fields(RunOptions)
+    assert [(field.name, field.default) for field in fields] == [(option.name, option.default) for option in RUN]
+    for field, option in zip(fields, RUN, strict=True):
+        assert field.type == TYPES[option.kind][option.default is None], field.name
+
+
+@pytest.mark.parametrize(("function", "declared"), [(opanatomy.profile, PROFILE), (opanatomy.analyze, ANALYZE)])
+def test_the_keywords_of_python_are_the_declared_ones(function: Any, declared: tuple[Option, ...]) -> None:
+    keywords = [one for one in inspect.signature(function).parameters.values() if one.kind is one.KEYWORD_ONLY]
+    expected = {option.name: option.default for option in declared if function.__name__ in option.python}
+    assert {keyword.name: keyword.default for keyword in keywords} == expected
+    hints = inspect.get_annotations(function)
+    for option in declared:
+        if function.__name__ not in option.python or option.kind not in (Kind.NUMBER, Kind.SWITCH):
+            continue
+        assert (
+            str(TYPES[option.kind][option.default is None]).removeprefix("<class '").removesuffix("'>")
+            == (hints[option.name])
+        )
+
+
+def test_the_command_line_gives_the_record() -> None:
+    assert run_options(make_parser().parse_args(["profile", "m"])) == RunOptions(model="m")
+    words = (
+        "profile m --batch 2 --seq 16 --task fill-mask --seed 3 --layers 1 --set a=1 --set b=x=y --dtype BF16"
+        " --attention SDPA --weights Pretrained --hub --trust-remote-code --device cpu --amp Float16"
+        " --checkpointing non_reentrant --compile --optimizer AdamW --memory --check --steps 4 --warmup 0 --redact"
+    )
+    assert run_options(make_parser().parse_args(words.split())) == RunOptions(
+        model="m", batch=2, seq=16, task="masked-lm", seed=3, layers=1, settings=(("a", "1"), ("b", "x=y")),
+        dtype="bfloat16", attention="sdpa", weights="pretrained", hub=True, trust_remote_code=True, device="cpu",
+        amp="fp16", checkpointing="non-reentrant", compile=True, optimizer="adamw", memory=True, check=True, steps=4,
+        warmup=0, redact=True,
+    )  # fmt: skip
+
+
+def test_what_a_report_records_are_fields_of_the_workload() -> None:
+    names = {field.name for field in msgspec.structs.fields(Workload)}
+    assert {option.recorded for option in RUN if option.recorded} <= names
+    chosen = RunOptions(amp="half", checkpointing="Reentrant", compile=True, optimizer="SGD", steps=2, warmup=5)
+    assert options.recorded(chosen) == {
+        "amp": "fp16", "checkpointing": "reentrant", "compiled": True, "optimizer": "sgd", "inference": False,
+        "steps": 2, "warmup": 5,
+    }  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------------------------- choices
+
+
+def test_choices_are_what_the_capture_can_do() -> None:
+    assert {choice.name for choice in options.TASK.choices} == set(TASKS)
+    assert {choice.name for choice in options.DTYPE.choices} <= set(ITEM_SIZE)
+    for choice in options.OPTIMIZER.choices:
+        if choice.name != "adamw8bit":
+            assert make_optimizer(choice.name, torch.nn.Linear(2, 2)).param_groups
+
+
+@pytest.mark.parametrize("declared", [option for option in PROFILE if option.choices], ids=lambda option: option.name)
+def test_no_name_means_two_choices(declared: Option) -> None:
+    names = [{options._plain(name) for name in (choice.name, *choice.aliases)} for choice in declared.choices]
+    assert sum(map(len, names)) == len(set().union(*names))
+
+
+@pytest.mark.parametrize(
+    ("name", "spelled", "meant"),
+    [
+        ("amp", "bfloat16", "bf16"), ("amp", "BF16", "bf16"), ("amp", "half", "fp16"), ("amp", torch.float16, "fp16"),
+        ("dtype", "bf16", "bfloat16"), ("dtype", "Half", "float16"), ("dtype", "FP32", "float32"),
+        ("dtype", "torch.float64", "float64"), ("dtype", torch.bfloat16, "bfloat16"),
+        ("optimizer", "AdamW", "adamw"), ("optimizer", "AdamW8bit", "adamw8bit"),
+        ("optimizer", "adamw_8bit", "adamw8bit"), ("optimizer", "adamw_bnb_8bit", "adamw8bit"),
+        ("optimizer", "adamw_foreach", "adamw-foreach"), ("checkpointing", "non_reentrant", "non-reentrant"),
+        ("checkpointing", "Reentrant", "reentrant"), ("task", "text-classification", "sequence-classification"),
+        ("task", "Fill_Mask", "masked-lm"), ("task", "text-generation", "causal-lm"),
+        ("task", "automatic-speech-recognition", "speech"), ("task", "feature-extraction", "base"),
+        ("attention", "Flash-Attention-2", "flash_attention_2"), ("attention", "owner/Kernel-x", "owner/Kernel-x"),
+        ("weights", "PRETRAINED", "pretrained"),
+    ],
+)  # fmt: skip
+def test_spellings(name: str, spelled: Any, meant: str) -> None:
+    assert getattr(RunOptions(**{name: spelled}), name) == meant
+    parsed = make_parser().parse_args(["profile", "m", f"--{name}", str(spelled)])
+    assert getattr(parsed, name) == meant
+
+
+WRONG: list[tuple[str, Any, str]] = [
+    ("batch", 0, "must be at least 1"),
+    ("batch", "many", "must be a whole number"),
+    ("seq", -3, "must be at least 1"),
+    ("layers", 0, "must be at least 1"),
+    ("steps", 0, "must be at least 1"),
+    ("warmup", -1, "must be at least 0"),
+    ("seed", 2**32, f"must be at most {2**32 - 1}"),
+    ("batch", 2**31, f"must be at most {2**31 - 1}"),
+    ("amp", "bf61", "not known - did you mean bf16? It is one of bf16, fp16"),
+    ("amp", "int8", "not known - one of bf16, fp16"),
+    ("dtype", "flaot32", "not known - did you mean float32? It is one of float32, bfloat16, float16, float64"),
+    ("optimizer", "adma", "not known - did you mean adam? It is one of adamw, "),
+    ("task", "seq-classification", "not known - did you mean sequence-classification?"),
+    ("checkpointing", "some", "not known - one of non-reentrant, reentrant"),
+    ("weights", "none", "not known - one of random, pretrained"),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "said"), WRONG, ids=[f"{row[0]} {row[1]}" for row in WRONG])
+def test_a_flag_and_an_argument_are_refused_in_one_wording(name: str, value: Any, said: str) -> None:
+    with pytest.raises(UsageError) as flag:
+        make_parser().parse_args(["profile", "m", f"--{name}={value}"])
+    with pytest.raises(UsageError) as argument:
+        RunOptions(**{name: value})
+    assert str(flag.value).startswith(f"--{name} {value}: {said}")
+    assert str(argument.value).startswith(f"{name}={value!r}: {said}")
+
+
+@pytest.mark.parametrize("other", [{"optimizer": "sgd"}, {"checkpointing": "reentrant"}])
+def test_inference_has_no_backward(other: dict[str, str]) -> None:
+    with pytest.raises(UsageError, match=r"^inference=True has no backward: leave out \w+='\w+'$"):
+        RunOptions(inference=True, **other)
+
+
+# ---------------------------------------------------------------------------------------------------- one plan, one run
+
+
+def test_a_model_is_built_once_on_meta_and_once_with_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[str] = []
+    build = building._from_config
+
+    def counted(*arguments: Any) -> torch.nn.Module:
+        module = build(*arguments)
+        built.append(next(module.parameters()).device.type)
+        return module
+
+    monkeypatch.setattr(building, "_from_config", counted)
+    capture_model(tiny_request(BERT, steps=1), tmp_path / "t.json", NullProgress(), lambda text: None)
+    assert built == ["meta", "cpu"]
+
+
+def test_the_plan_is_checked_before_weights_are_made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(making, "build_module", lambda *_, **__: pytest.fail("weights were made"))
+    monkeypatch.setattr("opanatomy.capture.step.profile.available_bytes", lambda: 10**5)
+    with pytest.raises(OpanatomyError, match="cannot fit"):
+        capture_model(tiny_request(BERT), tmp_path / "t.json", NullProgress(), lambda text: None)
+
+
+# --------------------------------------------------------------------------------------------------------------- verbs
+
+GREET = """
+import argparse
+SUMMARY = "say a name back"
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME")
+
+def run(arguments: argparse.Namespace) -> None:
+    print("hello", arguments.name)
+"""
+
+
+def test_a_new_file_is_a_new_verb(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "greet.py").write_text(GREET)
+    (tmp_path / "_not_a_verb.py").write_text("")
+    monkeypatch.setattr(commands, "__path__", [*commands.__path__, str(tmp_path)])
+    monkeypatch.delitem(sys.modules, "opanatomy.commands.greet", raising=False)
+    assert set(commands.verbs()) == {"analyze", "ceilings", "explain", "greet", "profile"}
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    assert re.search(r"^    greet +say a name back$", capsys.readouterr().out, re.MULTILINE)
+    assert main(["greet", "you"]) == 0
+    assert capsys.readouterr().out == "hello you\n"
+    with pytest.raises(SystemExit):
+        main(["grete", "you"])
+    assert "did you mean 'greet'?" in capsys.readouterr().err
+
+
+def test_every_verb_parses_and_calls_and_no_more() -> None:
+    for verb in commands.verbs():
+        module = import_module(f"opanatomy.commands.{verb}")
+        public = {name for name, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__}
+        assert {name for name in public if name[0] != "_"} - {"run_options"} == {"add_arguments", "run"}
