@@ -164,26 +164,33 @@ def is_whole(mutant: Mutant) -> bool:
 
 def tried(mutant: Mutant, checkout: Path, timeout: float) -> Outcome:
     """What the tests of its package say of a mutant, in a copy of the checkout."""
-    target, source = checkout / mutant.file, (ROOT / mutant.file).read_text()
-    files = [f"tests/test_{name}.py" for name in TESTS[mutant.package].split()]
+    target = checkout / mutant.file
+    source = target.read_text()
+    target.write_text(mutant.applied(source))
+    try:
+        return Outcome(mutant=mutant, by=noticed(mutant.package, checkout, timeout))
+    finally:
+        target.write_text(source)
+
+
+def noticed(package: str, checkout: Path, timeout: float) -> str | None:
+    """The first test of a package that fails in a copy of the checkout; `None` where all pass."""
+    files = [f"tests/test_{name}.py" for name in TESTS[package].split()]
     command = [
         sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--tb=no", "-rfE",
         *(file for file in files if (checkout / file).exists()),
     ]  # fmt: skip
     environment = {**os.environ, "PYTHONPATH": str(checkout), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-    target.write_text(mutant.applied(source))
     try:
         done = subprocess.run(
             command, cwd=checkout, env=environment, capture_output=True, text=True, timeout=timeout, check=False
         )
     except subprocess.TimeoutExpired:
-        return Outcome(mutant=mutant, by="the time limit")
-    finally:
-        target.write_text(source)
+        return "the time limit"
     if done.returncode == 0:
-        return Outcome(mutant=mutant, by=None)
-    noticed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
-    return Outcome(mutant=mutant, by=noticed[0].partition(" ")[2][:90] if noticed else f"exit code {done.returncode}")
+        return None
+    failures = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    return failures[0].partition(" ")[2][:90] if failures else f"exit code {done.returncode}"
 
 
 def copied(folder: Path) -> Path:
@@ -202,6 +209,12 @@ def run(mutants: list[Mutant], processes: int, timeout: float) -> list[Outcome]:
         checkouts: SimpleQueue[Path] = SimpleQueue()
         for number in range(processes):
             checkouts.put(copied(Path(name, str(number))))
+
+        checkout = checkouts.get()
+        for package in sorted({mutant.package for mutant in mutants}):
+            if (failure := noticed(package, checkout, 4 * timeout)) is not None:
+                raise SystemExit(f"without any fault the tests of {package} fail: {failure}")
+        checkouts.put(checkout)
 
         def one(mutant: Mutant) -> Outcome:
             checkout = checkouts.get()

@@ -11,22 +11,20 @@ from opanatomy.anatomy.roofline import with_roofline
 from opanatomy.anatomy.timeline import StepWindow
 from opanatomy.records.anatomy import Anatomy, Provenance, Step
 from opanatomy.records.checks import Check, Difference
+from opanatomy.records.columns import GRAPH, NO_LAUNCH, OUTSIDE
 from opanatomy.records.device import Ceilings, DeviceFigures
 from opanatomy.records.memory import Memory, MemoryComponent
 from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.records.timeline import Ledger, Timeline
 from opanatomy.records.workload import Capture, Environment, Workload
 from tests.made_calls import (
-    COPY_NS,
-    GRAPH,
-    UNLAUNCHED,
     Call,
     Work,
     call_table,
     durations,
     kernel_table,
     launched_work,
-    links,
+    linked_time,
     operators,
 )  # fmt: skip
 
@@ -170,9 +168,9 @@ def bert_on_cpu() -> Anatomy:
                 modules={"": "BertForSequenceClassification", _ATTENTION: "BertSelfAttention"},
             ),
             calls=call_table(calls, kernels_per_call=0),
-            work=None,
+            kernels=None,
             step_window=step_window,
-            links=links(calls),
+            linked=linked_time(calls),
             warnings=(),
         )
     )  # fmt: skip
@@ -206,7 +204,7 @@ def _llama_operators() -> tuple[Work, ...]:
             ("rotary[bold]::forward", UNKNOWN, calls, 1_880, None, None, None),
             signature=of_hidden,
         ),
-        *operators(FORWARD, (None, MOVEMENT, steps, 31, None, None, None), link=UNLAUNCHED),
+        *operators(FORWARD, (None, MOVEMENT, steps, 31, None, None, None), link=NO_LAUNCH),
         *operators(RECOMPUTE, ("aten::mm", CONTRACTION, 3 * calls, 62_410, *gate), signature=of_matrices),
         *operators(RECOMPUTE, ("aten::mul", ELEMENTWISE, 6 * calls, 14_920, *mul), signature=of_hidden),
         *operators(BACKWARD, ("aten::mm", CONTRACTION, 6 * calls, 126_800, *gate), signature=of_matrices),
@@ -257,6 +255,13 @@ def _llama_step(step: int, begin_ns: int) -> tuple[list[Call], int]:
     return calls, now
 
 
+#: A copy that the window does not hold.
+_BEFORE = Call(
+    work=operators(Phase.OTHER, (None, MOVEMENT, 1, 1_204, None, None, None), link=OUTSIDE)[0],
+    start_ns=-2_000_000, duration_ns=1_204_000, launch_ns=-3_000_000,
+)  # fmt: skip
+
+
 def _llama_steps() -> tuple[tuple[Call, ...], StepWindow]:
     calls: list[Call] = []
     edges = [0]
@@ -301,10 +306,10 @@ def llama_on_gpu() -> Anatomy:
                 unprofiled_step_ns=(160_700_000,),
             ),
             calls=call_table(calls, kernels_per_call=1),
-            work=kernel_table(calls),
-            launched=launched_work(calls),
+            kernels=kernel_table((_BEFORE, *calls)),
+            launched=launched_work((_BEFORE, *calls)),
             step_window=step_window,
-            links=links(calls, COPY_NS),
+            linked=linked_time((_BEFORE, *calls)),
             warnings=(
                 "2 of 1,204 kernels have no launch record: their operator is not known [no markup here]",
                 "the trace has no module ranges: time by module is not known",

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeVar
 
 import numpy as np
 from msgspec import Struct
 
 from opanatomy.anatomy import LaunchedWork
 from opanatomy.records.columns import (
+    GRAPH,
     KERNEL,
+    LINKED,
     MEMCPY,
     MEMSET,
+    NO_LAUNCH,
+    OUTSIDE,
     CallTable,
+    Categorical,
     DeviceWork,
     Int64,
     KernelTable,
     Launches,
-    categorical,
-)
+)  # fmt: skip
 from opanatomy.records.taxonomy import OperatorClass, Phase
-
-LINKED, GRAPH, UNLAUNCHED, OUTSIDE = "linked", "graph_launched", "no_launch_record", "outside_window"
-COPY_NS = 1_204_000
+from opanatomy.records.timeline import LinkedTime
 
 
 class Work(Struct, frozen=True, kw_only=True):
@@ -38,7 +41,7 @@ class Work(Struct, frozen=True, kw_only=True):
     phase: Phase
     signature: str
     module: str | None
-    link: str = LINKED
+    link: int = LINKED
 
 
 class Call(Struct, frozen=True, kw_only=True):
@@ -55,7 +58,7 @@ Spec = tuple[str | None, OperatorClass, int, int, int | None, int | None, int | 
 
 
 def operators(
-    phase: Phase, *specs: Spec, signature: str = "", module: str | None = None, link: str = LINKED
+    phase: Phase, *specs: Spec, signature: str = "", module: str | None = None, link: int = LINKED
 ) -> tuple[Work, ...]:
     """The work of each name, class, calls, microseconds in all, and FLOPs, bytes read and bytes written of one call."""
     return tuple(
@@ -78,6 +81,20 @@ def _rule(operator: str | None, operator_class: OperatorClass) -> str:
     return "no rule" if operator_class is OperatorClass.UNKNOWN else f"operator:{operator or 'Memset'}"
 
 
+Value = TypeVar("Value")
+
+
+def coded(rows: Iterable[Value | None], values: Sequence[Value]) -> Categorical[Value]:
+    """A column of these values."""
+    return Categorical(np.array([-1 if row is None else values.index(row) for row in rows], dtype=np.int64), values)
+
+
+def categorical(rows: Iterable[str | None]) -> Categorical[str]:
+    """A column of texts."""
+    rows = tuple(rows)
+    return coded(rows, tuple(dict.fromkeys(row for row in rows if row is not None)))
+
+
 def call_table(calls: Iterable[Call], kernels_per_call: int) -> CallTable:
     """The calls as the joining of the stages hands them to the anatomy."""
     calls = tuple(calls)
@@ -89,9 +106,9 @@ def call_table(calls: Iterable[Call], kernels_per_call: int) -> CallTable:
     return CallTable(
         operator=categorical(work.operator for work in works),
         signature=categorical(work.signature for work in works),
-        phase=categorical(str(work.phase) for work in works),
+        phase=coded((work.phase for work in works), tuple(Phase)),
         module=categorical(work.module for work in works),
-        operator_class=categorical(str(work.operator_class) for work in works),
+        operator_class=coded((work.operator_class for work in works), tuple(OperatorClass)),
         rule=categorical(_rule(work.operator, work.operator_class) for work in works),
         part_of=categorical(None for _ in works),
         host_row=np.arange(len(works)),
@@ -100,10 +117,12 @@ def call_table(calls: Iterable[Call], kernels_per_call: int) -> CallTable:
         kernels=np.full(len(works), kernels_per_call),
         inner=np.zeros(len(works), dtype=bool),
         costed=np.array([work.flops is not None for work in works]),
-        costs={
-            name: costs(name)
-            for name in ("flops", "read_bytes", "written_bytes", "causal_flops", "normalization_flops")
-        },
+        flops=costs("flops"),
+        read_bytes=costs("read_bytes"),
+        written_bytes=costs("written_bytes"),
+        causal_flops=costs("causal_flops"),
+        normalization_flops=costs("normalization_flops"),
+        crosses_host_link=np.zeros(len(works), dtype=bool),
         compute_type=categorical(None for _ in works),
     )
 
@@ -111,7 +130,7 @@ def call_table(calls: Iterable[Call], kernels_per_call: int) -> CallTable:
 def kernel_name(work: Work) -> str:
     """What ran for a call."""
     if work.operator is None:
-        return "Memset (Device)"
+        return "Memcpy HtoD" if work.link == OUTSIDE else "Memset (Device)"
     if work.operator_class is OperatorClass.UNKNOWN:
         return "void my_rotary_kernel<__nv_bfloat16, [link=https://example.org]>(int)"
     if work.operator == "aten::mm":
@@ -126,46 +145,60 @@ def kernel_table(calls: Iterable[Call]) -> KernelTable:
     return KernelTable(
         kernel=categorical(kernel_name(work) for work in works),
         operator=categorical(work.operator for work in works),
-        phase=categorical(str(work.phase) for work in works),
-        operator_class=categorical(str(work.operator_class) for work in works),
-        kernel_class=categorical(str(work.operator_class) for work in works),
+        phase=coded((work.phase for work in works), tuple(Phase)),
+        operator_class=coded((work.operator_class for work in works), tuple(OperatorClass)),
+        kernel_class=coded((work.operator_class for work in works), tuple(OperatorClass)),
         kernel_rule=categorical(
             "no rule" if work.operator_class is OperatorClass.UNKNOWN else "kernel:made" for work in works
         ),
+        module=categorical(work.module for work in works),
+        device=np.zeros(len(works), dtype=np.int64),
+        stream=np.array([call.stream for call in calls]),
+        start_ns=np.array([call.start_ns for call in calls], dtype=np.int64),
+        link=np.array([work.link for work in works]),
+        call=np.arange(len(works)),
+        tensor_cores=np.array(["nvjet" in kernel_name(work) for work in works]),
         duration_ns=np.array([call.duration_ns for call in calls], dtype=np.int64),
     )
 
 
 def launched_work(calls: Iterable[Call]) -> LaunchedWork:
-    """The kernels of the calls with their launches, and a copy that the window does not hold."""
+    """The kernels of the calls with their launches."""
     calls = tuple(calls)
-    count = len(calls) + 1
-    launches = np.array([-3_000_000, *(call.launch_ns for call in calls)], dtype=np.int64)
-    names = tuple(dict.fromkeys(["Memcpy HtoD", *(kernel_name(call.work) for call in calls)]))
-    zeros, ones, unknown = np.zeros(count, dtype=np.int64), np.arange(count), np.full(count, np.nan)
-    kinds = [MEMCPY, *(MEMSET if call.work.operator is None else KERNEL for call in calls)]
+    count = len(calls)
+    names = tuple(dict.fromkeys(kernel_name(call.work) for call in calls))
+    zeros, ones, unknown = np.zeros(count, dtype=np.int64), np.arange(1, count + 1), np.full(count, np.nan)
     return LaunchedWork(
         names=names,
         work=DeviceWork(
-            name=np.array([0, *(names.index(kernel_name(call.work)) for call in calls)]),
+            name=np.array([names.index(kernel_name(call.work)) for call in calls]),
             device=zeros,
-            stream=np.array([7, *(call.stream for call in calls)]),
-            start_ns=np.array([-2_000_000, *(call.start_ns for call in calls)], dtype=np.int64),
-            duration_ns=np.array([COPY_NS, *(call.duration_ns for call in calls)], dtype=np.int64),
-            correlation=ones, external_id=ones, kind=np.array(kinds), blocks_per_sm=unknown, occupancy=unknown,
+            stream=np.array([call.stream for call in calls]),
+            start_ns=np.array([call.start_ns for call in calls], dtype=np.int64),
+            duration_ns=np.array([call.duration_ns for call in calls], dtype=np.int64),
+            correlation=ones, external_id=ones, kind=np.array([_kind(call.work) for call in calls]),
+            blocks_per_sm=unknown, occupancy=unknown,
         ),
         launches=Launches(
-            name=zeros, thread=zeros, start_ns=launches, duration_ns=zeros + 4_000, correlation=ones, external_id=ones
+            name=zeros, thread=zeros, start_ns=np.array([call.launch_ns for call in calls], dtype=np.int64),
+            duration_ns=zeros + 4_000, correlation=ones, external_id=ones,
         ),
-        launch=np.array([0, *(-1 if call.work.link == UNLAUNCHED else row + 1 for row, call in enumerate(calls))]),
-        inside=ones > 0,
+        launch=np.array([-1 if call.work.link == NO_LAUNCH else row for row, call in enumerate(calls)]),
+        inside=np.array([call.work.link != OUTSIDE for call in calls]),
         device_names=((0, "NVIDIA H200"),),
     )  # fmt: skip
 
 
-def links(calls: Iterable[Call], outside_ns: int = 0) -> dict[str, int]:
-    """The time of the calls by what launched them, and of the work outside the window."""
-    spent = dict.fromkeys((LINKED, GRAPH, UNLAUNCHED), 0)
+def _kind(work: Work) -> int:
+    return KERNEL if work.operator is not None else MEMCPY if work.link == OUTSIDE else MEMSET
+
+
+def linked_time(calls: Iterable[Call]) -> LinkedTime:
+    """The time of the calls by what launched them."""
+    spent = dict.fromkeys((LINKED, GRAPH, NO_LAUNCH, OUTSIDE), 0)
     for call in calls:
         spent[call.work.link] += call.duration_ns
-    return {**spent, OUTSIDE: outside_ns}
+    return LinkedTime(
+        linked_ns=spent[LINKED], graph_launched_ns=spent[GRAPH], no_launch_record_ns=spent[NO_LAUNCH],
+        outside_window_ns=spent[OUTSIDE],
+    )  # fmt: skip
