@@ -155,7 +155,7 @@ def bert_on_cpu() -> Anatomy:
     calls, step_window = _bert_step()
     plain_ns = step_window.window[1] - _PROFILED_MORE_NS
     created = "2026-01-15T12:00:00Z"
-    return build_anatomy(
+    anatomy = build_anatomy(
         AnatomyInputs(
             provenance=Provenance(
                 opanatomy="0.1.0", command=_BERT_COMMAND, created=created, trace="bert.json.gz",
@@ -164,7 +164,7 @@ def bert_on_cpu() -> Anatomy:
             environment=_CPU,
             capture=Capture(
                 version="0.1.0", command=_BERT_COMMAND, created=created, environment=_CPU, workload=_BERT,
-                memory=_BERT_MEMORY, unprofiled_step_ns=(plain_ns - 30_000_000, plain_ns, plain_ns + 50_000_000),
+                unprofiled_step_ns=(plain_ns - 30_000_000, plain_ns, plain_ns + 50_000_000),
                 modules={"": "BertForSequenceClassification", _ATTENTION: "BertSelfAttention"},
             ),
             calls=call_table(calls, kernels_per_call=0),
@@ -174,6 +174,7 @@ def bert_on_cpu() -> Anatomy:
             warnings=(),
         )
     )  # fmt: skip
+    return replace(anatomy, memory=_BERT_MEMORY)
 
 
 _STEPS, _LAYERS = 3, 16
@@ -300,9 +301,6 @@ def llama_on_gpu() -> Anatomy:
             environment=_GPU,
             capture=Capture(
                 version="0.1.0", command=command, created="", environment=_GPU, workload=_LLAMA,
-                memory=Memory(
-                    peak_bytes=21_400_000_000, peak_at="optimizer", measured_by="CUDA caching allocator"
-                ),
                 unprofiled_step_ns=(160_700_000,),
             ),
             calls=call_table(calls, kernels_per_call=1),
@@ -316,7 +314,8 @@ def llama_on_gpu() -> Anatomy:
             ),
         )
     )  # fmt: skip
-    return with_roofline(replace(anatomy, checks=_disagreeing()), _H200)
+    memory = Memory(peak_bytes=21_400_000_000, peak_at="optimizer", measured_by="CUDA caching allocator")
+    return with_roofline(replace(anatomy, memory=memory, checks=_disagreeing()), _H200)
 
 
 def _disagreeing() -> tuple[Check, ...]:
