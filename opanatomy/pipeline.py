@@ -6,7 +6,6 @@ memory. Of several ranks each is analyzed by itself, one at a time, then all are
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -182,7 +181,7 @@ def _provenance(trace: Trace, path: Path, name: str | None) -> Provenance:
         command=trace.capture.command if trace.capture else None,
         created=trace.capture.created if trace.capture else None,
         trace=os.fsencode(name or path.name).decode(errors="replace"),
-        trace_sha256=_sha256(path),
+        trace_sha256=trace.sha256,
         begin_unix_ns=begin_unix_ns,
         end_unix_ns=end_unix_ns,
     )
@@ -288,11 +287,3 @@ def _extent(trace: Trace) -> tuple[int | None, int | None]:
         return None, None
     begin = min(int(one.start_ns.min()) for one in columns)
     return base + begin, base + max(int((one.start_ns + one.duration_ns).max()) for one in columns)
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        digest = hashlib.sha256()
-        while chunk := file.read(1 << 20):
-            digest.update(chunk)
-    return digest.hexdigest()

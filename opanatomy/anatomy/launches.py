@@ -34,11 +34,19 @@ def launching_of(launched_work: LaunchedWork, window: tuple[int, int]) -> Launch
         call_ns=int(launches.duration_ns[calls].sum()),
         synchronizing_calls=int(waits.sum()), synchronizing_ns=int(launches.duration_ns[waits].sum()),
         delayed=len(delays), delay_ns=int(delays.sum()),
-        median_delay_ns=int(np.median(delays)) if len(delays) else None,
+        median_delay_ns=_median(delays),
         longest_queue=_longest_queue(launched, begun),
         kernels=len(kernel_ns), kernel_ns=int(kernel_ns.sum()),
         tiny_kernels=int(tiny.sum()), tiny_kernel_ns=int(kernel_ns[tiny].sum()), tiny_below_ns=TINY_NS,
     )  # fmt: skip
+
+
+def _median(values: Int64) -> int | None:
+    """The value in the middle, of an even number the mean of the two; `np.median` imports `numpy.ma`."""
+    if not len(values):
+        return None
+    ordered, half = np.sort(values), len(values) // 2
+    return int(ordered[half]) if len(values) % 2 else int((ordered[half - 1] + ordered[half]) / 2)
 
 
 def _named(launched_work: LaunchedWork, pattern: re.Pattern[str]) -> Bool:

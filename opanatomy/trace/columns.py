@@ -34,6 +34,8 @@ class Trace(Struct, kw_only=True):
     metadata: dict[str, Any] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
     text_bytes: int = 0
+    #: That of the file, packed as it is.
+    sha256: str = ""
     #: The distinct argument lists of the operators, numbered by `host.signature`.
     signatures: list[Signature | None] = field(default_factory=list)
     #: The messages of collectives, by row of `work` and by thread and start of a host event.

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from opanatomy.records.columns import KERNEL, DeviceWork, Int64, MemoryEvents, TraceDevice, rows_by_value
+from opanatomy.records.columns import KERNEL, DeviceWork, Int64, MemoryEvents, TraceDevice, distinct, rows_by_value
 from opanatomy.records.workload import Environment
 
 #: torch's number of the CPU among device types.
@@ -110,8 +110,9 @@ def _allocated(metadata: dict[str, Any], entries: list[dict[str, Any]], memory: 
     """The device of most memory events; without any the one that there is."""
     numbers: Int64 = memory.device[(memory.device_type > _CPU) & (memory.device >= 0)]
     if len(numbers):
-        found, counts = np.unique(numbers, return_counts=True)
-        return _device(int(found[counts.argmax()]), entries, {}, 0)
+        devices = distinct(numbers)
+        most = np.bincount(devices.inverse).argmax()
+        return _device(int(devices.values[most]), entries, {}, 0)
     return _device(-1, entries, metadata, 0)
 
 

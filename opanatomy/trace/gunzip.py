@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, BinaryIO, Final, Protocol
+from typing import Any, Final, Protocol
+
+from opanatomy.trace.hashing import HashedFile
 
 #: The damage that leaves what comes before it whole.
 ENDS_EARLY: Final = "it ends early"
@@ -22,7 +24,7 @@ class Decompressor(Protocol):
 class Gunzip:
     """Decompressed bytes of a gzip file; what comes before damage is given before the damage is raised."""
 
-    def __init__(self, raw: BinaryIO) -> None:
+    def __init__(self, raw: Decompressor) -> None:
         self._raw = raw
         self._member = _new_member()
         self._damage: EOFError | None = None
@@ -77,8 +79,6 @@ def _new_member() -> Any:
     return isal_zlib.decompressobj(31)
 
 
-def open_text(raw: BinaryIO) -> Decompressor:
+def open_text(raw: HashedFile) -> Decompressor:
     """A reader of the text in `raw`, gzip or plain."""
-    magic = raw.read(2)
-    raw.seek(0)
-    return Gunzip(raw) if magic == _MAGIC else raw
+    return Gunzip(raw) if raw.peek(len(_MAGIC)) == _MAGIC else raw

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from opanatomy.records.columns import HostEvents
+from opanatomy.records.columns import HostEvents, is_among
 from opanatomy.records.signature import Argument, Signature, Stored, Tensor
 from opanatomy.records.workload import ObservedCall
 from opanatomy.trace.signatures import sizes_of, strides_of
@@ -65,7 +65,7 @@ def _rows_by_key(
 ) -> dict[Key, list[int]]:
     """The rows of each call by the tensors of the observed overload: an `out` tensor behind them is its result."""
     numbers = [number for number, name in enumerate(names) if name in wanted]
-    rows = np.flatnonzero(np.isin(host.name, np.array(numbers, dtype=np.int64)) & (host.signature >= 0))
+    rows = np.flatnonzero(is_among(host.name, np.array(numbers, dtype=np.int64)) & (host.signature >= 0))
     found: dict[Key, list[int]] = {}
     for row in rows[np.argsort(host.start_ns[rows], kind="stable")].tolist():
         signature = signatures[int(host.signature[row])]

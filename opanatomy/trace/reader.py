@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from opanatomy.errors import TraceError
-from opanatomy.records.columns import STARTS_WORK, HostEvents, Launches
+from opanatomy.records.columns import STARTS_WORK, HostEvents, Launches, distinct, is_among
 from opanatomy.records.workload import METADATA_KEY, Capture
 from opanatomy.trace.collect import Collector
 from opanatomy.trace.columns import Trace
@@ -82,6 +82,7 @@ def _trace(found: Collector, stream: EventStream) -> Trace:
         metadata=metadata,
         warnings=stream.warnings,
         text_bytes=stream.text_bytes,
+        sha256=stream.sha256,
         signatures=signatures,
         memory=memory,
         flows=found.flows(),
@@ -120,7 +121,7 @@ def _capture(metadata: dict[str, object], warnings: list[str]) -> Capture | None
 
 def _launches_work(names: list[str], launches: Launches) -> bool:
     """Whether any call of the runtime launches work."""
-    return any(STARTS_WORK.search(names[number]) for number in np.unique(launches.name).tolist())
+    return any(STARTS_WORK.search(names[number]) for number in distinct(launches.name).values.tolist())
 
 
 def _tell_lists(host: HostEvents, raw: list[RawArguments], capture: Capture) -> None:
@@ -131,7 +132,7 @@ def _tell_lists(host: HostEvents, raw: list[RawArguments], capture: Capture) -> 
         for key, numbers in capture.list_arguments.items()
         if key.isdecimal() and len(key) < 19 and all(0 <= number < len(capture.lists) for number in numbers)
     }
-    for row in np.flatnonzero(np.isin(host.external_id, np.array(list(by_external), dtype=np.int64))):
+    for row in np.flatnonzero(is_among(host.external_id, np.array(list(by_external), dtype=np.int64))):
         signature = int(host.signature[row])
         if signature < 0:
             continue

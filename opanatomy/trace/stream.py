@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Final
 
 from opanatomy.errors import TraceError
 from opanatomy.trace.decoding import EventDecoder
 from opanatomy.trace.gunzip import ENDS_EARLY, Decompressor, open_text
+from opanatomy.trace.hashing import HashedFile
 from opanatomy.trace.header import LONGEST_METADATA, read_metadata
 from opanatomy.trace.salvage import last_boundary, next_boundary, salvage
 from opanatomy.trace.schema import Event
@@ -49,15 +50,18 @@ class EventStream:
         self._ended = False
         self._adrift = False
         self._decoder = EventDecoder()
-        self._raw: BinaryIO
+        self._raw: HashedFile
+        #: That of the file, once all of it is read.
+        self.sha256 = ""
 
     def __iter__(self) -> Iterator[list[Event]]:
         try:
             with self.path.open("rb") as raw:
-                self._raw = raw
                 self._file_bytes = raw.seek(0, 2)
                 raw.seek(0)
-                yield from self._batches(open_text(raw))
+                self._raw = HashedFile(raw)
+                yield from self._batches(open_text(self._raw))
+                self.sha256 = self._raw.hexdigest()
         except OSError as error:
             raise TraceError(f"cannot read the trace {self.path}: {error.strerror or error}") from error
 

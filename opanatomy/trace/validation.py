@@ -9,7 +9,7 @@ import numpy as np
 from msgspec.structs import fields, replace
 
 from opanatomy.errors import TraceError
-from opanatomy.records.columns import DeviceWork, HostEvents, Int64, Launches
+from opanatomy.records.columns import DeviceWork, HostEvents, Int64, Launches, is_among
 from opanatomy.records.memory_observations import MemoryObservations, StepObservations
 from opanatomy.records.workload import Capture, Environment, Workload
 
@@ -49,7 +49,7 @@ def told_share(cut_off: bool, launches: Int64, work: Int64, warnings: list[str])
     """Say of a trace that is cut off how many launches (correlation ids) have their work (likewise) before the cut."""
     known = launches[launches > 0]
     if cut_off and len(known) and len(work):
-        found = int(np.isin(known, work).sum())
+        found = int(is_among(known, work).sum())
         warnings.append(f"{found:,} of {len(known):,} launches have their device work before the cut")
 
 
