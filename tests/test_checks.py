@@ -26,7 +26,7 @@ from tests.handmade import HandMade, training_step
 from tests.plants import captured, checks_of, contractions, families, plants, read, unexplained
 
 SHARED = Path(__file__).parent.parent.parent / "shared"
-OWN = sorted((Path(__file__).parent / "traces").glob("*.json.gz"))
+OWN = sorted((Path(__file__).parent / "traces").glob("bert_*.json.gz"))
 TRACES = sorted([*SHARED.glob("traces/**/*.json.gz"), *SHARED.glob("more_traces/**/*.json.gz")])
 #: Traces out of which someone took events, and the products that are left without their forward.
 SAMPLED = ("sampled_rank-0", "sampled_rank-1")

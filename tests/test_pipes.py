@@ -265,8 +265,12 @@ def test_what_may_not_be_read_is_a_line(
     assert capsys.readouterr().err == "opanatomy: cannot read the trace shut/t.json: Permission denied\n"
     monkeypatch.setattr(os, "stat", real)
 
+    listed = os.listdir
+
     def unlisted(path: Any = ".") -> list[str]:
-        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        if "shut" in str(path):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return listed(path)
 
     monkeypatch.setattr(os, "listdir", unlisted)
     assert main(["analyze", "shut"]) == 1

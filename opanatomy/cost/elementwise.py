@@ -202,11 +202,11 @@ def map_cost(row: Map, signature: Signature, in_place: bool = False) -> Cost:
     return Cost(flops=flops, read_bytes=read(*operands), written_bytes=written)
 
 
-#: Maps of which torch has no form in place; nor has it of backward and special functions.
+#: Maps of which torch has no form in place (`maximum` has one for lists); nor has it of backward and special functions.
 _NOT_IN_PLACE = {
     "_conj_physical", "_masked_scale", "_prelu_kernel", "_standard_gamma_grad", "complex", "fmax", "fmin", "hardshrink",
-    "isfinite", "isinf", "isnan", "isneginf", "isposinf", "linalg_cross", "logaddexp", "logaddexp2", "maximum",
-    "minimum", "polar", "positive", "rsub", "signbit", "softplus", "softshrink",
+    "isfinite", "isinf", "isnan", "isneginf", "isposinf", "linalg_cross", "logaddexp", "logaddexp2",
+    "polar", "positive", "rsub", "signbit", "softplus", "softshrink",
 }  # fmt: skip
 
 
