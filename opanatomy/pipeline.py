@@ -35,9 +35,10 @@ from opanatomy.memory.savings import savings_of
 from opanatomy.memory.theory import ParameterBytes, needed_bytes, with_theory
 from opanatomy.records.anatomy import Anatomy, Provenance, Step
 from opanatomy.records.checks import Check
-from opanatomy.records.columns import CallTable, Categorical, HostCalls, MemoryTable
+from opanatomy.records.columns import CallTable, Categorical
 from opanatomy.records.device import DeviceFigures
 from opanatomy.records.memory import Memory
+from opanatomy.records.memory_columns import HostCalls, MemoryTable
 from opanatomy.records.memory_observations import MemoryObservations
 from opanatomy.records.timeline import Ledger, Timeline
 from opanatomy.records.workload import Environment, Workload

@@ -27,7 +27,7 @@ from opanatomy.errors import TraceError
 from opanatomy.memory import memory_of_observations
 from opanatomy.memory.blocks import blocks_of
 from opanatomy.memory.step_table import table_of
-from opanatomy.records.columns import NO_MEMORY_EVENTS, MemoryEvents
+from opanatomy.records.memory_columns import NO_MEMORY_EVENTS, MemoryEvents
 from opanatomy.records.memory_observations import MemoryObservations, StepObservations
 from opanatomy.records.packed import is_packed, packed, unpacked
 from opanatomy.redaction.records import redacted

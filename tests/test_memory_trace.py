@@ -21,8 +21,9 @@ from opanatomy.errors import TraceError
 from opanatomy.memory import memory_of_trace, warnings_of, with_trace
 from opanatomy.memory.blocks import blocks_of
 from opanatomy.memory.events import by_device, of_rows, possible
-from opanatomy.records.columns import Categorical, HostCalls, MemoryEvents, MemoryTable
+from opanatomy.records.columns import Categorical
 from opanatomy.records.memory import Memory, MemoryComponent, MemoryDevice, MemoryPoint
+from opanatomy.records.memory_columns import HostCalls, MemoryEvents, MemoryTable
 from opanatomy.records.taxonomy import Phase
 from opanatomy.trace.collect import Collector
 from opanatomy.trace.stream import EventStream

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, Final
 
 import numpy as np
-from msgspec.structs import fields
 
 from opanatomy.calls.collectives import exchanged_bytes
 from opanatomy.calls.kernels import class_of_calls
@@ -159,7 +158,7 @@ def _text(signature: Signature | None) -> str:
 def _stacked(first: CallTable, second: CallTable) -> CallTable:
     """One table under the other."""
     columns: dict[str, Any] = {}
-    for field in fields(CallTable):
-        above, below = getattr(first, field.name), getattr(second, field.name)
-        columns[field.name] = joined(above, below) if isinstance(above, Categorical) else np.concatenate((above, below))
+    for name in CallTable.__struct_fields__:
+        above, below = getattr(first, name), getattr(second, name)
+        columns[name] = joined(above, below) if isinstance(above, Categorical) else np.concatenate((above, below))
     return CallTable(**columns)

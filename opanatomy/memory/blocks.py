@@ -7,7 +7,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from opanatomy.memory.events import UNKNOWN
-from opanatomy.records.columns import Bool, Int64, MemoryEvents
+from opanatomy.records.columns import Bool, Int64
+from opanatomy.records.memory_columns import MemoryEvents
 
 _NONE: Int64 = np.zeros(0, dtype=np.int64)
 

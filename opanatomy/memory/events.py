@@ -6,10 +6,10 @@ from typing import Final
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import fields
 
 from opanatomy.errors import TraceError
-from opanatomy.records.columns import Int64, MemoryEvents
+from opanatomy.records.columns import Int64
+from opanatomy.records.memory_columns import MemoryEvents
 
 #: torch's numbers of device types (c10/core/DeviceType.h) that have an allocator.
 _DEVICE_TYPES: Final = {
@@ -65,7 +65,7 @@ def _label(kind: int, number: int) -> str:
 
 def of_rows(events: MemoryEvents, rows: Int64) -> MemoryEvents:
     """The events in these rows."""
-    return MemoryEvents(**{field.name: getattr(events, field.name)[rows] for field in fields(MemoryEvents)})
+    return MemoryEvents(**{name: getattr(events, name)[rows] for name in MemoryEvents.__struct_fields__})
 
 
 def known(totals: Int64) -> Int64:

@@ -18,7 +18,7 @@ from opanatomy.memory.held import held_of
 from opanatomy.memory.measured import MeasuredStep, measured_step
 from opanatomy.memory.outside import outside_the_allocator
 from opanatomy.memory.step_table import table_of
-from opanatomy.records.columns import Int64, MemoryTable
+from opanatomy.records.columns import Int64
 from opanatomy.records.memory import (
     PEAK,
     WEIGHTS,
@@ -28,6 +28,7 @@ from opanatomy.records.memory import (
     MemoryFailure,
     MemorySnapshot,
 )
+from opanatomy.records.memory_columns import MemoryTable
 from opanatomy.records.memory_observations import MarkKind, MemoryObservations, StepObservations
 
 _PLACES: Final = (

@@ -24,8 +24,9 @@ from opanatomy.memory.inference import (
     place,
 )
 from opanatomy.memory.passes import Passes, ThreadOperators, passes_of_calls, thread_operators
-from opanatomy.records.columns import HostCalls, Int64, MemoryEvents, MemoryTable, distinct
+from opanatomy.records.columns import Int64, distinct
 from opanatomy.records.memory import Memory, MemoryBlocks, MemoryComponent, MemoryDevice, MemoryInference
+from opanatomy.records.memory_columns import HostCalls, MemoryEvents, MemoryTable
 
 
 class _Host(Struct, frozen=True, kw_only=True):

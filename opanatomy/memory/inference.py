@@ -11,7 +11,8 @@ from msgspec import Struct
 from opanatomy.memory.blocks import Blocks
 from opanatomy.memory.enclosing import outermost, wanting
 from opanatomy.memory.passes import BACKWARD, FORWARD, OPTIMIZER, RECOMPUTE, Passes
-from opanatomy.records.columns import Bool, HostCalls, Int64
+from opanatomy.records.columns import Bool, Int64
+from opanatomy.records.memory_columns import HostCalls
 from opanatomy.records.workload import MODULE_RANGE, PHASE_RANGE
 
 BEFORE_WINDOW: Final = "before_window"

@@ -16,7 +16,8 @@ from opanatomy.memory.curve import Shares
 from opanatomy.memory.enclosing import wanting
 from opanatomy.memory.held import Held
 from opanatomy.memory.passes import FORWARD, Passes, passes_of_spans
-from opanatomy.records.columns import Bool, Categorical, Int64, MemoryTable, StepCalls
+from opanatomy.records.columns import Bool, Categorical, Int64
+from opanatomy.records.memory_columns import MemoryTable, StepCalls
 from opanatomy.records.memory_observations import MARK_KINDS, MarkKind, StepObservations
 
 #: A number in an expression (`0.5 * x`) is a tensor of this many bytes at most, which autograd hides from hooks.

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
-from opanatomy.records.columns import Bool, HostCalls, Int64, is_among
+from opanatomy.records.columns import Bool, Int64, is_among
+from opanatomy.records.memory_columns import HostCalls
 from opanatomy.records.taxonomy import PHASE_CODE, Phase
 
 FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, OTHER = (

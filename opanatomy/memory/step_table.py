@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from opanatomy.errors import TraceError
-from opanatomy.records.columns import Int64, MemoryEvents, MemoryMarks, MemoryTable, StepCalls, categorical_of
+from opanatomy.records.columns import Int64, categorical_of
+from opanatomy.records.memory_columns import MemoryEvents, MemoryMarks, MemoryTable, StepCalls
 from opanatomy.records.memory_observations import MARK_KINDS, StepObservations
 from opanatomy.records.packed import unpacked
 

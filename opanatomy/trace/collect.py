@@ -8,7 +8,8 @@ import numpy as np
 from msgspec.structs import replace
 
 from opanatomy.records import columns
-from opanatomy.records.columns import CollectiveArguments, DeviceWork, Flows, HostEvents, Launches, MemoryEvents
+from opanatomy.records.columns import CollectiveArguments, DeviceWork, Flows, HostEvents, Launches
+from opanatomy.records.memory_columns import MemoryEvents
 from opanatomy.trace.categories import ANNOTATION, DIFFERENTIATION_FLOWS, IGNORED, KERNEL, MEMCPY, MEMORY, MEMSET, Kinds
 from opanatomy.trace.collectives import Collectives
 from opanatomy.trace.growing import Numbers, Table, nanoseconds

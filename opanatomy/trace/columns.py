@@ -8,15 +8,14 @@ from msgspec import Struct, field
 
 from opanatomy.records.columns import (
     NO_FLOWS,
-    NO_MEMORY_EVENTS,
     CollectiveArguments,
     DeviceWork,
     Flows,
     HostEvents,
     Launches,
-    MemoryEvents,
     TraceDevice,
 )
+from opanatomy.records.memory_columns import NO_MEMORY_EVENTS, MemoryEvents
 from opanatomy.records.signature import Signature
 from opanatomy.records.workload import Capture, Environment
 

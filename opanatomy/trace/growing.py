@@ -10,7 +10,8 @@ from typing import Any, Final, Generic, TypeVar
 
 import numpy as np
 
-from opanatomy.records.columns import DeviceWork, Float64, HostEvents, Int64, Launches, MemoryEvents
+from opanatomy.records.columns import DeviceWork, Float64, HostEvents, Int64, Launches
+from opanatomy.records.memory_columns import MemoryEvents
 
 Key = TypeVar("Key", bound=Hashable)
 Record = TypeVar("Record", HostEvents, Launches, DeviceWork, MemoryEvents)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import numpy as np
-from msgspec.structs import fields, replace
+from msgspec.structs import replace
 
 from opanatomy.errors import TraceError
 from opanatomy.records.columns import DeviceWork, HostEvents, Int64, Launches, is_among
@@ -111,7 +111,7 @@ def _step_is_possible(step: StepObservations) -> bool:
 
 
 def _all_possible(part: Any) -> bool:
-    values = [getattr(part, field.name) for field in fields(part)]
+    values = [getattr(part, name) for name in part.__struct_fields__]
     numbers = [number for value in values for number in (value.values() if isinstance(value, dict) else (value,))]
     return all(0 <= number <= _MOST_COUNTED for number in numbers if type(number) is int)
 
@@ -119,9 +119,9 @@ def _all_possible(part: Any) -> bool:
 def _possible(part: Part, wrong: list[str]) -> Part:
     """The part with `None` for each number below 0 or beyond all that is counted; `wrong` grows by their names."""
     bad = [
-        field.name
-        for field in fields(part)
-        if type(value := getattr(part, field.name)) is int and not 0 <= value <= _MOST_COUNTED and field.name != "seed"
+        name
+        for name in part.__struct_fields__
+        if type(value := getattr(part, name)) is int and not 0 <= value <= _MOST_COUNTED and name != "seed"
     ]
     wrong.extend(bad)
     nothing: dict[str, Any] = dict.fromkeys(bad)
