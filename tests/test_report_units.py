@@ -13,16 +13,13 @@ from opanatomy.report import units
 TIME = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9, "min": 60 * 10**9, "h": 3600 * 10**9}
 PREFIXES = ("", "k", "M", "G", "T", "P", "E")
 SIZE = {f"{prefix}B": 1000**power for power, prefix in enumerate(PREFIXES)}
-BINARY = {"B": 1} | {f"{prefix.upper()}iB": 1024**power for power, prefix in enumerate(PREFIXES) if prefix}
-BINARY["KiB"] = 1024
 FLOPS = {f"{prefix}FLOP": 1000**power for power, prefix in enumerate(PREFIXES)}
 FORMATS: list[tuple[Callable[[float | None], str], dict[str, int]]] = [
     (units.duration, TIME),
     (units.size, SIZE),
-    (units.binary_size, BINARY),
     (units.flops, FLOPS),
 ]
-by_unit = pytest.mark.parametrize(("text_of", "scale"), FORMATS, ids=["duration", "size", "binary_size", "flops"])
+by_unit = pytest.mark.parametrize(("text_of", "scale"), FORMATS, ids=["duration", "size", "flops"])
 integers = st.one_of(st.integers(0, 10**4), st.integers(0, 10**12), st.integers(0, 10**20))
 
 
@@ -60,8 +57,6 @@ def test_durations(ns: float | None, text: str) -> None:
 
 def test_the_unit_printed_is_the_unit_meant() -> None:
     assert units.size(1_343_000_000) == "1.34 GB"
-    assert units.binary_size(1_343_000_000) == "1.25 GiB"
-    assert units.binary_size(1024) == "1.00 KiB"
     assert units.size(1000) == "1.00 kB"
     assert units.flops(335_007_449_088) == "335 GFLOP"
     assert units.flop_rate(989.5e12) == "990 TFLOP/s"

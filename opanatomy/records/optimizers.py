@@ -69,8 +69,3 @@ OPTIMIZERS: Final = (
 
 #: By the name of the option.
 BY_NAME: Final = {optimizer.name: optimizer for optimizer in OPTIMIZERS}
-
-
-def states_of_class(torch_class: str) -> int | None:
-    """Copies of a parameter that an optimizer of this class keeps as state; `None` for a class that is not here."""
-    return next((one.state_copies for one in OPTIMIZERS if one.torch_class == torch_class and one.state_copies), None)

@@ -20,7 +20,6 @@ _TIME: Final[_Scale] = (
     (1, "ns"), (10**3, "us"), (10**6, "ms"), (10**9, "s"), (60 * 10**9, "min"), (3600 * 10**9, "h"),
 )  # fmt: skip
 _DECIMAL: Final = tuple((1000**power, prefix) for power, prefix in enumerate(("", "k", "M", "G", "T", "P", "E")))
-_BINARY: Final = tuple((1024**power, prefix) for power, prefix in enumerate(("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")))
 
 
 def duration(ns: float | None) -> str:
@@ -31,11 +30,6 @@ def duration(ns: float | None) -> str:
 def size(count: float | None) -> str:
     """Bytes in decimal units: `1.34 GB` is 1.34 * 10^9 bytes."""
     return _with_unit(count, _DECIMAL, "B")
-
-
-def binary_size(count: float | None) -> str:
-    """Bytes in binary units: `1.25 GiB` is 1.25 * 2^30 bytes."""
-    return _with_unit(count, _BINARY, "B")
 
 
 def flops(count: float | None) -> str:

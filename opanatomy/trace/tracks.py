@@ -109,7 +109,7 @@ def _phases(overlay: Overlay, rows: Int64, process: int, thread: int) -> Iterato
     ends = np.maximum.reduceat(end, first)
     ends[:-1] = np.minimum(ends[:-1], start[first[1:]])
     counts = np.diff(np.append(first, len(rows)))
-    heads = [_head(str(one), PHASE_COLOURS[one], process, thread) for one in Phase]
+    heads = [_head(str(one), PHASE_COLOURS.get(one, "grey"), process, thread) for one in Phase]
     for kind, begins, stops, count in zip(
         phase[first].tolist(), start[first].tolist(), ends.tolist(), counts.tolist(), strict=True
     ):
