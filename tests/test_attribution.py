@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from opanatomy.attribution import Attribution, Candidates, attribute, own
+from opanatomy.attribution.rows import above
 from opanatomy.records.checks import Difference
-from opanatomy.records.columns import GRAPH, LINKED, NO_LAUNCH, OUTSIDE, Int64
+from opanatomy.records.columns import GRAPH, LINKED, NO_LAUNCH, OUTSIDE, Int64, at
 from opanatomy.records.taxonomy import PHASES, Phase
 from opanatomy.trace import Trace, read_trace
 from tests.handmade import HandMade, training_step
@@ -243,3 +244,10 @@ def test_annotations_of_the_trace_are_a_check(tmp_path: Path, end: int, wrong: i
         operator="annotated as backward", phase=Phase.BACKWARD, ours=0, other=5_000, evidence=evidence
     )
     assert check.differences == ((annotated,) if wrong else ())
+
+
+def test_the_value_at_the_first_row_is_a_value() -> None:
+    column, rows = np.array([5, 7], dtype=np.int64), np.array([0, 1, -1], dtype=np.int64)
+    assert above(column, rows).tolist() == [5, 7, -1]
+    assert at(column, rows).tolist() == [5, 7, -1]
+    assert above(column[:0], rows[2:]).tolist() == at(column[:0], rows[2:]).tolist() == [-1]

@@ -366,3 +366,27 @@ def test_a_cache_takes_as_many_rows_as_there_are_slots() -> None:
     keys, cache, slots = t(12, 2, 16), t(9, 16, 2, 16), t(10, dtype="int64")
     found = of("_C_cache_ops::reshape_and_cache_flash", keys, keys, cache, cache, slots)
     assert moved(found) == (0, 2 * 4 * 320 + 80, 2 * 4 * 320)
+
+
+def test_a_triangular_solve_needs_sides_that_fit() -> None:
+    rows, columns = 4, 3
+    solve = "aten::linalg_solve_triangular"
+
+    def flops(shape: tuple[int, ...], *, left: bool, unit: bool = False) -> int | None:
+        solved = of(solve, t(2, rows, rows), t(*shape), True, left, unit)
+        return None if solved is None else solved.flops
+
+    assert flops((2, rows, columns), left=True) == 2 * rows * rows * columns
+    assert flops((2, columns, rows), left=False) == 2 * rows * rows * columns
+    assert flops((2, rows, columns), left=True, unit=True) == 2 * rows * (rows - 1) * columns
+    assert flops((2, columns, rows), left=True) is None
+    assert flops((2, rows, columns), left=False) is None
+    assert of(solve, t(2, rows, rows + 1), t(2, rows + 1, columns), True, True, False) is None
+
+
+@pytest.mark.parametrize("name", ["aten::index_add_", "aten::index_add"])
+@pytest.mark.parametrize(("alpha", "each"), [((), 1), ((1,), 1), ((2,), 2), ((0.5,), 2)])
+def test_a_scaled_sum_by_index_scales_each_element(name: str, alpha: tuple[float, ...], each: int) -> None:
+    added = of(name, t(m, n), 0, t(d, dtype="int64"), t(d, n), *alpha)
+    assert added is not None
+    assert added.flops == each * d * n
