@@ -32,8 +32,8 @@ TESTS = {
     "attribution": "attribution phases steps made_ids device_events golden_traces made_trace phases_foreign "
     "made_damage",
     "calls": "ownership device_parts golden_traces made_trace checks trace_devices writer cost_traces",
-    "cost": "cost_registry cost_flops cost_bytes cost_libraries cost_sparse cost_schemas golden_traces cost_sweep "
-    "cost_models",
+    "cost": "formulas cost_registry cost_flops cost_bytes cost_libraries cost_sparse cost_schemas golden_traces "
+    "cost_sweep cost_models",
     "memory": "memory_theory memory_device report_memory golden_traces memory_replaced memory_trace memory_live",
     "anatomy": "timeline roofline ratios theory faster report golden_traces causes made_roofline unlike ranks "
     "report_terminal device_parts",
