@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from opanatomy.attribution import Attribution, Candidates, attribute, own
-from opanatomy.attribution.rows import above
 from opanatomy.records.checks import Difference
 from opanatomy.records.columns import GRAPH, LINKED, NO_LAUNCH, OUTSIDE, Int64, at
 from opanatomy.records.taxonomy import PHASES, Phase
@@ -248,6 +247,5 @@ def test_annotations_of_the_trace_are_a_check(tmp_path: Path, end: int, wrong: i
 
 def test_the_value_at_the_first_row_is_a_value() -> None:
     column, rows = np.array([5, 7], dtype=np.int64), np.array([0, 1, -1], dtype=np.int64)
-    assert above(column, rows).tolist() == [5, 7, -1]
     assert at(column, rows).tolist() == [5, 7, -1]
-    assert above(column[:0], rows[2:]).tolist() == at(column[:0], rows[2:]).tolist() == [-1]
+    assert at(column[:0], rows[2:]).tolist() == [-1]

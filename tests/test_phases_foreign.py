@@ -17,11 +17,10 @@ import opanatomy
 from opanatomy.__main__ import main
 from opanatomy.attribution import Attribution, attribute, phase_rules, phase_rules_of
 from opanatomy.attribution.annotations import phase_of_annotation
-from opanatomy.attribution.rows import BACKWARD, FORWARD, OPTIMIZER
 from opanatomy.errors import UsageError
 from opanatomy.pipeline import analyze_trace
 from opanatomy.records.checks import Difference
-from opanatomy.records.taxonomy import PHASES, OperatorClass, Phase
+from opanatomy.records.taxonomy import BACKWARD, FORWARD, OPTIMIZER, PHASES, OperatorClass, Phase
 from opanatomy.trace import Trace, read_trace
 from tests.handmade import HandMade
 

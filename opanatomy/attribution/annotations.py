@@ -9,10 +9,10 @@ import numpy as np
 from msgspec import Struct
 
 from opanatomy.attribution.phases import Placed, phases_at
-from opanatomy.attribution.rows import BACKWARD, FORWARD, OPTIMIZER, RECOMPUTE, HostRows, contains
+from opanatomy.attribution.rows import HostRows, contains
 from opanatomy.records.checks import Check, Difference
 from opanatomy.records.columns import Bool, Int64, is_among
-from opanatomy.records.taxonomy import PHASES
+from opanatomy.records.taxonomy import BACKWARD, FORWARD, OPTIMIZER, PHASES, RECOMPUTE
 
 _BEFORE = r"(?:model|module|net|loss|self|trainer|engine|accelerator|scaler|fabric|train(?:ing)?|step)"
 _BEHIND = r"(?:[ _.-]?(?:pass|step|steps|propagation|prop|update|call))?(?:\(\))?(?:[ _:#-]*\d{1,9})?"

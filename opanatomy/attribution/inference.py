@@ -11,8 +11,9 @@ from opanatomy.attribution.moments import Moments, moments_of
 from opanatomy.attribution.names import NameKinds
 from opanatomy.attribution.nesting import nearest_above
 from opanatomy.attribution.nodes import Nodes
-from opanatomy.attribution.rows import BACKWARD, FORWARD, OPTIMIZER, OTHER, HostRows, above, contains
-from opanatomy.records.columns import Bool, Int64, is_among, rows_by_value
+from opanatomy.attribution.rows import HostRows, contains
+from opanatomy.records.columns import Bool, Int64, at, is_among, rows_by_value
+from opanatomy.records.taxonomy import BACKWARD, FORWARD, OPTIMIZER, OTHER
 
 
 class Inference(Struct, frozen=True):
@@ -43,7 +44,7 @@ def infer(rows: HostRows, kinds: NameKinds, nodes: Nodes) -> Inference:
     code[differentiated] = FORWARD
     code[(code < 0) & _encloses_forward(rows, kinds, differentiated, moments)] = FORWARD
     marker = nearest_above(code >= 0, rows.parent)
-    phase = above(code, marker)
+    phase = at(code, marker)
     in_closure = (phase == OPTIMIZER) & (moments.closures.at(rows.start_ns) >= 0)
     places = np.flatnonzero((phase < 0) | in_closure)
     if differentiated.any():

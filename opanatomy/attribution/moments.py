@@ -7,8 +7,9 @@ from msgspec import Struct
 
 from opanatomy.attribution.names import NameKinds
 from opanatomy.attribution.nodes import Nodes
-from opanatomy.attribution.rows import BACKWARD, FORWARD, OPTIMIZER, HostRows, contains
+from opanatomy.attribution.rows import HostRows, contains
 from opanatomy.records.columns import Bool, Int64, distinct, is_among, rows_by_value
+from opanatomy.records.taxonomy import BACKWARD, FORWARD, OPTIMIZER
 
 
 class Spans(Struct, frozen=True):

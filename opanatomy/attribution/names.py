@@ -9,9 +9,9 @@ import numpy as np
 from msgspec import Struct
 
 from opanatomy.attribution.phase_rules import PhaseRule
-from opanatomy.attribution.rows import BACKWARD, OPTIMIZER, OTHER, HostRows
+from opanatomy.attribution.rows import HostRows
 from opanatomy.records.columns import Bool, Int64
-from opanatomy.records.taxonomy import PHASE_CODE, Phase
+from opanatomy.records.taxonomy import BACKWARD, OPTIMIZER, OTHER, PHASE_CODE, Phase
 from opanatomy.records.workload import MODULE_RANGE, PHASE_RANGE
 
 _EVALUATION = "autograd::engine::evaluate_function: "

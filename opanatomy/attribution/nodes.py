@@ -8,8 +8,9 @@ from msgspec import Struct
 from opanatomy.attribution.names import NameKinds
 from opanatomy.attribution.nesting import nearest_above
 from opanatomy.attribution.pairing import forward_of
-from opanatomy.attribution.rows import BACKWARD, NEVER, HostRows, above, contains
-from opanatomy.records.columns import Bool, Categorical, Flows, Int64, is_among
+from opanatomy.attribution.rows import NEVER, HostRows, contains
+from opanatomy.records.columns import Bool, Categorical, Flows, Int64, at, is_among
+from opanatomy.records.taxonomy import BACKWARD
 
 #: What takes part in no forward: operators carry this number where nodes have the thread that made them.
 _FORWARD_THREAD = 0
@@ -83,7 +84,7 @@ def _applied_in_backward(rows: HostRows, kinds: NameKinds, nodes: Nodes, numbere
         & (rows.start_ns[following] >= rows.end_ns[functions])
     )
     differentiated = nodes.forward[nodes.enclosing[functions]]
-    applied[functions] |= (differentiated >= 0) & (above(rows.name, differentiated) == rows.name[functions])
+    applied[functions] |= (differentiated >= 0) & (at(rows.name, differentiated) == rows.name[functions])
     return applied
 
 
@@ -96,11 +97,11 @@ def _differentiated_again(rows: HostRows, kinds: NameKinds, nodes: Nodes) -> Boo
     root_of = _root(rows, kinds, nodes)
     pairs = np.flatnonzero(nodes.is_node & (nodes.forward >= 0))
     inside = nodes.enclosing[nodes.forward[pairs]]
-    root = above(root_of, inside)
-    evidence = root[(root >= 0) & (rows.start_ns[pairs] >= above(rows.end_ns, root))]
+    root = at(root_of, inside)
+    evidence = root[(root >= 0) & (rows.start_ns[pairs] >= at(rows.end_ns, root))]
     if not len(evidence):
         return np.zeros(count, dtype=bool)
-    level = above(root_of, np.where(rows.parent >= 0, nodes.enclosing[rows.parent], -1))
+    level = at(root_of, np.where(rows.parent >= 0, nodes.enclosing[rows.parent], -1))
     order = np.lexsort((rows.start_ns, level))
     begins = ~nodes.is_node & (rows.sequence >= 0)
     begins = begins[order] | np.append(True, np.diff(level[order]) != 0)
@@ -115,7 +116,7 @@ def _root(rows: HostRows, kinds: NameKinds, nodes: Nodes) -> Int64:
     """For each node the evaluation that runs it, itself where there is none; -1 for other rows."""
     place = np.arange(len(rows.name))
     outer = np.where(rows.parent >= 0, nodes.enclosing[rows.parent], -1)
-    same = (outer >= 0) & (above(kinds.same_node, above(rows.name, outer)) == rows.name)
+    same = (outer >= 0) & (at(kinds.same_node, at(rows.name, outer)) == rows.name)
     return np.where(nodes.is_node, np.where(same, outer, place), -1)
 
 
@@ -136,11 +137,11 @@ def modules_of(rows: HostRows, kinds: NameKinds, nodes: Nodes) -> Categorical[st
     innermost = np.where(module > node, module, -1)
     wanted, of_node = inside, current[inside]
     while len(wanted):
-        forward = above(nodes.forward, of_node)
-        within = above(current, forward)
-        innermost[wanted] = np.where(within < 0, above(innermost, forward), -1)
+        forward = at(nodes.forward, of_node)
+        within = at(current, forward)
+        innermost[wanted] = np.where(within < 0, at(innermost, forward), -1)
         # What is differentiated ran before; a trace in which it did not has no end of it.
-        deeper = (within >= 0) & (above(rows.start_ns, within) < above(rows.start_ns, of_node))
+        deeper = (within >= 0) & (at(rows.start_ns, within) < at(rows.start_ns, of_node))
         wanted, of_node = wanted[deeper], within[deeper]
     place = np.cumsum([path is not None for path in kinds.module]) - 1
-    return Categorical(above(place[rows.name], innermost), paths)
+    return Categorical(at(place[rows.name], innermost), paths)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from opanatomy.attribution.nesting import nearest_above
-from opanatomy.attribution.rows import HostRows, above, last_started, latest
-from opanatomy.records.columns import Bool, Flows, Int64, distinct, is_among, rows_by_value
+from opanatomy.attribution.rows import HostRows, last_started, latest
+from opanatomy.records.columns import Bool, Flows, Int64, at, distinct, is_among, rows_by_value
 
 #: An operator and the parts of it that begin in the same nanosecond.
 _NESTED = 16
@@ -33,7 +33,7 @@ def forward_of(rows: HostRows, is_node: Bool, same_node: Int64, flows: Flows) ->
 
 def _by_flows(rows: HostRows, is_node: Bool, flows: Flows, forward: Int64) -> None:
     node = _starting(rows, flows.backward_thread, flows.backward_ns, is_node, None)
-    number = above(rows.sequence, node)
+    number = at(rows.sequence, node)
     operator = _starting(rows, flows.forward_thread, flows.forward_ns, ~is_node, np.where(number >= 0, number, -2))
     known = (node >= 0) & (operator >= 0)
     forward[node[known]] = operator[known]
@@ -43,11 +43,11 @@ def _starting(rows: HostRows, thread: Int64, time_ns: Int64, wanted: Bool, seque
     """The innermost wanted row (with this sequence number) that starts at each time on each thread; -1 where none."""
     row = last_started(rows.thread, rows.start_ns, (thread, time_ns))
     for _ in range(_NESTED):
-        here = (row >= 0) & (above(rows.start_ns, row) == time_ns) & (above(rows.thread, row) == thread)
+        here = (row >= 0) & (at(rows.start_ns, row) == time_ns) & (at(rows.thread, row) == thread)
         row = np.where(here, row, -1)
         fits = (row >= 0) & wanted[row] if len(wanted) else row >= 0
         if sequence is not None:
-            fits &= above(rows.sequence, row) == sequence
+            fits &= at(rows.sequence, row) == sequence
         if (fits | (row < 0)).all():
             break
         row = np.where(fits | (row < 0), row, row - 1)
@@ -56,9 +56,9 @@ def _starting(rows: HostRows, thread: Int64, time_ns: Int64, wanted: Bool, seque
 
 def _inside(rows: HostRows, is_node: Bool, same_node: Int64) -> Int64:
     """For each row the innermost node around it, for a node around its evaluation; -1 outside of all nodes."""
-    outer = above(nearest_above(is_node, rows.parent), rows.parent)
-    evaluated = is_node & (above(same_node, outer) == rows.name) & (outer >= 0)
-    return np.where(evaluated, above(outer, outer), outer)
+    outer = at(nearest_above(is_node, rows.parent), rows.parent)
+    evaluated = is_node & (at(same_node, outer) == rows.name) & (outer >= 0)
+    return np.where(evaluated, at(outer, outer), outer)
 
 
 def _by_numbers(rows: HostRows, is_node: Bool, inside: Int64, forward: Int64) -> None:
@@ -74,9 +74,9 @@ def _by_numbers(rows: HostRows, is_node: Bool, inside: Int64, forward: Int64) ->
         left = made[made_on][forward[made[made_on]] < 0]
         last = latest(rows, key, among)
         if len(last) and len(left):
-            at = np.minimum(np.searchsorted(key[last], key[left]), len(last) - 1)
-            known = (key[last[at]] == key[left]) & (rows.start_ns[last[at]] < rows.start_ns[left])
-            forward[left[known]] = last[at[known]]
+            place = np.minimum(np.searchsorted(key[last], key[left]), len(last) - 1)
+            known = (key[last[place]] == key[left]) & (rows.start_ns[last[place]] < rows.start_ns[left])
+            forward[left[known]] = last[place[known]]
 
 
 def _keys(sequence: Int64, inside: Int64) -> Int64:
@@ -130,7 +130,7 @@ def _within_evaluations(rows: HostRows, is_node: Bool, same_node: Int64, forward
     """An evaluation and the node that it runs have the same forward operator."""
     nodes = np.flatnonzero(is_node & (rows.parent >= 0))
     outer = nearest_above(is_node, rows.parent)[rows.parent[nodes]]
-    same = (outer >= 0) & (above(same_node, outer) == rows.name[nodes])
+    same = (outer >= 0) & (at(same_node, outer) == rows.name[nodes])
     inner, outer = nodes[same], outer[same]
     known = np.maximum(forward[inner], forward[outer])
     forward[inner] = np.where(forward[inner] < 0, known, forward[inner])

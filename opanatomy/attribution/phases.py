@@ -11,9 +11,9 @@ from opanatomy.attribution.inference import Inference, infer
 from opanatomy.attribution.names import NameKinds, own_ranges
 from opanatomy.attribution.nesting import nearest_above
 from opanatomy.attribution.nodes import Nodes, modules_of, nodes_of, recomputed
-from opanatomy.attribution.rows import BACKWARD, OTHER, RECOMPUTE, HostRows, above
-from opanatomy.records.columns import NO_FLOWS, Bool, Categorical, Flows, Int64, is_among
-from opanatomy.records.taxonomy import PHASE_CODE, PHASES, Phase
+from opanatomy.attribution.rows import HostRows
+from opanatomy.records.columns import NO_FLOWS, Bool, Categorical, Flows, Int64, at, is_among
+from opanatomy.records.taxonomy import BACKWARD, OTHER, PHASE_CODE, PHASES, RECOMPUTE, Phase
 
 
 class Step(Struct, frozen=True):
@@ -42,7 +42,7 @@ class Placed(Struct, frozen=True, kw_only=True):
 
         A range around a whole part of the loop, such as a step, says nothing of what is launched directly in it.
         """
-        phases = above(self.phase, enclosing)
+        phases = at(self.phase, enclosing)
         phases[enclosing < 0] = OTHER
         if self.inference is None or not self.inference.differentiates:
             return phases
@@ -85,7 +85,7 @@ def _mapped(rows: HostRows, kinds: NameKinds, nodes: Nodes, inference: Inference
     is_range = (kinds.mapped[rows.name] >= 0) & own_ranges(rows, kinds)
     if not is_range.any():
         return np.full(len(rows.name), -1, dtype=np.int64)
-    phase = above(kinds.mapped[rows.name], nearest_above(is_range, rows.parent))
+    phase = at(kinds.mapped[rows.name], nearest_above(is_range, rows.parent))
     spans = [
         (int(rows.start_ns[row]), int(rows.end_ns[row]), PHASES[kinds.mapped[rows.name[row]]])
         for row in np.flatnonzero(is_range).tolist()

@@ -6,11 +6,7 @@ import numpy as np
 from msgspec import Struct
 
 from opanatomy.records.columns import Bool, Int64, rows_by_value
-from opanatomy.records.taxonomy import PHASE_CODE, Phase
 
-FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, OTHER = (
-    PHASE_CODE[phase] for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE, Phase.OPTIMIZER, Phase.OTHER)
-)
 NEVER = -(2**63)
 
 
@@ -27,11 +23,6 @@ class HostRows(Struct, frozen=True):
     annotation: Int64
     #: The last row that starts on the row's thread before it ends: itself where none starts in it.
     last: Int64
-
-
-def above(column: Int64, rows: Int64) -> Int64:
-    """The value of `column` at each of `rows`, -1 for row -1."""
-    return np.where(rows >= 0, column[rows], -1) if len(column) else np.full(len(rows), -1, dtype=np.int64)
 
 
 def latest(rows: HostRows, key: Int64, among: Int64) -> Int64:

@@ -10,9 +10,10 @@ from msgspec import Struct
 
 from opanatomy.memory.blocks import Blocks
 from opanatomy.memory.enclosing import outermost, wanting
-from opanatomy.memory.passes import BACKWARD, FORWARD, OPTIMIZER, RECOMPUTE, Passes
+from opanatomy.memory.passes import Passes
 from opanatomy.records.columns import Bool, Int64
 from opanatomy.records.memory_columns import HostCalls
+from opanatomy.records.taxonomy import BACKWARD, FORWARD, OPTIMIZER, RECOMPUTE
 from opanatomy.records.workload import MODULE_RANGE, PHASE_RANGE
 
 BEFORE_WINDOW: Final = "before_window"

@@ -15,10 +15,11 @@ from opanatomy.memory.components import COMPONENTS
 from opanatomy.memory.curve import Shares
 from opanatomy.memory.enclosing import wanting
 from opanatomy.memory.held import Held
-from opanatomy.memory.passes import FORWARD, Passes, passes_of_spans
+from opanatomy.memory.passes import Passes, passes_of_spans
 from opanatomy.records.columns import Bool, Categorical, Int64
 from opanatomy.records.memory_columns import MemoryTable, StepCalls
 from opanatomy.records.memory_observations import MARK_KINDS, MarkKind, StepObservations
+from opanatomy.records.taxonomy import FORWARD
 
 #: A number in an expression (`0.5 * x`) is a tensor of this many bytes at most, which autograd hides from hooks.
 _NUMBER_BYTES: Final = 16

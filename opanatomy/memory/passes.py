@@ -9,11 +9,7 @@ from msgspec import Struct
 
 from opanatomy.records.columns import Bool, Int64, is_among
 from opanatomy.records.memory_columns import HostCalls
-from opanatomy.records.taxonomy import PHASE_CODE, Phase
-
-FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, OTHER = (
-    PHASE_CODE[phase] for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE, Phase.OPTIMIZER, Phase.OTHER)
-)
+from opanatomy.records.taxonomy import BACKWARD, OTHER, PHASE_CODE, RECOMPUTE, Phase
 
 
 class Passes(Struct, frozen=True, kw_only=True):
