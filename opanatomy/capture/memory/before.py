@@ -36,7 +36,7 @@ class Before(Struct, frozen=True, kw_only=True):
 def before(stepper: Stepper, module: torch.nn.Module) -> Before:
     """What is there now."""
     device = stepper.device
-    tensors = _tensors(stepper, module)
+    tensors = components_before(stepper, module)
     storages = {component: storages_of(some, device) for component, some in tensors.items()}
     if device == "cpu":
         references = weakly([tensor for some in tensors.values() for tensor in some], device)
@@ -49,7 +49,8 @@ def before(stepper: Stepper, module: torch.nn.Module) -> Before:
     )  # fmt: skip
 
 
-def _tensors(stepper: Stepper, module: torch.nn.Module) -> dict[str, list[torch.Tensor]]:
+def components_before(stepper: Stepper, module: torch.nn.Module) -> dict[str, list[torch.Tensor]]:
+    """The tensors of each component that are there before a step."""
     state, counters = optimizer_tensors(stepper.optimizer)
     return {
         "weights": list(module.parameters()), "buffers": list(module.buffers()), "inputs": tensors_in(stepper.inputs),

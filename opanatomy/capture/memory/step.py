@@ -20,7 +20,7 @@ from opanatomy.capture.memory.events import MARK_RANGE, Mark, ObservedEvents, ob
 from opanatomy.capture.memory.measurement import held_bytes, room_for
 from opanatomy.capture.memory.saved import saved_form, uncompiled
 from opanatomy.capture.memory.snapshots import Snapshots
-from opanatomy.capture.memory.storages import Storages, optimizer_tensors, storages_of, unpacked
+from opanatomy.capture.memory.storages import Storages, address_of, optimizer_tensors, storages_of, unpacked
 from opanatomy.capture.step.ranges import around_forward, module_ranges
 from opanatomy.capture.step.stepper import StepObserver, Stepper
 from opanatomy.records.memory import AFTER_BACKWARD, AFTER_FORWARD, AFTER_OPTIMIZER
@@ -92,7 +92,7 @@ class MemoryObserver(StepObserver):
             storage = part.untyped_storage()
             if storage.nbytes():
                 saved = TensorType(dtype=str(part.dtype).removeprefix("torch."), shape=tuple(part.shape))
-                self._mark(MarkKind.SAVED, {storage.data_ptr(): storage.nbytes()}, saved)
+                self._mark(MarkKind.SAVED, {address_of(storage): storage.nbytes()}, saved)
         return saved_form(tensor)
 
     def _mark(self, kind: MarkKind, storages: Storages | None = None, tensor: TensorType | None = None) -> None:
@@ -192,11 +192,14 @@ def observe_step(
     )  # fmt: skip
     roots = profiler.profiler.kineto_results.experimental_event_tree()
     events = observed_events(roots, stepper.device, frozenset(earlier.storages["weights"]), observer.marks)
-    return ObservedStep(observations=observations_of(events, earlier, settings, stepper.device), error=error)
+    allocator = allocator_observed(events, earlier, stepper.device)
+    return ObservedStep(observations=observations_of(events, earlier, settings, stepper.device, allocator), error=error)
 
 
-def observations_of(events: ObservedEvents, earlier: Before, settings: StepSettings, device: str) -> StepObservations:
-    """What was observed of a step, with what its allocator says of itself now."""
+def observations_of(
+    events: ObservedEvents, earlier: Before, settings: StepSettings, device: str, allocator: AllocatorObservation
+) -> StepObservations:
+    """What was observed of a step, with what its allocator says of itself."""
     return StepObservations(
         device=device,
         events=events.events,
@@ -205,7 +208,7 @@ def observations_of(events: ObservedEvents, earlier: Before, settings: StepSetti
         phases=events.phases,
         storages=storage_columns(earlier.storages),
         blocks=None if earlier.blocks is None else block_columns(earlier.blocks),
-        allocator=_allocator(events, earlier, device),
+        allocator=allocator,
         hooked=settings.hooked,
         autocast=settings.autocast,
         checkpointing=settings.checkpointing,
@@ -221,8 +224,8 @@ def packed_bytes(step: StepObservations) -> int:
     return sum(len(column) for column in fields if isinstance(column, bytes))
 
 
-def _allocator(events: ObservedEvents, earlier: Before, device: str) -> AllocatorObservation:
-    """To be asked when the step is done, before the peak is reset again."""
+def allocator_observed(events: ObservedEvents, earlier: Before, device: str) -> AllocatorObservation:
+    """What the allocator says of itself, to be asked when the step is done, before the peak is reset again."""
     if device == "cpu":
         return AllocatorObservation(name="torch's CPU allocator", backend=_OF_CPU)
     allocator = DeviceAllocator(device)

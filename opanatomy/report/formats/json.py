@@ -8,6 +8,7 @@ import msgspec
 
 from opanatomy.errors import OpanatomyError
 from opanatomy.records.anatomy import SCHEMA, Anatomy
+from opanatomy.records.techniques import Techniques
 from opanatomy.report.format import Format
 
 #: The keys of schema 1 in the order of the file.
@@ -22,8 +23,16 @@ class _Head(msgspec.Struct):
     schema: int
 
 
-def json_report(anatomy: Anatomy) -> str:
-    """The anatomy as JSON text of schema 1; `read_anatomy` takes it back."""
+def json_report(report: Anatomy | Techniques) -> str:
+    """The report as JSON text of schema 1; `read_anatomy` takes that of an anatomy back."""
+    if isinstance(report, Techniques):
+        typed_report = msgspec.json.decode(msgspec.json.encode(report), type=Techniques)
+        return _block("{", [f"{_line(name)}: {_rows(value, depth=1)}" for name, value in _keys(typed_report).items()],
+                      "}", depth=0) + "\n"  # fmt: skip
+    return _anatomy_report(report)
+
+
+def _anatomy_report(anatomy: Anatomy) -> str:
     # A whole number in a field of fractions is written as the fraction it is read back as: hence the typed round trip.
     typed = msgspec.json.decode(msgspec.json.encode(anatomy), type=Anatomy)
     sections = {name: getattr(typed, name, ()) for name in _SECTIONS}

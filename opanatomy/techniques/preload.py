@@ -1,0 +1,8 @@
+"""What the server of fresh processes imports once: they begin with torch and transformers, and have run nothing."""
+
+from __future__ import annotations
+
+import torch
+import transformers
+
+__all__ = ["torch", "transformers"]

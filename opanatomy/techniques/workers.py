@@ -1,0 +1,94 @@
+"""One fresh process a job: what one run leaves behind (a cache, a setting, an override) no other one sees."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from functools import cache
+from typing import Any, Final, TypeVar
+
+from msgspec import Struct
+
+from opanatomy.errors import CaptureError, OpanatomyError, OutOfMemory
+
+Result = TypeVar("Result")
+
+#: The module whose imports each process begins with.
+_PRELOAD: Final = "opanatomy.techniques.preload"
+
+
+class JobFailed(OpanatomyError):
+    """A job that did not end well; the message says why."""
+
+
+class _Outcome(Struct, frozen=True, kw_only=True):
+    """What a process sends back."""
+
+    value: Any = None
+    error: str | None = None
+    details: str = ""
+
+
+@cache
+def _context() -> Any:
+    """Processes forked from a server that has imported torch and run nothing; new interpreters where there is none."""
+    if sys.platform == "win32":
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([_PRELOAD])
+    return context
+
+
+def run_job(job: Callable[..., Result], *arguments: Any) -> Result:
+    """What `job`, a function of a module, gives in a fresh process; `JobFailed` where it does not."""
+    context = _context()
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=_child, args=(theirs, job, arguments), daemon=False)
+    process.start()
+    theirs.close()
+    try:
+        outcome: _Outcome | None = ours.recv()
+    except EOFError:
+        outcome = None
+    finally:
+        ours.close()
+        _end(process)
+    if outcome is None:
+        raise JobFailed(_died(process.exitcode))
+    if outcome.error is not None:
+        raise JobFailed(outcome.error)
+    value: Result = outcome.value
+    return value
+
+
+def _end(process: Any) -> None:
+    """Wait for the process; one that an interrupt leaves behind is ended."""
+    process.join(timeout=30)
+    if process.is_alive():
+        process.terminate()
+        process.join()
+
+
+def _died(code: int | None) -> str:
+    if code is not None and code < 0:
+        name = signal.Signals(-code).name
+        cause = ": the system ends a process so when memory runs out" if name == "SIGKILL" else ""
+        return f"its process was ended by {name}{cause}"
+    return f"its process ended with exit code {code}"
+
+
+def _child(connection: Any, job: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    """Run the job and send what became of it."""
+    try:
+        outcome = _Outcome(value=job(*arguments))
+    except KeyboardInterrupt:
+        return
+    except (OutOfMemory, CaptureError, OpanatomyError) as error:
+        outcome = _Outcome(error=str(error), details=traceback.format_exc())
+    except Exception as error:
+        outcome = _Outcome(error=f"{type(error).__name__}: {error}", details=traceback.format_exc())
+    connection.send(outcome)
+    connection.close()
