@@ -237,6 +237,8 @@ TECHNIQUES: Final = (
            help="run the baseline alone, and rank the techniques by what they would save"),
     Option(name="repetitions", group=_EXPERIMENT, kind=Kind.NUMBER, default=3, minimum=1, metavar="N",
            help="times that each is timed, in turn (default: {default})"),
+    Option(name="loss_steps", group=_EXPERIMENT, kind=Kind.NUMBER, default=8, minimum=1, metavar="N",
+           help="steps of which the losses are compared, of techniques that change them (default: {default})"),
     Option(name="folder", group=_EXPERIMENT, metavar="DIR",
            help="folder for traces and reports of all runs (default: MODEL.techniques, counting up)"),
     Option(name="resume", group=_EXPERIMENT, kind=Kind.SWITCH, default=False,

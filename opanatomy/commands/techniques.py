@@ -70,7 +70,7 @@ def _settings(arguments: argparse.Namespace) -> Settings:
 
     return Settings(
         only=tuple(arguments.only), skip=tuple(arguments.skip), combine=tuple(arguments.combine),
-        predict_only=arguments.predict_only, repetitions=arguments.repetitions,
+        predict_only=arguments.predict_only, repetitions=arguments.repetitions, loss_steps=arguments.loss_steps,
         command=shlex.join(["opanatomy", *sys.argv[1:]]),
     )  # fmt: skip
 

@@ -84,7 +84,8 @@ def _nonzero(tensor: torch.Tensor) -> torch.Tensor:
 def _masked_select(tensor: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     import torch
 
-    return tensor.new_empty((torch.broadcast_shapes(tensor.shape, mask.shape).numel(),))
+    broadcast: Any = torch.broadcast_shapes  # torch leaves it untyped
+    return tensor.new_empty((broadcast(tensor.shape, mask.shape).numel(),))
 
 
 def _grouped_mm(a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor | None = None, *_: Any) -> torch.Tensor:
@@ -96,6 +97,6 @@ def _grouped_mm(a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor | None = No
 
 
 def _ctc_loss(log_probs: torch.Tensor, targets: torch.Tensor, *_: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    time, batch, _ = log_probs.shape
+    time, batch = log_probs.shape[0], log_probs.shape[1]
     states = 2 * (targets.numel() // batch) + 1
     return log_probs.new_empty((batch,)), log_probs.new_empty((batch, time, states))

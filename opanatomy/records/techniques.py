@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct, field
 
+from opanatomy.records.sameness import LossCurve, Sameness
 from opanatomy.records.taxonomy import Phase
 from opanatomy.records.workload import Environment, Workload
 
@@ -77,6 +78,9 @@ class TechniqueRow(Struct, frozen=True, kw_only=True):
     failed: str | None = None
     repetitions_ns: tuple[float, ...] = ()
     offenders: tuple[OperatorError, ...] = ()
+    #: Of techniques that must leave the training the same, and of those that need not.
+    sameness: Sameness | None = None
+    losses: LossCurve | None = None
     trace: str | None = None
     report: str | None = None
     warnings: tuple[str, ...] = ()

@@ -24,6 +24,8 @@ class Situation(Struct, frozen=True, kw_only=True):
     options: RunOptions
     batch: int
     layers: int | None
+    #: The implementation of attention in force.
+    attention: str | None
     on_cpu: bool
 
 
@@ -86,6 +88,17 @@ def _compiles(situation: Situation) -> str | None:
     return "torch.compile has no compiler on this system" if sys.platform == "win32" else None
 
 
+def _attention(name: str, title: str, what: str) -> Technique:
+    def impossible(situation: Situation) -> str | None:
+        if situation.attention is None:
+            return "the model has no attention of the library's"
+        return "the baseline has it" if situation.attention == name else None
+
+    return Technique(
+        name=name, title=title, what=what, switch=_sets(attention=name), impossible=impossible, keeps_result=True
+    )  # fmt: skip
+
+
 def _without_scaler(situation: Situation) -> str | None:
     if situation.on_cpu:
         return "left to a GPU: processors have no float16 arithmetic, a step takes many times as long"
@@ -127,13 +140,12 @@ TECHNIQUES: Final[tuple[Technique, ...]] = (
         name="amp-fp16", title="mixed precision, fp16", switch=_sets(amp="fp16"), impossible=_without_scaler,
         what="products in float16, the loss scaled so that small gradients survive",
     ),
-    Technique(
-        name="sdpa", title="fused attention", switch=_sets(attention="sdpa"), keeps_result=True,
-        what="torch's scaled_dot_product_attention: no matrix of probabilities where its kernel is fused",
+    _attention(
+        "sdpa", "fused attention",
+        "torch's scaled_dot_product_attention: no matrix of probabilities where its kernel is fused",
     ),
-    Technique(
-        name="eager", title="attention written out", switch=_sets(attention="eager"), keeps_result=True,
-        what="attention as products and a softmax: the matrix of probabilities is kept",
+    _attention(
+        "eager", "attention written out", "attention as products and a softmax: the matrix of probabilities is kept"
     ),
     Technique(
         name="fused-loss", title="fused loss", switch=_sets(fused_loss=True), impossible=_trains, keeps_result=True,

@@ -13,7 +13,7 @@ from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.memory import Memory
 from opanatomy.records.predicted import PredictedTime
 from opanatomy.records.simulated import SimulatedStep
-from opanatomy.records.taxonomy import OperatorClass
+from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.records.techniques import OperatorError, StepFigures
 
 #: Of the operators that made a prediction wrong, so many are named.
@@ -91,19 +91,17 @@ def unseen_memory(measured: Memory, step: SimulatedStep) -> tuple[dict[str, int]
     predicted = memory_of_observations(step.memory)
     ours, theirs = _components(predicted), _components(measured)
     unseen = {name: size - ours[name] for name, size in theirs.items() if name in ours and size != ours[name]}
-    peak = (
-        0 if measured.peak_bytes is None or predicted.peak_bytes is None else measured.peak_bytes - predicted.peak_bytes
-    )
-    return unseen, peak
+    known = measured.peak_bytes is not None and predicted.peak_bytes is not None
+    return unseen, (measured.peak_bytes or 0) - (predicted.peak_bytes or 0) if known else 0
 
 
 def offenders(predicted: PredictedTime, anatomy: Anatomy) -> tuple[OperatorError, ...]:
     """The operators whose predicted and measured times are furthest apart, the worst first."""
-    measured: dict[tuple[str, str], float] = defaultdict(float)
+    measured: dict[tuple[str, Phase], float] = defaultdict(float)
     steps = max(anatomy.step.count, 1)
     for row in anatomy.operators:
         measured[row.operator, row.phase] += row.time_ns / steps
-    expected: dict[tuple[str, str], float] = defaultdict(float)
+    expected: dict[tuple[str, Phase], float] = defaultdict(float)
     for predicted_row in predicted.rows:
         expected[predicted_row.operator, predicted_row.phase] += predicted_row.time_ns
     rows = [

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from opanatomy.errors import OpanatomyError
 from opanatomy.options import RunOptions
+from opanatomy.records.sameness import Sameness
 from opanatomy.records.simulated import SimulatedStep
 
 
@@ -16,6 +20,8 @@ class Planned(Struct, frozen=True, kw_only=True):
     device: str
     batch: int
     layers: int | None
+    #: The implementation of attention in force.
+    attention: str | None
 
 
 def planned(options: RunOptions) -> Planned:
@@ -27,7 +33,10 @@ def planned(options: RunOptions) -> Planned:
     names = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
     config = None if plan is None else plan.config
     layers = next((count for name in names if isinstance(count := getattr(config, name, None), int)), None)
-    return Planned(device=choose_device(options.device), batch=options.batch or BATCH, layers=layers)
+    return Planned(
+        device=choose_device(options.device), batch=options.batch or BATCH, layers=layers,
+        attention=None if plan is None else plan.attention,
+    )  # fmt: skip
 
 
 def simulated(options: RunOptions) -> SimulatedStep:
@@ -50,3 +59,34 @@ def timed(options: RunOptions) -> tuple[int, ...]:
     from opanatomy.capture.step.timing import step_times
 
     return step_times(options)
+
+
+def followed(runs: Sequence[RunOptions]) -> Iterator[SimulatedStep | str]:
+    """`simulated` of each run in turn, or why it cannot be: fake tensors leave nothing behind for the next."""
+    for options in runs:
+        try:
+            yield simulated(options)
+        except OpanatomyError as error:
+            yield str(error)
+
+
+def kept_outcome(options: RunOptions, folder: str) -> float | None:
+    """Keep what one step makes in the folder; its loss."""
+    from opanatomy.capture.step.outcome import keep_outcome
+
+    return keep_outcome(options, Path(folder))
+
+
+def compared(options: RunOptions, baseline: RunOptions, folder: str, loss: float | None) -> Sameness:
+    """What one step makes beside what was kept, and the first operator that makes a difference."""
+    from opanatomy.capture.step.outcome import compare_outcome, first_difference
+
+    sameness = compare_outcome(options, Path(folder), loss)
+    return sameness if sameness.same else replace(sameness, first_operator=first_difference(options, baseline))
+
+
+def losses(options: RunOptions, steps: int) -> tuple[float, ...]:
+    """The losses of some steps."""
+    from opanatomy.capture.step import outcome
+
+    return outcome.losses(options, steps)

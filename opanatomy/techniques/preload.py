@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import torch
+import torch._subclasses.fake_tensor
+import torch.profiler
 import transformers
 
 __all__ = ["torch", "transformers"]

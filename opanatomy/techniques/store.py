@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from tempfile import TemporaryDirectory
+from typing import Final, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -14,7 +15,8 @@ from msgspec import Struct
 from opanatomy.errors import OutputError, UsageError
 from opanatomy.options import RunOptions
 from opanatomy.records.anatomy import Anatomy
-from opanatomy.records.simulated import SimulatedStep
+
+Result = TypeVar("Result")
 
 #: Says which options the files of each run are of.
 _INDEX: Final = "runs.json"
@@ -28,7 +30,8 @@ class Kept(Struct, frozen=True, kw_only=True):
     name: str
     trace: Path
     report: Path
-    times: Path
+    #: What else was found out about it: the times of its repetitions, what it leaves the same.
+    results: Path
 
 
 class Store:
@@ -37,7 +40,6 @@ class Store:
     def __init__(self, folder: Path, *, resume: bool) -> None:
         self.folder, self.resume = folder, resume
         self.begin_ns = _BEGIN_NS
-        self._steps: dict[str, SimulatedStep] = {}
         self._runs: dict[str, RunOptions] = self._opened()
 
     def _opened(self) -> dict[str, RunOptions]:
@@ -61,10 +63,10 @@ class Store:
         """The files of a run; what is there of one with other options is gone afterwards."""
         kept = Kept(
             name=name, trace=self.folder / f"{name}.trace.json.gz", report=self.folder / f"{name}.report.json",
-            times=self.folder / f"{name}.times.json",
+            results=self.folder / f"{name}.results.json",
         )  # fmt: skip
         if self._runs.get(name) != options:
-            for path in (kept.trace, kept.report, kept.times):
+            for path in (kept.trace, kept.report, kept.results):
                 path.unlink(missing_ok=True)
             self._runs[name] = options
             _write(self.folder / _INDEX, msgspec.json.format(msgspec.json.encode(self._runs), indent=2))
@@ -89,22 +91,28 @@ class Store:
         if not kept.report.exists():
             _write(kept.report, format_named("json").write(anatomy, Page()).encode())
 
-    def times(self, kept: Kept, repetition: int) -> tuple[int, ...] | None:
-        """The times of a repetition that was run before."""
-        known = _times(kept.times)
-        return known[repetition] if repetition < len(known) else None
+    def remembered(self, kept: Kept, key: str, kind: type[Result], make: Callable[[], Result]) -> Result:
+        """What `make` gives, from the folder where it was kept before under this key."""
+        known = self._remembered(kept)
+        if key in known:
+            with suppress(msgspec.MsgspecError):
+                return msgspec.json.decode(known[key], type=kind)
+        result = make()
+        known[key] = msgspec.Raw(msgspec.json.encode(result))
+        _write(kept.results, msgspec.json.encode(known))
+        return result
 
-    def keep_times(self, kept: Kept, repetition: int, times: tuple[int, ...]) -> None:
-        """Keep the times of a repetition."""
-        _write(kept.times, msgspec.json.encode([*_times(kept.times)[:repetition], times]))
+    def _remembered(self, kept: Kept) -> dict[str, msgspec.Raw]:
+        try:
+            return msgspec.json.decode(kept.results.read_bytes(), type=dict[str, msgspec.Raw])
+        except (OSError, msgspec.MsgspecError):
+            return {}
 
-    def keep_step(self, name: str, step: SimulatedStep) -> None:
-        """Keep, while the experiment runs, what a run was predicted from."""
-        self._steps[name] = step
-
-    def step(self, name: str) -> SimulatedStep | None:
-        """What a run was predicted from."""
-        return self._steps.get(name)
+    @contextmanager
+    def scratch(self) -> Iterator[Path]:
+        """A folder inside for what is gone when the block ends."""
+        with TemporaryDirectory(prefix=".scratch.", dir=self.folder) as name:
+            yield Path(name)
 
 
 def folder_for(name: str | None, stem: str, *, resume: bool) -> Path:
@@ -119,13 +127,6 @@ def folder_for(name: str | None, stem: str, *, resume: bool) -> Path:
         last, number = folder, number + 1
         folder = Path(f"{stem}-{number}.techniques")
     return last if resume else folder
-
-
-def _times(path: Path) -> list[tuple[int, ...]]:
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=list[tuple[int, ...]])
-    except (OSError, msgspec.MsgspecError):
-        return []
 
 
 def _write(path: Path, content: bytes) -> None:

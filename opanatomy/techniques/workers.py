@@ -6,7 +6,7 @@ import multiprocessing
 import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from typing import Any, Final, TypeVar
 
@@ -16,6 +16,8 @@ from opanatomy.errors import CaptureError, OpanatomyError, OutOfMemory
 
 Result = TypeVar("Result")
 
+#: How long a process that is done may take to end.
+_GRACE_S: Final = 30
 #: The module whose imports each process begins with.
 _PRELOAD: Final = "opanatomy.techniques.preload"
 
@@ -28,6 +30,7 @@ class _Outcome(Struct, frozen=True, kw_only=True):
     """What a process sends back."""
 
     value: Any = None
+    done: bool = False
     error: str | None = None
     details: str = ""
 
@@ -44,29 +47,48 @@ def _context() -> Any:
 
 def run_job(job: Callable[..., Result], *arguments: Any) -> Result:
     """What `job`, a function of a module, gives in a fresh process; `JobFailed` where it does not."""
+    result: Result = next(run_jobs(_once, job, *arguments))
+    return result
+
+
+def _once(job: Callable[..., Result], *arguments: Any) -> Iterator[Result]:
+    yield job(*arguments)
+
+
+def run_jobs(job: Callable[..., Iterable[Result]], *arguments: Any) -> Iterator[Result]:
+    """Each thing that `job` gives in a fresh process, as soon as it is there; `JobFailed` where it breaks off."""
     context = _context()
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_child, args=(theirs, job, arguments), daemon=False)
     process.start()
     theirs.close()
     try:
-        outcome: _Outcome | None = ours.recv()
-    except EOFError:
-        outcome = None
+        while True:
+            outcome = _received(ours)
+            if outcome is None:
+                process.join(timeout=_GRACE_S)
+                raise JobFailed(_died(process.exitcode))
+            if outcome.error is not None:
+                raise JobFailed(outcome.error)
+            if outcome.done:
+                return
+            yield outcome.value
     finally:
         ours.close()
         _end(process)
-    if outcome is None:
-        raise JobFailed(_died(process.exitcode))
-    if outcome.error is not None:
-        raise JobFailed(outcome.error)
-    value: Result = outcome.value
-    return value
+
+
+def _received(connection: Any) -> _Outcome | None:
+    try:
+        outcome: _Outcome = connection.recv()
+    except (EOFError, OSError):
+        return None
+    return outcome
 
 
 def _end(process: Any) -> None:
     """Wait for the process; one that an interrupt leaves behind is ended."""
-    process.join(timeout=30)
+    process.join(timeout=_GRACE_S)
     if process.is_alive():
         process.terminate()
         process.join()
@@ -81,9 +103,13 @@ def _died(code: int | None) -> str:
 
 
 def _child(connection: Any, job: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-    """Run the job and send what became of it."""
+    """Run the job and send what it gives, one thing after the other, then what became of it."""
     try:
-        outcome = _Outcome(value=job(*arguments))
+        for value in job(*arguments):
+            connection.send(_Outcome(value=value))
+        outcome = _Outcome(done=True)
+    except BrokenPipeError:
+        return  # nobody waits any more
     except KeyboardInterrupt:
         return
     except (OutOfMemory, CaptureError, OpanatomyError) as error:

@@ -66,6 +66,8 @@ class Plan:
     architecture: str
     parameters: int
     changes: tuple[str, ...]
+    #: The implementation of attention in force.
+    attention: str | None
 
 
 def plan_of(options: RunOptions) -> Plan | None:
@@ -188,6 +190,7 @@ def _planned(configuration: Configuration, options: RunOptions) -> Plan:
         architecture=type(module).__name__,
         parameters=sum(parameter.numel() for parameter in module.parameters()),
         changes=dropped + changes,
+        attention=_attention(module),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from opanatomy.records.comparison import memory_agrees, memory_error, time_agrees, time_error, within_noise
+from opanatomy.records.sameness import Sameness
 from opanatomy.records.techniques import StepFigures, TechniqueRow, Techniques
 from opanatomy.report.section import (
     Bytes,
@@ -19,6 +20,7 @@ from opanatomy.report.section import (
     Ratio,
     Row,
     Section,
+    Share,
     Time,
     Tone,
     phrase,
@@ -33,8 +35,8 @@ _SHOWN: Final = 6
 def sections_of_techniques(report: Techniques) -> tuple[Section, ...]:
     """The sections of an experiment, in the order of the page."""
     sections = (
-        _title(report), _table(report), _predictions(report), _components(report), _failed(report), _offenders(report),
-        _warnings(report), _advice(report),
+        _title(report), _table(report), _predictions(report), _components(report), _same_training(report),
+        _losses(report), _failed(report), _offenders(report), _warnings(report), _advice(report),
     )  # fmt: skip
     return tuple(section for section in sections if not section.empty)
 
@@ -181,6 +183,66 @@ def _components(report: Techniques) -> Section:
     return Section(
         name="technique-memory", title="Memory by component", columns=columns, rows=rows if shown else (), notes=notes
     )
+
+
+def _same_training(report: Techniques) -> Section:
+    """One step of each that must not change the training beside the baseline's."""
+    columns = (
+        Column(header="the same training?", holds=Holds.NAMES),
+        Column(header="loss"),
+        Column(header="gradients"),
+        Column(header="worst gradient", holds=Holds.NAMES, expendable=2),
+        Column(header="", holds=Holds.NAMES),
+    )
+    rows = tuple(_same(row, row.sameness) for row in report.rows if row.sameness is not None)
+    note = "differences in units of rounding of float32, of one step without dropout from the same weights and data"
+    notes = (Note(text=note),) if rows else ()
+    return Section(name="same-training", title="The same training?", columns=columns, rows=rows, notes=notes)
+
+
+def _same(row: TechniqueRow, sameness: Sameness) -> Row:
+    worst = sameness.worst_gradient
+    verdict = "same" if sameness.same else "DIFFERS"
+    if sameness.first_operator is not None:
+        verdict += f", first in {sameness.first_operator}"
+    elif sameness.not_compared:
+        verdict += f"; {len(sameness.not_compared)} parameters not compared"
+    return Row(
+        cells=(
+            row.name,
+            Figure(sameness.loss_units, ""),
+            Figure(sameness.gradient_units, ""),
+            None if worst is None or not worst.units else worst.name,
+            verdict,
+        )
+    )
+
+
+def _losses(report: Techniques) -> Section:
+    """The losses of techniques that change the result beside the baseline's."""
+    columns = (
+        Column(header="losses of", holds=Holds.NAMES),
+        Column(header="first"),
+        Column(header="last"),
+        Column(header="baseline's"),
+        Column(header="apart at most"),
+    )
+    rows = tuple(
+        Row(
+            cells=(
+                row.name,
+                Figure(row.losses.losses[0], ""),
+                Figure(row.losses.losses[-1], ""),
+                Figure(row.losses.baseline[-1], ""),
+                Share(row.losses.largest_difference, 1.0, decimals=2),
+            )
+        )
+        for row in report.rows
+        if row.losses is not None and row.losses.losses
+    )
+    steps = max((len(row.losses.losses) for row in report.rows if row.losses is not None), default=0)
+    notes = (Note(text=phrase("{} on one batch, without dropout", Count(steps, "step"))),) if rows else ()
+    return Section(name="losses", title="Losses", columns=columns, rows=rows, notes=notes)
 
 
 def _failed(report: Techniques) -> Section:
