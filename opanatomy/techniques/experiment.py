@@ -70,7 +70,7 @@ class Experiment:
         self.rows = {variant.name: self.prediction.row(variant) for variant in self.variants}
 
     def measure(self) -> None:
-        """Capture each technique that can run, compare its result, then time all in turn, in another order each time."""
+        """Capture each technique that can run, compare its result, then time all in turn, the order new each time."""
         for variant in self._shuffled(0):
             if variant is not self.variants[0]:
                 self._capture(variant)

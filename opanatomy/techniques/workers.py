@@ -7,6 +7,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from functools import cache
 from typing import Any, Final, TypeVar
 
@@ -47,8 +48,8 @@ def _context() -> Any:
 
 def run_job(job: Callable[..., Result], *arguments: Any) -> Result:
     """What `job`, a function of a module, gives in a fresh process; `JobFailed` where it does not."""
-    result: Result = next(run_jobs(_once, job, *arguments))
-    return result
+    results: list[Result] = list(run_jobs(_once, job, *arguments))
+    return results[0]
 
 
 def _once(job: Callable[..., Result], *arguments: Any) -> Iterator[Result]:
@@ -116,5 +117,6 @@ def _child(connection: Any, job: Callable[..., Any], arguments: tuple[Any, ...])
         outcome = _Outcome(error=str(error), details=traceback.format_exc())
     except Exception as error:
         outcome = _Outcome(error=f"{type(error).__name__}: {error}", details=traceback.format_exc())
-    connection.send(outcome)
+    with suppress(BrokenPipeError):  # nobody waits any more
+        connection.send(outcome)
     connection.close()

@@ -13,6 +13,7 @@ from opanatomy.report.section import (
     Change,
     Column,
     Count,
+    Figure,
     Holds,
     Note,
     Phrase,
