@@ -41,7 +41,7 @@ class Work(Struct, frozen=True):
 
 
 class Timed(Struct, frozen=True):
-    """The mean time of calls that are alike, and the work of one."""
+    """The median time of calls that are alike, and the work of one: a call that was interrupted does not count."""
 
     time_ns: float
     calls: int
@@ -63,7 +63,7 @@ def call_times(path: Path) -> CallTimes:
     attribution = attribute(trace.names, trace.host, trace.launches, trace.work, trace.flows, ())
     calls, _ = trace_calls_of(trace, attribution)
     times = inclusive_times(calls)
-    sums: dict[tuple[str, Tensors], list[int]] = defaultdict(lambda: [0, 0])
+    samples: dict[tuple[str, Tensors], list[int]] = defaultdict(list)
     signatures: dict[tuple[str, Tensors], Signature] = {}
     rows = np.flatnonzero((calls.signature >= 0) & (calls.host.annotation == 0) & calls.host.in_window)
     for row in rows.tolist():
@@ -72,9 +72,7 @@ def call_times(path: Path) -> CallTimes:
         if signature is None:
             continue
         key = (name, tensors_of(signature))
-        entry = sums[key]
-        entry[0] += int(times[row])
-        entry[1] += 1
+        samples[key].append(int(times[row]))
         signatures.setdefault(key, signature)
     exact = {key: Timed(total / count, count, work_of(key[0], signatures[key])) for key, (total, count) in sums.items()}
     return CallTimes(exact=exact, by_operator=_by_operator(exact))
