@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from statistics import median
 from typing import Final
 
 from msgspec import Struct
@@ -20,10 +21,19 @@ FACTOR: Final = {
     Basis.SAME_CALL: 1.08, Basis.SAME_OPERATOR: 1.18, Basis.OTHER_DTYPE: 1.26, Basis.SAME_CLASS: 1.26,
     Basis.NOTHING: 1.26,
 }  # fmt: skip
+#: Calls of so much of the work of the largest one of their class tell what a unit of it takes.
+_LARGE: Final = 0.25
 #: No call takes less: what a call costs the host.
 _LEAST_NS: Final = 1000.0
 #: Classes whose time goes with their FLOPs.
 _CONTRACTION: Final = OperatorClass.TENSOR_CONTRACTION
+
+
+class ClassRate(Struct, frozen=True, kw_only=True):
+    """The least time of a call of one class, and the time of a FLOP of a contraction, of a byte of any other."""
+
+    least_ns: float
+    unit_ns: float
 
 
 class Rates(Struct, frozen=True, kw_only=True):
@@ -33,7 +43,7 @@ class Rates(Struct, frozen=True, kw_only=True):
     """
 
     times: CallTimes
-    by_class: dict[OperatorClass, float]
+    by_class: dict[OperatorClass, ClassRate]
     between_ns: float
     scale: float
     peaks: Mapping[str, float]
@@ -51,15 +61,18 @@ def rates_of(times: CallTimes, baseline: SimulatedStep, wall_ns: float, peaks: M
     return Rates(times=times, by_class=rates.by_class, between_ns=between, scale=1.0, peaks=peaks)
 
 
-def _by_class(times: CallTimes) -> dict[OperatorClass, float]:
-    """Nanoseconds of a FLOP of contractions, of a byte of all others."""
-    total: dict[OperatorClass, list[float]] = defaultdict(lambda: [0.0, 0.0])
+def _by_class(times: CallTimes) -> dict[OperatorClass, ClassRate]:
+    """What a call of each class takes at least, and what the large ones take for a unit of work."""
+    grouped: dict[OperatorClass, list[Timed]] = defaultdict(list)
     for timed in times.exact.values():
         if timed.work.amount:
-            entry = total[timed.work.operator_class]
-            entry[0] += timed.time_ns * timed.calls
-            entry[1] += timed.work.amount * timed.calls
-    return {kind: time / amount for kind, (time, amount) in total.items() if amount}
+            grouped[timed.work.operator_class].append(timed)
+    rates = {}
+    for kind, known in grouped.items():
+        most = max(timed.work.amount for timed in known)
+        large = [timed.time_ns / timed.work.amount for timed in known if timed.work.amount >= _LARGE * most]
+        rates[kind] = ClassRate(least_ns=min(timed.time_ns for timed in known), unit_ns=median(large))
+    return rates
 
 
 def predicted_time(step: SimulatedStep, rates: Rates) -> PredictedTime:
@@ -119,7 +132,7 @@ def _time(call: SimulatedCall, rates: Rates) -> tuple[float, Basis]:
     rate = rates.by_class.get(work.operator_class)
     if rate is None:
         return _LEAST_NS, Basis.NOTHING
-    return max(rate * work.amount, _LEAST_NS), Basis.SAME_CLASS
+    return max(rate.unit_ns * work.amount, rate.least_ns), Basis.SAME_CLASS
 
 
 def _scaled(known: tuple[Timed, ...], work: Work) -> float:

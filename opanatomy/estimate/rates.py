@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from math import prod
 from pathlib import Path
+from statistics import median
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -74,7 +75,9 @@ def call_times(path: Path) -> CallTimes:
         key = (name, tensors_of(signature))
         samples[key].append(int(times[row]))
         signatures.setdefault(key, signature)
-    exact = {key: Timed(total / count, count, work_of(key[0], signatures[key])) for key, (total, count) in sums.items()}
+    exact = {
+        key: Timed(median(values), len(values), work_of(key[0], signatures[key])) for key, values in samples.items()
+    }
     return CallTimes(exact=exact, by_operator=_by_operator(exact))
 
 

@@ -25,6 +25,8 @@ from opanatomy.techniques.store import Store
 from opanatomy.techniques.variants import Variant, variants_of
 from opanatomy.version import __version__
 
+#: Profiled steps of each capture: of like calls the median is taken, which one alone has none of.
+_PROFILED: Final = 3
 #: For the budget: steps of a capture (warm-up, timed, profiled, memory), and of a repetition with its warm-up.
 _STEPS_OF_A_CAPTURE: Final = 12
 _STEPS_OF_A_REPETITION: Final = 5
@@ -47,7 +49,7 @@ class Experiment:
     """One experiment; `rows` are what is known so far, and `interrupted` whether it was left early."""
 
     def __init__(self, options: RunOptions, settings: Settings, store: Store, told: Told) -> None:
-        self.options = replace(options, memory=True, check=False)
+        self.options = replace(options, memory=True, check=False, steps=max(options.steps, _PROFILED))
         self.settings = settings
         self.runs = Runs(model=options.model, store=store, told=told)
         self.variants: tuple[Variant, ...] = ()
