@@ -85,6 +85,7 @@ TRIGGERS: Final = (
     "glsoat-", "sk-", "k_live_", "k_test_", "whsec_", "akia", "asia", "xox", "xapp-", "aiza", "ya29", "gocspx-", "npm_",
     "pypi-", "nvapi", "_v1_", "gsk_", "r8_", "pplx-", "dapi", "hvs.", "sg.", "shpat_", "shpca_", "shppa_", "shpss_",
     "lin_api_", "eyj", "private", "://", ":\\/", "hooks.slack", "webhooks/", "telegram", "environ",
+    *(f"pat{end}" for end in ("=", ":", " ", "'", '"', "\\")),
 )  # fmt: skip
 
 

@@ -184,7 +184,7 @@ class Collector:
             annotation[place] = 1
         self._host.extend(
             len(events),
-            name=self.names.of([event.name for event in events]),
+            name=self.names.of(_names_of(events)),
             thread=self._threads_of(events),
             start_ns=[event.ts for event in events],
             duration_ns=[event.dur for event in events],
@@ -199,7 +199,7 @@ class Collector:
         args = _args_of(events)
         self._launches.extend(
             len(events),
-            name=self.names.of([event.name for event in events]),
+            name=self.names.of(_names_of(events)),
             thread=self._threads_of(events),
             start_ns=[event.ts for event in events],
             duration_ns=[event.dur for event in events],
@@ -215,7 +215,7 @@ class Collector:
         streams = [event.tid if item.stream is None else item.stream for event, item in zip(events, args, strict=True)]
         self._work.extend(
             len(events),
-            name=self.names.of([event.name for event in events]),
+            name=self.names.of(_names_of(events)),
             device=[number if isinstance(number, int) else self._of_text(number) for number in devices],
             stream=[number if isinstance(number, int) else self._of_text(number) for number in streams],
             start_ns=[event.ts for event in events],
@@ -278,6 +278,11 @@ class _Takers(dict["type[Event]", "Callable[[Event], object]"]):
     def __missing__(self, event: type[Event]) -> Callable[[Event], object]:
         self[event] = taker = self._taker_of(event)
         return taker
+
+
+def _names_of(events: list[Event]) -> list[str]:
+    """The names of events that were seen to have one."""
+    return [event.name for event in events if event.name is not None]
 
 
 def _args_of(events: list[Event]) -> list[Args]:
