@@ -16,6 +16,7 @@ from opanatomy.attribution.passing import Dispatched, intercepted, observed_unru
 from opanatomy.calls.classes import OperatorNames
 from opanatomy.classification.internals import called_by_kernels_of, kernel_begins_with, stands_for
 from opanatomy.records.columns import Bool, HostTable, Int64
+from opanatomy.records.data_types import is_floating
 from opanatomy.records.signature import Signature
 from opanatomy.records.taxonomy import PHASE_CODE, Phase
 from opanatomy.trace import Trace
@@ -105,7 +106,7 @@ def _types(signature: Signature | None) -> frozenset[str | None]:
 def _saved(signature: Signature | None) -> bool:
     """Whether the first tensor is one that a gradient may be asked for."""
     tensors = signature.tensors() if signature else ()
-    return not tensors or tensors[0].dtype is None or tensors[0].dtype.startswith(("float", "bfloat", "complex"))
+    return not tensors or tensors[0].dtype is None or is_floating(tensors[0].dtype)
 
 
 def _whole(signature: Signature | None) -> bool:
