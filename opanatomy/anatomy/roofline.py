@@ -162,9 +162,9 @@ def _figures(anatomy: Anatomy, named: _Peaks) -> DeviceFigures:
     wall = anatomy.step.unprofiled_wall_ns or anatomy.step.wall_ns
     dtype = _most_used(rows, named)
     peak = ceilings.matrix_peak(dtype)
-    devices = [one for one in anatomy.timeline.devices if one.kernel_time_ns]
+    devices = [device for device in anatomy.timeline.devices if device.kernel_time_ns]
     # The peak is that of one kind of device: of several kinds together it is not known.
-    unlike = len({one.name for one in devices}) > 1
+    unlike = len({device.name for device in devices}) > 1
     if not peak or not wall or unlike or figures.mfu_covered is None or figures.mfu_covered < COVERED_LEAST:
         return figures
     most = peak * max(len(devices), 1) * anatomy.step.count * wall / _NS

@@ -98,7 +98,7 @@ def measure(
     *,
     moves: Sequence[str] = MOVES,
     effort: Effort | None = None,
-    tell: Callable[[str], None] = lambda stage: None,
+    on_stage: Callable[[str], None] = lambda stage: None,
 ) -> Measured:
     """The peak of matrix products of each of `dtypes` that torch can multiply on `device`, and what `moves` reach.
 
@@ -109,14 +109,14 @@ def measure(
     for dtype in dtypes:
         if not _worth_trying(dtype, device):
             continue
-        tell(f"multiplying {dtype}")
+        on_stage(f"multiplying {dtype}")
         with _float32_products(device, tf32=dtype == "tf32"):
             rate = _best(_products(dtype, device, effort), device, effort)
         if rate is not None:
             peaks[dtype] = rate
     bandwidths: dict[str, Rate] = {}
     for name in moves:
-        tell(f"moving bytes ({name})")
+        on_stage(f"moving bytes ({name})")
         rate = _best(_moves(name, device, effort), device, effort)
         if rate is not None:
             bandwidths[name] = rate
@@ -227,9 +227,9 @@ def _product(dtype: str, device: str, m: int, n: int, k: int) -> Call:
         if dtype == "int8":
             return torch._int_mm(*operands)
         if dtype == "float8":
-            left, right, one = operands
+            left, right, scale = operands
             fast: dict[str, Any] = {} if device == "cpu" or torch.version.hip else {"use_fast_accum": True}
-            return torch._scaled_mm(left, right, scale_a=one, scale_b=one, out_dtype=torch.bfloat16, **fast)
+            return torch._scaled_mm(left, right, scale_a=scale, scale_b=scale, out_dtype=torch.bfloat16, **fast)
         left, right, out = operands
         return torch.mm(left, right, out=out)
 
