@@ -45,7 +45,7 @@ def test_any_text_is_written_as_it_was_read(text: str) -> None:
         ("[float32[2], ?[]], 8", ((Tensor((2,), "float32"), Tensor(())), 8)),
         ("float32[4] sparse 3", (Tensor((4,), "float32", sparse=Stored(3)),)),
         ("float32[4] without strides", (Tensor((4,), "float32", sparse=Stored()),)),
-        ("007, 1.50, [, ]", ("007", "1.50", "[, ]")),
+        ("007, 1.50, [sum, ]", ("007", "1.50", ("sum", ""))),
     ],
 )
 def test_the_arguments_of_a_text(text: str, arguments: tuple[Argument, ...]) -> None:
