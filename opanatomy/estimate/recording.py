@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from opanatomy.capture.memory.events import Context, Mark, Moment, ObservedEvents, events_of
 from opanatomy.capture.memory.storages import address_of, same_device, tensors_in, unpacked
-from opanatomy.capture.step.ranges import around_forward
+from opanatomy.capture.step.ranges import forward_hooks
 from opanatomy.records.memory_observations import PhaseSpan
 from opanatomy.records.signature import Argument, Signature, Tensor
 from opanatomy.records.simulated import SimulatedCall
@@ -206,7 +206,7 @@ def recording(module: torch.nn.Module, device: str, phase_of: Callable[[], Phase
             record.leave(paths[id(child)])
 
     with ExitStack() as stack:
-        stack.enter_context(around_forward(module, enter, leave, always=True))
+        stack.enter_context(forward_hooks(module, enter, leave, always=True))
         stack.enter_context(_random_states(record))
         stack.enter_context(_mode(record))
         yield record

@@ -68,13 +68,13 @@ def _table(report: Techniques) -> Section:
     columns = (
         Column(header="technique", holds=Holds.NAMES),
         Column(header="peak"),
-        Column(header="d.peak"),
-        Column(header="step"),
-        Column(header="d.step"),
-        Column(header="samples/s", expendable=2),
-        Column(header="B/F FLOPs", expendable=3),
-        Column(header="FLOPs", expendable=4),
-        Column(header="", expendable=1),
+        Column(header="d.peak", expendable=3),
+        Column(header="step", expendable=1),
+        Column(header="d.step", expendable=2),
+        Column(header="samples/s", expendable=6),
+        Column(header="B/F FLOPs", expendable=5),
+        Column(header="FLOPs", expendable=7),
+        Column(header="", expendable=4),
     )
     rows = tuple(_row(row, report) for row in report.rows if figures_of(row) is not None)
     if base is None:
@@ -122,12 +122,12 @@ def _predictions(report: Techniques) -> Section:
     columns = (
         Column(header="prediction of", holds=Holds.NAMES),
         Column(header="peak"),
-        Column(header="off by"),
-        Column(header="step"),
-        Column(header="from"),
-        Column(header="to"),
-        Column(header="off by"),
-        Column(header="", expendable=1),
+        Column(header="off by", expendable=3),
+        Column(header="step", expendable=1),
+        Column(header="from", expendable=5),
+        Column(header="to", expendable=5),
+        Column(header="off by", expendable=4),
+        Column(header="", expendable=2),
     )
     rows = tuple(_prediction(row, report) for row in report.rows if row.predicted is not None)
     notes = (
@@ -190,8 +190,8 @@ def _same_training(report: Techniques) -> Section:
     """One step of each that must not change the training beside the baseline's."""
     columns = (
         Column(header="the same training?", holds=Holds.NAMES),
-        Column(header="loss"),
-        Column(header="gradients"),
+        Column(header="loss", expendable=1),
+        Column(header="gradients", expendable=1),
         Column(header="worst gradient", holds=Holds.NAMES, expendable=2),
         Column(header="", holds=Holds.NAMES),
     )
@@ -223,9 +223,9 @@ def _losses(report: Techniques) -> Section:
     """The losses of techniques that change the result beside the baseline's."""
     columns = (
         Column(header="losses of", holds=Holds.NAMES),
-        Column(header="first"),
-        Column(header="last"),
-        Column(header="baseline's"),
+        Column(header="first", expendable=2),
+        Column(header="last", expendable=1),
+        Column(header="baseline's", expendable=1),
         Column(header="apart at most"),
     )
     rows = tuple(
