@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import opanatomy
-from opanatomy import commands, options
+from opanatomy import commands, option_values, options
 from opanatomy.capture.model import building
 from opanatomy.capture.model import workload as making
 from opanatomy.capture.model.tasks import TASKS
@@ -25,7 +25,8 @@ from opanatomy.commands.profile import run_options
 from opanatomy.console.dispatch import main
 from opanatomy.console.parser import make_parser
 from opanatomy.errors import OpanatomyError, UsageError
-from opanatomy.options import ANALYZE, PROFILE, RUN, Kind, Option, RunOptions
+from opanatomy.option_values import Kind, Option
+from opanatomy.options import ANALYZE, PROFILE, RUN, RunOptions
 from opanatomy.records.data_types import ITEM_SIZE
 from opanatomy.records.workload import Workload
 from tests.tiny import BERT, tiny_request
@@ -96,7 +97,7 @@ def test_choices_are_what_the_capture_can_do() -> None:
 
 @pytest.mark.parametrize("declared", [option for option in PROFILE if option.choices], ids=lambda option: option.name)
 def test_no_name_means_two_choices(declared: Option) -> None:
-    names = [{options._plain(name) for name in (choice.name, *choice.aliases)} for choice in declared.choices]
+    names = [{option_values._plain(name) for name in (choice.name, *choice.aliases)} for choice in declared.choices]
     assert sum(map(len, names)) == len(set().union(*names))
 
 

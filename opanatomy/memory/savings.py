@@ -58,7 +58,9 @@ def _as_called(option: str, workload: Workload) -> str:
     of_batch = option.removeprefix("--batch ")
     if of_batch != option and workload.model_source in ("object", "function"):
         return f"inputs of batch {of_batch}"
-    return _IN_PYTHON.get(option, option) if workload.model_source == "object" else option
+    if workload.model_source != "object":
+        return option
+    return _IN_PYTHON.get(option) or option.replace("--accumulate ", "accumulate=")
 
 
 def _techniques(workload: Workload) -> list[tuple[str, str, Workload]]:
@@ -74,9 +76,17 @@ def _techniques(workload: Workload) -> list[tuple[str, str, Workload]]:
         for name in _OPTIMIZERS:
             techniques.append((BY_NAME[name].label, f"--optimizer {name}", replace(workload, optimizer=name)))
     if workload.batch is not None and workload.batch > 1:
-        half = workload.batch // 2
-        techniques.append(("half the batch, accumulated", f"--batch {half}", replace(workload, batch=half)))
+        techniques.append(_smaller_batch(workload, workload.batch))
     return techniques
+
+
+def _smaller_batch(workload: Workload, batch: int) -> tuple[str, str, Workload]:
+    """The batch in more micro-batches; half of it where there is no backward to accumulate or nothing left to cut."""
+    now = workload.accumulate or 1
+    parts = next((parts for parts in range(now + 1, batch + 1) if batch % parts == 0), None)
+    if parts is None or workload.inference:
+        return "half the batch", f"--batch {batch // 2}", replace(workload, batch=batch // 2, accumulate=None)
+    return f"the batch in {parts} parts, accumulated", f"--accumulate {parts}", replace(workload, accumulate=parts)
 
 
 def _fits(needed: int, memory: Memory) -> bool | None:

@@ -1,6 +1,6 @@
 """What a training step needs by theory: closed formulas, term by term, and what each technique takes from them.
 
-s sequence length, b batch, h hidden size, a heads, i inner size of the feed-forward, V vocabulary, L layers;
+s sequence length, b batch (of one forward: a micro-batch), h hidden size, a heads, i inner size of the feed-forward, V vocabulary, L layers;
 e bytes of an activation, m bytes of a dropout-mask element (1 on CUDA, those of the activations on the CPU), c bytes
 of an autocast copy. The formula of a layer, s*b*h*(16e + 2m) + a*s^2*b*(2e + m), is that of Korthikanti et al. (arXiv
 2205.05198) for any e and m: with e = 2 and m = 1 it is s*b*h*(34 + 5*a*s/h).
@@ -117,7 +117,7 @@ def _activations_theory(terms: tuple[MemoryTerm, ...]) -> tuple[MemoryComponent,
 
 def activation_terms(shape: ModelShape | None, workload: Workload) -> tuple[MemoryTerm, ...]:
     """The terms of the saved activations; empty where no closed formula is known for the workload."""
-    s, b, e = workload.sequence_length, workload.batch, ITEM_SIZE.get(workload.dtype or "")
+    s, b, e = workload.sequence_length, workload.micro_batch, ITEM_SIZE.get(workload.dtype or "")
     if shape is None or s is None or b is None or e is None:
         return ()
     frozen = workload.trainable_parameters != workload.parameters
@@ -272,7 +272,7 @@ def _kept_bytes(shape: ModelShape | None, workload: Workload) -> int | None:
         plain = replace(workload, checkpointing=None)
         terms = activation_terms(shape, plain)
         inside = sum(term.bytes for term in terms if term.per_layer)
-        s, b, e = workload.sequence_length, workload.batch, ITEM_SIZE.get(workload.dtype or "")
+        s, b, e = workload.sequence_length, workload.micro_batch, ITEM_SIZE.get(workload.dtype or "")
         if not terms or s is None or b is None or e is None:
             return None
         outside = sum(term.bytes for term in terms) - inside

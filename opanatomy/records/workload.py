@@ -63,6 +63,8 @@ class Workload(Struct, frozen=True, kw_only=True):
     checkpointing: str | None = None
     compiled: bool | None = None
     optimizer: str | None = None
+    #: Into how many micro-batches `batch` is cut, whose gradients are accumulated for one update.
+    accumulate: int | None = None
     inference: bool | None = None
     steps: int | None = None
     warmup: int | None = None
@@ -70,6 +72,11 @@ class Workload(Struct, frozen=True, kw_only=True):
     #: What backward started from: an expression of the model's output, and why that one.
     backward_from: str | None = None
     changes: tuple[str, ...] = ()
+
+    @property
+    def micro_batch(self) -> int | None:
+        """The samples of one forward."""
+        return None if self.batch is None else self.batch // (self.accumulate or 1)
 
 
 class ObservedCall(Struct, frozen=True, kw_only=True):

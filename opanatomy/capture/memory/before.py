@@ -52,7 +52,8 @@ def before(stepper: Stepper, module: torch.nn.Module) -> Before:
 def _tensors(stepper: Stepper, module: torch.nn.Module) -> dict[str, list[torch.Tensor]]:
     state, counters = optimizer_tensors(stepper.optimizer)
     return {
-        "weights": list(module.parameters()), "buffers": list(module.buffers()), "inputs": tensors_in(stepper.inputs),
+        "weights": list(module.parameters()), "buffers": list(module.buffers()),
+        "inputs": tensors_in(stepper.micro_batches),
         "optimizer_state": state, "optimizer_step_counters": counters,
     }  # fmt: skip
 

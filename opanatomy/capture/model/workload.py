@@ -12,6 +12,7 @@ from opanatomy.capture.memory.advice import inputs_fit
 from opanatomy.capture.model.batches import Shape, choose_shape, input_texts, make_batch, move, sizes, tensors_of
 from opanatomy.capture.model.building import build_module, build_on_meta, enable_checkpointing
 from opanatomy.capture.model.configuration import Configuration, find_configuration, make_config
+from opanatomy.capture.model.micro_batches import check_divides
 from opanatomy.capture.model.quiet import one_line
 from opanatomy.capture.model.settings import apply_settings, check_fit
 from opanatomy.capture.model.tasks import choose_task
@@ -177,6 +178,8 @@ def _planned(configuration: Configuration, options: RunOptions) -> Plan:
     if task == "sequence-classification" and getattr(config, "pad_token_id", 0) is None:
         config.pad_token_id = 0  # a decoder looks for the last token that is none; ours never are
     module = build_on_meta(config, auto_class, options.attention, trust)
+    batch = options.batch or BATCH
+    check_divides(batch, options.accumulate)
     return Plan(
         name=configuration.name,
         source=configuration.source,
@@ -184,7 +187,7 @@ def _planned(configuration: Configuration, options: RunOptions) -> Plan:
         config=config,
         task=task,
         auto_class=auto_class,
-        shape=choose_shape(module, task, options.batch or BATCH, options.seq, options.inference),
+        shape=choose_shape(module, task, batch, options.seq, options.inference),
         architecture=type(module).__name__,
         parameters=sum(parameter.numel() for parameter in module.parameters()),
         changes=dropped + changes,

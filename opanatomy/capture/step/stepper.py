@@ -13,7 +13,7 @@ from opanatomy.capture.device import accelerators
 from opanatomy.capture.step.loss_scale import LossScale
 from opanatomy.capture.step.optimizer_state import FinishedState
 from opanatomy.capture.step.ranges import phase_range
-from opanatomy.capture.step.roots import Roots, backward_roots, leaves_below, materialized
+from opanatomy.capture.step.roots import Roots, averaged, backward_roots, leaves_below, materialized
 from opanatomy.errors import CaptureError
 from opanatomy.records.data_types import data_type_of
 from opanatomy.records.optimizers import BY_NAME, Optimizer
@@ -69,7 +69,7 @@ class StepObserver:
 
 @dataclass(slots=True, kw_only=True)
 class Stepper:
-    """Runs steps of one model on one batch; `phase` is the one it is in, for messages when a step fails."""
+    """Runs steps of one model on one batch, whole or in micro-batches; `phase` is the one it is in, for messages when a step fails."""
 
     module: Callable[..., Any]
     parameters: tuple[torch.nn.Parameter, ...]
@@ -78,6 +78,8 @@ class Stepper:
     amp: str | None = None
     optimizer: torch.optim.Optimizer | None = None
     inference: bool = False
+    #: The arguments of each forward of a step, which accumulate their gradients for one update: `inputs`, or its parts.
+    micro_batches: tuple[dict[str, Any] | tuple[Any, ...], ...] = ()
     #: Under float16 autocast, in training.
     loss_scale: LossScale | None = None
     phase: Phase = Phase.OTHER
@@ -94,6 +96,7 @@ class Stepper:
     strangers: list[tuple[torch.Tensor, torch.Tensor | None]] | None = None
 
     def __post_init__(self) -> None:
+        self.micro_batches = self.micro_batches or (self.inputs,)
         if self.amp == "fp16" and not self.inference and not self.has_float16_gradients:
             self.loss_scale = LossScale(device=self.device)
         if self.optimizer is not None:
@@ -110,7 +113,7 @@ class Stepper:
         """One step; the gradients are freed before it, not after, so that they can be measured."""
         self.free_gradients()
         try:
-            self._forward_backward()
+            self._passes()
             if self.optimizer is not None and not self.inference:
                 self._update()
                 self.watch.after_optimizer()
@@ -123,7 +126,7 @@ class Stepper:
         """Forward and backward of a step, without the update."""
         self.free_gradients()
         try:
-            self._forward_backward()
+            self._passes()
         finally:
             self.synchronize()
         self.phase = Phase.OTHER
@@ -155,13 +158,18 @@ class Stepper:
         for leaf in (*self.parameters, *self.other_leaves):
             leaf.grad = None
 
-    def _forward_backward(self) -> None:
+    def _passes(self) -> None:
+        """Forward and backward of each micro-batch."""
+        for inputs in self.micro_batches:
+            self._forward_backward(inputs)
+
+    def _forward_backward(self, inputs: dict[str, Any] | tuple[Any, ...]) -> None:
         import torch
 
         self.phase = Phase.FORWARD
         with phase_range(Phase.FORWARD), torch.set_grad_enabled(not self.inference):
             with self.watch.forward(), self._autocast():
-                output = self._call()
+                output = self._call(inputs)
             roots = backward_roots(output) if not self.inference else Roots()
         del output
         self.watch.after_forward(roots.tensors)
@@ -173,6 +181,8 @@ class Stepper:
         loss = roots.tensors
         self.phase = Phase.BACKWARD
         with phase_range(Phase.BACKWARD):
+            if len(self.micro_batches) > 1:
+                loss = averaged(roots, len(self.micro_batches))
             if self.loss_scale is not None:
                 loss = self.loss_scale.scaled(loss)
             torch.autograd.backward(loss, roots.gradients)
@@ -189,10 +199,10 @@ class Stepper:
                 self.optimizer.step()
         self.finished.updated()
 
-    def _call(self) -> Any:
-        if isinstance(self.inputs, dict):
-            return materialized(self.module(**self.inputs))
-        return materialized(self.module(*self.inputs))
+    def _call(self, inputs: dict[str, Any] | tuple[Any, ...]) -> Any:
+        if isinstance(inputs, dict):
+            return materialized(self.module(**inputs))
+        return materialized(self.module(*inputs))
 
     def _autocast(self) -> AbstractContextManager[Any]:
         import torch

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from opanatomy.records.anatomy import Anatomy
+from opanatomy.records.workload import Workload
 from opanatomy.report.section import Bytes, Count, Fact, Note, Phrase, Section, Tone, facts_of, joined, phrase
 
 
@@ -37,7 +38,7 @@ def warnings(anatomy: Anatomy) -> Section:
     return Section(name="warnings", title="Warnings", facts=facts)
 
 
-def _options(anatomy: Anatomy) -> tuple[str | None, ...]:
+def _options(anatomy: Anatomy) -> tuple[str | Phrase | None, ...]:
     """How the step was run, where it is not as every step is."""
     workload = anatomy.workload
     return (
@@ -48,8 +49,16 @@ def _options(anatomy: Anatomy) -> tuple[str | None, ...]:
         workload.checkpointing and f"checkpointing {workload.checkpointing}",
         "compiled" if workload.compiled else None,
         "inference" if workload.inference else None,
+        _micro_batches(workload),
         workload.optimizer and f"optimizer {workload.optimizer}",
     )
+
+
+def _micro_batches(workload: Workload) -> Phrase | None:
+    parts, size = workload.accumulate or 1, workload.micro_batch
+    if parts == 1 or size is None:
+        return None
+    return phrase("accumulated over {} of {}", Count(parts, "micro-batch"), Count(size))
 
 
 def _rank(anatomy: Anatomy) -> str | None:
