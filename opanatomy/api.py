@@ -74,7 +74,8 @@ def profile(
     one, the only single number that requires a gradient; without that, every output that does, with a gradient of
     ones (`workload.backward_from` says which). `amp` is `bf16` or `fp16`; `trace` keeps the Chrome trace in a new file
     of that name, with `force` in place of an old one. With `accumulate` the batch, the first dimension of each input,
-    is cut into so many micro-batches whose gradients one update takes together. `memory` follows the memory of one more step, block by block.
+    is cut into so many micro-batches, whose gradients one update takes together. `memory` follows the memory of one
+    more step, block by block.
     Every run is counted a second time (`Anatomy.checks`); with `check` a count that does not agree raises `GateError`.
     With `redact` paths, arguments, hosts and users are left out of the report and the trace, secrets always.
 

@@ -62,6 +62,8 @@ class Option(Struct, frozen=True, kw_only=True):
     #: The functions of `opanatomy` that it is a keyword of.
     python: tuple[str, ...] = ()
     recorded: str = ""
+    #: What makes a text canonical; a `ValueError` of it says what is wrong.
+    canonical: Callable[[str], str] | None = None
 
     @property
     def flags(self) -> tuple[str, ...]:
@@ -113,6 +115,11 @@ def checked(option: Option, value: Any, spelled: Spelling) -> Any:
         return _number(option, value, spelled)
     if option.kind is Kind.SWITCH and not (isinstance(value, int) and value in (0, 1)):
         raise UsageError(f"{spelled(option, value)}: must be {option.kind.value}")
+    if option.canonical is not None:
+        try:
+            return option.canonical(str(value))
+        except ValueError as error:
+            raise UsageError(f"{spelled(option, value)}: {error}") from None
     if option.choices:
         names = [choice.name for choice in option.choices]
         name = choice_of(value, option.choices)

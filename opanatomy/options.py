@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import force_setattr
 
 from opanatomy.errors import UsageError
-from opanatomy.option_values import Choice, Kind, Option, Spelling, as_argument, checked
+from opanatomy.option_values import Choice, Kind, Option, Spelling, as_argument, checked, choice_of, instead_of
 from opanatomy.records.data_types import DATA_TYPES
 from opanatomy.records.optimizers import OPTIMIZERS
 
@@ -76,6 +76,35 @@ ACCUMULATE: Final = Option(
     name="accumulate", group=_STEP, kind=Kind.NUMBER, default=1, minimum=1, metavar="N", python=("profile",),
     recorded="accumulate", help="gradient accumulation: the batch in N micro-batches, one update (default: {default})",
 )  # fmt: skip
+#: What can be frozen; `layers` with how many.
+FROZEN_PARTS: Final = ("embeddings", "layers", "all-but-biases", "all-but-head")
+
+
+def frozen_parts(text: str) -> str:
+    """The parts of `--freeze` in one spelling: `embeddings,layers:3`; `ValueError` where one is none."""
+    parts = []
+    for word in filter(None, text.split(",")):
+        part, colon, number = word.partition(":")
+        name = choice_of(part, map(Choice, FROZEN_PARTS))
+        if name is None:
+            raise ValueError(f"{word.strip()!r} is no part - {instead_of(part, FROZEN_PARTS)}")
+        if (name == "layers") is not bool(colon) or (colon and not number.strip().isdecimal()):
+            raise ValueError(f"{word.strip()!r} is no part - {name}{':N, the lowest N' if name == 'layers' else ''}")
+        if colon and not int(number):
+            raise ValueError(f"{word.strip()!r} freezes nothing - give 1 or more")
+        parts.append(f"{name}:{int(number)}" if colon else name)
+    if not parts:
+        raise ValueError(f"no part is named - one of {', '.join(FROZEN_PARTS)}")
+    if {"all-but-biases", "all-but-head"} <= set(parts):
+        raise ValueError("what is all but one cannot be all but the other - leave one out")
+    return ",".join(dict.fromkeys(parts))
+
+
+FREEZE: Final = Option(
+    name="freeze", group=_STEP, metavar="PARTS", recorded="frozen", canonical=frozen_parts,
+    help="train only a part; of embeddings, layers:N (the lowest), all-but-biases, all-but-head, those with commas"
+    " between are frozen",
+)  # fmt: skip
 DEVICE: Final = Option(
     name="device", group=_STEP, default="auto", metavar="DEVICE", help="auto, cpu, cuda, cuda:N (default: {default})",
 )  # fmt: skip
@@ -95,7 +124,7 @@ NO_TRACE: Final = Option(
 )  # fmt: skip
 
 #: What changes backward or the update, and nothing without them.
-OF_BACKWARD: Final = (OPTIMIZER, CHECKPOINTING, ACCUMULATE)
+OF_BACKWARD: Final = (OPTIMIZER, CHECKPOINTING, ACCUMULATE, FREEZE)
 
 #: What a run is made of, field by field that of `RunOptions`.
 RUN: Final = (
@@ -126,6 +155,7 @@ RUN: Final = (
            help="torch.compile the model"),
     OPTIMIZER,
     ACCUMULATE,
+    FREEZE,
     INFERENCE,
     Option(name="memory", group=_STEP, kind=Kind.SWITCH, default=False, python=("profile",),
            help="follow the memory of one more step, block by block"),
@@ -212,6 +242,7 @@ class RunOptions(Struct, frozen=True, kw_only=True):
     compile: bool = False
     optimizer: str | None = None
     accumulate: int = 1
+    freeze: str | None = None
     inference: bool = False
     memory: bool = False
     check: bool = False

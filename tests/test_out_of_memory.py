@@ -471,7 +471,8 @@ def text_model(**options: Any) -> Any:
     ("phase", "workload", "options", "expected"),
     [
         (Phase.FORWARD, {}, {},
-         "lower --batch or --seq, add --accumulate 2, add --checkpointing, add --amp bf16, keep fewer --layers or use --dtype bfloat16"),
+         "lower --batch or --seq, add --accumulate 2, add --checkpointing, add --amp bf16, keep fewer --layers or use"
+         " --dtype bfloat16"),
         (Phase.BACKWARD, {"sequence_length": None}, {"checkpointing": "reentrant", "amp": "bf16"},
          "lower --batch, add --accumulate 2, keep fewer --layers or use --dtype bfloat16"),
         (Phase.FORWARD, {"batch": 1, "dtype": "bfloat16"}, {"inference": True}, "lower --seq or keep fewer --layers"),

@@ -1,9 +1,9 @@
 """What a training step needs by theory: closed formulas, term by term, and what each technique takes from them.
 
-s sequence length, b batch (of one forward: a micro-batch), h hidden size, a heads, i inner size of the feed-forward, V vocabulary, L layers;
-e bytes of an activation, m bytes of a dropout-mask element (1 on CUDA, those of the activations on the CPU), c bytes
-of an autocast copy. The formula of a layer, s*b*h*(16e + 2m) + a*s^2*b*(2e + m), is that of Korthikanti et al. (arXiv
-2205.05198) for any e and m: with e = 2 and m = 1 it is s*b*h*(34 + 5*a*s/h).
+s sequence length, b batch of one forward, h hidden size, a heads, i inner size of the feed-forward, V vocabulary, L
+layers; e bytes of an activation, m bytes of a dropout-mask element (1 on CUDA, those of the activations on the CPU), c
+bytes of an autocast copy. The formula of a layer, s*b*h*(16e + 2m) + a*s^2*b*(2e + m), is that of Korthikanti et al.
+(arXiv 2205.05198) for any e and m: with e = 2 and m = 1 it is s*b*h*(34 + 5*a*s/h).
 """
 
 from __future__ import annotations

@@ -65,6 +65,8 @@ class Workload(Struct, frozen=True, kw_only=True):
     optimizer: str | None = None
     #: Into how many micro-batches `batch` is cut, whose gradients are accumulated for one update.
     accumulate: int | None = None
+    #: The parts of the model that are not trained, as they were asked for: `embeddings,layers:3`.
+    frozen: str | None = None
     inference: bool | None = None
     steps: int | None = None
     warmup: int | None = None

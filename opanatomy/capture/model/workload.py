@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from opanatomy.capture.memory.advice import inputs_fit
 from opanatomy.capture.model.batches import Shape, choose_shape, input_texts, make_batch, move, sizes, tensors_of
-from opanatomy.capture.model.building import build_module, build_on_meta, enable_checkpointing
+from opanatomy.capture.model.building import build_module, build_on_meta
 from opanatomy.capture.model.configuration import Configuration, find_configuration, make_config
 from opanatomy.capture.model.micro_batches import check_divides
 from opanatomy.capture.model.quiet import one_line
 from opanatomy.capture.model.settings import apply_settings, check_fit
 from opanatomy.capture.model.tasks import choose_task
+from opanatomy.capture.model.techniques import apply_techniques
 from opanatomy.capture.model.user_function import call_function, is_function
 from opanatomy.errors import ModelError, OpanatomyError, UsageError
 from opanatomy.options import DTYPE, RUN, RunOptions, recorded
@@ -131,8 +132,7 @@ def _prepare_plan(plan: Plan, options: RunOptions) -> Prepared:
         trust_remote_code=options.trust_remote_code,
     )
     module.train(not options.inference)
-    if options.checkpointing is not None:
-        enable_checkpointing(module, options.checkpointing)
+    apply_techniques(module, options)
     with _readable(plan.name, options), inputs_fit(options.model, plan.shape, options.dtype):
         inputs = move(make_batch(module, plan.shape, options.seed), options.device)
     _seed(options.seed)
@@ -256,8 +256,7 @@ def _prepare_function(options: RunOptions) -> Prepared:
     module = module.to(options.device) if dtype is None else module.to(options.device, dtype)
     if options.inference:
         module.eval()
-    if options.checkpointing is not None:
-        enable_checkpointing(module, options.checkpointing)
+    apply_techniques(module, options)
     inputs = move(inputs, options.device, dtype)
     batch, length = sizes(inputs)
     _seed(options.seed)

@@ -19,6 +19,7 @@ from opanatomy.capture.memory.saved import ForwardSaves, PointWatch
 from opanatomy.capture.memory.snapshots import Snapshots
 from opanatomy.capture.memory.step import ObservedStep, observe_step, packed_bytes
 from opanatomy.capture.memory.storages import other_devices, tensors_in
+from opanatomy.capture.model.freezing import undone_by_checkpointing
 from opanatomy.capture.model.shape import shape_of
 from opanatomy.capture.step.compiled_parts import compilations, has_compiled_parts, mode_keeps_compiled
 from opanatomy.capture.step.export import export_trace
@@ -73,6 +74,7 @@ class Run:
         module = self.subject.module
         self.devices = devices_of(module, self.options.device)
         self.warnings.extend(of_the_peak(self.devices))
+        self.warnings.extend(undone_by_checkpointing(module))
         self.compiled = self.options.compile or has_compiled_parts(module)
         known = [*module.parameters(), *module.buffers(), *tensors_in(self.subject.inputs)]
         weights = module.parameters() if self.options.amp is not None else ()

@@ -69,7 +69,7 @@ class StepObserver:
 
 @dataclass(slots=True, kw_only=True)
 class Stepper:
-    """Runs steps of one model on one batch, whole or in micro-batches; `phase` is the one it is in, for messages when a step fails."""
+    """Runs steps of one model on one batch; `phase` is the one it is in, for messages when a step fails."""
 
     module: Callable[..., Any]
     parameters: tuple[torch.nn.Parameter, ...]

@@ -50,6 +50,7 @@ def _options(anatomy: Anatomy) -> tuple[str | Phrase | None, ...]:
         "compiled" if workload.compiled else None,
         "inference" if workload.inference else None,
         _micro_batches(workload),
+        workload.frozen and f"frozen {workload.frozen.replace(',', ' and ')}",
         workload.optimizer and f"optimizer {workload.optimizer}",
     )
 
