@@ -6,6 +6,7 @@ same are taken too.
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Iterable
 from enum import Enum
@@ -21,6 +22,8 @@ class Kind(Enum):
 
     TEXT = "text"
     NUMBER = "a whole number"
+    #: A number above 0.
+    AMOUNT = "a number"
     SWITCH = "True or False"
     #: `KEY=VALUE`, as often as wanted: pairs in a tuple.
     PAIRS = "pairs"
@@ -92,6 +95,18 @@ def as_argument(option: Option, value: object) -> str:
     return f"{option.name}={value!r}"
 
 
+def _amount(option: Option, value: Any, spelled: Spelling) -> float:
+    try:
+        amount = None if isinstance(value, (bool, str)) else float(value)
+    except (TypeError, ValueError):
+        amount = None
+    if amount is None:
+        raise UsageError(f"{spelled(option, value)}: must be a number")
+    if not 0 < amount < math.inf:
+        raise UsageError(f"{spelled(option, value)}: must be above 0, and finite")
+    return amount
+
+
 def from_text(option: Option, text: str) -> Any:
     """The value that the command line's `text` gives an option; `UsageError` that speaks of the flag."""
     if option.kind is Kind.PAIRS:
@@ -104,6 +119,11 @@ def from_text(option: Option, text: str) -> Any:
             return checked(option, int(text), as_flag)
         except ValueError:
             raise UsageError(f"{as_flag(option, text)}: must be a whole number") from None
+    if option.kind is Kind.AMOUNT:
+        try:
+            return checked(option, float(text), as_flag)
+        except ValueError:
+            raise UsageError(f"{as_flag(option, text)}: must be a number") from None
     return checked(option, text, as_flag)
 
 
@@ -113,6 +133,8 @@ def checked(option: Option, value: Any, spelled: Spelling) -> Any:
         return None
     if option.kind is Kind.NUMBER:
         return _number(option, value, spelled)
+    if option.kind is Kind.AMOUNT:
+        return _amount(option, value, spelled)
     if option.kind is Kind.SWITCH and not (isinstance(value, int) and value in (0, 1)):
         raise UsageError(f"{spelled(option, value)}: must be {option.kind.value}")
     if option.canonical is not None:

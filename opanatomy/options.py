@@ -63,6 +63,10 @@ CHECKPOINTING: Final = Option(
     help="recompute activations in backward; KIND is non-reentrant (the default) or reentrant",
     choices=(Choice("non-reentrant"), Choice("reentrant")),
 )  # fmt: skip
+CHECKPOINT_EVERY: Final = Option(
+    name="checkpoint_every", group=_STEP, kind=Kind.NUMBER, minimum=1, metavar="N", recorded="checkpoint_every",
+    help="recompute N layers at a time, of which only the first one's input is kept",
+)  # fmt: skip
 OPTIMIZER: Final = Option(
     name="optimizer", group=_STEP, metavar="NAME", help="also step an optimizer: {choices}",
     python=("profile",), recorded="optimizer",
@@ -75,6 +79,10 @@ INFERENCE: Final = Option(
 ACCUMULATE: Final = Option(
     name="accumulate", group=_STEP, kind=Kind.NUMBER, default=1, minimum=1, metavar="N", python=("profile",),
     recorded="accumulate", help="gradient accumulation: the batch in N micro-batches, one update (default: {default})",
+)  # fmt: skip
+CLIP: Final = Option(
+    name="clip", group=_STEP, kind=Kind.AMOUNT, metavar="NORM", python=("profile",), recorded="clip",
+    help="scale gradients down to this norm, before the update",
 )  # fmt: skip
 #: What can be frozen; `layers` with how many.
 FROZEN_PARTS: Final = ("embeddings", "layers", "all-but-biases", "all-but-head")
@@ -124,7 +132,7 @@ NO_TRACE: Final = Option(
 )  # fmt: skip
 
 #: What changes backward or the update, and nothing without them.
-OF_BACKWARD: Final = (OPTIMIZER, CHECKPOINTING, ACCUMULATE, FREEZE)
+OF_BACKWARD: Final = (OPTIMIZER, CHECKPOINTING, CHECKPOINT_EVERY, ACCUMULATE, CLIP, FREEZE)
 
 #: What a run is made of, field by field that of `RunOptions`.
 RUN: Final = (
@@ -151,10 +159,12 @@ RUN: Final = (
     DEVICE,
     AMP,
     CHECKPOINTING,
+    CHECKPOINT_EVERY,
     Option(name="compile", group=_STEP, kind=Kind.SWITCH, default=False, python=("profile",), recorded="compiled",
            help="torch.compile the model"),
     OPTIMIZER,
     ACCUMULATE,
+    CLIP,
     FREEZE,
     INFERENCE,
     Option(name="memory", group=_STEP, kind=Kind.SWITCH, default=False, python=("profile",),
@@ -239,9 +249,11 @@ class RunOptions(Struct, frozen=True, kw_only=True):
     device: str = "auto"
     amp: str | None = None
     checkpointing: str | None = None
+    checkpoint_every: int | None = None
     compile: bool = False
     optimizer: str | None = None
     accumulate: int = 1
+    clip: float | None = None
     freeze: str | None = None
     inference: bool = False
     memory: bool = False
@@ -257,6 +269,8 @@ class RunOptions(Struct, frozen=True, kw_only=True):
             if value is not given:
                 force_setattr(self, option.name, value)
         check_together(self, as_argument)
+        if self.checkpoint_every is not None and self.checkpointing is None:
+            force_setattr(self, CHECKPOINTING.name, CHECKPOINTING.bare)
 
 
 def recorded(options: RunOptions) -> dict[str, Any]:
@@ -274,6 +288,11 @@ def check_together(options: Any, spelled: Spelling) -> None:
             value = getattr(options, option.name)
             if value != option.default:
                 raise UsageError(f"{spelled(INFERENCE, True)} has no backward: leave out {spelled(option, value)}")
+    if options.clip is not None and options.optimizer is None:
+        raise UsageError(
+            f"{spelled(CLIP, options.clip)} is a part of the update, and there is none - add"
+            f" {spelled(OPTIMIZER, OPTIMIZERS[0].name)}"
+        )
     if getattr(options, NO_TRACE.name, False) and options.trace is not None:
         raise UsageError(
             f"{spelled(NO_TRACE, True)} keeps no trace, {spelled(TRACE, options.trace)} does - leave one out"

@@ -28,11 +28,12 @@ from opanatomy.errors import OpanatomyError, UsageError
 from opanatomy.option_values import Kind, Option
 from opanatomy.options import ANALYZE, PROFILE, RUN, RunOptions
 from opanatomy.records.data_types import ITEM_SIZE
+from opanatomy.records.optimizers import BY_NAME
 from opanatomy.records.workload import Workload
 from tests.tiny import BERT, tiny_request
 
 TYPES: dict[Kind, tuple[object, ...]] = {
-    Kind.TEXT: (str, str | None), Kind.NUMBER: (int, int | None), Kind.SWITCH: (bool,),
+    Kind.TEXT: (str, str | None), Kind.NUMBER: (int, int | None), Kind.AMOUNT: (float, float | None), Kind.SWITCH: (bool,),
     Kind.PAIRS: (tuple[tuple[str, str], ...],),
 }  # fmt: skip
 
@@ -65,12 +66,13 @@ def test_the_command_line_gives_the_record() -> None:
         "profile m --batch 2 --seq 16 --task fill-mask --seed 3 --layers 1 --set a=1 --set b=x=y --dtype BF16"
         " --attention SDPA --weights Pretrained --hub --trust-remote-code --device cpu --amp Float16"
         " --checkpointing non_reentrant --compile --optimizer AdamW --memory --check --steps 4 --warmup 0 --redact"
+        " --accumulate 2 --clip 1 --freeze Layers:1 --checkpoint-every 2"
     )
     assert run_options(make_parser().parse_args(words.split())) == RunOptions(
         model="m", batch=2, seq=16, task="masked-lm", seed=3, layers=1, settings=(("a", "1"), ("b", "x=y")),
         dtype="bfloat16", attention="sdpa", weights="pretrained", hub=True, trust_remote_code=True, device="cpu",
         amp="fp16", checkpointing="non-reentrant", compile=True, optimizer="adamw", memory=True, check=True, steps=4,
-        warmup=0, redact=True,
+        warmup=0, redact=True, accumulate=2, clip=1.0, freeze="layers:1", checkpoint_every=2,
     )  # fmt: skip
 
 
@@ -80,7 +82,8 @@ def test_what_a_report_records_are_fields_of_the_workload() -> None:
     chosen = RunOptions(amp="half", checkpointing="Reentrant", compile=True, optimizer="SGD", steps=2, warmup=5)
     assert options.recorded(chosen) == {
         "amp": "fp16", "checkpointing": "reentrant", "compiled": True, "optimizer": "sgd", "inference": False,
-        "steps": 2, "warmup": 5,
+        "steps": 2, "warmup": 5, "accumulate": 1, "frozen": None,
+        "checkpoint_every": None, "clip": None,
     }  # fmt: skip
 
 
@@ -91,7 +94,7 @@ def test_choices_are_what_the_capture_can_do() -> None:
     assert {choice.name for choice in options.TASK.choices} == set(TASKS)
     assert {choice.name for choice in options.DTYPE.choices} <= set(ITEM_SIZE)
     for choice in options.OPTIMIZER.choices:
-        if choice.name != "adamw8bit":
+        if BY_NAME[choice.name].package is None:
             assert make_optimizer(choice.name, torch.nn.Linear(2, 2)).param_groups
 
 
@@ -130,6 +133,9 @@ WRONG: list[tuple[str, Any, str]] = [
     ("layers", 0, "must be at least 1"),
     ("steps", 0, "must be at least 1"),
     ("warmup", -1, "must be at least 0"),
+    ("accumulate", 0, "must be at least 1"),
+    ("clip", 0.0, "must be above 0, and finite"),
+    ("clip", "hard", "must be a number"),
     ("seed", 2**32, f"must be at most {2**32 - 1}"),
     ("batch", 2**31, f"must be at most {2**31 - 1}"),
     ("amp", "bf61", "not known - did you mean bf16? It is one of bf16, fp16"),

@@ -485,7 +485,7 @@ def text_model(**options: Any) -> Any:
         (Phase.OPTIMIZER, {}, {"optimizer": "adafactor"}, "keep fewer --layers or use --dtype bfloat16"),
         (Phase.OTHER, {}, {}, "keep fewer --layers or use --dtype bfloat16"),
         (Phase.FORWARD, {"model_source": "function", "dtype": "bfloat16"}, {},
-         "add --accumulate 2, add --checkpointing, have it return a smaller module or smaller inputs"),
+         "add --accumulate 2, add --checkpointing or have it return a smaller module or smaller inputs"),
         (Phase.OPTIMIZER, {"model_source": "function"}, {"optimizer": "adam"},
          "use --optimizer sgd or adafactor, have it return a smaller module or use --dtype bfloat16"),
     ],

@@ -16,6 +16,7 @@ from opanatomy.capture.model.micro_batches import micro_batches
 from opanatomy.capture.model.quiet import quiet_libraries
 from opanatomy.capture.model.workload import Prepared, prepare
 from opanatomy.capture.step.profile import capture_model
+from opanatomy.capture.step.loss_scale import FIRST
 from opanatomy.capture.step.progress_hooks import NullProgress
 from opanatomy.capture.step.stepper import Stepper
 from opanatomy.errors import UsageError
@@ -159,3 +160,45 @@ def test_micro_batches_are_views_of_the_batch() -> None:
 def test_accumulation_goes_with_other_techniques(options: dict[str, Any], tmp_path: Path) -> None:
     anatomy = captured(tmp_path, accumulate=2, memory=True, **options)
     assert sum(row.at_peak_bytes or 0 for row in anatomy.memory.components) == anatomy.memory.peak_bytes
+
+
+# -------------------------------------------------------------------------------------------------------------- clipping
+
+
+def clipped_step(amp: str | None, clip: float | None) -> tuple[Tensor, Tensor]:
+    """The gradient of a matrix as the update takes it, and the matrix before and after is apart by."""
+    torch.manual_seed(0)
+    module = nn.Linear(8, 8, bias=False)
+    before = module.weight.detach().clone()
+    stepper = Stepper(
+        module=module, parameters=(module.weight,), inputs=(torch.ones(4, 8),), device="cpu", amp=amp,
+        optimizer=torch.optim.SGD(module.parameters(), lr=1.0), clip=clip,
+    )  # fmt: skip
+    stepper.run()
+    assert module.weight.grad is not None
+    return module.weight.grad, before - module.weight.detach()
+
+
+@pytest.mark.parametrize("amp", [None, "bf16", "fp16"])
+def test_clipping_comes_between_unscaling_and_the_update(amp: str | None) -> None:
+    free, _ = clipped_step(amp, None)
+    if amp == "fp16":
+        free = free / FIRST
+    gradient, moved = clipped_step(amp, 0.5)
+    norm = free.norm()
+    assert norm > 0.5
+    torch.testing.assert_close(gradient, free * 0.5 / norm, rtol=1e-4, atol=0.0)
+    torch.testing.assert_close(moved, gradient, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("amp", [None, "fp16"])
+def test_clipping_is_of_the_optimizer_phase(amp: str | None, tmp_path: Path) -> None:
+    anatomy = captured(tmp_path, optimizer="adamw", clip=1.0, amp=amp, accumulate=2)
+    norms = [row.phase for row in anatomy.operators if "_foreach_norm" in row.operator]
+    assert norms == [Phase.OPTIMIZER]
+    assert anatomy.workload.clip == 1.0
+
+
+def test_clipping_without_an_update_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"^clip=1.0 is a part of the update, and there is none - add optimizer='ada"):
+        opanatomy.profile(nn.Linear(2, 2), torch.ones(2, 2), clip=1.0)

@@ -61,6 +61,14 @@ def embeddings_of(module: torch.nn.Module) -> dict[str, torch.nn.Module]:
     return {path: child for path, child in parts.items() if _size(child)}
 
 
+def trained_tables(module: torch.nn.Module) -> list[torch.Tensor]:
+    """The trained weights of all look-ups (`nn.Embedding`), each once."""
+    import torch
+
+    tables = {id(part.weight): part.weight for part in module.modules() if isinstance(part, torch.nn.Embedding)}
+    return [table for table in tables.values() if table.requires_grad]
+
+
 def head_of(module: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
     """The weights outside of the base model (`base_model` of transformers), by name; those of an output layer where a
     model is its own base. A head that shares all its weights with the base model has none."""

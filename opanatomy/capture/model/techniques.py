@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from opanatomy.capture.model.building import enable_checkpointing
 from opanatomy.capture.model.freezing import freeze
+from opanatomy.capture.model.segments import checkpoint_in_segments
 from opanatomy.options import RunOptions
 
 if TYPE_CHECKING:
@@ -15,5 +16,7 @@ if TYPE_CHECKING:
 def apply_techniques(module: torch.nn.Module, options: RunOptions) -> None:
     """Change `module` as the options say; `UsageError` says why it cannot be."""
     freeze(module, options.freeze)
-    if options.checkpointing is not None:
+    if options.checkpointing is not None and options.checkpoint_every is not None:
+        checkpoint_in_segments(module, options.checkpointing, options.checkpoint_every)
+    elif options.checkpointing is not None:
         enable_checkpointing(module, options.checkpointing)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -13,6 +13,7 @@ from opanatomy.capture.model.batches import Shape, choose_shape, input_texts, ma
 from opanatomy.capture.model.building import build_module, build_on_meta
 from opanatomy.capture.model.configuration import Configuration, find_configuration, make_config
 from opanatomy.capture.model.micro_batches import check_divides
+from opanatomy.capture.model.parts import trained_tables
 from opanatomy.capture.model.quiet import one_line
 from opanatomy.capture.model.settings import apply_settings, check_fit
 from opanatomy.capture.model.tasks import choose_task
@@ -20,6 +21,7 @@ from opanatomy.capture.model.techniques import apply_techniques
 from opanatomy.capture.model.user_function import call_function, is_function
 from opanatomy.errors import ModelError, OpanatomyError, UsageError
 from opanatomy.options import DTYPE, RUN, RunOptions, recorded
+from opanatomy.records.optimizers import SMALL
 from opanatomy.records.out_of_memory import is_out_of_memory
 from opanatomy.records.workload import Workload
 
@@ -102,12 +104,16 @@ def given(module: torch.nn.Module, inputs: dict[str, Any] | tuple[Any, ...]) -> 
 def workload_of(prepared: Prepared, options: RunOptions) -> Workload:
     """What a capture records of the model, its batch and the options."""
     parameters = list(prepared.module.parameters())
+    trained = [parameter for parameter in parameters if parameter.requires_grad]
+    small = [parameter for parameter in trained if parameter.numel() < SMALL]
     return Workload(
         model=prepared.name,
         architecture=prepared.architecture,
         model_source=prepared.source,
-        parameters=sum(parameter.numel() for parameter in parameters),
-        trainable_parameters=sum(parameter.numel() for parameter in parameters if parameter.requires_grad),
+        parameters=_elements(parameters),
+        trainable_parameters=_elements(trained),
+        small_parameters=_elements(small),
+        embedding_parameters=_elements(table for table in trained_tables(prepared.module) if table.numel() >= SMALL),
         task=prepared.task,
         batch=prepared.batch,
         sequence_length=prepared.sequence_length,
@@ -118,6 +124,10 @@ def workload_of(prepared: Prepared, options: RunOptions) -> Workload:
         changes=prepared.changes,
         **recorded(options),
     )
+
+
+def _elements(parameters: Iterable[torch.Tensor]) -> int:
+    return sum(parameter.numel() for parameter in parameters)
 
 
 def _prepare_plan(plan: Plan, options: RunOptions) -> Prepared:

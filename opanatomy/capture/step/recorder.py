@@ -162,6 +162,7 @@ def _make_stepper(subject: Subject, options: RunOptions) -> Stepper:
         amp=options.amp,
         optimizer=optimizer,
         inference=options.inference,
+        clip=options.clip,
         other_leaves=_other_leaves(own, parameters),
     )
 

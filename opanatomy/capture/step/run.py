@@ -35,6 +35,7 @@ from opanatomy.capture.step.subject import Subject
 from opanatomy.capture.step.tensor_lists import tensor_lists
 from opanatomy.options import RunOptions
 from opanatomy.records.memory_observations import MemoryObservations
+from opanatomy.records.optimizers import BY_NAME
 from opanatomy.records.out_of_memory import is_out_of_memory
 from opanatomy.records.workload import Capture
 
@@ -129,7 +130,8 @@ class Run:
         maximum = count + (_COMPILING_STEPS if options.warmup is None else 0)
         last = number = 0
         translated = True
-        while number < count or (number < maximum and self.compiled and translated):
+        compiled = self.compiled or (options.optimizer is not None and BY_NAME[options.optimizer].compiled)
+        while number < count or (number < maximum and compiled and translated):
             number += 1
             after = max(count - number, 0) + 2 * options.steps
             text = f"warm-up step {number} of {max(count, number)}"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from opanatomy.capture.device import accelerators
 from opanatomy.capture.step.loss_scale import LossScale
 from opanatomy.capture.step.optimizer_state import FinishedState
+from opanatomy.capture.step.overrides import keep_embeddings_in_32_bits
 from opanatomy.capture.step.ranges import phase_range
 from opanatomy.capture.step.roots import Roots, averaged, backward_roots, leaves_below, materialized
 from opanatomy.errors import CaptureError
@@ -42,6 +43,8 @@ def make_optimizer(name: str, module: torch.nn.Module) -> torch.optim.Optimizer:
     except ImportError as error:
         raise CaptureError(_not_installed(chosen)) from error
     made: torch.optim.Optimizer = getattr(home, chosen.torch_class)(parameters, **chosen.arguments)
+    if chosen.full_embeddings:
+        keep_embeddings_in_32_bits(made, module)
     return made
 
 
@@ -78,6 +81,8 @@ class Stepper:
     amp: str | None = None
     optimizer: torch.optim.Optimizer | None = None
     inference: bool = False
+    #: The norm that gradients are scaled down to before the update.
+    clip: float | None = None
     #: The arguments of each forward of a step, which accumulate their gradients for one update: `inputs`, or its parts.
     micro_batches: tuple[dict[str, Any] | tuple[Any, ...], ...] = ()
     #: Under float16 autocast, in training.
@@ -193,11 +198,21 @@ class Stepper:
         assert self.optimizer is not None
         assert self.finished is not None
         with phase_range(Phase.OPTIMIZER):
+            if self.clip is not None:
+                self._clip(self.clip, self.optimizer)
             if self.loss_scale is not None:
                 self.loss_scale.update(self.optimizer)
             else:
                 self.optimizer.step()
         self.finished.updated()
+
+    def _clip(self, norm: float, optimizer: torch.optim.Optimizer) -> None:
+        """Clip the gradients by the norm of all of them; scaled ones are unscaled before."""
+        from torch.nn.utils import clip_grad_norm_
+
+        if self.loss_scale is not None:
+            self.loss_scale.scaler.unscale_(optimizer)
+        clip_grad_norm_(self.parameters, norm)
 
     def _call(self, inputs: dict[str, Any] | tuple[Any, ...]) -> Any:
         if isinstance(inputs, dict):

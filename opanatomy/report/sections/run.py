@@ -46,13 +46,21 @@ def _options(anatomy: Anatomy) -> tuple[str | Phrase | None, ...]:
         workload.amp and f"autocast {workload.amp}",
         f"loss scale {workload.loss_scale:,g}" if workload.loss_scale else None,
         workload.attention and f"{workload.attention} attention",
-        workload.checkpointing and f"checkpointing {workload.checkpointing}",
+        _checkpointing(workload),
         "compiled" if workload.compiled else None,
         "inference" if workload.inference else None,
         _micro_batches(workload),
+        f"clipped to {workload.clip:g}" if workload.clip else None,
         workload.frozen and f"frozen {workload.frozen.replace(',', ' and ')}",
         workload.optimizer and f"optimizer {workload.optimizer}",
     )
+
+
+def _checkpointing(workload: Workload) -> str | None:
+    if not workload.checkpointing:
+        return None
+    every = workload.checkpoint_every
+    return f"checkpointing {workload.checkpointing}" + (f" of every {every} layers" if every and every > 1 else "")
 
 
 def _micro_batches(workload: Workload) -> Phrase | None:
