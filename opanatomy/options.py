@@ -113,6 +113,10 @@ FREEZE: Final = Option(
     help="train only a part; of embeddings, layers:N (the lowest), all-but-biases, all-but-head, those with commas"
     " between are frozen",
 )  # fmt: skip
+LORA: Final = Option(
+    name="lora", group=_STEP, kind=Kind.NUMBER, minimum=1, metavar="RANK", recorded="lora",
+    help="train low-rank adapters alone (peft)",
+)  # fmt: skip
 DEVICE: Final = Option(
     name="device", group=_STEP, default="auto", metavar="DEVICE", help="auto, cpu, cuda, cuda:N (default: {default})",
 )  # fmt: skip
@@ -132,7 +136,7 @@ NO_TRACE: Final = Option(
 )  # fmt: skip
 
 #: What changes backward or the update, and nothing without them.
-OF_BACKWARD: Final = (OPTIMIZER, CHECKPOINTING, CHECKPOINT_EVERY, ACCUMULATE, CLIP, FREEZE)
+OF_BACKWARD: Final = (OPTIMIZER, CHECKPOINTING, CHECKPOINT_EVERY, ACCUMULATE, CLIP, FREEZE, LORA)
 
 #: What a run is made of, field by field that of `RunOptions`.
 RUN: Final = (
@@ -166,6 +170,7 @@ RUN: Final = (
     ACCUMULATE,
     CLIP,
     FREEZE,
+    LORA,
     INFERENCE,
     Option(name="memory", group=_STEP, kind=Kind.SWITCH, default=False, python=("profile",),
            help="follow the memory of one more step, block by block"),
@@ -255,6 +260,7 @@ class RunOptions(Struct, frozen=True, kw_only=True):
     accumulate: int = 1
     clip: float | None = None
     freeze: str | None = None
+    lora: int | None = None
     inference: bool = False
     memory: bool = False
     check: bool = False
@@ -288,6 +294,10 @@ def check_together(options: Any, spelled: Spelling) -> None:
             value = getattr(options, option.name)
             if value != option.default:
                 raise UsageError(f"{spelled(INFERENCE, True)} has no backward: leave out {spelled(option, value)}")
+    if options.lora is not None and options.freeze is not None:
+        raise UsageError(
+            f"{spelled(LORA, options.lora)} freezes all but its adapters: leave out {spelled(FREEZE, options.freeze)}"
+        )
     if options.clip is not None and options.optimizer is None:
         raise UsageError(
             f"{spelled(CLIP, options.clip)} is a part of the update, and there is none - add"

@@ -16,7 +16,6 @@ from opanatomy.capture.model.micro_batches import micro_batches
 from opanatomy.capture.model.quiet import quiet_libraries
 from opanatomy.capture.model.workload import Prepared, prepare
 from opanatomy.capture.step.profile import capture_model
-from opanatomy.capture.step.loss_scale import FIRST
 from opanatomy.capture.step.progress_hooks import NullProgress
 from opanatomy.capture.step.stepper import Stepper
 from opanatomy.errors import UsageError
@@ -162,7 +161,10 @@ def test_accumulation_goes_with_other_techniques(options: dict[str, Any], tmp_pa
     assert sum(row.at_peak_bytes or 0 for row in anatomy.memory.components) == anatomy.memory.peak_bytes
 
 
-# -------------------------------------------------------------------------------------------------------------- clipping
+# ------------------------------------------------------------------------------------------------------------ clipping
+
+
+SCALE = 1024.0
 
 
 def clipped_step(amp: str | None, clip: float | None) -> tuple[Tensor, Tensor]:
@@ -171,9 +173,11 @@ def clipped_step(amp: str | None, clip: float | None) -> tuple[Tensor, Tensor]:
     module = nn.Linear(8, 8, bias=False)
     before = module.weight.detach().clone()
     stepper = Stepper(
-        module=module, parameters=(module.weight,), inputs=(torch.ones(4, 8),), device="cpu", amp=amp,
+        module=module, parameters=(module.weight,), inputs=(torch.ones(4, 8) / 64,), device="cpu", amp=amp,
         optimizer=torch.optim.SGD(module.parameters(), lr=1.0), clip=clip,
     )  # fmt: skip
+    if stepper.loss_scale is not None:
+        stepper.loss_scale.start(SCALE)
     stepper.run()
     assert module.weight.grad is not None
     return module.weight.grad, before - module.weight.detach()
@@ -183,11 +187,11 @@ def clipped_step(amp: str | None, clip: float | None) -> tuple[Tensor, Tensor]:
 def test_clipping_comes_between_unscaling_and_the_update(amp: str | None) -> None:
     free, _ = clipped_step(amp, None)
     if amp == "fp16":
-        free = free / FIRST
-    gradient, moved = clipped_step(amp, 0.5)
+        free = free / SCALE
+    gradient, moved = clipped_step(amp, 0.1)
     norm = free.norm()
-    assert norm > 0.5
-    torch.testing.assert_close(gradient, free * 0.5 / norm, rtol=1e-4, atol=0.0)
+    assert norm > 0.1
+    torch.testing.assert_close(gradient, free * 0.1 / norm, rtol=1e-4, atol=0.0)
     torch.testing.assert_close(moved, gradient, rtol=1e-3, atol=1e-6)
 
 

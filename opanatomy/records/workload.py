@@ -75,6 +75,8 @@ class Workload(Struct, frozen=True, kw_only=True):
     clip: float | None = None
     #: The parts of the model that are not trained, as they were asked for: `embeddings,layers:3`.
     frozen: str | None = None
+    #: The rank of the adapters, which alone are trained with the head of a classifier.
+    lora: int | None = None
     inference: bool | None = None
     steps: int | None = None
     warmup: int | None = None

@@ -33,15 +33,6 @@ def checkpoint_in_segments(module: torch.nn.Module, kind: str, every: int) -> No
     for stack in stacks:
         for first in range(0, len(stack.layers), every):
             _Segment(stack=stack, layers=stack.layers[first : first + every], kind=kind, asked=asked).take_over()
-    if kind == "reentrant":
-        _require_gradients_of_inputs(module)
-
-
-def _require_gradients_of_inputs(module: torch.nn.Module) -> None:
-    """The reentrant kind gives no gradients where no input requires one: frozen embeddings, an image."""
-    model: Any = module
-    if getattr(model, "main_input_name", "") == "input_ids" and hasattr(model, "enable_input_require_grads"):
-        model.enable_input_require_grads()
 
 
 @dataclass(kw_only=True, slots=True)
