@@ -24,6 +24,7 @@ def is_published(workload: Workload) -> bool:
     return (
         (workload.model or "").rsplit("/", 1)[-1] == "bert-large-uncased"
         and not workload.changes
+        and workload.micro_batch == workload.batch
         and (workload.batch, workload.sequence_length) == (4, 512)
         and (workload.dtype, workload.amp) == ("float32", None)
         and workload.optimizer in _OPTIMIZERS

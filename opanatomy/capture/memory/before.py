@@ -53,7 +53,8 @@ def components_before(stepper: Stepper, module: torch.nn.Module) -> dict[str, li
     """The tensors of each component that are there before a step."""
     state, counters = optimizer_tensors(stepper.optimizer)
     return {
-        "weights": list(module.parameters()), "buffers": list(module.buffers()), "inputs": tensors_in(stepper.inputs),
+        "weights": list(module.parameters()), "buffers": list(module.buffers()),
+        "inputs": tensors_in(stepper.micro_batches),
         "optimizer_state": state, "optimizer_step_counters": counters,
     }  # fmt: skip
 

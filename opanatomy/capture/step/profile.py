@@ -14,6 +14,7 @@ from opanatomy.capture.device.start import device_text, first_use, run_first_ker
 from opanatomy.capture.memory.advice import either, fewer_weights, listed
 from opanatomy.capture.memory.measurement import available_bytes, limited_to_available
 from opanatomy.capture.memory.snapshots import Snapshots
+from opanatomy.capture.model.adapters import check_peft
 from opanatomy.capture.model.user_function import is_function
 from opanatomy.capture.model.workload import Plan, Prepared, plan_of, prepare, workload_of
 from opanatomy.capture.step.recorder import Progress, Subject, record_step
@@ -33,6 +34,7 @@ def capture_model(
     `command` is what the trace says it was made by.
     """
     check_installed(options.optimizer)
+    check_peft(options.lora)
     progress.stage(f"building {options.model}")
     device = choose_device(options.device)
     if device == "cpu":
