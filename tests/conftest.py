@@ -31,8 +31,10 @@ def pytest_configure() -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what is marked `exhaustive` unless asked for it; skip what is marked `gpu` where there is none.
 
-    torch is imported only if such a test is collected.
+    torch is imported only if such a test is collected. What is slow comes first: it is begun before the processes of
+    pytest-xdist take tests from each other at the end, and a capture that a file's tests share is not made in both.
     """
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
     if not config.getoption("--exhaustive"):
         left_out = [item for item in items if item.get_closest_marker("exhaustive")]
         items[:] = [item for item in items if not item.get_closest_marker("exhaustive")]

@@ -23,6 +23,8 @@ from tests.command import run_code
 from tests.fake_captures import NAMES, VARIANTS, capture, numbers_of
 from tests.fake_device import DEVICE
 
+pytestmark = pytest.mark.slow  # the fixture is
+
 #: Every variant once, and every kind of architecture.
 CASES = [
     *(f"bert-base-uncased/{variant}" for variant in VARIANTS),
