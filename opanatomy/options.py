@@ -117,6 +117,10 @@ LORA: Final = Option(
     name="lora", group=_STEP, kind=Kind.NUMBER, minimum=1, metavar="RANK", recorded="lora",
     help="train low-rank adapters alone (peft)",
 )  # fmt: skip
+FUSED_LOSS: Final = Option(
+    name="fused_loss", group=_STEP, kind=Kind.SWITCH, default=False, recorded="fused_loss",
+    help="head and cross entropy of a language model in one, in chunks (torch 2.13)",
+)  # fmt: skip
 DEVICE: Final = Option(
     name="device", group=_STEP, default="auto", metavar="DEVICE", help="auto, cpu, cuda, cuda:N (default: {default})",
 )  # fmt: skip
@@ -136,7 +140,7 @@ NO_TRACE: Final = Option(
 )  # fmt: skip
 
 #: What changes backward or the update, and nothing without them.
-OF_BACKWARD: Final = (OPTIMIZER, CHECKPOINTING, CHECKPOINT_EVERY, ACCUMULATE, CLIP, FREEZE, LORA)
+OF_BACKWARD: Final = (OPTIMIZER, CHECKPOINTING, CHECKPOINT_EVERY, ACCUMULATE, CLIP, FREEZE, LORA, FUSED_LOSS)
 
 #: What a run is made of, field by field that of `RunOptions`.
 RUN: Final = (
@@ -171,6 +175,7 @@ RUN: Final = (
     CLIP,
     FREEZE,
     LORA,
+    FUSED_LOSS,
     INFERENCE,
     Option(name="memory", group=_STEP, kind=Kind.SWITCH, default=False, python=("profile",),
            help="follow the memory of one more step, block by block"),
@@ -286,6 +291,7 @@ class RunOptions(Struct, frozen=True, kw_only=True):
     clip: float | None = None
     freeze: str | None = None
     lora: int | None = None
+    fused_loss: bool = False
     inference: bool = False
     memory: bool = False
     check: bool = False

@@ -84,7 +84,7 @@ def test_what_a_report_records_are_fields_of_the_workload() -> None:
     assert options.recorded(chosen) == {
         "amp": "fp16", "checkpointing": "reentrant", "compiled": True, "optimizer": "sgd", "inference": False,
         "steps": 2, "warmup": 5, "accumulate": 1, "frozen": None,
-        "checkpoint_every": None, "clip": None, "lora": None,
+        "checkpoint_every": None, "clip": None, "lora": None, "fused_loss": False,
     }  # fmt: skip
 
 
@@ -163,7 +163,7 @@ def test_a_flag_and_an_argument_are_refused_in_one_wording(name: str, value: Any
     "other",
     [
         {"optimizer": "sgd"}, {"checkpointing": "reentrant"}, {"accumulate": 2}, {"freeze": "embeddings"}, {"lora": 4},
-        {"clip": 1.0}, {"checkpoint_every": 2},
+        {"clip": 1.0}, {"checkpoint_every": 2}, {"fused_loss": True},
     ],
 )  # fmt: skip
 def test_inference_has_no_backward(other: dict[str, Any]) -> None:

@@ -8,7 +8,8 @@ import sys
 from typing import TYPE_CHECKING, Final
 
 from opanatomy.console.parser import add_options
-from opanatomy.options import RUN, TECHNIQUES, RunOptions, as_flag, check_together
+from opanatomy.option_values import as_flag
+from opanatomy.options import RUN, TECHNIQUES, RunOptions, check_together
 
 if TYPE_CHECKING:
     from opanatomy.techniques.experiment import Experiment, Settings

@@ -95,15 +95,15 @@ def _smaller_batch(workload: Workload, batch: int) -> _Technique:
     """The batch in more micro-batches; half of it where there is no backward to accumulate or nothing left to cut."""
     now = workload.accumulate or 1
     parts = next((parts for parts in range(now + 1, batch + 1) if batch % parts == 0), None)
-    if parts is not None and not workload.inference:
+    if parts is None or workload.inference:
+        half = batch // 2
         return _Technique(
-            name=f"the batch in {parts} parts, accumulated", option=f"--accumulate {parts}",
-            in_python=f"accumulate={parts}", changed=replace(workload, accumulate=parts),
+            name="half the batch", option=f"--batch {half}", in_python=f"--batch {half}",
+            of_inputs=f"inputs of batch {half}", changed=replace(workload, batch=half, accumulate=None),
         )  # fmt: skip
-    half = batch // 2
     return _Technique(
-        name="half the batch", option=f"--batch {half}", in_python=f"--batch {half}",
-        of_inputs=f"inputs of batch {half}", changed=replace(workload, batch=half, accumulate=None),
+        name=f"the batch in {parts} parts, accumulated", option=f"--accumulate {parts}",
+        in_python=f"accumulate={parts}", changed=replace(workload, accumulate=parts),
     )  # fmt: skip
 
 

@@ -129,7 +129,7 @@ def activation_terms(shape: ModelShape | None, workload: Workload) -> tuple[Memo
     if shape is None or s is None or b is None or e is None:
         return ()
     frozen = workload.trainable_parameters != workload.parameters
-    if workload.inference or workload.checkpointing or workload.compiled or frozen:
+    if workload.inference or workload.checkpointing or workload.compiled or workload.fused_loss or frozen:
         return ()
     on_cpu = shape.mask_bytes is None
     fused = workload.attention == "sdpa"

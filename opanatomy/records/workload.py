@@ -77,6 +77,8 @@ class Workload(Struct, frozen=True, kw_only=True):
     frozen: str | None = None
     #: The rank of the adapters, which alone are trained with the head of a classifier.
     lora: int | None = None
+    #: Whether head and cross entropy are one function, which has the logits of some tokens at a time.
+    fused_loss: bool | None = None
     inference: bool | None = None
     steps: int | None = None
     warmup: int | None = None

@@ -9,7 +9,8 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from opanatomy.errors import UsageError
-from opanatomy.options import RunOptions, instead_of
+from opanatomy.option_values import instead_of
+from opanatomy.options import RunOptions
 from opanatomy.techniques.entries import BASELINE, TECHNIQUE, TECHNIQUES, Situation, Technique, option_text
 
 #: What joins the techniques of a combination.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from opanatomy.capture.model.adapters import add_adapters
 from opanatomy.capture.model.building import enable_checkpointing
 from opanatomy.capture.model.freezing import freeze
+from opanatomy.capture.model.fused_loss import fuse_loss
 from opanatomy.capture.model.parts import embeddings_of
 from opanatomy.capture.model.segments import checkpoint_in_segments
 from opanatomy.errors import UsageError
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 def apply_techniques(module: torch.nn.Module, options: RunOptions) -> None:
     """Change `module` as the options say; `UsageError` says why it cannot be."""
+    if options.fused_loss:
+        fuse_loss(module)
     add_adapters(module, options.lora)
     freeze(module, options.freeze)
     if options.checkpointing is None:

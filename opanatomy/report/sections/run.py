@@ -51,6 +51,7 @@ def _options(anatomy: Anatomy) -> tuple[str | Phrase | None, ...]:
         "inference" if workload.inference else None,
         _micro_batches(workload),
         f"clipped to {workload.clip:g}" if workload.clip else None,
+        "fused loss" if workload.fused_loss else None,
         f"adapters of rank {workload.lora}" if workload.lora else None,
         workload.frozen and f"frozen {workload.frozen.replace(',', ' and ')}",
         workload.optimizer and f"optimizer {workload.optimizer}",
