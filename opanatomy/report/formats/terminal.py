@@ -30,7 +30,7 @@ _FIRST_LEAST: Final = {
     "classes": 13, "phases": 13, "ratios": 13, "paper": 13, "operators": 18, "roofline": 16, "ranks": 8,
     "collectives": 10, "memory": 13, "memory-peak": 18, "saved-activations": 11, "snapshots": 18,
     "activation-terms": 20, "published": 20, "out-of-memory": 24, "savings": 20, "techniques": 14, "predictions": 14,
-    "technique-memory": 14, "same-training": 18, "losses": 14, "not-run": 14,
+    "technique-memory": 14, "suggestions": 16, "same-training": 18, "losses": 14, "not-run": 14,
 }  # fmt: skip
 _LATER_LEAST: Final = {"class": 13, "phase": 9, "made by": 8, "shape": 16, "option": 16, "figure": 8}
 _LEAST: Final = 12

@@ -18,6 +18,7 @@ from opanatomy.report.sections import (
     roofline,
     run,
     step,
+    suggestions,
     verdict,
 )
 from opanatomy.report.sections.techniques import sections_of_techniques
@@ -57,6 +58,7 @@ def _of_anatomy(anatomy: Anatomy, top: int) -> tuple[Section, ...]:
         memory.remarks(anatomy),
         ledger.ledger(anatomy),
         run.warnings(anatomy),
+        suggestions.suggestions(anatomy),
         verdict.conclusion(anatomy),
     )
     return tuple(section for section in sections if section is not None and not section.empty)
