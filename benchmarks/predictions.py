@@ -83,6 +83,10 @@ def _table(name: str, report: Techniques) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _megabytes(size: int | None) -> str:
+    return "" if size is None else f"{size / 1e6:.1f} MB"
+
+
 def _line(row: TechniqueRow, baseline: TechniqueRow) -> str:
     if row.predicted is None or row.measured is None:
         why = row.failed or row.not_predicted or ""
@@ -99,10 +103,11 @@ def _line(row: TechniqueRow, baseline: TechniqueRow) -> str:
         for value in (row.predicted.step_ns, row.predicted.low_ns, row.predicted.high_ns)
     ]
     measured = (row.measured.step_ns or 0) / (theirs.step_ns or 1)
-    return (
-        f"| {row.name} | {(row.predicted.peak_bytes or 0) / 1e6:.1f} MB | {(row.measured.peak_bytes or 0) / 1e6:.1f} MB"
-        f" | {memory or 0:+.2%} | {ratios[0]} | {ratios[1]} to {ratios[2]} | {measured:.2f} | {time or 0:+.0%} {wrong} |"
-    )
+    cells = (
+        row.name, _megabytes(row.predicted.peak_bytes), _megabytes(row.measured.peak_bytes), f"{memory or 0:+.2%}",
+        ratios[0], f"{ratios[1]} to {ratios[2]}", f"{measured:.2f}", f"{time or 0:+.0%} {wrong}",
+    )  # fmt: skip
+    return f"| {' | '.join(cells)} |"
 
 
 def _recorded(reports: dict[str, Techniques]) -> str:

@@ -284,6 +284,17 @@ def test_a_folder_that_is_there_is_not_written_into(tmp_path: Path) -> None:
         Store(tmp_path / "e", resume=False)
 
 
+def test_a_folder_in_which_nothing_ran_is_gone(tmp_path: Path) -> None:
+    store = Store(tmp_path / "e", resume=False)
+    with store.open():
+        store.kept(BASELINE, RunOptions(model="m"))
+    assert not (tmp_path / "e").exists()
+    store = Store(tmp_path / "e", resume=False)
+    with store.open():
+        store.kept(BASELINE, RunOptions(model="m")).trace.write_text("{}")
+    assert (tmp_path / "e").exists()
+
+
 def test_a_folder_for_each_experiment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert folder_for(None, "bert", resume=False) == Path("bert.techniques")

@@ -44,8 +44,9 @@ def run(arguments: argparse.Namespace) -> None:
     stem = _stem(arguments.model)
     with kept_for_the_report() as stream, destination(arguments, stem=stem, stream=stream) as where:
         folder = folder_for(arguments.folder, stem, resume=arguments.resume)
-        experiment = Experiment(options, settings, Store(folder, resume=arguments.resume), told := Display())
-        with told:
+        store = Store(folder, resume=arguments.resume)
+        experiment = Experiment(options, settings, store, told := Display())
+        with store.open(), told:
             experiment.predict()
         if not settings.predict_only:
             note(
@@ -89,11 +90,11 @@ def _measure(experiment: Experiment, told: object) -> None:
 
 def _show_list(options: RunOptions, settings: Settings) -> None:
     from opanatomy.console.stdout import columns_of, write_out
-    from opanatomy.report.formats.terminal import section_text
     from opanatomy.techniques.listing import listing_of
 
     width = columns_of(sys.stdout)
-    write_out(section_text(listing_of(options, only=settings.only, skip=settings.skip), width), machine_readable=False)
+    text = listing_of(options, width, only=settings.only, skip=settings.skip)
+    write_out(text, machine_readable=False)
 
 
 def _stem(model: str) -> str:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 _NONE: Final = -1
 #: The step between two moments of a clock that only counts.
 _TICK: Final = 1
+#: Questions after a tensor's properties, and ranges, come to a dispatch mode as operators.
+_NO_OPERATORS: Final = ("prim::", "profiler::")
 #: What CUDA's allocator rounds the size of a block up to.
 _CUDA_BLOCK: Final = 512
 
@@ -42,6 +44,8 @@ class Recording:
     weights: frozenset[int] = frozenset()
     now: int = 0
     started: bool = False
+    #: Whether what runs is ours and none of the step.
+    paused: bool = False
     allocated: int = 0
     live: dict[int, int] = field(default_factory=dict)
     moments: list[Moment] = field(default_factory=list)
@@ -120,12 +124,14 @@ class Recording:
     def call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         """Note one call and the storages that it made."""
         name = function._schema.name
+        if name.startswith(_NO_OPERATORS):
+            return
         casts = name == "aten::_to_copy" and address_of(args[0].untyped_storage()) in self.weights
         context = self.context(name, casts_weight=casts)
         made = tensors_in(result)
         for tensor in made:
             self.hold(tensor, context)
-        if self.started:
+        if self.started and not self.paused:
             key = (name, signature_of(function, args, kwargs), tuple(map(tensor_of, made)), self._phase())
             self.calls[key] += 1
 

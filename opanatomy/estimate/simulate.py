@@ -114,5 +114,12 @@ class SimulatedObserver(MemoryObserver):
         super().__init__(*args, **kwargs)
         self.record = record
 
+    def _saved(self, tensor: torch.Tensor) -> torch.Tensor:
+        self.record.paused = True
+        try:
+            return super()._saved(tensor)
+        finally:
+            self.record.paused = False
+
     def _mark(self, kind: MarkKind, storages: Storages | None = None, tensor: TensorType | None = None) -> None:
         self.record.mark(Mark(kind=kind, storages=storages or {}, tensor=tensor))

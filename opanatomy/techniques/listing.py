@@ -3,34 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from textwrap import wrap
+from typing import Final
 
 from opanatomy.options import RunOptions
-from opanatomy.report.section import Column, Holds, Row, Section
 from opanatomy.techniques import jobs
-from opanatomy.techniques.entries import Situation
+from opanatomy.techniques.entries import TECHNIQUE, Situation
 from opanatomy.techniques.variants import variants_of
 from opanatomy.techniques.workers import run_job
 
+#: Cells of the longest name.
+_NAME_WIDTH: Final = max(map(len, TECHNIQUE))
 
-def listing_of(options: RunOptions, *, only: Sequence[str] = (), skip: Sequence[str] = ()) -> Section:
-    """One row a technique."""
-    situation = situation_of(options)
-    columns = (
-        Column(header="technique", holds=Holds.NAMES),
-        Column(header="option", holds=Holds.NAMES),
-        Column(header="what it does", holds=Holds.NAMES),
-    )
-    rows = tuple(
-        Row(
-            cells=(
-                variant.name,
-                variant.option or "-",
-                f"cannot run here: {variant.impossible}" if variant.impossible else variant.what,
-            )
-        )
-        for variant in variants_of(situation, only=only, skip=skip)[1:]
-    )
-    return Section(name="techniques", title="Techniques", columns=columns, rows=rows)
+
+def listing_of(options: RunOptions, width: int, *, only: Sequence[str] = (), skip: Sequence[str] = ()) -> str:
+    """Of each technique its name and option, and below what it does, in lines of at most `width` cells."""
+    blocks = []
+    for variant in variants_of(situation_of(options), only=only, skip=skip)[1:]:
+        does = f"cannot run here: {variant.impossible}" if variant.impossible else variant.what
+        name = f"{variant.name:<{_NAME_WIDTH}} {variant.option}".rstrip()
+        lines = [name] if len(name) <= width else [variant.name, *wrap(variant.option, width, initial_indent="  ")]
+        blocks.append("\n".join([*lines, *wrap(does, width, initial_indent="  ", subsequent_indent="  ")]) + "\n")
+    return "".join(blocks)
 
 
 def situation_of(options: RunOptions) -> Situation:

@@ -59,6 +59,17 @@ class Store:
         except (msgspec.MsgspecError, OSError) as error:
             raise UsageError(f"--folder {self.folder}: its {_INDEX} cannot be read: {error}") from error
 
+    @contextmanager
+    def open(self) -> Iterator[None]:
+        """A block that leaves no folder behind in which nothing was run."""
+        try:
+            yield
+        finally:
+            with suppress(OSError):
+                if all(path.name == _INDEX for path in self.folder.iterdir()):
+                    (self.folder / _INDEX).unlink(missing_ok=True)
+                    self.folder.rmdir()
+
     def kept(self, name: str, options: RunOptions) -> Kept:
         """The files of a run; what is there of one with other options is gone afterwards."""
         kept = Kept(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import signal
 import sys
-import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import cache
@@ -33,7 +32,6 @@ class _Outcome(Struct, frozen=True, kw_only=True):
     value: Any = None
     done: bool = False
     error: str | None = None
-    details: str = ""
 
 
 @cache
@@ -114,9 +112,9 @@ def _child(connection: Any, job: Callable[..., Any], arguments: tuple[Any, ...])
     except KeyboardInterrupt:
         return
     except (OutOfMemory, CaptureError, OpanatomyError) as error:
-        outcome = _Outcome(error=str(error), details=traceback.format_exc())
+        outcome = _Outcome(error=str(error))
     except Exception as error:
-        outcome = _Outcome(error=f"{type(error).__name__}: {error}", details=traceback.format_exc())
+        outcome = _Outcome(error=f"{type(error).__name__}: {error}")
     with suppress(BrokenPipeError):  # nobody waits any more
         connection.send(outcome)
     connection.close()
