@@ -200,7 +200,7 @@ def test_times_of_a_trace_are_those_of_its_operators(tmp_path: Path) -> None:
     known = call_times(tmp_path / "step.json")
     followed = simulate(options)
     seen = sum(one.calls for one in followed.calls if (one.operator, tensors_of(one.signature)) in known.exact)
-    assert seen >= 0.98 * sum(one.calls for one in followed.calls)
+    assert seen >= 0.95 * sum(one.calls for one in followed.calls)
     assert anatomy.step.unprofiled_wall_ns is not None
     rates = rates_of(known, followed, anatomy.step.unprofiled_wall_ns, {})
     assert predicted_time(followed, rates).time_ns == pytest.approx(anatomy.step.unprofiled_wall_ns, rel=0.01)
