@@ -14,6 +14,7 @@ from opanatomy.capture.device import accelerators
 from opanatomy.capture.device.devices import devices_of, of_the_peak, synchronize
 from opanatomy.capture.device.environment import environment_of
 from opanatomy.capture.device.events import require_device_events
+from opanatomy.capture.memory.holders import holders_of
 from opanatomy.capture.memory.measurement import PeakMeter, give_back, storages_observed
 from opanatomy.capture.memory.saved import ForwardSaves, PointWatch
 from opanatomy.capture.memory.snapshots import Snapshots
@@ -204,8 +205,8 @@ class Run:
 
     def _after_step(self) -> MemoryObservations:
         """The storages as they stand after the timed steps, and their peak."""
-        saves, device = self.instruments.saves, self.options.device
-        observations = storages_observed(self.subject.module, self.stepper.optimizer, saves, device)
+        saves = self.instruments.saves
+        observations = storages_observed(holders_of(self.stepper, self.subject.module), saves.bytes, saves.cast_bytes)
         return replace(observations, peak_bytes=self.meter.peak(), measured_by=self.meter.measured_by)
 
     def _memory_observed(self) -> MemoryObservations:
