@@ -76,7 +76,7 @@ def place(rows: HostRows, kinds: NameKinds, flows: Flows = NO_FLOWS) -> Placed:
 
 
 def _spans(rows: HostRows, kinds: NameKinds) -> list[tuple[int, int, Phase]]:
-    """The phase ranges of a capture; where a user's own loop was recorded those of its calls, and of what lies between."""
+    """The phase ranges of a capture; of a user's own loop those of its calls, and of what lies between them."""
     ranges = np.flatnonzero(kinds.phase[rows.name] >= 0).tolist()
     calls = [
         MarkedCall(

@@ -20,7 +20,9 @@ def observed_gradients(module: torch.nn.Module) -> AbstractContextManager[dict[s
 
 @contextmanager
 def gradients_by_path(paths: Mapping[int, str]) -> Iterator[dict[str, str]]:
-    """Watch a step of the modules with these `id`s; gives path -> "weight", "input", "both" or "none" for each module that runs.
+    """Watch a step of the modules with these `id`s.
+
+    Gives path -> "weight", "input", "both" or "none" for each module that runs.
 
     Of a module with weights of its own (a linear layer, a convolution) it says whether these and its input need
     gradients; of one without, whose products are of activations (attention), "both" where its output does. What needs a

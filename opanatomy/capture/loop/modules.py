@@ -1,0 +1,147 @@
+"""The modules of a loop: those that were given, or those that it calls; their names, and hooks on their calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from opanatomy.capture.step.compiled_parts import compiled_modules, has_compiled_parts
+from opanatomy.records.workload import MODULE_RANGE
+
+if TYPE_CHECKING:
+    import torch
+
+#: Told of a module that is called, and of one that is done with the arguments by place and by name that it had.
+_Enter = Callable[["torch.nn.Module"], None]
+_Leave = Callable[["torch.nn.Module", tuple[Any, ...], dict[str, Any]], None]
+
+
+@dataclass(slots=True)
+class LoopModules:
+    """The outermost modules; where none are given these are all that the loop calls."""
+
+    given: Mapping[str, torch.nn.Module] = field(default_factory=dict)
+    #: In the order in which they were called first.
+    called: list[torch.nn.Module] = field(default_factory=list)
+    #: Path -> module, of all inside of the outermost ones; those inside compiled code apart.
+    paths: dict[str, torch.nn.Module] = field(default_factory=dict)
+    compiled: bool = False
+    _ids: dict[int, str] = field(default_factory=dict)
+    _known: set[int] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        if self.given:
+            self._name(self.given)
+
+    @property
+    def outermost(self) -> tuple[torch.nn.Module, ...]:
+        """Those that were given, else those that were called."""
+        return tuple(self.given.values()) or tuple(self.called)
+
+    @property
+    def trained(self) -> tuple[torch.nn.Module, ...]:
+        """Those of them that have parameters; a loss has none."""
+        return tuple(module for module in self.outermost if next(module.parameters(), None) is not None)
+
+    @property
+    def range_names(self) -> dict[int, str]:
+        """The name of the range of each module by its `id`."""
+        return {number: MODULE_RANGE + path for number, path in self._ids.items()}
+
+    @property
+    def path_of(self) -> Mapping[int, str]:
+        """The path of each module by its `id`."""
+        return self._ids
+
+    def knows(self, module: torch.nn.Module) -> bool:
+        """Whether a module is one of the loop's."""
+        return id(module) in self._known
+
+    def add(self, module: torch.nn.Module) -> bool:
+        """Take in a module that the loop calls by itself; `False` where others are given, and it is none of the loop's."""
+        if self.given:
+            return False
+        inside = {id(part) for part in module.modules()}
+        self.called = [*(other for other in self.called if id(other) not in inside), module]
+        self._name(by_class(self.called))
+        return True
+
+    def kinds(self) -> dict[str, str]:
+        """Path -> class name."""
+        return {path: type(module).__name__ for path, module in self.paths.items()}
+
+    def _name(self, outermost: Mapping[str, torch.nn.Module]) -> None:
+        """Give every module its path, and those of one model the paths that they have there."""
+        self.paths, self._ids, self._known = {}, {}, set()
+        self.compiled = False
+        for name, module in outermost.items():
+            inside = compiled_modules(module)
+            self.compiled |= has_compiled_parts(module)
+            self._known.update(id(part) for part in module.modules())
+            for path, part in module.named_modules():
+                if id(part) not in inside and id(part) not in self._ids:
+                    full = ".".join(piece for piece in (name, path) if piece)
+                    self.paths[full], self._ids[id(part)] = part, full
+
+
+def by_class(modules: Sequence[torch.nn.Module]) -> dict[str, torch.nn.Module]:
+    """The modules by the names of their classes; the only one with parameters is the model, and has no name."""
+    trained = [module for module in modules if next(module.parameters(), None) is not None]
+    named: dict[str, torch.nn.Module] = {}
+    for module in modules:
+        name = "" if trained == [module] else type(module).__name__
+        number = 2
+        while name in named:
+            name, number = f"{type(module).__name__}-{number}", number + 1
+        named[name] = module
+    return named
+
+
+@contextmanager
+def hooked(modules: LoopModules, enter: _Enter, leave: _Leave) -> Iterator[None]:
+    """Tell of the calls of all modules while inside.
+
+    Global hooks, for the reasons of `around_forward`; where a module is compiled hooks on what lies outside of compiled
+    code, on the compiled module itself too, which runs them before and behind its code.
+    """
+    from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+
+    with ExitStack() as stack, ExitStack() as everywhere:
+
+        def before(module: torch.nn.Module, _inputs: object) -> None:
+            if everywhere_hooks and not modules.given and has_compiled_parts(module):
+                everywhere.close()
+                everywhere_hooks.clear()
+                modules.add(module)
+                _hook_outside(stack, modules.outermost, before, behind)
+            enter(module)
+
+        def behind(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], _output: object) -> None:
+            leave(module, args, kwargs)
+
+        everywhere_hooks: list[Any] = []
+        if modules.compiled:
+            _hook_outside(stack, modules.outermost, before, behind)
+        else:
+            everywhere_hooks += [
+                register_module_forward_pre_hook(before),
+                register_module_forward_hook(behind, with_kwargs=True, always_call=True),
+            ]
+            for hook in everywhere_hooks:
+                everywhere.callback(hook.remove)
+        yield
+
+
+def _hook_outside(
+    stack: ExitStack, modules: Sequence[torch.nn.Module], before: Callable[..., None], behind: Callable[..., None]
+) -> None:
+    """Hooks on the modules that run outside of compiled code, and on those that are compiled code themselves."""
+    for module in modules:
+        inside = compiled_modules(module)
+        for part in module.modules():
+            if id(part) in inside and not (hasattr(part, "_orig_mod")):
+                continue
+            stack.callback(part.register_forward_pre_hook(before).remove)
+            stack.callback(part.register_forward_hook(behind, with_kwargs=True, always_call=True).remove)
