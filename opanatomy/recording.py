@@ -204,14 +204,17 @@ def _modules(module: Any) -> dict[str, torch.nn.Module]:
 
     if module is None:
         return {}
+    named: dict[str, Any] = {}
     if isinstance(module, torch.nn.Module) or not isinstance(module, (Mapping, Sequence)) or isinstance(module, str):
         check_module("record", module)
-        return {"": module}
+        named[""] = module
+        return named
     if not module:
         raise UsageError("record: module has no module in it - leave it out, or give some")
     from opanatomy.capture.loop.modules import by_class
 
-    parts: list[Any] = list(module.values() if isinstance(module, Mapping) else module)
-    for part in parts:
+    if isinstance(module, Mapping):
+        named.update((str(name), part) for name, part in module.items())
+    for part in named.values() or module:
         check_module("record", part)
-    return dict(zip(map(str, module), parts, strict=True)) if isinstance(module, Mapping) else by_class(parts)
+    return named or by_class(list(module))

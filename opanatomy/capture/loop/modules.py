@@ -60,7 +60,7 @@ class LoopModules:
         return id(module) in self._known
 
     def add(self, module: torch.nn.Module) -> bool:
-        """Take in a module that the loop calls by itself; `False` where others are given, and it is none of the loop's."""
+        """Take in a module that the loop calls by itself; `False` where others are given, which it is none of."""
         if self.given:
             return False
         inside = {id(part) for part in module.modules()}
@@ -106,7 +106,11 @@ def hooked(modules: LoopModules, enter: _Enter, leave: _Leave) -> Iterator[None]
     Global hooks, for the reasons of `around_forward`; where a module is compiled hooks on what lies outside of compiled
     code, on the compiled module itself too, which runs them before and behind its code.
     """
-    from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+    from torch.nn.modules.module import (
+        _global_forward_hooks_with_kwargs,
+        register_module_forward_hook,
+        register_module_forward_pre_hook,
+    )
 
     with ExitStack() as stack, ExitStack() as everywhere:
 
@@ -118,8 +122,9 @@ def hooked(modules: LoopModules, enter: _Enter, leave: _Leave) -> Iterator[None]
                 _hook_outside(stack, modules.outermost, before, behind)
             enter(module)
 
-        def behind(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], _output: object) -> None:
-            leave(module, args, kwargs)
+        def behind(module: torch.nn.Module, args: tuple[Any, ...], *kwargs_and_output: Any) -> None:
+            # Behind a forward that failed torch leaves the keyword arguments out.
+            leave(module, args, kwargs_and_output[0] if len(kwargs_and_output) == 2 else {})
 
         everywhere_hooks: list[Any] = []
         if modules.compiled:
@@ -131,7 +136,20 @@ def hooked(modules: LoopModules, enter: _Enter, leave: _Leave) -> Iterator[None]
             ]
             for hook in everywhere_hooks:
                 everywhere.callback(hook.remove)
+                # torch forgets this entry when the hook is removed, and then warns whoever compiles a module.
+                everywhere.callback(_global_forward_hooks_with_kwargs.pop, hook.id, None)
+            _quiet_about_hooks(everywhere)
         yield
+
+
+def _quiet_about_hooks(stack: ExitStack) -> None:
+    """Keep a compiled module from warning of global hooks: `hooked` takes them away when it meets one."""
+    import torch.nn.modules.module as torch_module
+
+    original = getattr(torch_module, "_has_any_global_hook", None)
+    if original is not None:
+        torch_module._has_any_global_hook = lambda: False
+        stack.callback(setattr, torch_module, "_has_any_global_hook", original)
 
 
 def _hook_outside(
@@ -141,7 +159,29 @@ def _hook_outside(
     for module in modules:
         inside = compiled_modules(module)
         for part in module.modules():
-            if id(part) in inside and not (hasattr(part, "_orig_mod")):
+            if getattr(part, "_compiled_call_impl", None) is not None:
+                _hook_compiled_call(stack, part, before, behind)
+                continue
+            if id(part) in inside and not hasattr(part, "_orig_mod"):
                 continue
             stack.callback(part.register_forward_pre_hook(before).remove)
             stack.callback(part.register_forward_hook(behind, with_kwargs=True, always_call=True).remove)
+
+
+def _hook_compiled_call(
+    stack: ExitStack, module: Any, before: Callable[..., None], behind: Callable[..., None]
+) -> None:  # fmt: skip
+    """The same for a module that was compiled in place, whose hooks are part of its code."""
+    original = module._compiled_call_impl
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        before(module, args)
+        output = None
+        try:
+            output = original(*args, **kwargs)
+            return output
+        finally:
+            behind(module, args, kwargs, output)
+
+    module._compiled_call_impl = call
+    stack.callback(setattr, module, "_compiled_call_impl", original)

@@ -74,7 +74,7 @@ def _batch(anatomy: Anatomy) -> Phrase | None:
     return joined(
         (
             None if batch is None else phrase("batch {}", Count(batch)),
-            workload.accumulation and f"accumulated over {workload.accumulation:,} batches",
+            None if workload.accumulation is None else phrase("accumulated over {}", Count(workload.accumulation)),
             None if length is None else phrase("length {}", Count(length)),
         )
     )
