@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
@@ -17,20 +16,27 @@ from opanatomy.capture.device.events import require_device_events
 from opanatomy.capture.loop.modules import LoopModules
 from opanatomy.capture.loop.seen import Seen
 from opanatomy.capture.loop.session import Session
-from opanatomy.capture.loop.stages import MemoryFollowed, Profiled, Stage, Timed, Watched, memory_after
+from opanatomy.capture.loop.stages import (
+    MemoryFollowed,
+    Profiled,
+    Stage,
+    Timed,
+    Watched,
+    WatchedAgain,
+    memory_after,
+)
 from opanatomy.capture.memory.snapshots import Snapshots
 from opanatomy.capture.memory.storages import other_devices
 from opanatomy.capture.model.shape import shape_of
 from opanatomy.capture.step.compiled_parts import compilations
 from opanatomy.capture.step.profiled import STEP_RANGE
 from opanatomy.capture.step.profiler_times import profiler_times_ns
-from opanatomy.capture.step.restore import process_as_it_was
 from opanatomy.capture.step.tensor_lists import tensor_lists
 from opanatomy.errors import CaptureError
 from opanatomy.options import RunOptions
 from opanatomy.records.memory import WEIGHTS
 from opanatomy.records.memory_observations import MemoryObservations
-from opanatomy.records.workload import Capture, Environment
+from opanatomy.records.workload import Capture, Environment, ObservedCount
 
 if TYPE_CHECKING:
     import torch
@@ -66,7 +72,6 @@ class LoopRecording:
         #: How many iterations have ended by a call of `step()`.
         self.iterations = 0
         self.done = False
-        self._process = ExitStack()
         self._stage: Stage = Stage(self.session, 0)
         self._left = 0
         self._stages: Iterator[Stage] = iter(())
@@ -76,7 +81,6 @@ class LoopRecording:
 
     def start(self) -> None:
         """The first iteration begins, or the only one: so it is profiled, and dropped where another follows."""
-        self._process.enter_context(process_as_it_was(compiled=False))
         try:
             self.session.points.take(WEIGHTS)
             first = Profiled(self.session, self.options.steps if not self.warmup else 1, warm=False)
@@ -99,6 +103,8 @@ class LoopRecording:
         if self.options.memory:
             accelerators.check_memory_in_depth(self.session.device)
             yield MemoryFollowed(self.session)
+        if self.session.observation is not None:
+            yield WatchedAgain(self.session)
 
     def _enter(self, stage: Stage) -> None:
         self._stage, self._left = stage, stage.iterations
@@ -145,8 +151,7 @@ class LoopRecording:
     def abort(self) -> None:
         """Put everything back, and write nothing more."""
         self.done = True
-        with self._process:
-            self._stage.close()
+        self._stage.close()
         self._stages = iter(())
 
     def _cut(self) -> dict[bytes, bytes]:
@@ -154,10 +159,9 @@ class LoopRecording:
         profiled = self._profiled
         if profiled is None or (not profiled.logs and self._stage is not profiled):
             raise CaptureError(self._too_few())
-        if self._stage is not profiled:
+        if self.options.memory and self.iterations and not isinstance(self._stage, WatchedAgain):
             self.session.warnings.append("the loop ended before the iteration whose memory was to be followed")
-            return {}
-        if not self.iterations:
+        if self._stage is not profiled or not self.iterations:
             return {}
         begun = len(profiled.logs)
         if not profiled.is_empty:
@@ -169,8 +173,6 @@ class LoopRecording:
             self.session.warnings.append(
                 f"{len(profiled.logs)} of {profiled.steps} steps were profiled: the loop ended after that"
             )
-        if self.options.memory:
-            self.session.warnings.append("the loop ended before the iteration whose memory was to be followed")
         old = f'"{STEP_RANGE}{begun}"'.encode()
         return {old: b'"opanatomy.cut"'} if len(profiled.logs) == begun else {}
 
@@ -198,7 +200,7 @@ class LoopRecording:
 
         session = self.session
         lists, arguments = tensor_lists(profiled.profiler.profiler)
-        unlike = session.watched is not None and any(log != session.watched for log in profiled.logs)
+        unlike = self._unlike(profiled)
         observation = session.observation
         return Capture(
             version=__version__,
@@ -216,7 +218,7 @@ class LoopRecording:
             lists=lists,
             list_arguments=arguments,
             observed=tuple(observation.incomplete) if observation else (),
-            observed_counts=observation.counts() if observation and not unlike else (),
+            observed_counts=observation.counts() if observation and unlike is None else (),
             observed_step=_COLD + _WATCHED if observation else None,
             not_observed=self._not_observed(unlike),
             profiler_times_ns=profiler_times_ns(
@@ -241,11 +243,23 @@ class LoopRecording:
             step=session.memory_step,
         )
 
-    def _not_observed(self, unlike: bool) -> str | None:
+    def _unlike(self, profiled: Profiled) -> str | None:
+        """How the profiled steps may be others than the one whose calls were counted; `None` where nothing shows it."""
+        session = self.session
+        if session.observation is None:
+            return None
+        if any(log != session.watched for log in profiled.logs):
+            return "the step that was watched had other shapes or calls than the profiled ones"
+        again = session.watched_again == session.watched
+        if again and _computing(session.counts_again) != _computing(session.observation.counts()):
+            return "two steps of the loop that were watched differ from each other"
+        return None
+
+    def _not_observed(self, unlike: str | None) -> str | None:
         """Why the calls are not counted a second time."""
         observation = self.session.observation
-        if unlike:
-            return "the step that was watched had other shapes or calls than the profiled ones"
+        if unlike is not None:
+            return unlike
         if observation is not None:
             unseen = sorted(observation.unseen)
             return f"what {', '.join(unseen)} runs inside is not seen by a dispatch mode" if unseen else None
@@ -268,6 +282,11 @@ class LoopRecording:
             yield "torch.compile compiled inside the profiled steps: their time includes that"
         if session.modules.given and not any(entry.startswith("forward") for log in profiled.logs for entry in log):
             yield "the module that was given is called in no profiled step"
+
+
+def _computing(counts: Iterable[ObservedCount]) -> list[ObservedCount]:
+    """The counts of the operators that compute: saved tensors are detached where they are watched."""
+    return [count for count in counts if count.operator != "aten::detach"]
 
 
 def _device(modules: LoopModules) -> str:

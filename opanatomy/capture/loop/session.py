@@ -21,6 +21,7 @@ from opanatomy.capture.step.stepper import StepObserver
 from opanatomy.options import RunOptions
 from opanatomy.records.memory_observations import MemoryObservations, StepObservations
 from opanatomy.records.taxonomy import Phase
+from opanatomy.records.workload import ObservedCount
 
 if TYPE_CHECKING:
     import torch
@@ -53,8 +54,10 @@ class Session:
     points: Snapshots
     inputs: Inputs = field(default_factory=Inputs)
     observation: Observation | None = None
-    #: What the watched step did, as `LoopPhases.log`.
+    #: What the watched step did, as `LoopPhases.log`; the same, and the calls, of one behind the profiled steps.
     watched: list[str] | None = None
+    watched_again: list[str] | None = None
+    counts_again: tuple[ObservedCount, ...] = ()
     gradients: dict[str, str] = field(default_factory=dict)
     saved_bytes: int | None = None
     cast_bytes: int | None = None

@@ -23,8 +23,9 @@ from opanatomy.capture.memory.step import (
 )
 from opanatomy.capture.step.compiled_parts import mode_keeps_compiled
 from opanatomy.capture.step.gradients import gradients_by_path
-from opanatomy.capture.step.observer import observing
+from opanatomy.capture.step.observer import Observation, observing
 from opanatomy.capture.step.profiled import StepProfiler
+from opanatomy.capture.step.restore import quiet_kineto
 from opanatomy.records.memory_observations import MemoryObservations
 from opanatomy.records.taxonomy import Phase
 
@@ -102,9 +103,10 @@ class Profiled(Stage):
     def open(self) -> None:
         """Hang the hooks and start the profiler."""
         self.profiler = StepProfiler(self.session.device, steps=self.steps, warm=self.warm)
-        self.phases = self.stack.enter_context(marked(self.session, self.session.inputs))
+        self.stack.enter_context(quiet_kineto())
         self.profiler.start()
         self.stack.callback(self.profiler.stop)
+        self.phases = self.stack.enter_context(marked(self.session, self.session.inputs))
 
     def begin(self) -> None:
         """A step begins, the first with `warm` is none."""
@@ -165,6 +167,30 @@ class Watched(Stage):
             recomputes = any(count.phase is Phase.RECOMPUTE for count in session.observation.counts())
             kind = "reentrant" if self.phases.reentered else "non-reentrant"
             session.seen.checkpointing = kind if recomputes else None
+
+
+class WatchedAgain(Stage):
+    """An iteration whose calls are counted as well: where they are others, so may be those of the profiled ones."""
+
+    def __init__(self, session: Session) -> None:
+        super().__init__(session, 1)
+
+    def open(self) -> None:
+        """Hang the observer."""
+        self._observation: Observation | None = None
+        self.phases = self.stack.enter_context(marked(self.session, self.session.inputs, decide=self._decide))
+        self._observation = self.stack.enter_context(observing(self.phases.phase, lambda: self.phases.creates_graph))
+
+    def _decide(self, phase: Phase) -> None:
+        if self._observation is not None:
+            self._observation.decide(phase)
+
+    def end(self) -> None:
+        """Keep what was counted."""
+        self.session.watched_again = self.phases.log
+        self.stack.close()
+        if self._observation is not None:
+            self.session.counts_again = self._observation.counts()
 
 
 class _Saves(PointWatch):
@@ -230,11 +256,12 @@ class MemoryFollowed(Stage):
             session.holders, session.device, session.points, hooked=self.hooked,
             references=self.profiler.earlier.references,
         )  # fmt: skip
+        stack.enter_context(quiet_kineto())
+        self.profiler.start()
+        stack.callback(self.profiler.stop)
         self.phases = stack.enter_context(marked(session, self.observer, behind_module=self.observer.behind_module))
         if self.hooked:
             stack.enter_context(saved_tensor_hooks(self._pack))
-        self.profiler.start()
-        stack.callback(self.profiler.stop)
 
     def _pack(self, tensor: torch.Tensor) -> torch.Tensor:
         return self.observer.saved(tensor) if self.phases.in_forward else saved_form(tensor)
