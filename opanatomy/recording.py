@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -95,8 +96,11 @@ class Recorder:
     ) -> None:
         if error is None:
             self.stop()
-        else:
-            self._abort()
+            return
+        hint = None if self._recording is None else self._recording.blames(error)
+        self._abort()
+        if hint is not None:
+            warnings.warn(hint, stacklevel=2)
 
     def start(self) -> None:
         """The first iteration begins."""

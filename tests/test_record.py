@@ -348,6 +348,34 @@ def test_a_block_is_one_step() -> None:
     assert reasons == ["the block was run once, and that under the profiler"]
 
 
+def test_losses_that_are_made_anew() -> None:
+    model, last = network(), nn.Linear(4, 4)
+    anatomy = recorded(lambda: nn.MSELoss()(last(model(X)), torch.zeros(4, 4)).backward())
+    assert {row.module for row in anatomy.modules} == {
+        "Sequential.0",
+        "Sequential.1",
+        "Sequential.2",
+        "Linear",
+        "MSELoss",
+    }
+    with opanatomy.record() as recorder:
+        nn.MSELoss()(last(model(X)), nn.MSELoss()(X, X).expand(4, 4)).backward()
+    # Named as they came.
+    assert {row.module for row in recorder.anatomy.modules} == {"0", "1", "2", "Linear", "MSELoss"}
+
+
+def test_code_that_a_watch_breaks_is_told_how_to_do_without() -> None:
+    def iteration(_: int) -> None:
+        torch.func.grad(lambda x: x.sin().sum())(X)
+
+    with (
+        pytest.warns(UserWarning, match=r"failed under the watch of its second iteration.* - give warmup=1"),
+        pytest.raises(RuntimeError, match="saved tensor hooks"),
+    ):
+        run(3, iteration)
+    run(3, iteration, warmup=1)
+
+
 def test_a_block_that_only_computes() -> None:
     with opanatomy.record() as recorder:
         X @ X.T

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -43,7 +43,7 @@ class LoopModules:
     @property
     def trained(self) -> tuple[torch.nn.Module, ...]:
         """Those of them that have parameters; a loss has none."""
-        return tuple(module for module in self.outermost if next(module.parameters(), None) is not None)
+        return tuple(module for module in self.outermost if _is_trained(module))
 
     @property
     def range_names(self) -> dict[int, str]:
@@ -60,43 +60,85 @@ class LoopModules:
         return id(module) in self._known
 
     def add(self, module: torch.nn.Module) -> bool:
-        """Take in a module that the loop calls by itself; `False` where others are given, which it is none of."""
+        """Take in a module that the loop calls by itself; `False` where others are given, which it is none of.
+
+        Others keep their names: ranges have them already.
+        """
         if self.given:
             return False
-        inside = {id(part) for part in module.modules()}
-        self.called = [*(other for other in self.called if id(other) not in inside), module]
-        self._name(by_class(self.called))
+        like = next((other for other in self.called if _is_like(other, module)), None)
+        self.called.append(module)
+        if like is not None:
+            self._ids[id(module)] = self._ids[id(like)]
+            self._known.add(id(module))
+            return True
+        name = "" if _is_trained(module) and not any(map(_is_trained, self.called[:-1])) else type(module).__name__
+        self._name_all(_unused(name, type(module).__name__, self.paths), module)
         return True
+
+    def rename(self) -> None:
+        """Name anew those that the loop has called, now that all are known."""
+        if self.given:
+            return
+        inside = {id(part) for module in self.called for part in module.modules() if part is not module}
+        self.called = [module for module in self.called if id(module) not in inside]
+        distinct = [
+            module
+            for place, module in enumerate(self.called)
+            if not any(_is_like(other, module) for other in self.called[:place])
+        ]
+        self._name(by_class(distinct))
+        self.called = distinct
 
     def kinds(self) -> dict[str, str]:
         """Path -> class name."""
         return {path: type(module).__name__ for path, module in self.paths.items()}
 
     def _name(self, outermost: Mapping[str, torch.nn.Module]) -> None:
-        """Give every module its path, and those of one model the paths that they have there."""
+        """Give every module its path."""
         self.paths, self._ids, self._known = {}, {}, set()
         self.compiled = False
         for name, module in outermost.items():
-            inside = compiled_modules(module)
-            self.compiled |= has_compiled_parts(module)
-            self._known.update(id(part) for part in module.modules())
-            for path, part in module.named_modules():
-                if id(part) not in inside and id(part) not in self._ids:
-                    full = ".".join(piece for piece in (name, path) if piece)
-                    self.paths[full], self._ids[id(part)] = part, full
+            self._name_all(name, module)
+
+    def _name_all(self, name: str, module: torch.nn.Module) -> None:
+        """Give the modules inside of one their paths, where they have none yet."""
+        inside = compiled_modules(module)
+        self.compiled |= has_compiled_parts(module)
+        self._known.update(id(part) for part in module.modules())
+        for path, part in module.named_modules():
+            if id(part) not in inside and id(part) not in self._ids:
+                full = ".".join(piece for piece in (name, path) if piece)
+                self.paths[full], self._ids[id(part)] = part, full
 
 
 def by_class(modules: Sequence[torch.nn.Module]) -> dict[str, torch.nn.Module]:
     """The modules by the names of their classes; the only one with parameters is the model, and has no name."""
-    trained = [module for module in modules if next(module.parameters(), None) is not None]
+    trained = [module for module in modules if _is_trained(module)]
     named: dict[str, torch.nn.Module] = {}
     for module in modules:
-        name = "" if trained == [module] else type(module).__name__
-        number = 2
-        while name in named:
-            name, number = f"{type(module).__name__}-{number}", number + 1
-        named[name] = module
+        kind = type(module).__name__
+        named[_unused("" if trained == [module] else kind, kind, named)] = module
     return named
+
+
+def _unused(name: str, kind: str, used: Container[str]) -> str:
+    """A name that is not used: the class with a number, where need be."""
+    number = 1
+    while name in used:
+        number += 1
+        name = kind if number == 2 and name != kind else f"{kind}-{number}"
+    return name
+
+
+def _is_trained(module: torch.nn.Module) -> bool:
+    """Whether a module has parameters; a loss has none."""
+    return next(module.parameters(), None) is not None
+
+
+def _is_like(module: torch.nn.Module, other: torch.nn.Module) -> bool:
+    """Whether both are of one class without parameters: such as losses that are made where they are called."""
+    return type(module) is type(other) and not _is_trained(module) and not _is_trained(other)
 
 
 @contextmanager

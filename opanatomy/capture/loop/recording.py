@@ -29,6 +29,7 @@ from opanatomy.capture.memory.snapshots import Snapshots
 from opanatomy.capture.memory.storages import other_devices
 from opanatomy.capture.model.shape import shape_of
 from opanatomy.capture.step.compiled_parts import compilations
+from opanatomy.capture.step.instruments import Instrument, blamed
 from opanatomy.capture.step.profiled import STEP_RANGE
 from opanatomy.capture.step.profiler_times import profiler_times_ns
 from opanatomy.capture.step.tensor_lists import tensor_lists
@@ -36,7 +37,7 @@ from opanatomy.errors import CaptureError
 from opanatomy.options import RunOptions
 from opanatomy.records.memory import WEIGHTS
 from opanatomy.records.memory_observations import MemoryObservations
-from opanatomy.records.workload import Capture, Environment, ObservedCount
+from opanatomy.records.workload import Capture, ObservedCount
 
 if TYPE_CHECKING:
     import torch
@@ -76,7 +77,6 @@ class LoopRecording:
         self._left = 0
         self._stages: Iterator[Stage] = iter(())
         self._profiled: Profiled | None = None
-        self._environment: Environment | None = None
         self._compilations = 0
 
     def start(self) -> None:
@@ -125,6 +125,8 @@ class LoopRecording:
                 self._stage.begin()
                 return
             self._stage.close()
+            if self.session.points.device != self.session.device:
+                self.session.points = Snapshots(self.session.device)
             following = next(self._stages, None)
             if following is not None:
                 self._enter(following)
@@ -147,6 +149,17 @@ class LoopRecording:
             self._finish(renamed)
         finally:
             self.abort()
+
+    def blames(self, error: BaseException) -> str | None:
+        """What watched the loop when an error left it that speaks of such a thing, and what to do; else `None`."""
+        watches = {Watched: "the watch of its second iteration", MemoryFollowed: "the following of its memory"}
+        watch = watches.get(type(self._stage))
+        if self.done or watch is None or not isinstance(error, Exception):
+            return None
+        if blamed(error, {Instrument.OBSERVER, Instrument.SAVES, Instrument.GRADIENTS}) is None:
+            return None
+        instead = "leave out memory=True" if isinstance(self._stage, MemoryFollowed) else "give warmup=1"
+        return f"record: the loop failed under {watch}, which its code may not allow - {instead}"
 
     def abort(self) -> None:
         """Put everything back, and write nothing more."""

@@ -97,6 +97,7 @@ def marked(
     """Mark the phases and modules of the loop with ranges while inside."""
     phases = LoopPhases(watch=watch, decide=decide)
     modules, seen = session.modules, session.seen
+    modules.rename()
     ranges = OpenRanges(modules.range_names)
 
     def enter(module: torch.nn.Module) -> None:
