@@ -376,6 +376,23 @@ def test_code_that_a_watch_breaks_is_told_how_to_do_without() -> None:
     run(3, iteration, warmup=1)
 
 
+def test_a_module_that_calls_itself() -> None:
+    class Halved(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.exp() if len(x) == 1 else self(x[: len(x) // 2]).cos()
+
+    model = Halved()
+
+    def iteration() -> None:
+        with torch.no_grad():
+            model(X)
+            X.sin()
+
+    anatomy = recorded(iteration)
+    assert calls(anatomy, Phase.FORWARD) == {"aten::exp": 1, "aten::cos": 2}
+    assert set(calls(anatomy, Phase.OTHER)) == {"aten::sin"}
+
+
 def test_a_block_that_only_computes() -> None:
     with opanatomy.record() as recorder:
         X @ X.T

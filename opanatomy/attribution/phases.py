@@ -43,7 +43,13 @@ class Placed(Struct, frozen=True, kw_only=True):
         """
         phases = at(self.phase, enclosing)
         phases[enclosing < 0] = OTHER
-        if self.inference is None or not self.inference.differentiates:
+        if self.inference is None:
+            # Between two calls of a loop nothing but a step may enclose a launch.
+            places = np.flatnonzero((phases == OTHER) & ~((enclosing >= 0) & self.mapped[enclosing]))
+            at_that_time = phases_at(list(self.spans), time_ns[places])
+            phases[places] = np.where(at_that_time < 0, OTHER, at_that_time)
+            return phases
+        if not self.inference.differentiates:
             return phases
         wraps = self.inference.wraps & ~self.mapped
         places = np.flatnonzero(np.where(enclosing >= 0, wraps[enclosing], thread >= 0))

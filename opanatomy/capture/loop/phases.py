@@ -31,6 +31,8 @@ class _Call:
     before: Phase | None = None
     #: Whether no other forward comes before this one since the last backward or update.
     is_first: bool = False
+    #: How often the module called itself again.
+    depth: int = 0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -89,6 +91,8 @@ class LoopPhases:
         import torch
 
         if not self.is_outside:
+            if self.is_here and self._calls[-1].owner == id(module):
+                self._calls[-1].depth += 1
             return False
         self._begin(Phase.FORWARD, owner=id(module), decides=torch.is_grad_enabled())
         return True
@@ -97,6 +101,9 @@ class LoopPhases:
         """It is done; whether it was the outermost call, which had these arguments."""
         call = self._calls[-1]
         if not self.is_here or call.phase is not Phase.FORWARD or call.owner != id(module):
+            return False
+        if call.depth:
+            call.depth -= 1
             return False
         self._end()
         tensors = tensors_in(arguments)

@@ -108,7 +108,8 @@ def marked(
                 return
             ranges.names = modules.range_names
         phases.enter_module(module)
-        seen.module(module)
+        if session.watched is None:  # what is seen of every call is known by then
+            seen.module(module)
         ranges.enter(module, ())
 
     def leave(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
