@@ -99,7 +99,7 @@ def test_every_step_is_kept(tmp_path: Path) -> None:
 
 
 def test_work_between_the_calls_of_a_loop(tmp_path: Path) -> None:
-    """A loss and a clipping whose kernels are launched outside of any operator; what is behind the update is no pass."""
+    """A loss and a clipping whose kernels are launched outside of any operator; what follows the update is no pass."""
     made = HandMade()
     made.annotation("ProfilerStep#0", 0, 1000)
     made.host("opanatomy.phase/loop/forward", 100, 100)

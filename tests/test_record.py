@@ -164,6 +164,8 @@ def test_accumulation_and_clipping() -> None:
     assert anatomy.step.samples_per_second == 16e9 / (anatomy.step.unprofiled_wall_ns or 0)
     components = {row.component: row.measured_bytes for row in anatomy.memory.components}
     parameters = 4 * (8 * 16 + 16 + 16 * 4 + 4)
+    assert components["inputs"] == X.nbytes + Y.nbytes
+    assert anatomy.memory.notes == ()
     assert components["weights"] == components["gradients"] == components["optimizer_state"] == parameters
     assert sum(row.at_peak_bytes or 0 for row in anatomy.memory.components) == anatomy.memory.peak_bytes
 

@@ -21,6 +21,13 @@ _IN_PYTHON: Final = {
     "--dtype bfloat16": "module.to(torch.bfloat16)", "--optimizer adamw8bit": 'optimizer="adamw8bit"',
     "--optimizer adafactor": 'optimizer="adafactor"', "--optimizer sgd": 'optimizer="sgd"',
 }  # fmt: skip
+#: The same for a loop of the caller's own.
+_IN_A_LOOP: Final = {
+    "--checkpointing": "gradient_checkpointing_enable()", "--amp bf16": "torch.autocast(..., torch.bfloat16)",
+    "--dtype bfloat16": "module.to(torch.bfloat16)", "--optimizer adamw8bit": "bitsandbytes.optim.AdamW8bit",
+    "--optimizer adafactor": "torch.optim.Adafactor", "--optimizer sgd": "torch.optim.SGD",
+}  # fmt: skip
+_NAMES: Final = {"object": _IN_PYTHON, "loop": _IN_A_LOOP}
 
 
 def savings_of(shape: ModelShape | None, workload: Workload, memory: Memory) -> tuple[MemorySaving, ...]:
@@ -56,9 +63,9 @@ def _state_bytes(workload: Workload) -> int | None:
 def _as_called(option: str, workload: Workload) -> str:
     """The option; by Python where the module is the caller's, without flags that a function does not take."""
     of_batch = option.removeprefix("--batch ")
-    if of_batch != option and workload.model_source in ("object", "function"):
+    if of_batch != option and workload.model_source in ("object", "function", "loop"):
         return f"inputs of batch {of_batch}"
-    return _IN_PYTHON.get(option, option) if workload.model_source == "object" else option
+    return _NAMES.get(workload.model_source or "", {}).get(option, option)
 
 
 def _techniques(workload: Workload) -> list[tuple[str, str, Workload]]:

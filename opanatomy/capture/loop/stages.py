@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
@@ -212,7 +212,13 @@ class _Saves(PointWatch):
         """Count what is saved outside of backward while inside."""
 
         def pack(tensor: torch.Tensor) -> torch.Tensor:
-            return self.saved.pack(tensor) if phases.in_forward else saved_form(tensor)
+            if not phases.in_forward:
+                return saved_form(tensor)
+            if not tensor.requires_grad and not self.known.holds(tensor):
+                # A mask, which goes with the step, or what a loss is given beside the model's output.
+                base: Any = tensor._base
+                self.session.inputs.inputs([tensor if base is None else base])
+            return self.saved.pack(tensor)
 
         with ExitStack() as stack:
             stack.enter_context(saved_tensor_hooks(pack))
