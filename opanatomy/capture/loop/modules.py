@@ -145,7 +145,7 @@ def _is_like(module: torch.nn.Module, other: torch.nn.Module) -> bool:
 def hooked(modules: LoopModules, enter: _Enter, leave: _Leave) -> Iterator[None]:
     """Tell of the calls of all modules while inside.
 
-    Global hooks, for the reasons of `around_forward`; where a module is compiled hooks on what lies outside of compiled
+    Global hooks, for the reasons of `forward_hooks`; where a module is compiled hooks on what lies outside of compiled
     code, on the compiled module itself too, which runs them before and behind its code.
     """
     from torch.nn.modules.module import (

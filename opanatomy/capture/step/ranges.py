@@ -60,7 +60,7 @@ def module_ranges(module: torch.nn.Module) -> Iterator[dict[str, str]]:
     inside = compiled_modules(module)
     marked = {path: child for path, child in module.named_modules() if id(child) not in inside}
     ranges = OpenRanges({id(child): MODULE_RANGE + path for path, child in marked.items()})
-    with around_forward(module, ranges.enter, ranges.leave, always=True):
+    with forward_hooks(module, ranges.enter, ranges.leave, always=True):
         try:
             yield {path: type(child).__name__ for path, child in marked.items()}
         finally:
@@ -68,7 +68,7 @@ def module_ranges(module: torch.nn.Module) -> Iterator[dict[str, str]]:
 
 
 @contextmanager
-def around_forward(
+def forward_hooks(
     module: torch.nn.Module, before: Callable[..., None] | None, after: Callable[..., None], *, always: bool
 ) -> Iterator[None]:
     """Call `before` and `after` around the forward of submodules while inside, `after` one that fails if `always`.
