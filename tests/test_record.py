@@ -20,6 +20,7 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset, dataloader
 
 import opanatomy
+from opanatomy.capture.loop import recording
 from opanatomy.errors import CaptureError, ModelError, OpanatomyError, OutputError, UsageError
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.phase_spans import MarkedCall, loop_spans
@@ -164,7 +165,8 @@ def test_accumulation_and_clipping() -> None:
     assert anatomy.step.samples_per_second == 16e9 / (anatomy.step.unprofiled_wall_ns or 0)
     components = {row.component: row.measured_bytes for row in anatomy.memory.components}
     parameters = 4 * (8 * 16 + 16 + 16 * 4 + 4)
-    assert components["inputs"] == X.nbytes + Y.nbytes
+    # The loop's variable holds a batch until the next one is there.
+    assert components["inputs"] == 2 * X.nbytes + Y.nbytes
     assert anatomy.memory.notes == ()
     assert components["weights"] == components["gradients"] == components["optimizer_state"] == parameters
     assert sum(row.at_peak_bytes or 0 for row in anatomy.memory.components) == anatomy.memory.peak_bytes
@@ -579,6 +581,21 @@ def test_no_warm_up_at_all() -> None:
     anatomy = recorded(lambda: model(X).sum().backward(), 3, warmup=0, steps=2)
     assert anatomy.step.count == 2
     assert contractions(anatomy) == {"forward": 2 * FORWARD, "backward": 2 * BACKWARD}
+
+
+def test_where_the_profiler_warms_up_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on an accelerator: one more iteration, which is in no figure."""
+    monkeypatch.setattr(recording, "kineto_records", lambda device: True)
+    model = network()
+    sizes = iter((4, 4, 4, 9, 4, 4, 7))
+    anatomy = recorded(lambda: model(torch.ones(next(sizes), 8)).sum().backward(), 6, warmup=3, steps=2)
+    assert (anatomy.step.count, anatomy.step.unprofiled_count) == (2, 1)
+    assert contractions(anatomy) == {"forward": 2 * FORWARD, "backward": 2 * BACKWARD}
+    for iterations in (3, 4):
+        with pytest.raises(
+            CaptureError, match=f"after {iterations} iterations, .* number 5 - give warmup={iterations - 2}"
+        ):
+            run(iterations, lambda _: model(X).sum().backward(), warmup=3)
 
 
 def test_one_recorder_and_one_profiler_at_a_time() -> None:
