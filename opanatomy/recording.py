@@ -82,6 +82,7 @@ class Recorder:
     ) -> None:
         self._modules, self._options, self._target, self._force = modules, options, target, force
         self._recording: LoopRecording | None = None
+        self._is_over = False
         self._claim: Claim | None = None
         self._files = ExitStack()
         self._trace: Path | None = None
@@ -106,10 +107,13 @@ class Recorder:
         """The first iteration begins."""
         from opanatomy.capture.loop.recording import LoopRecording
 
-        if self._recording is not None:
+        if self._recording is not None or self._is_over:
             raise CaptureError("record: this recorder was started already - make another one")
         if _running:
-            raise CaptureError("record: a recorder is running already, and torch takes one profiler at a time")
+            raise CaptureError(
+                "record: a recorder is running already, and torch takes one profiler at a time - end its block, or call"
+                " its stop()"
+            )
         check_no_profiler("record")
         try:
             self._claim_trace()
@@ -122,19 +126,25 @@ class Recorder:
 
     def step(self) -> None:
         """An iteration of the loop is done."""
+        if self._is_over:
+            return
+        recording = self._started()
         try:
-            self._started().step()
+            recording.step()
         except BaseException:
             self._abort()
             raise
+        if recording.done:
+            self._abort()
 
     def stop(self) -> None:
         """The loop is done; writes the trace where that has not been done."""
-        recording = self._started()
-        try:
-            recording.stop()
-        finally:
-            self._abort()
+        if not self._is_over:
+            recording = self._started()
+            try:
+                recording.stop()
+            finally:
+                self._abort()
         if self._options.check:
             from opanatomy.checks import require_agreement
 
@@ -186,15 +196,18 @@ class Recorder:
         self._files.close()
 
     def _abort(self) -> None:
-        """Let go of everything; what is written stays."""
+        """Let go of everything, the models among it; what is written stays."""
         if self in _running:
             _running.remove(self)
         if self._recording is not None:
             self._recording.abort()
+            self._recording, self._is_over = None, True
+        self._modules = {}
         self._files.close()
 
     def __repr__(self) -> str:
-        state = "recorded" if self._trace is not None else "not started" if self._recording is None else "recording"
+        state = "not started" if self._recording is None else "recording"
+        state = "recorded" if self._trace is not None else "ended" if self._is_over else state
         return f"<opanatomy.Recorder, {state}>"
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import weakref
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -492,6 +494,7 @@ def process() -> dict[str, Any]:
 
 def test_nothing_is_left_behind_when_all_is_recorded() -> None:
     model = network()
+    run(1, lambda _: model(X), warmup=0)  # what torch itself sets when it is first profiled stays
     before = process()
     states = []
     with opanatomy.record(warmup=BEFORE, memory=True) as recorder:
@@ -506,8 +509,25 @@ def test_nothing_is_left_behind_when_all_is_recorded() -> None:
     assert process() == before
 
 
+def test_a_recorder_keeps_no_model() -> None:
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    model_left, optimizer_left = weakref.ref(model), weakref.ref(optimizer)
+    with opanatomy.record(warmup=BEFORE, module=model, memory=True) as recorder:
+        for _ in range(PROFILED + 3):
+            model(X).sum().backward()
+            optimizer.step()
+            recorder.step()
+    assert repr(recorder) == "<opanatomy.Recorder, recorded>"
+    del model, optimizer
+    gc.collect()
+    assert (model_left(), optimizer_left()) == (None, None)
+    assert recorder.anatomy.step.count == 1
+
+
 @pytest.mark.parametrize("kind", [ValueError, KeyboardInterrupt, SystemExit])
 def test_an_error_of_the_loop_goes_through(kind: type[BaseException], tmp_path: Path) -> None:
+    run(1, lambda _: X + 1, warmup=0)
     before = process()
     for iterations in range(7):  # in every stage
         raised = kind("the user's own")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -20,7 +20,9 @@ _Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 @contextmanager
-def marked_calls(phases: LoopPhases, seen_scaler: Callable[[Any], None], seen_optimizer: Callable[[Any], None]) -> Any:
+def marked_calls(
+    phases: LoopPhases, seen_scaler: Callable[[Any], None], seen_optimizer: Callable[[Any], None]
+) -> Iterator[None]:
     """Have `phases` told of calls of backward, optimizers, scalers and data loaders while inside."""
     import torch
     from torch.utils.data import dataloader
