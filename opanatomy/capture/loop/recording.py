@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 #: Iterations before those that are profiled: a cold one, one that is watched, the rest on the clock.
 WARMUP: Final = 5
 _COLD, _WATCHED = 1, 1
+#: Saved tensors that are watched are detached; the batches of a loader's workers are taken in when they are there.
+_NO_WORK: Final = frozenset({"aten::detach", "aten::empty", "aten::set_"})
 #: So many steps of an optimizer without one call of `step()` are no longer one step, whatever the block is.
 MANY_UPDATES: Final = 64
 
@@ -298,8 +300,8 @@ class LoopRecording:
 
 
 def _computing(counts: Iterable[ObservedCount]) -> list[ObservedCount]:
-    """The counts of the operators that compute: saved tensors are detached where they are watched."""
-    return [count for count in counts if count.operator != "aten::detach"]
+    """The counts without what differs from step to step and computes nothing."""
+    return [count for count in counts if count.operator not in _NO_WORK]
 
 
 def _device(modules: LoopModules) -> str:
