@@ -66,6 +66,15 @@ def preload(modules: Sequence[str]) -> None:
                 continue
 
 
+def end_with_parent() -> None:
+    """End this process where its parent ends, so that no test goes on after the driver (on Linux alone)."""
+    if sys.platform == "linux":
+        import ctypes
+
+        die_with_parent = 1
+        ctypes.CDLL(None).prctl(die_with_parent, signal.SIGKILL)
+
+
 def reach_of(file: str, lines: Mapping[str, Sequence[int]], checkout: Path, limit: float) -> FileReach:
     """What the tests of a file reach of these lines."""
     answer = _in_a_fork(lambda: _collect(file, lines, checkout), checkout, limit)
@@ -125,7 +134,7 @@ def _be_the_child(call: Callable[[], Any], checkout: Path, write: int) -> None:
         import resource
 
         os.setpgid(0, 0)
-        _end_with_parent()
+        end_with_parent()
         os.set_inheritable(write, False)
         nothing = os.open(os.devnull, os.O_RDWR)
         for stream in (0, 1, 2):
@@ -144,15 +153,6 @@ def _be_the_child(call: Callable[[], Any], checkout: Path, write: int) -> None:
             pipe.write(json.dumps(answer).encode())
     finally:
         os._exit(0)
-
-
-def _end_with_parent() -> None:
-    """No test goes on where the driver was stopped (known on Linux alone)."""
-    if sys.platform == "linux":
-        import ctypes
-
-        die_with_parent = 1
-        ctypes.CDLL(None).prctl(die_with_parent, signal.SIGKILL)
 
 
 def _let_hypothesis_repeat_itself() -> None:

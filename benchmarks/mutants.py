@@ -24,7 +24,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
-from itertools import islice
+from itertools import islice, product
 from multiprocessing import get_context
 from multiprocessing.pool import Pool
 from pathlib import Path
@@ -32,7 +32,7 @@ from random import Random
 from typing import Any
 
 import msgspec
-from forked_tests import ANY_LINE, FileReach, first_failure, preload, reach_of
+from forked_tests import ANY_LINE, FileReach, end_with_parent, first_failure, preload, reach_of
 from msgspec import Struct
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -248,6 +248,7 @@ _checkout = ROOT
 def _take(checkouts: Any) -> None:
     """Give a worker its copy of the checkout."""
     global _checkout
+    end_with_parent()
     _checkout = checkouts.get()
     os.environ.update(OMP_NUM_THREADS="1", PYTHONDONTWRITEBYTECODE="1")
     sys.dont_write_bytecode = True
@@ -299,16 +300,20 @@ def workers(folder: Path, processes: int) -> Iterator[Pool]:
 
 
 def run(mutants: Sequence[Mutant], processes: int, timeout: float, kept: Kept) -> list[Outcome]:
-    """The outcome of each mutant: of those that live through the first round in the second."""
+    """The outcome of each mutant, package by package: of those that live through the first round in the second."""
+    outcomes: dict[Mutant, Outcome] = {}
     with tempfile.TemporaryDirectory() as name:
         for number in range(processes):
             copied(Path(name, str(number)))
         preload(FIRST_IMPORTED)
-        outcomes: dict[Mutant, Outcome] = {}
-        for number in range(ROUNDS):
-            alive = [mutant for mutant in mutants if mutant not in outcomes or outcomes[mutant].by is None]
-            reaches = reaches_of(alive, number, Path(name), processes, timeout, kept)
-            preload(sorted({module for reach in reaches.values() for module in reach.imported}))
+        reaches = kept.read()
+        for number, package in product(range(ROUNDS), dict.fromkeys(mutant.package for mutant in mutants)):
+            alive = [each for each in mutants if each.package == package and _lives(outcomes.get(each))]
+            if alive:
+                files = [file for file in files_of(package, number) if file not in reaches]
+                reaches |= reaches_of(files, lines_wanted(mutants), Path(name), processes, timeout)
+                kept.write(reaches)
+                preload(sorted({module for reach in reaches.values() for module in reach.imported}))
             gc.freeze()
             with workers(Path(name), processes) as pool:
                 chosen = [(mutant, tests_against(mutant, reaches, number)) for mutant in alive]
@@ -318,21 +323,21 @@ def run(mutants: Sequence[Mutant], processes: int, timeout: float, kept: Kept) -
     return [outcomes[mutant] for mutant in mutants]
 
 
+def _lives(outcome: Outcome | None) -> bool:
+    return outcome is None or outcome.by is None
+
+
 def reaches_of(
-    mutants: Sequence[Mutant], number: int, folder: Path, processes: int, timeout: float, kept: Kept
+    files: Sequence[str], lines: Mapping[str, Sequence[int]], folder: Path, processes: int, timeout: float
 ) -> dict[str, FileReach]:
-    """What each test of a round reaches of the mutants, by file of tests; the lines are those of all."""
+    """What each test of these files reaches of the lines, and which tests fail as they are."""
     start = time.monotonic()
-    packages = dict.fromkeys(mutant.package for mutant in mutants)
-    reaches = kept.read()
-    files = dict.fromkeys(file for package in packages for file in files_of(package, number))
-    asked = [(file, lines_wanted(mutants), timeout) for file in files if file not in reaches]
+    reaches = {}
     with workers(folder, processes) as pool:
-        for file, reach in pool.imap_unordered(_reach, asked):
+        for file, reach in pool.imap_unordered(_reach, [(file, lines, timeout) for file in files]):
             if reach.failure is not None:
                 raise SystemExit(f"without any fault the tests of {file} do not run: {reach.failure}")
             reaches[file] = reach
-            kept.write(reaches)
             print(f"{file}: {len(reach.tests)} tests, {time.monotonic() - start:.0f} s", flush=True)
             for test in reach.tests:
                 if test.failed:
