@@ -66,6 +66,9 @@ _SPEAKS = ("warn", "say", "format", "fail")
 _CHANGES_NOTHING = ("strict", "frozen", "kw_only", "maxsize", "copy")
 
 
+_LARGE = 1e3
+
+
 class Mutant(Struct, frozen=True, kw_only=True):
     """A piece of a file, by its places in the text, and what takes its place; the lines of its statement."""
 
@@ -147,13 +150,24 @@ def _computing(tree: ast.AST) -> Iterator[ast.expr]:
         for child in children:
             if not isinstance(child, ast.AST) or name in ("annotation", "returns", "decorator_list"):
                 continue
-            if isinstance(child, ast.Raise | ast.Assert | ast.JoinedStr) or _speaks(child):
+            if isinstance(child, ast.Raise | ast.Assert | ast.JoinedStr) or _speaks(child) or _chooses_words(child):
                 continue
             if isinstance(child, ast.keyword) and child.arg in _CHANGES_NOTHING:
                 continue
             if isinstance(child, ast.expr):
                 yield child
             yield from _computing(child)
+
+
+def _chooses_words(node: ast.AST) -> bool:
+    """Whether a conditional expression is a sentence or a part of one."""
+    if not isinstance(node, ast.IfExp):
+        return False
+    return any(
+        isinstance(branch, ast.JoinedStr)
+        or (isinstance(branch, ast.Constant) and isinstance(branch.value, str) and " " in branch.value)
+        for branch in (node.body, node.orelse)
+    )
 
 
 def _speaks(node: ast.AST) -> bool:
@@ -167,6 +181,8 @@ def _changes(node: ast.expr, source: str, span: object) -> Iterator[tuple[int, i
     assert callable(span)
     if isinstance(node, ast.Constant) and type(node.value) in (bool, int, float):
         changed = not node.value if isinstance(node.value, bool) else node.value + 1
+        # Of a factor such as 1e9 one more is no fault that figures of six digits could show.
+        changed = 2 * node.value if isinstance(node.value, float) and abs(node.value) >= _LARGE else changed
         yield (*span(node), repr(changed))
     elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
         yield (*span(node), f"({source[slice(*span(node.operand))]})")

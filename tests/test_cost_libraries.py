@@ -117,6 +117,15 @@ def test_a_paged_cache_is_unknown() -> None:
     assert cost("vllm::unified_attention", Signature((q, q, q, "layer"))) is None
 
 
+def test_scales_of_fp8_come_before_dropout_and_causality() -> None:
+    """Each of the three may be missing."""
+    q, scale = t(2, 4, 16, 8), t()
+    causal = of("aten::_scaled_dot_product_flash_attention", q, q, q, 0.0, True)
+    assert causal.causal_flops == causal.flops // 2
+    assert of("aten::_scaled_dot_product_flash_attention", q, q, q, scale, None, None, 0.0, True) == causal
+    assert of("aten::_scaled_dot_product_flash_attention", q, q, q, scale, scale, scale, 0.0, False) != causal
+
+
 def test_cudnn_attention() -> None:
     q, k = t(2, 4, 6, 8), t(2, 4, 10, 8)
     found = of("aten::_cudnn_attention_forward", q, k, k, None, None, None, 6, 10, True, 0.0, True, False, None)
