@@ -137,6 +137,7 @@ _FBGEMM = RuleTable(
             r"|repeat|pack|lengths|offsets|segment|transpose|ssd|merge_pooled)",
         ),
     ),
+    namespaces=frozenset({"fb", "fbgemm"}),
 )
 
 _QUANTIZED_NAMESPACE = r"^(_?quantized|onednn|mkldnn_prepacked|mkl|mkldnn|sparse|xnnpack|prepacked)::"
@@ -170,6 +171,21 @@ _QUANTIZED = RuleTable(
         Pattern("bitsandbytes, map", ELEMENTWISE, r"^bitsandbytes::\w*(dequant|optimizer_update)"),
         Pattern("bitsandbytes, quantization", NORMALIZATION, r"^bitsandbytes::\w*quant", delegates=True),
     ),
+    namespaces=frozenset(
+        {
+            "_quantized",
+            "quantized",
+            "onednn",
+            "mkldnn_prepacked",
+            "mkl",
+            "mkldnn",
+            "sparse",
+            "xnnpack",
+            "prepacked",
+            "quantization",
+            "bitsandbytes",
+        }
+    ),
 )
 
 _TORCH = RuleTable(
@@ -201,6 +217,23 @@ _TORCH = RuleTable(
         Pattern("static runtime", None, r"^static_runtime::"),
         Pattern("torchvision, regions", NORMALIZATION, r"^torchvision::_?(ps_)?roi_(align|pool)"),
         Pattern("torchvision, convolution", CONTRACTION, r"^torchvision::_?deform_conv2d"),
+    ),
+    namespaces=frozenset(
+        {
+            "inductor",
+            "inductor_prims",
+            "debugprims",
+            "debug_mode_ops",
+            "export",
+            "profiler",
+            "prim",
+            "higher_order",
+            "_test",
+            "rngprims",
+            "prims",
+            "static_runtime",
+            "torchvision",
+        }
     ),
 )
 

@@ -48,12 +48,14 @@ class Pattern(Struct, frozen=True):
 class RuleTable(Struct, frozen=True):
     """An ordered table of regular expressions: the first that matches decides.
 
-    With `own_name` they see a C++ function's own name only, without template arguments and parameters.
+    With `own_name` they see a C++ function's own name only, without template arguments and parameters. With
+    `namespaces` they only match names in one of these.
     """
 
     title: str
     patterns: tuple[Pattern, ...]
     own_name: bool = False
+    namespaces: frozenset[str] = frozenset()
 
 
 class RuleBook(Struct, frozen=True):
@@ -73,8 +75,10 @@ def answer(source: Family | Pattern, rule: str) -> Classification:
 
 def first_match(tables: Iterable[RuleTable], name: str) -> Classification | None:
     """The answer of the first pattern of the tables that matches `name`; `None` where none does."""
-    short = own_name(name)
+    short, namespace = own_name(name), name.partition("::")[0]
     for table in tables:
+        if table.namespaces and namespace not in table.namespaces:
+            continue
         text = short if table.own_name else name
         for pattern in table.patterns:
             if compiled(pattern.expression).search(text):
