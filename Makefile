@@ -9,9 +9,9 @@ READY := $(VENV)/.ready
 profile: $(READY)
 	$(BIN)/opanatomy profile google-bert/bert-large-uncased --batch 4
 
-## make test: the whole test suite
+## make test: the whole test suite (compiled modules are kept whatever the environment says: many tests start Python)
 test: $(READY)
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist worksteal
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -10,9 +10,9 @@ import pytest
 
 from opanatomy.pipeline import analyze_trace
 from opanatomy.redaction.events import Redaction
-from opanatomy.redaction.texts import Texts
 from opanatomy.redaction.forms import without_tokens
 from opanatomy.redaction.places import is_plain_constant, without_addresses, without_paths
+from opanatomy.redaction.texts import Texts
 from opanatomy.trace.writer import Annotated
 from tests.handmade import HandMade, training_step
 

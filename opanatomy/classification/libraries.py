@@ -245,7 +245,7 @@ RANGES = RuleTable(
         Pattern("autograd node", None, r"^autograd::engine::|^torch::(autograd|jit)::|Backward\d*$"),
         Pattern("distributed wrapper", None, r"^torch(\.|::)\w+|^(FSDP|DDP)\w*(::|\.)"),
         # The name of a dispatcher operator is `namespace::name`, without blanks and brackets.
-        Pattern("range", None, r"[\s<>|()/#]|^(?!.*::)"),
+        Pattern("range", None, r"[\s<>|()/#]|^(?!.*::)", annotation=True),
     ),
 )
 

@@ -32,6 +32,7 @@ class Family(Struct, frozen=True):
     delegates: bool = False
     contains: tuple[OperatorClass, ...] = ()
     composite: bool = False
+    annotation: bool = False
 
 
 class Pattern(Struct, frozen=True):
@@ -43,6 +44,7 @@ class Pattern(Struct, frozen=True):
     delegates: bool = False
     contains: tuple[OperatorClass, ...] = ()
     composite: bool = False
+    annotation: bool = False
 
 
 class RuleTable(Struct, frozen=True):
@@ -69,7 +71,7 @@ def answer(source: Family | Pattern, rule: str) -> Classification:
     """The classification that a family or a pattern stands for, decided by `rule`."""
     return Classification(
         operator_class=source.operator_class, rule=rule, delegates=source.delegates, contains=source.contains,
-        composite=source.composite,
+        composite=source.composite, annotation=source.annotation,
     )  # fmt: skip
 
 

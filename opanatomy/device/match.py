@@ -148,7 +148,7 @@ def _common(sheets: list[Sheet]) -> Sheet:
     caches = {sheet.cache_mib for sheet in sheets}
     if len(memories) == len(bandwidths) == len(caches) == 1:
         return first
-    speeds = " or ".join(f"{one:g}" for one in sorted(one for one in bandwidths if one is not None))
+    speeds = " or ".join(f"{bandwidth:g}" for bandwidth in sorted(filter(None, bandwidths)))
     return replace(
         first,
         device=" or ".join(sheet.device for sheet in sheets),
@@ -172,10 +172,10 @@ def _fits_memory(sheet: Sheet, memory_bytes: int | None) -> bool:
 
 
 def _misfit(name: str, sheets: list[Sheet], memory_bytes: int | None, multiprocessors: int | None) -> str:
-    if memory_bytes is not None and not any(_fits_memory(one, memory_bytes) for one in sheets):
-        memories = " or ".join(f"{one:g}" for one in sorted({sheet.memory_gib or 0 for sheet in sheets}))
+    if memory_bytes is not None and not any(_fits_memory(sheet, memory_bytes) for sheet in sheets):
+        memories = " or ".join(f"{gib:g}" for gib in sorted({sheet.memory_gib or 0 for sheet in sheets}))
         return f"{name} has {_gib(memory_bytes)} here and {memories} GiB on its data sheet: it may be a part"
-    counts = " or ".join(str(count) for count in dict.fromkeys(n for one in sheets for n in one.multiprocessors))
+    counts = " or ".join(str(count) for count in dict.fromkeys(n for sheet in sheets for n in sheet.multiprocessors))
     return f"{name} has {multiprocessors} multiprocessors here and {counts} on its data sheet: it may be a part"
 
 
