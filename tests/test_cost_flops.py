@@ -67,6 +67,12 @@ EXAMPLES: list[tuple[str, tuple[Argument, ...], int, int, int]] = [
     ("aten::addmm", (t(n), t(m, k), t(k, n), 1, 1), 2 * m * n * k, 4 * (n + m * k + k * n), 4 * m * n),
     ("aten::addmm", (t(m, n), t(m, k), t(k, n), 0, 1), 2 * m * n * k, 4 * (m * k + k * n), 4 * m * n),
     ("aten::addmm", (t(n), bf(m, k), bf(k, n), 6, 1, 1), 2 * m * n * k, 4 * n + 2 * (m * k + k * n), 4 * m * n),
+    ("aten::rsub", (t(m, n), t(m, n), 1), m * n, 8 * m * n, 4 * m * n),
+    ("aten::rsub", (t(m, n), t(m, n), 2), 2 * m * n, 8 * m * n, 4 * m * n),
+    (
+        "aten::_fused_rms_norm_backward", (t(m, n), t(m, n), (n,), t(m, 1), t(n), (False, True)),
+        3 * m * n, 4 * (2 * m * n + m + n), 4 * n,
+    ),
     ("aten::mv", (t(m, k), t(k)), 2 * m * k, 4 * (m * k + k), 4 * m),
     ("aten::dot", (t(k), t(k)), 2 * k, 8 * k, 4),
     ("aten::bmm", (t(b, m, k), t(b, k, n)), 2 * b * m * n * k, 4 * b * (m * k + k * n), 4 * b * m * n),
