@@ -17,9 +17,9 @@ from opanatomy.capture.memory.step import (
     MemoryObserver,
     MemoryProfiler,
     StepSettings,
-    packed_bytes,
     rng_bytes,
     saved_tensor_hooks,
+    why_not_kept,
 )
 from opanatomy.capture.step.compiled_parts import mode_keeps_compiled
 from opanatomy.capture.step.gradients import gradients_by_path
@@ -31,9 +31,6 @@ from opanatomy.records.taxonomy import Phase
 
 if TYPE_CHECKING:
     import torch
-
-#: As in a capture of our own: readers of traces take 16 MiB of metadata.
-_MOST_PACKED_BYTES = 8 << 20
 
 
 class Stage:
@@ -284,10 +281,7 @@ class MemoryFollowed(Stage):
             rng_bytes=rng_bytes(session.device) if session.seen.checkpointing else None,
         )  # fmt: skip
         step = self.profiler.observations(self.observer.marks, settings)
-        if (size := packed_bytes(step)) > _MOST_PACKED_BYTES:
-            session.points.notes.append(
-                f"the memory step has more allocations than the metadata of a trace hold ({size / 1e6:.0f} MB): what is"
-                " live at its peak is not known"
-            )
-            return
-        session.memory_step = step
+        if (reason := why_not_kept(step)) is not None:
+            session.points.notes.append(reason)
+        else:
+            session.memory_step = step

@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 PROFILER_BYTES: Final = 256 << 20
 #: What its threads and its records take while the step runs.
 _SLACK_BYTES: Final = 16 << 20
+#: The record of a memory step is larger than this only with more than half a million allocations; readers of traces
+#: take 16 MiB of metadata.
+_MOST_PACKED_BYTES: Final = 8 << 20
 #: The backend of the CPU's figures: torch's wrapper that counts while a profiler asks it to.
 _OF_CPU: Final = "cpu"
 
@@ -260,7 +263,18 @@ def observations_of(events: ObservedEvents, earlier: Before, settings: StepSetti
     )
 
 
-def packed_bytes(step: StepObservations) -> int:
+def why_not_kept(step: StepObservations) -> str | None:
+    """Why the observations of a step are not written into its trace; `None` where they are."""
+    size = _packed_bytes(step)
+    if size <= _MOST_PACKED_BYTES:
+        return None
+    return (
+        f"the memory step has more allocations than the metadata of a trace hold ({size / 1e6:.0f} MB): what is live at"
+        " its peak is not known"
+    )
+
+
+def _packed_bytes(step: StepObservations) -> int:
     """The bytes of the packed columns of a step."""
     columns = (step.events, step.contexts, step.marks, step.storages, *(() if step.blocks is None else (step.blocks,)))
     fields = (getattr(part, name) for part in columns for name in part.__struct_fields__)
