@@ -49,9 +49,11 @@ def record(
 
     `step()` ends an iteration. The first `warmup` are not profiled (5: one cold, one in which calls are counted a
     second time, the rest on the clock), the next `steps` are (on an accelerator after one in which the profiler warms
-    up), and with `memory` one more is followed allocation by allocation. Then the trace is written, and the loop goes
-    on as if nothing were there. Without a call of `step()` the whole block is one step, profiled as it runs: nothing is
-    known of its time without a profiler. All that is run is the loop's own; its results are those it has without this.
+    up), with `memory` one more is followed allocation by allocation, and in one more calls are counted again, to know
+    whether the steps are alike. Then the trace is written, and the loop goes on as if nothing were there; where it ends
+    before, what there is is written. Without a call of `step()` the whole block is one step, profiled as it runs:
+    nothing is known of its time without a profiler. All that is run is the loop's own; its results are those it has
+    without this.
 
     **Forward** is each outermost call of a module (of those in `module` where some are given), and what runs behind it
     until backward begins: the loss, however it is computed. A call without gradients is forward only while it lasts.
