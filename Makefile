@@ -39,7 +39,7 @@ gpu-check:
 wheel: $(READY)
 	.ci/wheel $(BIN)/python
 
-## make mutants: small faults in the analysis, one at a time, and which of them no test notices (an hour or two)
+## make mutants: small faults in the analysis, one at a time, and which of them no test notices
 mutants: $(READY)
 	$(BIN)/python benchmarks/mutants.py $(MUTANTS)
 

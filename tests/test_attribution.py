@@ -45,6 +45,28 @@ def test_phases_are_inferred_where_no_range_says_them(tmp_path: Path) -> None:
     assert [PHASES[code] for code in found.work.phase.tolist()] == [Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER]
 
 
+def test_the_first_sequence_number_of_a_thread_pairs_too(tmp_path: Path) -> None:
+    made = training_step()
+    for event in made.events:
+        if "Sequence number" in event["args"]:
+            event["args"]["Sequence number"] = 0
+    _, found = attributed(made, tmp_path)
+    assert found.work.module.decoded() == ["head", "head", None]
+
+
+def test_without_numbers_of_threads_operators_of_every_thread_pair(tmp_path: Path) -> None:
+    made = HandMade()
+    for thread, sequence, module in ((1, 5, "first"), (1, 6, "first"), (3, 9, "second")):
+        made.host(f"opanatomy.module/{module}", 100 * sequence, 80, thread=thread)
+        made.host("aten::mm", 100 * sequence + 10, 50, thread=thread, sequence=sequence)
+    for place, sequence in enumerate((9, 6, 5)):
+        made.host("MmBackward0", 2000 + 100 * place, 90, thread=2, sequence=sequence, forward_thread=0)
+        made.host("aten::mm", 2010 + 100 * place, 50, thread=2)
+    _, found = attributed(made, tmp_path)
+    on_autograd = [found.host.module.at(row) for row in np.flatnonzero(found.host.start_ns >= 2_000_000).tolist()]
+    assert on_autograd == ["second", "second", "first", "first", "first", "first"]
+
+
 def test_the_order_of_events_does_not_matter(tmp_path: Path) -> None:
     made = training_step()
     made.events.reverse()
@@ -96,6 +118,37 @@ def test_every_step_is_kept(tmp_path: Path) -> None:
     _, found = attributed(made, tmp_path)
     assert [step.number for step in found.steps] == [0, 1, 2, 3]
     assert found.work.link.tolist() == [LINKED] * 4
+
+
+def test_work_between_the_calls_of_a_loop(tmp_path: Path) -> None:
+    """A loss and a clipping whose kernels are launched outside of any operator; what follows the update is no pass."""
+    made = HandMade()
+    made.annotation("ProfilerStep#0", 0, 1000)
+    made.host("opanatomy.phase/loop/forward", 100, 100)
+    made.host("opanatomy.phase/loop/backward", 300, 100)
+    made.host("opanatomy.phase/loop/optimizer", 500, 100)
+    for number, time in enumerate((50, 150, 250, 350, 450, 550, 650), 1):
+        made.launch(time, number)
+        made.kernel("k", time + 10, 5, number)
+    for number, (name, time) in enumerate((("aten::mse_loss", 220), ("aten::norm", 420), ("aten::mean", 620)), 11):
+        made.host(name, time, 20)
+        made.launch(time + 5, number)
+        made.kernel("k", time + 8, 1, number)
+    trace, found = attributed(made, tmp_path)
+    order = np.argsort(found.work.start_ns)
+    assert [str(PHASES[phase]) for phase in found.work.phase[order]] == [
+        "other", "forward", "forward", "forward", "backward", "optimizer", "optimizer", "optimizer", "other", "other",
+    ]  # fmt: skip
+    for name, phase in (
+        ("aten::mse_loss", Phase.FORWARD),
+        ("aten::norm", Phase.OPTIMIZER),
+        ("aten::mean", Phase.OTHER),
+    ):
+        assert phase_of(trace, found, name) == [phase]
+    assert [(begin // 1000, end // 1000, str(phase)) for begin, end, phase in found.spans] == [
+        (100, 200, "forward"), (200, 300, "forward"), (300, 400, "backward"), (400, 500, "optimizer"),
+        (500, 600, "optimizer"),
+    ]  # fmt: skip
 
 
 def test_recompute_inside_a_node(tmp_path: Path) -> None:

@@ -45,6 +45,14 @@ def test_only_adapters_and_the_head_of_a_classifier_are_trained(name: str) -> No
     assert all(".lora_A.default." in key or ".lora_B.default." in key for key in names - kept)
 
 
+def test_a_type_that_peft_does_not_know_has_adapters_at_all_but_the_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("peft")
+    monkeypatch.setattr(adapters, "_known_targets", lambda module: [])
+    layers = {key.partition(".lora_")[0].removeprefix("model.layers.") for key in trained(LLAMA)}
+    halves = {f"self_attn.{part}_proj" for part in "qkvo"} | {f"mlp.{part}_proj" for part in ("gate", "up", "down")}
+    assert layers == {f"{number}.{half}" for number in range(2) for half in halves}
+
+
 @pytest.mark.parametrize(("name", "kind"), [(VIT, "reentrant"), (BERT, "reentrant"), (GPT2, "non-reentrant")])
 def test_every_adapter_gets_a_gradient_under_checkpointing(name: str, kind: str) -> None:
     pytest.importorskip("peft")

@@ -11,11 +11,13 @@ from torch import nn
 from opanatomy.capture.model.freezing import freeze
 from opanatomy.capture.model.parts import stacks_of
 from opanatomy.capture.model.workload import prepare
-from opanatomy.errors import UsageError
+from opanatomy.capture.step.profile import capture_model
+from opanatomy.capture.step.progress_hooks import NullProgress
+from opanatomy.errors import OutOfMemory, UsageError
 from opanatomy.options import RunOptions
 from opanatomy.records.taxonomy import Phase
 from tests.test_techniques_options import GPT2, LLAMA, T5, VIT, captured, contractions, measured
-from tests.tiny import BERT, DISTINCT, message_of, tiny_request
+from tests.tiny import BERT, DISTINCT, message_of, planned, tiny_request
 
 BART, CLIP, RESNET = "facebook/bart-base", "openai/clip-vit-base-patch32", "microsoft/resnet-50"
 
@@ -170,6 +172,8 @@ def test_a_frozen_bottom_has_no_backward_and_keeps_nothing(tmp_path: Path) -> No
     shared = 2 * TOKENS * 32 * 160
     assert contractions(frozen, Phase.BACKWARD) == 2 * (PROJECTIONS + ATTENTION + HEAD) - first - shared
     assert measured(frozen, "forward_activations") < measured(whole, "forward_activations")
+    (ratio,) = [row for row in frozen.ratios if row.operator_class == "tensor_contraction"]
+    assert ratio.flops == pytest.approx(ratio.theory_flops)
 
 
 def test_biases_need_the_gradients_of_inputs_alone(tmp_path: Path) -> None:
@@ -190,3 +194,12 @@ def test_checkpointing_undoes_freezing_and_it_is_said(tmp_path: Path) -> None:
     assert contractions(anatomy, Phase.BACKWARD) > contractions(kept, Phase.BACKWARD) + PROJECTIONS
     biases = captured(tmp_path, attention="eager", freeze="all-but-biases", checkpointing="non-reentrant")
     assert biases.warnings == ()
+
+
+def test_only_the_weights_of_a_frozen_model_must_fit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    plan = planned(model=BERT, batch=2, seq=16, settings=tiny_request(BERT).settings)
+    monkeypatch.setattr("opanatomy.capture.step.profile.available_bytes", lambda: 4 * plan.parameters + 1)
+    with pytest.raises(OutOfMemory, match=r"\(weights, gradients and optimizer state\)"):
+        capture_model(tiny_request(BERT, optimizer="adamw"), tmp_path / "t.json", NullProgress(), lambda _: None)
+    anatomy = captured(tmp_path, optimizer="adamw", freeze="all-but-head")
+    assert anatomy.workload.frozen == "all-but-head"

@@ -159,3 +159,17 @@ def test_segments_imply_checkpointing_and_need_a_backward() -> None:
     assert RunOptions(checkpoint_every=2, checkpointing="reentrant").checkpointing == "reentrant"
     with pytest.raises(UsageError, match=r"^inference=True has no backward: leave out checkpoint_every=2$"):
         RunOptions(inference=True, checkpoint_every=2)
+
+
+def test_compiled_code_has_the_segments_too() -> None:
+    plain = prepare(tiny_request(BERT, settings=settings(BERT)))
+    again = prepare(tiny_request(BERT, settings=settings(BERT), checkpoint_every=2))
+    expected = gradients_of(plain)
+    compiled: Any = torch.compile(again.module, backend="aot_eager", fullgraph=True)
+    assert isinstance(again.inputs, dict)
+    with quiet_libraries():
+        compiled(**again.inputs).loss.backward()
+    gradients = {
+        name: parameter.grad for name, parameter in again.module.named_parameters() if parameter.grad is not None
+    }
+    assert_same(gradients, expected, rtol=1e-4, atol=1e-6)

@@ -10,9 +10,10 @@ from msgspec.structs import replace
 from opanatomy.capture.device.environment import choose_device
 from opanatomy.capture.memory.before import Before, components_before
 from opanatomy.capture.memory.events import Mark
+from opanatomy.capture.memory.holders import holders_of
 from opanatomy.capture.memory.measurement import element_bytes
 from opanatomy.capture.memory.snapshots import Snapshots
-from opanatomy.capture.memory.step import MemoryObserver, StepSettings, observations_of
+from opanatomy.capture.memory.step import MemoryObserver, StepSettings, observations_of, rng_bytes
 from opanatomy.capture.memory.storages import Storages, storages_of
 from opanatomy.capture.model.quiet import one_line, quiet_libraries
 from opanatomy.capture.model.shape import shape_of
@@ -70,7 +71,7 @@ def _simulated(options: RunOptions) -> SimulatedStep:
 
 def _there(stepper: Stepper, module: torch.nn.Module) -> Iterator[torch.Tensor]:
     """What is allocated before the first step."""
-    for tensors in components_before(stepper, module).values():
+    for tensors in components_before(holders_of(stepper, module)).values():
         yield from tensors
 
 
@@ -78,9 +79,12 @@ def _second_step(
     stepper: Stepper, module: torch.nn.Module, record: Recording, options: RunOptions
 ) -> MemoryObservations:
     """Run the step and note its memory as the observation of a real one does."""
-    tensors = components_before(stepper, module)
+    tensors = components_before(holders_of(stepper, module))
     earlier = Before(storages={name: storages_of(some, options.device) for name, some in tensors.items()})
-    observer = SimulatedObserver(stepper, Snapshots(options.device), module, record=record)
+    observer = SimulatedObserver(
+        lambda: holders_of(stepper, module), options.device, Snapshots(options.device),
+        hooked=not options.inference, record=record,
+    )  # fmt: skip
     stepper.watch = observer
     record.start(frozenset(earlier.storages["weights"]))
     stepper.run()
@@ -88,7 +92,7 @@ def _second_step(
     settings = StepSettings(
         autocast=options.amp is not None,
         checkpointing=bool(options.checkpointing),
-        rng_bytes=_rng_bytes() if options.checkpointing and options.device == "cpu" else None,
+        rng_bytes=rng_bytes(options.device) if options.checkpointing else None,
     )
     allocator = AllocatorObservation(name=ALLOCATOR)
     parameters = list(module.parameters())
@@ -101,12 +105,6 @@ def _second_step(
     )
 
 
-def _rng_bytes() -> int:
-    import torch
-
-    return torch.get_rng_state().numel()
-
-
 class SimulatedObserver(MemoryObserver):
     """Notes its marks in a recording, not in a profile."""
 
@@ -114,10 +112,11 @@ class SimulatedObserver(MemoryObserver):
         super().__init__(*args, **kwargs)
         self.record = record
 
-    def _saved(self, tensor: torch.Tensor) -> torch.Tensor:
+    def saved(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Note what autograd saves; what is asked of it for that is no call of the step."""
         self.record.paused = True
         try:
-            return super()._saved(tensor)
+            return super().saved(tensor)
         finally:
             self.record.paused = False
 

@@ -28,6 +28,7 @@ def is_published(workload: Workload) -> bool:
         and (workload.batch, workload.sequence_length) == (4, 512)
         and (workload.dtype, workload.amp) == ("float32", None)
         and workload.optimizer in _OPTIMIZERS
+        and not (workload.frozen or workload.lora or workload.fused_loss)
         and not (workload.checkpointing or workload.compiled or workload.inference)
     )
 

@@ -21,8 +21,9 @@ from opanatomy.records.memory_observations import (
     TensorType,
 )
 from opanatomy.records.packed import packed
+from opanatomy.records.phase_spans import MarkedCall, Span, loop_spans
 from opanatomy.records.taxonomy import Phase
-from opanatomy.records.workload import MODULE_RANGE, PHASE_RANGE
+from opanatomy.records.workload import LOOP_RANGE, MODULE_RANGE, PHASE_RANGE
 
 #: Ranges without length that tie a moment of Python to the allocations around it: `<prefix><number>`.
 MARK_RANGE: Final = "opanatomy.mark/"
@@ -101,7 +102,7 @@ def observed_events(
     """Walk the tree once; `weights` are the storages of which a cast is a weight cast, `marks` those that were made."""
     walk = _Walk(weights=weights)
     moments = sorted(walk.moments(roots, device), key=lambda moment: moment.time_ns)
-    return events_of(moments, tuple(walk.contexts), walk.module_of_sequence.get, marks, walk.phases)
+    return events_of(moments, tuple(walk.contexts), walk.module_of_sequence.get, marks, walk.phases())
 
 
 def events_of(
@@ -128,7 +129,8 @@ class _Walk:
 
     weights: frozenset[int]
     contexts: dict[Context, int] = field(default_factory=dict)
-    phases: list[PhaseSpan] = field(default_factory=list)
+    calls: list[MarkedCall] = field(default_factory=list)
+    begin_ns: int = 0
     module_of_sequence: dict[int, str] = field(default_factory=dict)
 
     def moments(self, roots: Iterable[Any], device: str) -> Iterator[Moment]:
@@ -136,6 +138,7 @@ class _Walk:
         from torch._C._profiler import _EventType
 
         waiting = [(event, _Enclosing()) for event in reversed(list(roots))]
+        self.begin_ns = min((event.start_time_ns for event, _ in waiting), default=0)
         while waiting:
             event, enclosing = waiting.pop()
             if event.tag == _EventType.Allocation:
@@ -153,6 +156,13 @@ class _Walk:
                 inside = self._inside(event, enclosing)
                 waiting.extend((child, inside) for child in reversed(children))
 
+    def phases(self) -> tuple[PhaseSpan, ...]:
+        """The phase ranges; of a user's own loop with what lies between its calls."""
+        spans: Sequence[Span] = [call[:3] for call in self.calls]
+        if any(call.decides for call in self.calls):
+            spans = loop_spans(self.calls, [self.begin_ns])
+        return tuple(PhaseSpan(phase=phase, begin_ns=begin, end_ns=end) for begin, end, phase in spans)
+
     def _context(self, enclosing: _Enclosing) -> int:
         """The number of what encloses an event."""
         context = Context(
@@ -166,8 +176,10 @@ class _Walk:
         """What encloses the children of `event`."""
         name: str = event.name
         if name.startswith(PHASE_RANGE):
-            phase = Phase(name.removeprefix(PHASE_RANGE))
-            self.phases.append(PhaseSpan(phase=phase, begin_ns=event.start_time_ns, end_ns=event.end_time_ns))
+            phase = Phase(name.removeprefix(LOOP_RANGE).removeprefix(PHASE_RANGE))
+            self.calls.append(
+                MarkedCall(event.start_time_ns, event.end_time_ns, phase, decides=name.startswith(LOOP_RANGE))
+            )
             return enclosing._replace(phase=phase)
         if name.startswith(MODULE_RANGE):
             until = enclosing.recomputed_until
@@ -247,7 +259,7 @@ def _marks(moments: Sequence[Moment], marks: Sequence[Mark]) -> MarkColumns:
     tensors: dict[TensorType, int] = {}
     rows: list[tuple[int, int, int, int, int]] = []
     for event, moment in enumerate(moments):
-        if moment.mark == NO_MARK:
+        if moment.mark == _NONE:
             continue
         mark = marks[moment.mark]
         kind = MARK_KINDS.index(mark.kind)

@@ -33,8 +33,9 @@ def add_adapters(module: torch.nn.Module, rank: int | None) -> None:
     check_peft(rank)
     from peft import LoraConfig, inject_adapter_in_model
 
-    head = {} if _has_words(module) else head_of(module)
-    targets = _known_targets(module) or _linear_layers(module, {id(parameter) for parameter in head.values()})
+    words = _output_layer(module)
+    head = head_of(module) if words is None else {}
+    targets = _known_targets(module) or _linear_layers(module, [*head.values(), *(words.parameters() if words else ())])
     if not targets:
         raise UsageError(f"{as_flag(LORA, rank)}: {type(module).__name__} has no linear layer - leave it out")
     try:
@@ -46,10 +47,13 @@ def add_adapters(module: torch.nn.Module, rank: int | None) -> None:
         parameter.requires_grad_(True)
 
 
-def _has_words(module: torch.nn.Module) -> bool:
-    """Whether the head gives words, by weights that are trained already."""
+def _output_layer(module: torch.nn.Module) -> torch.nn.Module | None:
+    """The layer that gives words, whose weights are trained already; `None` for another head."""
     model: Any = module
-    return hasattr(model, "get_output_embeddings") and model.get_output_embeddings() is not None
+    layer: torch.nn.Module | None = None
+    if hasattr(model, "get_output_embeddings"):
+        layer = model.get_output_embeddings()
+    return layer
 
 
 def _known_targets(module: torch.nn.Module) -> list[str]:
@@ -58,11 +62,12 @@ def _known_targets(module: torch.nn.Module) -> list[str]:
     return list(BY_TYPE.get(getattr(getattr(module, "config", None), "model_type", ""), ()))
 
 
-def _linear_layers(module: torch.nn.Module, head: set[int]) -> list[str]:
+def _linear_layers(module: torch.nn.Module, head: list[torch.nn.Parameter]) -> list[str]:
     import torch
 
+    left_out = set(map(id, head))
     return [
         path
         for path, child in module.named_modules()
-        if isinstance(child, torch.nn.Linear) and path and id(child.weight) not in head
+        if isinstance(child, torch.nn.Linear) and path and id(child.weight) not in left_out
     ]
