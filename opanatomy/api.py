@@ -60,6 +60,8 @@ def profile(
     amp: str | None = None,
     optimizer: str | None = None,
     inference: bool = False,
+    generate: int | None = None,
+    beams: int | None = None,
     compile: bool = False,
     steps: int = 1,
     warmup: int | None = None,
@@ -72,7 +74,8 @@ def profile(
     The module runs where its parameters are, in the mode it is in. Its output's `loss` starts the backward; without
     one, the only single number that requires a gradient; without that, every output that does, with a gradient of
     ones (`workload.backward_from` says which). `amp` is `bf16` or `fp16`; `trace` keeps the Chrome trace in a new file
-    of that name, with `force` in place of an old one. `memory` follows the memory of one more step, block by block.
+    of that name, with `force` in place of an old one. With `generate` the step is `module.generate(**inputs)` with so
+    many new tokens for each sample, by beam search with `beams` above 1. `memory` follows the memory of one more step, block by block.
     Every run is counted a second time (`Anatomy.checks`); with `check` a count that does not agree raises `GateError`.
     With `redact` paths, arguments, hosts and users are left out of the report and the trace, secrets always.
 
@@ -87,8 +90,8 @@ def profile(
     arguments = _arguments(inputs)
     target = None if trace is None else _target(trace)
     options = RunOptions(
-        amp=amp, optimizer=optimizer, inference=inference, compile=compile, steps=steps, warmup=warmup, memory=memory,
-        check=check, redact=redact,
+        amp=amp, optimizer=optimizer, inference=inference, generate=generate, beams=beams, compile=compile, steps=steps,
+        warmup=warmup, memory=memory, check=check, redact=redact,
     )  # fmt: skip
     _check_no_profiler()
     with _recorded(_subject(module, arguments, options), options, target, force) as path:

@@ -125,6 +125,10 @@ CHECKPOINTING: Final = Option(
     help="recompute activations in backward; KIND is non-reentrant (the default) or reentrant",
     choices=(Choice("non-reentrant"), Choice("reentrant")),
 )  # fmt: skip
+COMPILE: Final = Option(
+    name="compile", group=_STEP, kind=Kind.SWITCH, default=False, python=("profile",), recorded="compiled",
+    help="torch.compile the model",
+)  # fmt: skip
 OPTIMIZER: Final = Option(
     name="optimizer", group=_STEP, metavar="NAME", help="also step an optimizer: {choices}",
     python=("profile",), recorded="optimizer",
@@ -133,6 +137,14 @@ OPTIMIZER: Final = Option(
 INFERENCE: Final = Option(
     name="inference", group=_STEP, kind=Kind.SWITCH, default=False, python=("profile",), recorded="inference",
     help="forward only, in eval mode without gradients",
+)  # fmt: skip
+GENERATE: Final = Option(
+    name="generate", group=_STEP, kind=Kind.NUMBER, minimum=1, metavar="N", python=("profile",), recorded="generate",
+    help="the step is a generation of N new tokens for each sample, with prefill and decoding for phases",
+)  # fmt: skip
+BEAMS: Final = Option(
+    name="beams", group=_STEP, kind=Kind.NUMBER, minimum=1, metavar="N", python=("profile",), recorded="beams",
+    help="with --generate: beam search with N beams (default: 1, greedy)",
 )  # fmt: skip
 DEVICE: Final = Option(
     name="device", group=_STEP, default="auto", metavar="DEVICE", help="auto, cpu, cuda, cuda:N (default: {default})",
@@ -177,10 +189,11 @@ RUN: Final = (
     DEVICE,
     AMP,
     CHECKPOINTING,
-    Option(name="compile", group=_STEP, kind=Kind.SWITCH, default=False, python=("profile",), recorded="compiled",
-           help="torch.compile the model"),
+    COMPILE,
     OPTIMIZER,
     INFERENCE,
+    GENERATE,
+    BEAMS,
     Option(name="memory", group=_STEP, kind=Kind.SWITCH, default=False, python=("profile",),
            help="follow the memory of one more step, block by block"),
     Option(name="check", group=_STEP, kind=Kind.SWITCH, default=False, python=("profile",),
@@ -213,7 +226,7 @@ ANALYZE: Final = (
            help="a trace, - for stdin; several, a folder or a zip: one for each rank"),
     Option(name="phases", flag="--phase", kind=Kind.TEXTS, metavar="PHASE=REGEX", python=("analyze",),
            help="what runs in the trace's own ranges whose name fits is of this phase (forward, backward, recompute,"
-           " optimizer, other), innermost first; repeatable"),
+           " optimizer, prefill, decoding, other), innermost first; repeatable"),
     Option(name="check", kind=Kind.SWITCH, default=False, help="exit 3 where a second source does not agree"),
     REDACT,
     *REPORT,
@@ -245,7 +258,8 @@ class RunOptions(Struct, frozen=True, kw_only=True):
     """The options of one run, checked, each choice by its own name; `None` leaves it to the model and the device.
 
     `model` is empty where a module is at hand. `seq` is in tokens, of raw audio in samples. `settings` are pairs of a
-    configuration key (dots reach into parts) and its value.
+    configuration key (dots reach into parts) and its value. With `generate` it is `inference`, of 1 of the `beams`
+    where no other number is given.
     """
 
     model: str = ""
@@ -266,6 +280,8 @@ class RunOptions(Struct, frozen=True, kw_only=True):
     compile: bool = False
     optimizer: str | None = None
     inference: bool = False
+    generate: int | None = None
+    beams: int | None = None
     memory: bool = False
     check: bool = False
     steps: int = 1
@@ -279,6 +295,9 @@ class RunOptions(Struct, frozen=True, kw_only=True):
             if value is not given:
                 force_setattr(self, option.name, value)
         check_together(self, as_argument)
+        if self.generate is not None:
+            force_setattr(self, INFERENCE.name, True)
+            force_setattr(self, BEAMS.name, self.beams or 1)
 
 
 def recorded(options: RunOptions) -> dict[str, Any]:
@@ -386,12 +405,27 @@ def _listed(choices: Iterable[Choice]) -> str:
 
 def check_together(options: Any, spelled: Spelling) -> None:
     """Raise `UsageError` where one option leaves another without effect."""
-    if options.inference:
+    if options.inference or options.generate is not None:
+        forward_only = spelled(INFERENCE, True) if options.generate is None else spelled(GENERATE, options.generate)
         for option in (OPTIMIZER, CHECKPOINTING):
             value = getattr(options, option.name)
             if value is not None:
-                raise UsageError(f"{spelled(INFERENCE, True)} has no backward: leave out {spelled(option, value)}")
+                raise UsageError(f"{forward_only} has no backward: leave out {spelled(option, value)}")
+    _check_generation(options, spelled)
     if getattr(options, NO_TRACE.name, False) and options.trace is not None:
         raise UsageError(
             f"{spelled(NO_TRACE, True)} keeps no trace, {spelled(TRACE, options.trace)} does - leave one out"
+        )
+
+
+def _check_generation(options: Any, spelled: Spelling) -> None:
+    if options.generate is None:
+        if options.beams is not None:
+            needed = spelled(GENERATE, 32)
+            raise UsageError(f"{spelled(BEAMS, options.beams)} is of a generation: give {needed} with it")
+        return
+    if options.compile:
+        raise UsageError(
+            f"{spelled(GENERATE, options.generate)} runs the model's own forward, not a compiled one: leave out"
+            f" {spelled(COMPILE, True)}"
         )

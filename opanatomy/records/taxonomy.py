@@ -34,12 +34,15 @@ class OperatorClass(StrEnum):
 
 
 class Phase(StrEnum):
-    """The part of a training step that an operator ran in."""
+    """The part of a training step, or of a generation, that an operator ran in."""
 
     FORWARD = auto()
     BACKWARD = auto()
     RECOMPUTE = auto()
     OPTIMIZER = auto()
+    #: Of a generation: what it takes to the first new token of each sample, and all behind it.
+    PREFILL = auto()
+    DECODING = auto()
     OTHER = auto()
 
 

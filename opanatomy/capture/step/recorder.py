@@ -20,13 +20,14 @@ from opanatomy.capture.memory.snapshots import Snapshots
 from opanatomy.capture.memory.storages import tensors_in
 from opanatomy.capture.model.quiet import first_line, one_line, quiet_libraries
 from opanatomy.capture.model.shape import shape_of
+from opanatomy.capture.step.generation import generator_of
 from opanatomy.capture.step.progress_hooks import NullProgress, Progress
 from opanatomy.capture.step.restore import Kept, own_inputs, process_as_it_was
 from opanatomy.capture.step.run import Run
 from opanatomy.capture.step.stepper import Stepper, make_optimizer
 from opanatomy.capture.step.subject import Subject
 from opanatomy.errors import CaptureError, OpanatomyError
-from opanatomy.options import DEVICE, RunOptions
+from opanatomy.options import DEVICE, GENERATE, RunOptions, as_argument, as_flag
 from opanatomy.records.memory import WEIGHTS
 from opanatomy.records.memory_observations import MemoryObservations
 from opanatomy.records.out_of_memory import is_out_of_memory
@@ -151,6 +152,7 @@ def _make_stepper(subject: Subject, options: RunOptions) -> Stepper:
         optimizer = make_optimizer(options.optimizer, subject.module)
     inputs = own_inputs(subject.module, subject.inputs)
     parameters = tuple(subject.module.parameters())
+    option = (as_argument if subject.borrowed else as_flag)(GENERATE, options.generate)
     return Stepper(
         module=module,
         parameters=parameters,
@@ -159,6 +161,7 @@ def _make_stepper(subject: Subject, options: RunOptions) -> Stepper:
         amp=options.amp,
         optimizer=optimizer,
         inference=options.inference,
+        generator=generator_of(subject.module, inputs, options, option=option),
         other_leaves=_other_leaves(inputs, parameters),
     )
 

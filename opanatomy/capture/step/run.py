@@ -62,6 +62,8 @@ class Run:
     kept: Kept
     instruments: Instruments = field(init=False)
     memory: MemoryObservations = field(default_factory=MemoryObservations)
+    #: Of each timed generation the time to its first new token.
+    first_token_ns: list[int] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     #: Whether a part of the model is compiled, and whether it is in every step anew.
     compiled: bool = False
@@ -90,6 +92,9 @@ class Run:
             active.add(Instrument.CASTS)
         if self.options.compile:
             active.remove(Instrument.PROGRESS)
+        if self.stepper.generator is not None:
+            active.remove(Instrument.PROGRESS)  # a generation tells its own, by tokens
+            self.stepper.generator.advance = self.progress.advance
         if self.compiled:
             active -= {Instrument.GRADIENTS}  # global module hooks would have it compiled again
         if self.compiled and not mode_keeps_compiled():
@@ -187,12 +192,15 @@ class Run:
                 f"timed step {number} of {planned}", steps_after=after, expected_ns=(times or [expected])[-1] or None
             )
             times.append(self._clocked())
+            if self.stepper.generator is not None:
+                self.first_token_ns.append(self.stepper.generator.first_token_ns)
             if number == 1:
                 planned = self._planned(times[0]) + (cold and times[0] < _TIMED_NS)
         self.warnings += skipped_updates(self.stepper, scale, number, "timed")
         self.compiles_always = self.compiled and compilations() >= translated + planned
         if cold and len(times) > self.options.steps:
             times.pop(0)
+            self.first_token_ns = self.first_token_ns[1:]
         elif cold:
             self.warnings.append("without a warm-up step the first unprofiled step includes what is done only once")
         self.memory = self._after_step()
@@ -303,6 +311,7 @@ class Run:
             memory=self._memory_observed(),
             unprofiled_step_ns=tuple(unprofiled),
             profiled_step_ns=tuple(profiled),
+            unprofiled_first_token_ns=tuple(self.first_token_ns),
             modules=modules,
             lists=lists,
             list_arguments=arguments,
