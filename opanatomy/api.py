@@ -75,7 +75,8 @@ def profile(
     one, the only single number that requires a gradient; without that, every output that does, with a gradient of
     ones (`workload.backward_from` says which). `amp` is `bf16` or `fp16`; `trace` keeps the Chrome trace in a new file
     of that name, with `force` in place of an old one. With `generate` the step is `module.generate(**inputs)` with so
-    many new tokens for each sample, by beam search with `beams` above 1. `memory` follows the memory of one more step, block by block.
+    many new tokens for each sample, by beam search with `beams` above 1. `memory` follows the memory of one more step,
+    block by block.
     Every run is counted a second time (`Anatomy.checks`); with `check` a count that does not agree raises `GateError`.
     With `redact` paths, arguments, hosts and users are left out of the report and the trace, secrets always.
 

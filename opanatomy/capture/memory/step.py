@@ -6,7 +6,7 @@ import gc
 import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -16,6 +16,7 @@ from msgspec import Struct
 from opanatomy.capture.device import kineto_log
 from opanatomy.capture.memory.allocator import DeviceAllocator, allocator_name, why_no_blocks
 from opanatomy.capture.memory.before import Before, before, block_columns, storage_columns
+from opanatomy.capture.memory.cache import CacheMarks
 from opanatomy.capture.memory.events import MARK_RANGE, Mark, ObservedEvents, observed_events
 from opanatomy.capture.memory.measurement import held_bytes, room_for
 from opanatomy.capture.memory.saved import saved_form, uncompiled
@@ -80,6 +81,8 @@ class MemoryObserver(StepObserver):
                 stack.enter_context(_hooks(self._saved))
             if self.references and not self.compiled:
                 stack.enter_context(around_forward(self.module, None, self._behind_module, always=False))
+            if self.stepper.generator is not None:
+                stack.enter_context(CacheMarks(self.stepper.generator, self._note).noted())
             yield
 
     def _behind_module(self, *_: object) -> None:
@@ -110,6 +113,10 @@ class MemoryObserver(StepObserver):
 
     def _storages(self, tensors: Any) -> Storages:
         return storages_of(tensors, self.stepper.device)
+
+    def _note(self, kind: MarkKind, tensors: Iterable[torch.Tensor]) -> None:
+        if threading.get_ident() == self.thread and (storages := self._storages(tensors)):
+            self._mark(kind, storages)
 
     def _of_model(self) -> None:
         """Note the weights and buffers, for those that the step itself allocated."""

@@ -45,10 +45,12 @@ def choose_shape(
             raise UsageError(f"--seq {seq}: {config.model_type} takes images - use --set image_size=... for their side")
         return Shape(task=task, batch=batch, sequence_length=None, inference=inference)
     if kind == "input_values":
-        length = AUDIO_LENGTH if seq is None else seq
-        _check_audio(config, length)
+        samples = AUDIO_LENGTH if seq is None else seq
+        _check_audio(config, samples)
+        length: int | None = samples
     elif kind == "input_features" and new_tokens is not None:
-        length = _no_prompt(module, seq, new_tokens)
+        _check_no_prompt(module, seq, new_tokens)
+        length = None
     else:
         length = _text_length(module, seq, TEXT_LENGTH if kind == "input_ids" else None, new_tokens)
     return Shape(task=task, batch=batch, sequence_length=length, inference=inference, new_tokens=new_tokens)
@@ -139,7 +141,8 @@ def _text_length(module: torch.nn.Module, seq: int | None, usual: int | None, ne
         usual = usual or limit or TEXT_LENGTH
         return usual if limit is None else min(usual, limit)
     if limit is not None and seq > limit:
-        why = f"{limit} tokens ({table} positions, {reserved} of them {'for new tokens' if new_tokens else 'reserved'})" if reserved else f"{limit} tokens"
+        what = "reserved or of new tokens" if new_tokens else "reserved"
+        why = f"{limit} tokens ({table} positions, {reserved} of them {what})" if reserved else f"{limit} tokens"
         where = key if part is config else f"text_config.{key}"
         raise UsageError(
             f"--seq {seq}: {config.model_type} takes at most {why} - give less, or --set {where}={seq + reserved}"
@@ -147,7 +150,7 @@ def _text_length(module: torch.nn.Module, seq: int | None, usual: int | None, ne
     return seq
 
 
-def _no_prompt(module: torch.nn.Module, seq: int | None, new_tokens: int) -> None:
+def _check_no_prompt(module: torch.nn.Module, seq: int | None, new_tokens: int) -> None:
     """Check the new tokens of a model whose prompt is audio of one length."""
     config: Any = module.config
     if seq is not None:

@@ -17,8 +17,8 @@ from opanatomy.records.taxonomy import Phase
 if TYPE_CHECKING:
     import torch
 
-#: What `generate` calls right before each forward, and the new tokens' own work with it.
-_BEFORE_FORWARD: Final = "prepare_inputs_for_generation"
+#: What `generate` calls right before each forward.
+BEFORE_FORWARD: Final = "prepare_inputs_for_generation"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -55,7 +55,7 @@ class Generator:
                 self.advance(self.forwards / self.new_tokens)
                 self.forwards += 1
 
-            with told(self.module, _BEFORE_FORWARD, before_forward):
+            with told(self.module, BEFORE_FORWARD, before=before_forward):
                 self.module.generate(**self.arguments, **self._settings())
         if self.new_tokens == 1:
             self.first_token_ns = time.perf_counter_ns() - begin
@@ -77,14 +77,22 @@ class Generator:
 
 
 @contextmanager
-def told(module: Any, method: str, before: Callable[[], None]) -> Iterator[None]:
-    """Have `before` called before each call of a method of this object while inside."""
+def told(
+    module: Any,
+    method: str,
+    *,
+    before: Callable[[], None] = lambda: None,
+    after: Callable[[Any], None] = lambda result: None,
+) -> Iterator[None]:
+    """Have `before` called before each call of a method of this object while inside, and `after` with its result."""
     plain = getattr(module, method)
 
     @functools.wraps(plain)
     def telling(*args: Any, **kwargs: Any) -> Any:
         before()
-        return plain(*args, **kwargs)
+        result = plain(*args, **kwargs)
+        after(result)
+        return result
 
     was_own = vars(module).get(method)
     setattr(module, method, telling)
@@ -108,8 +116,7 @@ def generator_of(module: torch.nn.Module, inputs: Any, options: RunOptions, *, o
     if isinstance(inputs, tuple):
         if len(inputs) != 1:
             raise UsageError(
-                f"{option}: {len(inputs)} inputs without names - give a dictionary of what"
-                " the model's generate takes"
+                f"{option}: {len(inputs)} inputs without names - give a dictionary of what the model's generate takes"
             )
         arguments = {"inputs": inputs[0]}
     return Generator(module=module, arguments=arguments, new_tokens=options.generate, beams=options.beams or 1)
@@ -118,7 +125,7 @@ def generator_of(module: torch.nn.Module, inputs: Any, options: RunOptions, *, o
 def check_generates(module: torch.nn.Module, option: str) -> None:
     """Raise `UsageError` where a model does not generate."""
     generates = getattr(module, "can_generate", None)
-    if generates is None or not generates() or not hasattr(module, _BEFORE_FORWARD):
+    if generates is None or not generates() or not hasattr(module, BEFORE_FORWARD):
         raise UsageError(
             f"{option}: {type(module).__name__} does not generate - leave it out, or take a model with"
             " the head of a language model, such as GPT-2, Llama or T5"

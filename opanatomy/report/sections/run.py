@@ -47,7 +47,8 @@ def _options(anatomy: Anatomy) -> tuple[str | None, ...]:
         workload.attention and f"{workload.attention} attention",
         workload.checkpointing and f"checkpointing {workload.checkpointing}",
         "compiled" if workload.compiled else None,
-        "inference" if workload.inference else None,
+        "inference" if workload.inference and not workload.generate else None,
+        "generation" if workload.generate else None,
         workload.optimizer and f"optimizer {workload.optimizer}",
     )
 
