@@ -252,7 +252,7 @@ def _with_theory(anatomy: Anatomy, observations: MemoryObservations) -> Memory:
     """The memory of a capture beside what theory and the published run say."""
     workload, size = anatomy.workload, observations.parameter_bytes
     parameters = None if size is None else ParameterBytes(all=size, trained=observations.trainable_bytes)
-    memory = with_theory(anatomy.memory, workload, parameters)
+    memory = with_theory(anatomy.memory, workload, parameters, observations.cache)
     return replace(
         memory,
         needed_bytes=needed_bytes(memory.shape, workload),

@@ -19,6 +19,7 @@ from opanatomy.capture.memory.saved import ForwardSaves, PointWatch
 from opanatomy.capture.memory.snapshots import Snapshots
 from opanatomy.capture.memory.step import ObservedStep, observe_step, packed_bytes
 from opanatomy.capture.memory.storages import other_devices, tensors_in
+from opanatomy.capture.model.cache_shape import cache_shape_of
 from opanatomy.capture.model.shape import shape_of
 from opanatomy.capture.step.compiled_parts import compilations, has_compiled_parts, mode_keeps_compiled
 from opanatomy.capture.step.export import export_trace
@@ -225,6 +226,7 @@ class Run:
             other_devices=other_devices(module, device),
             notes=tuple(self.points.notes),
             shape=shape_of(module, device),
+            cache=None if self.stepper.generator is None else cache_shape_of(module, self.subject.inputs),
         )
 
     def _look_at_memory(self) -> None:
