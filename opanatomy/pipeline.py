@@ -255,8 +255,8 @@ def _with_theory(anatomy: Anatomy, observations: MemoryObservations) -> Memory:
     memory = with_theory(anatomy.memory, workload, parameters, observations.cache)
     return replace(
         memory,
-        needed_bytes=needed_bytes(memory.shape, workload),
-        savings=savings_of(memory.shape, workload, memory),
+        needed_bytes=needed_bytes(memory.shape, workload, observations.cache),
+        savings=savings_of(memory.shape, workload, memory, observations.cache),
         published=published_run(
             memory, workload, anatomy.step.samples_per_second, on_cpu=anatomy.environment.device_kind == "cpu"
         ),

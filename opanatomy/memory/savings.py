@@ -8,7 +8,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from opanatomy.memory.theory import needed_bytes, state_theory
-from opanatomy.records.memory import Memory, MemorySaving, ModelShape
+from opanatomy.records.memory import CacheShape, Memory, MemorySaving, ModelShape
 from opanatomy.records.optimizers import BY_NAME
 from opanatomy.records.taxonomy import Phase
 from opanatomy.records.workload import Workload
@@ -19,15 +19,17 @@ _OPTIMIZERS: Final = ("adamw8bit", "adafactor", "sgd")
 _IN_PYTHON: Final = {
     "--checkpointing": "gradient_checkpointing_enable()", "--amp bf16": 'amp="bf16"',
     "--dtype bfloat16": "module.to(torch.bfloat16)", "--optimizer adamw8bit": 'optimizer="adamw8bit"',
-    "--optimizer adafactor": 'optimizer="adafactor"', "--optimizer sgd": 'optimizer="sgd"',
+    "--optimizer adafactor": 'optimizer="adafactor"', "--optimizer sgd": 'optimizer="sgd"', "--beams 1": "beams=1",
 }  # fmt: skip
 
 
-def savings_of(shape: ModelShape | None, workload: Workload, memory: Memory) -> tuple[MemorySaving, ...]:
+def savings_of(
+    shape: ModelShape | None, workload: Workload, memory: Memory, cache: CacheShape | None = None
+) -> tuple[MemorySaving, ...]:
     """The techniques that lower the need, most first, and whether the step then fits what the failure showed to be
     there: at least what was allocated, less than that and the request that failed. In the optimizer phase the
     activations are freed: only what lowers weights, gradients and state helps there."""
-    need = _state_bytes if _in_optimizer(memory) else partial(needed_bytes, shape)
+    need = _state_bytes if _in_optimizer(memory) else partial(needed_bytes, shape, cache=cache)
     needed = need(workload)
     if needed is None:
         return ()
@@ -73,6 +75,8 @@ def _techniques(workload: Workload) -> list[tuple[str, str, Workload]]:
     if workload.optimizer is not None:
         for name in _OPTIMIZERS:
             techniques.append((BY_NAME[name].label, f"--optimizer {name}", replace(workload, optimizer=name)))
+    if (workload.beams or 1) > 1:
+        techniques.append(("greedy search", "--beams 1", replace(workload, beams=1)))
     if workload.batch is not None and workload.batch > 1:
         half = workload.batch // 2
         techniques.append(("half the batch, accumulated", f"--batch {half}", replace(workload, batch=half)))

@@ -258,13 +258,14 @@ _FORMULAS: Final[dict[str, Callable[[_Sizes], tuple[MemoryTerm, ...]]]] = {
 }  # fmt: skip
 
 
-def needed_bytes(shape: ModelShape | None, workload: Workload) -> int | None:
+def needed_bytes(shape: ModelShape | None, workload: Workload, cache: CacheShape | None = None) -> int | None:
     """What a step needs by theory, temporary buffers apart; `None` where a formula is missing."""
     state = state_theory(workload)
     activations = _kept_bytes(shape, workload)
-    if not state or activations is None:
+    kept = cache_theory(cache, workload)
+    if not state or activations is None or (workload.generate and not kept):
         return None
-    return sum(component.theory_bytes or 0 for component in state) + activations
+    return sum(component.theory_bytes or 0 for component in (*state, *kept)) + activations
 
 
 def _kept_bytes(shape: ModelShape | None, workload: Workload) -> int | None:

@@ -43,9 +43,11 @@ class CacheMarks:
                 stack.enter_context(told(module, BEFORE_FORWARD, before=self._reordered))
                 if hasattr(module, _EXPAND):
                     stack.enter_context(told(module, _EXPAND, after=self._expanded))
-            yield
-            self._reordered()
-        self.cache = None
+            try:
+                yield
+                self._reordered()
+            finally:
+                self.cache = None
 
     def _behind_forward(self, child: torch.nn.Module, _inputs: object, output: object) -> None:
         if child is not self.generator.module:

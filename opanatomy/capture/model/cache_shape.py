@@ -61,7 +61,7 @@ def _encoded(shape: CacheShape, config: Any, inputs: dict[str, Any]) -> CacheSha
 
 
 def _length(inputs: dict[str, Any], name: str) -> int | None:
-    shape = getattr(inputs.get(name), "shape", ())
+    shape: tuple[int, ...] = getattr(inputs.get(name), "shape", ())
     return int(shape[1]) if len(shape) == 2 else None
 
 

@@ -18,6 +18,7 @@ from opanatomy.capture.memory.failure import StepOutOfMemory, observations_of_fa
 from opanatomy.capture.memory.measurement import PeakMeter, limited_to_available
 from opanatomy.capture.memory.snapshots import Snapshots
 from opanatomy.capture.memory.storages import tensors_in
+from opanatomy.capture.model.cache_shape import cache_shape_of
 from opanatomy.capture.model.quiet import first_line, one_line, quiet_libraries
 from opanatomy.capture.model.shape import shape_of
 from opanatomy.capture.step.generation import generator_of
@@ -123,7 +124,9 @@ def _memory_at_failure(
                 error, stepper, subject.module, points,
                 compiled=options.compile, checkpointing=bool(options.checkpointing),
             )  # fmt: skip
-        return replace(observations, shape=shape_of(subject.module, options.device)), ""
+        module = subject.module
+        cache = None if options.generate is None else cache_shape_of(module, subject.inputs)
+        return replace(observations, shape=shape_of(module, options.device), cache=cache), ""
     except Exception as second:
         return None, f"; what held it could not be read: {type(second).__name__}: {one_line(second, 100)}"
 
