@@ -12,9 +12,9 @@ from opanatomy.report.format import Format
 
 #: The keys of schema 1 in the order of the file.
 _SECTIONS: Final = (
-    "schema", "provenance", "environment", "workload", "conventions", "step", "generation", "classes", "ratios",
-    "operators", "kernels", "modules", "memory", "timeline", "device", "ledger", "collectives",
-    "ranks", "spread", "checks", "warnings",
+    "schema", "provenance", "environment", "workload", "conventions", "step", "classes", "ratios", "operators",
+    "kernels", "modules", "memory", "timeline", "device", "ledger", "collectives",
+    "ranks", "spread", "generation", "checks", "warnings",
 )  # fmt: skip
 
 
