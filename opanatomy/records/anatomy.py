@@ -9,6 +9,7 @@ from opanatomy.records.device import DeviceFigures
 from opanatomy.records.generation import Generation
 from opanatomy.records.memory import Memory
 from opanatomy.records.ranks import Collective, Rank, Spread
+from opanatomy.records.signature_text import SignatureText
 from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.records.timeline import Ledger, Timeline
 from opanatomy.records.workload import Environment, Workload
@@ -146,7 +147,7 @@ class OperatorRow(Struct, frozen=True, kw_only=True):
     """
 
     operator: str
-    signature: str
+    signature: SignatureText
     phase: Phase
     operator_class: OperatorClass
     rule: str

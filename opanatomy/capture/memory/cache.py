@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from opanatomy.capture.step.generation import BEFORE_FORWARD, Generator, told
-from opanatomy.capture.step.ranges import around_forward
+from opanatomy.capture.step.ranges import forward_hooks
 from opanatomy.records.memory_observations import MarkKind
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class CacheMarks:
         """Note while inside."""
         module = self.generator.module
         with ExitStack() as stack:
-            stack.enter_context(around_forward(module, None, self._behind_forward, always=False))
+            stack.enter_context(forward_hooks(module, None, self._behind_forward, always=False))
             if self.generator.beams > 1:
                 stack.enter_context(told(module, BEFORE_FORWARD, before=self._reordered))
                 if hasattr(module, _EXPAND):
