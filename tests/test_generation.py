@@ -225,6 +225,12 @@ def observed(name: str, **request: Any) -> tuple[Memory, Prepared, RunOptions]:
     return memory_of_observed(step), prepared, options
 
 
+def shape_of(prepared: Prepared, options: RunOptions) -> CacheShape | None:
+    generator = stepper_of(prepared, options).generator
+    assert generator is not None
+    return cache_shape_of(generator)
+
+
 def stepper_of(prepared: Prepared, options: RunOptions) -> Stepper:
     module = prepared.module
     return Stepper(
@@ -246,7 +252,7 @@ def stepper_of(prepared: Prepared, options: RunOptions) -> Stepper:
 )
 def test_theory_is_exact(name: str, request_: dict[str, Any]) -> None:
     memory, prepared, options = observed(name, **request_)
-    theories = cache_theory(cache_shape_of(prepared.module, prepared.inputs), workload_of(prepared, options))
+    theories = cache_theory(shape_of(prepared, options), workload_of(prepared, options))
     assert [row.component for row in theories] == ["key_value_cache", "beam_copies"][: options.beams]
     for theory in theories:
         row = component(memory, theory.component)
@@ -255,11 +261,11 @@ def test_theory_is_exact(name: str, request_: dict[str, Any]) -> None:
 
 
 def test_a_cache_of_another_kind_has_no_theory() -> None:
-    memory, prepared, _ = observed("state-spaces/mamba-130m-hf", generate=2)
+    memory, prepared, options = observed("state-spaces/mamba-130m-hf", generate=2)
     row = component(memory, "key_value_cache")
     assert row is not None
     assert row.measured_bytes
-    assert cache_shape_of(prepared.module, prepared.inputs) is None
+    assert shape_of(prepared, options) is None
     shape = CacheShape(windows=(0,), key_value_heads=1, head_size=8, prompt=4)
     workload = Workload(generate=3, beams=1, batch=2, dtype="float32")
     assert cache_theory(shape, workload)[0].theory_bytes == 2 * 2 * 8 * 6 * 4

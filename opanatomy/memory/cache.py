@@ -28,7 +28,7 @@ def cache_theory(shape: CacheShape | None, workload: Workload) -> tuple[MemoryCo
     cache = MemoryComponent(
         component=named.KEY_VALUE_CACHE, theory_bytes=2 * numbers * kept, formula=_cache_formula(shape, element)
     )
-    if rows == workload.batch:
+    if rows == workload.batch or shape.prompt_copies is None:
         return (cache,)
     copied = max(*(_in_window(tokens, window) for window in shape.windows), shape.cross_length)
     repeated = shape.prompt * shape.prompt_copies * _ID_BYTES + shape.cross_length * shape.encoder_hidden * element
@@ -65,4 +65,4 @@ def _copies_formula(shape: CacheShape, element: int) -> str:
     if shape.cross_length:
         return f"b*n*(k*d*max(N, S)*{element} + S*H*{element} + {_ID_BYTES})"
     tokens = "min(s + N - 1, w - 1)" if all(shape.windows) else "(s + N - 1)"
-    return f"b*n*(k*d*{tokens}*{element} + s*{shape.prompt_copies * _ID_BYTES})"
+    return f"b*n*(k*d*{tokens}*{element} + s*{(shape.prompt_copies or 0) * _ID_BYTES})"

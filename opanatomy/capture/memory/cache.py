@@ -50,7 +50,8 @@ class CacheMarks:
                 self.cache = None
 
     def _behind_forward(self, child: torch.nn.Module, _inputs: object, output: object) -> None:
-        if child is not self.generator.module:
+        # An adapter's wrapper generates by the model inside it.
+        if not hasattr(child, BEFORE_FORWARD):
             return
         cache = _cache_in(output)
         self.note(MarkKind.KEY_VALUE_CACHE, _tensors(cache))

@@ -35,8 +35,8 @@ class Generator:
     beams: int
     #: Told which phase begins.
     enter: Callable[[Phase], None] = lambda phase: None
-    #: Told the part of the tokens that is done.
-    advance: Callable[[float], None] = lambda part: None
+    #: Told the part of the tokens that is done, in a step that nothing times.
+    advance: Callable[[float], None] | None = None
     #: How many forwards the last generation ran, and the time to its first token.
     forwards: int = field(default=0, init=False)
     first_token_ns: int = field(default=0, init=False)
@@ -52,7 +52,8 @@ class Generator:
                     # The token is on the host by now: whether to go on was asked of it.
                     self.first_token_ns = time.perf_counter_ns() - begin
                     switch(Phase.DECODING)
-                self.advance(self.forwards / self.new_tokens)
+                if self.advance is not None:
+                    self.advance(self.forwards / self.new_tokens)
                 self.forwards += 1
 
             with told(self.module, BEFORE_FORWARD, before=before_forward):
@@ -64,6 +65,15 @@ class Generator:
                 f"{type(self.module).__name__}.generate ran {self.forwards} forwards for {self.new_tokens} new tokens:"
                 " what it does is not one forward a token - profile it with --inference, without --generate"
             )
+
+    @contextmanager
+    def telling(self, advance: Callable[[float], None]) -> Iterator[None]:
+        """Tell `advance` the part of the tokens that is done while inside."""
+        self.advance = advance
+        try:
+            yield
+        finally:
+            self.advance = None
 
     def _settings(self) -> dict[str, Any]:
         """Over what the model's own generation settings say: the same tokens in every step, and so many."""

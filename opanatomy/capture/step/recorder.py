@@ -124,9 +124,8 @@ def _memory_at_failure(
                 error, stepper, subject.module, points,
                 compiled=options.compile, checkpointing=bool(options.checkpointing),
             )  # fmt: skip
-        module = subject.module
-        cache = None if options.generate is None else cache_shape_of(module, subject.inputs)
-        return replace(observations, shape=shape_of(module, options.device), cache=cache), ""
+        cache = None if stepper.generator is None else cache_shape_of(stepper.generator)
+        return replace(observations, shape=shape_of(subject.module, options.device), cache=cache), ""
     except Exception as second:
         return None, f"; what held it could not be read: {type(second).__name__}: {one_line(second, 100)}"
 

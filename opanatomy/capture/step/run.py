@@ -95,7 +95,6 @@ class Run:
             active.remove(Instrument.PROGRESS)
         if self.stepper.generator is not None:
             active.remove(Instrument.PROGRESS)  # a generation tells its own, by tokens
-            self.stepper.generator.advance = self.progress.advance
         if self.compiled:
             active -= {Instrument.GRADIENTS}  # global module hooks would have it compiled again
         if self.compiled and not mode_keeps_compiled():
@@ -158,7 +157,8 @@ class Run:
         return self._clocked(PointWatch(self.points))
 
     def _first_step(self) -> int:
-        last = self.instruments.run(self._clocked)
+        with nullcontext() if self.stepper.generator is None else self.stepper.generator.telling(self.progress.advance):
+            last = self.instruments.run(self._clocked)
         if self.options.optimizer is not None or not self.subject.borrowed:
             self.kept.let_go_of_weights()
         return last
@@ -226,7 +226,7 @@ class Run:
             other_devices=other_devices(module, device),
             notes=tuple(self.points.notes),
             shape=shape_of(module, device),
-            cache=None if self.stepper.generator is None else cache_shape_of(module, self.subject.inputs),
+            cache=None if self.stepper.generator is None else cache_shape_of(self.stepper.generator),
         )
 
     def _look_at_memory(self) -> None:
