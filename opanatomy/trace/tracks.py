@@ -34,7 +34,7 @@ PHASE_COLOURS: Final = {
     Phase.RECOMPUTE: "bad",
     Phase.OPTIMIZER: "vsync_highlight_color",
     Phase.PREFILL: "good",
-    Phase.DECODING: "thread_state_runnable",
+    Phase.DECODING: "rail_load",
     Phase.OTHER: "grey",
 }
 
