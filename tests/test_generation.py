@@ -28,15 +28,19 @@ from opanatomy.console.parser import make_parser
 from opanatomy.device import parse_overrides
 from opanatomy.errors import CaptureError, UsageError
 from opanatomy.memory.cache import cache_theory
+from opanatomy.memory.savings import savings_of
+from opanatomy.memory.theory import needed_bytes
 from opanatomy.options import RunOptions, as_flag, check_together
 from opanatomy.pipeline import analyze_trace, with_ceilings
 from opanatomy.records.anatomy import Anatomy, ClassRow
-from opanatomy.records.memory import CacheShape, Memory, MemoryComponent
+from opanatomy.records.memory import CacheShape, Memory, MemoryComponent, MemoryFailure
 from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.records.workload import Capture, Environment, Workload
 from opanatomy.report.formats.json import json_report, read_anatomy
 from opanatomy.report.formats.terminal import terminal_report
+from tests.handmade import HandMade
 from tests.memory_steps import memory_of_observed
+from tests.test_memory_trace import Recorded, memory_of
 from tests.tiny import BERT, message_of, tiny_request
 
 GPT2, LLAMA, T5 = "openai-community/gpt2", "meta-llama/Llama-3.1-8B", "google-t5/t5-base"
@@ -271,6 +275,45 @@ def test_a_cache_of_another_kind_has_no_theory() -> None:
     assert cache_theory(shape, workload)[0].theory_bytes == 2 * 2 * 8 * 6 * 4
     assert cache_theory(shape, replace(workload, amp="bf16")) == ()
     assert cache_theory(shape, replace(workload, generate=None)) == ()
+
+
+def test_what_does_not_fit_needs_its_cache_and_less_of_it_with_one_beam() -> None:
+    shape = CacheShape(windows=(0, 0), key_value_heads=4, head_size=64, prompt=100)
+    ran = Workload(
+        generate=29, beams=4, batch=1, dtype="float32", inference=True, parameters=10, trainable_parameters=10
+    )
+    failure = MemoryFailure(phase=Phase.DECODING, message="", requested_bytes=1, allocated_bytes=1)
+    cache, copies = 2 * 2 * 4 * 4 * 64 * 128 * 4, 4 * (4 * 64 * 128 * 4 + 100 * 8)
+    assert needed_bytes(None, ran, shape) == 10 * 4 + cache + copies
+    assert needed_bytes(None, ran) is None
+    rows = {row.option: row.saved_bytes for row in savings_of(None, ran, Memory(failure=failure), shape)}
+    assert rows["--beams 1"] == cache * 3 // 4 + copies
+
+
+def test_what_a_forward_of_a_generation_frees_again_is_temporary(tmp_path: Path) -> None:
+    trace = Recorded()
+    trace.host("opanatomy.phase/prefill", 100, 100)
+    trace.host("opanatomy.phase/decoding", 200, 100)
+    for begin, address in ((110, 1), (210, 2)):
+        trace.host("aten::mm", begin, 10)
+        trace.give(begin + 2, address, 100)
+        trace.take(begin + 50, address, 100)
+    trace.host("aten::mm", 270, 10)
+    trace.give(272, 3, 40)
+    rules = {row.rule for row in memory_of(trace, tmp_path).inferences}
+    assert rules == {"allocated and freed in the same forward"}
+
+
+def test_a_forward_that_is_annotated_inside_a_generation_is_one(tmp_path: Path) -> None:
+    trace = HandMade()
+    trace.host("opanatomy.phase/prefill", 100, 100)
+    trace.host("opanatomy.phase/decoding", 200, 100)
+    for begin in (110, 210):
+        trace.host("## forward ##", begin, 80, category="user_annotation")
+        trace.host("aten::mm", begin + 10, 50)
+    trace.write(tmp_path / "t.json")
+    (check,) = [row for row in analyze_trace(tmp_path / "t.json").checks if row.quantity == "annotated phases"]
+    assert (check.compared, check.equal) == (1, 1)
 
 
 # ----------------------------------------------------------------------------------------------------------- the step
