@@ -34,6 +34,8 @@ class MarkKind(str, Enum):
     AFTER_OPTIMIZER = "after_optimizer"
     AFTER_STEP = "after_step"
     BROKEN = "broken"
+    #: What a forward in a user's own loop was called with.
+    INPUTS = "inputs"
     #: What the cache of a generation holds after a forward, and after it was put in the order of the beams: the
     #: storages of each in the same order.
     KEY_VALUE_CACHE = "key_value_cache"
