@@ -30,7 +30,8 @@ from opanatomy.errors import CaptureError, UsageError
 from opanatomy.memory.cache import cache_theory
 from opanatomy.memory.savings import savings_of
 from opanatomy.memory.theory import needed_bytes
-from opanatomy.options import RunOptions, as_flag, check_together
+from opanatomy.option_values import as_flag
+from opanatomy.options import RunOptions, check_together
 from opanatomy.pipeline import analyze_trace, with_ceilings
 from opanatomy.records.anatomy import Anatomy, ClassRow
 from opanatomy.records.memory import CacheShape, Memory, MemoryComponent, MemoryFailure

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Final
 from opanatomy.capture.model.batches import Shape
 from opanatomy.capture.step.subject import Subject
 from opanatomy.errors import OutOfMemory
-from opanatomy.options import BEAMS, GENERATE, RunOptions, Spelling, as_argument, as_flag
+from opanatomy.option_values import Spelling, as_argument, as_flag
+from opanatomy.options import BEAMS, GENERATE, RunOptions
 from opanatomy.records.data_types import ITEM_SIZE
 from opanatomy.records.optimizers import BY_NAME
 from opanatomy.records.out_of_memory import is_out_of_memory
@@ -58,6 +59,7 @@ def _of_flags(phase: Phase, subject: Subject, options: RunOptions) -> list[str]:
         parts += _fewer_tokens(phase, options, as_flag)
     if phase in (Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE):
         parts += [] if by_function else batch_and_length(workload.batch, workload.sequence_length)
+        parts += [f"add --accumulate {more}" for more in _more_parts(workload)]
         if _could_checkpoint(subject.module, options):
             parts.append("add --checkpointing")
         if _could_cast(workload, options):
@@ -76,6 +78,7 @@ def _of_code(phase: Phase, subject: Subject, options: RunOptions) -> list[str]:
     if not _only_weights(phase):
         parts.append("give smaller inputs")
         parts += _fewer_tokens(phase, options, as_argument)
+        parts += [f"add accumulate={more}" for more in _more_parts(subject.workload)]
         if _could_checkpoint(subject.module, options):
             parts.append("call gradient_checkpointing_enable()")
         if _could_cast(subject.workload, options):
@@ -96,6 +99,14 @@ def _fewer_tokens(phase: Phase, options: RunOptions, spelled: Spelling) -> list[
     if phase is Phase.DECODING:
         parts.append(f"make fewer tokens than {spelled(GENERATE, options.generate)}")
     return parts
+
+
+def _more_parts(workload: Workload) -> list[int]:
+    """The next number of micro-batches that the batch can be cut into, where there is a backward to accumulate."""
+    batch, now = workload.batch or 1, workload.accumulate or 1
+    if workload.inference:
+        return []
+    return [parts for parts in range(now + 1, batch + 1) if batch % parts == 0][:1]
 
 
 def batch_and_length(batch: int | None, length: int | None) -> list[str]:

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from opanatomy.capture.memory.advice import inputs_fit
 from opanatomy.capture.model.batches import Shape, choose_shape, input_texts, make_batch, move, sizes, tensors_of
-from opanatomy.capture.model.building import build_module, build_on_meta, enable_checkpointing
+from opanatomy.capture.model.building import build_module, build_on_meta
 from opanatomy.capture.model.configuration import Configuration, find_configuration, make_config
+from opanatomy.capture.model.micro_batches import check_divides
+from opanatomy.capture.model.parts import trained_tables
 from opanatomy.capture.model.quiet import one_line
 from opanatomy.capture.model.settings import apply_settings, check_fit
 from opanatomy.capture.model.tasks import choose_task
+from opanatomy.capture.model.techniques import apply_techniques
 from opanatomy.capture.model.user_function import call_function, is_function
 from opanatomy.capture.step.generation import check_generates
 from opanatomy.errors import ModelError, OpanatomyError, UsageError
-from opanatomy.options import DTYPE, GENERATE, RUN, RunOptions, as_flag, recorded
+from opanatomy.option_values import as_flag
+from opanatomy.options import DTYPE, GENERATE, RUN, RunOptions, recorded
+from opanatomy.records.optimizers import SMALL
 from opanatomy.records.out_of_memory import is_out_of_memory
 from opanatomy.records.workload import Workload
 
@@ -101,12 +106,16 @@ def given(module: torch.nn.Module, inputs: dict[str, Any] | tuple[Any, ...]) -> 
 def workload_of(prepared: Prepared, options: RunOptions) -> Workload:
     """What a capture records of the model, its batch and the options."""
     parameters = list(prepared.module.parameters())
+    trained = [parameter for parameter in parameters if parameter.requires_grad]
+    small = [parameter for parameter in trained if parameter.numel() < SMALL]
     return Workload(
         model=prepared.name,
         architecture=prepared.architecture,
         model_source=prepared.source,
-        parameters=sum(parameter.numel() for parameter in parameters),
-        trainable_parameters=sum(parameter.numel() for parameter in parameters if parameter.requires_grad),
+        parameters=_elements(parameters),
+        trainable_parameters=_elements(trained),
+        small_parameters=_elements(small),
+        embedding_parameters=_elements(table for table in trained_tables(prepared.module) if table.numel() >= SMALL),
         task=prepared.task,
         batch=prepared.batch,
         sequence_length=prepared.sequence_length,
@@ -117,6 +126,10 @@ def workload_of(prepared: Prepared, options: RunOptions) -> Workload:
         changes=prepared.changes,
         **recorded(options),
     )
+
+
+def _elements(parameters: Iterable[torch.Tensor]) -> int:
+    return sum(parameter.numel() for parameter in parameters)
 
 
 def _prepare_plan(plan: Plan, options: RunOptions) -> Prepared:
@@ -131,8 +144,7 @@ def _prepare_plan(plan: Plan, options: RunOptions) -> Prepared:
         trust_remote_code=options.trust_remote_code,
     )
     module.train(not options.inference)
-    if options.checkpointing is not None:
-        enable_checkpointing(module, options.checkpointing)
+    apply_techniques(module, options)
     with _readable(plan.name, options), inputs_fit(options.model, plan.shape, options.dtype):
         inputs = move(make_batch(module, plan.shape, options.seed), options.device)
     _seed(options.seed)
@@ -181,6 +193,8 @@ def _planned(configuration: Configuration, options: RunOptions) -> Plan:
     module = build_on_meta(config, auto_class, options.attention, trust)
     if options.generate is not None:
         check_generates(module, as_flag(GENERATE, options.generate))
+    batch = options.batch or BATCH
+    check_divides(batch, options.accumulate)
     return Plan(
         name=configuration.name,
         source=configuration.source,
@@ -188,7 +202,7 @@ def _planned(configuration: Configuration, options: RunOptions) -> Plan:
         config=config,
         task=task,
         auto_class=auto_class,
-        shape=choose_shape(module, task, options.batch or BATCH, options.seq, options.inference, options.generate),
+        shape=choose_shape(module, task, batch, options.seq, options.inference, options.generate),
         architecture=type(module).__name__,
         parameters=sum(parameter.numel() for parameter in module.parameters()),
         changes=dropped + changes,
@@ -258,8 +272,7 @@ def _prepare_function(options: RunOptions) -> Prepared:
     module = module.to(options.device) if dtype is None else module.to(options.device, dtype)
     if options.inference:
         module.eval()
-    if options.checkpointing is not None:
-        enable_checkpointing(module, options.checkpointing)
+    apply_techniques(module, options)
     inputs = move(inputs, options.device, dtype)
     batch, length = sizes(inputs)
     _seed(options.seed)

@@ -19,6 +19,7 @@ from opanatomy.capture.memory.measurement import PeakMeter, limited_to_available
 from opanatomy.capture.memory.snapshots import Snapshots
 from opanatomy.capture.memory.storages import tensors_in
 from opanatomy.capture.model.cache_shape import cache_shape_of
+from opanatomy.capture.model.micro_batches import micro_batches
 from opanatomy.capture.model.quiet import first_line, one_line, quiet_libraries
 from opanatomy.capture.model.shape import shape_of
 from opanatomy.capture.step.generation import generator_of
@@ -28,7 +29,8 @@ from opanatomy.capture.step.run import Run
 from opanatomy.capture.step.stepper import Stepper, make_optimizer
 from opanatomy.capture.step.subject import Subject
 from opanatomy.errors import CaptureError, OpanatomyError
-from opanatomy.options import DEVICE, GENERATE, RunOptions, as_argument, as_flag
+from opanatomy.option_values import as_argument, as_flag
+from opanatomy.options import DEVICE, GENERATE, RunOptions
 from opanatomy.records.memory import WEIGHTS
 from opanatomy.records.memory_observations import MemoryObservations
 from opanatomy.records.out_of_memory import is_out_of_memory
@@ -152,19 +154,22 @@ def _make_stepper(subject: Subject, options: RunOptions) -> Stepper:
     optimizer = None
     if options.optimizer and not options.inference:
         optimizer = make_optimizer(options.optimizer, subject.module)
-    inputs = own_inputs(subject.module, subject.inputs)
+    parts = micro_batches(subject.inputs, options.accumulate, borrowed=subject.borrowed)
+    own = tuple(own_inputs(subject.module, part) for part in parts)
     parameters = tuple(subject.module.parameters())
     option = (as_argument if subject.borrowed else as_flag)(GENERATE, options.generate)
     return Stepper(
         module=module,
         parameters=parameters,
-        inputs=inputs,
+        inputs=own[0],
+        micro_batches=own,
         device=options.device,
         amp=options.amp,
         optimizer=optimizer,
         inference=options.inference,
-        generator=generator_of(subject.module, inputs, options, option=option),
-        other_leaves=_other_leaves(inputs, parameters),
+        generator=generator_of(subject.module, own[0], options, option=option),
+        clip=options.clip,
+        other_leaves=_other_leaves(own, parameters),
     )
 
 

@@ -21,6 +21,7 @@ from opanatomy.capture.memory.snapshots import Snapshots
 from opanatomy.capture.memory.step import ObservedStep, observe_step, why_not_kept
 from opanatomy.capture.memory.storages import other_devices, tensors_in
 from opanatomy.capture.model.cache_shape import cache_shape_of
+from opanatomy.capture.model.freezing import undone_by_checkpointing
 from opanatomy.capture.model.shape import shape_of
 from opanatomy.capture.step.compiled_parts import compilations, has_compiled_parts, mode_keeps_compiled
 from opanatomy.capture.step.export import export_trace
@@ -36,6 +37,7 @@ from opanatomy.capture.step.subject import Subject
 from opanatomy.capture.step.tensor_lists import tensor_lists
 from opanatomy.options import RunOptions
 from opanatomy.records.memory_observations import MemoryObservations
+from opanatomy.records.optimizers import BY_NAME
 from opanatomy.records.out_of_memory import is_out_of_memory
 from opanatomy.records.workload import Capture
 
@@ -74,6 +76,7 @@ class Run:
         module = self.subject.module
         self.devices = devices_of(module, self.options.device)
         self.warnings.extend(of_the_peak(self.devices))
+        self.warnings.extend(undone_by_checkpointing(module))
         self.compiled = self.options.compile or has_compiled_parts(module)
         known = [*module.parameters(), *module.buffers(), *tensors_in(self.subject.inputs)]
         weights = module.parameters() if self.options.amp is not None else ()
@@ -130,7 +133,8 @@ class Run:
         maximum = count + (_COMPILING_STEPS if options.warmup is None else 0)
         last = number = 0
         translated = True
-        while number < count or (number < maximum and self.compiled and translated):
+        compiled = self.compiled or (options.optimizer is not None and BY_NAME[options.optimizer].compiled)
+        while number < count or (number < maximum and compiled and translated):
             number += 1
             after = max(count - number, 0) + 2 * options.steps
             text = f"warm-up step {number} of {max(count, number)}"
