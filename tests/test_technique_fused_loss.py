@@ -55,9 +55,10 @@ def test_logits_are_never_whole_and_every_chunk_is_counted(tmp_path: Path) -> No
     assert fused.workload.fused_loss
     rows = {(row.operator, row.phase) for row in fused.operators}
     assert ("aten::_log_softmax", Phase.FORWARD) not in rows
-    # The products of the head's backward are in its forward.
-    head = 2 * 8 * 16 * 32 * 4000
-    assert contractions(fused, Phase.FORWARD) == contractions(plain, Phase.FORWARD) + 2 * head
+    # The products of the head's backward are in its forward, and two of each token's loss with its weight.
+    tokens = 8 * 16
+    head = 2 * tokens * 32 * 4000
+    assert contractions(fused, Phase.FORWARD) == contractions(plain, Phase.FORWARD) + 2 * head + 2 * 2 * tokens
     assert contractions(fused, Phase.BACKWARD) == contractions(plain, Phase.BACKWARD) - 2 * head
     (ratio,) = [row for row in fused.ratios if row.operator_class == "tensor_contraction"]
     assert ratio.theory_flops is None
