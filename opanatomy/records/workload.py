@@ -9,8 +9,9 @@ from opanatomy.records.taxonomy import Phase
 
 #: Ranges that a capture puts into the trace: `<prefix><phase>` and `<prefix><module path>`.
 PHASE_RANGE = "opanatomy.phase/"
-
-
+#: The same around a call in a loop of the user's own: what lies between two of these is of the phase that
+#: `records/phase_spans.py` says.
+LOOP_RANGE = f"{PHASE_RANGE}loop/"
 MODULE_RANGE = "opanatomy.module/"
 
 

@@ -89,7 +89,8 @@ def _parameters(anatomy: Anatomy) -> Phrase | None:
 
 
 def _batch(anatomy: Anatomy) -> Phrase | None:
-    batch, length = anatomy.workload.batch, anatomy.workload.sequence_length
+    workload = anatomy.workload
+    batch, length = workload.batch, workload.sequence_length
     return joined(
         (
             None if batch is None else phrase("batch {}", Count(batch)),
