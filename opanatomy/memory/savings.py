@@ -107,7 +107,8 @@ def _smaller_batch(workload: Workload, batch: int) -> _Technique:
         )  # fmt: skip
     return _Technique(
         name=f"the batch in {parts} parts, accumulated", option=f"--accumulate {parts}",
-        in_python=f"accumulate={parts}", changed=replace(workload, accumulate=parts),
+        in_python=f"accumulate={parts}", in_loop=f"{parts} micro-batches of {batch // parts}",
+        changed=replace(workload, accumulate=parts),
     )  # fmt: skip
 
 
