@@ -22,14 +22,13 @@ class _Technique(Struct, frozen=True, kw_only=True):
     """A technique, and the workload with it.
 
     `option` is how it is asked for, `in_python` how for a module of the caller's own, `in_loop` (where it is something
-    else) in a loop of his; where the caller gives the inputs too, `of_inputs` is what these should be.
+    else) in a loop of his.
     """
 
     name: str
     option: str
     in_python: str
     in_loop: str | None = None
-    of_inputs: str | None = None
     changed: Workload
 
 
@@ -66,9 +65,7 @@ def _state_bytes(workload: Workload) -> int | None:
 
 
 def _as_called(technique: _Technique, workload: Workload) -> str:
-    """The option; by Python where the module is the caller's, without flags that a function does not take."""
-    if technique.of_inputs is not None and workload.model_source in ("object", "function", "loop"):
-        return technique.of_inputs
+    """The option; by Python where the module is the caller's."""
     if workload.model_source == "loop":
         return technique.in_loop or technique.in_python
     return technique.in_python if workload.model_source == "object" else technique.option
@@ -97,24 +94,22 @@ def _techniques(workload: Workload) -> list[_Technique]:
             name="greedy search", option="--beams 1", in_python="beams=1", changed=replace(workload, beams=1),
         ))  # fmt: skip
     if workload.batch is not None and workload.batch > 1:
-        techniques.append(_smaller_batch(workload, workload.batch))
+        techniques += _smaller_batch(workload, workload.batch)
     return techniques
 
 
-def _smaller_batch(workload: Workload, batch: int) -> _Technique:
-    """The batch in more micro-batches; half of it where there is no backward to accumulate or nothing left to cut."""
+def _smaller_batch(workload: Workload, batch: int) -> list[_Technique]:
+    """The batch in more micro-batches, as long as it can be cut and there is a backward to accumulate."""
     now = workload.accumulate or 1
-    parts = next((parts for parts in range(now + 1, batch + 1) if batch % parts == 0), None)
-    if parts is None or workload.inference:
-        half = batch // 2
-        return _Technique(
-            name="half the batch", option=f"--batch {half}", in_python=f"--batch {half}",
-            of_inputs=f"inputs of batch {half}", changed=replace(workload, batch=half, accumulate=None),
-        )  # fmt: skip
-    return _Technique(
-        name=f"the batch in {parts} parts, accumulated", option=f"--accumulate {parts}",
-        in_python=f"accumulate={parts}", changed=replace(workload, accumulate=parts),
-    )  # fmt: skip
+    more = [parts for parts in range(now + 1, batch + 1) if batch % parts == 0 and not workload.inference]
+    return [
+        _Technique(
+            name=f"the batch in {parts} parts, accumulated", option=f"--accumulate {parts}",
+            in_python=f"accumulate={parts}", in_loop=f"{parts} micro-batches of {batch // parts}",
+            changed=replace(workload, accumulate=parts),
+        )
+        for parts in more[:1]
+    ]  # fmt: skip
 
 
 def _with_optimizer(workload: Workload, name: str) -> _Technique:
