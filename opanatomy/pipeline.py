@@ -252,11 +252,11 @@ def _with_theory(anatomy: Anatomy, observations: MemoryObservations) -> Memory:
     """The memory of a capture beside what theory and the published run say."""
     workload, size = anatomy.workload, observations.parameter_bytes
     parameters = None if size is None else ParameterBytes(all=size, trained=observations.trainable_bytes)
-    memory = with_theory(anatomy.memory, workload, parameters)
+    memory = with_theory(anatomy.memory, workload, parameters, observations.cache)
     return replace(
         memory,
-        needed_bytes=needed_bytes(memory.shape, workload),
-        savings=savings_of(memory.shape, workload, memory),
+        needed_bytes=needed_bytes(memory.shape, workload, observations.cache),
+        savings=savings_of(memory.shape, workload, memory, observations.cache),
         published=published_run(
             memory, workload, anatomy.step.samples_per_second, on_cpu=anatomy.environment.device_kind == "cpu"
         ),
