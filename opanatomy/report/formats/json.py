@@ -16,11 +16,7 @@ from opanatomy.report.format import Format
 _SECTIONS: Final = (
     "schema", "provenance", "environment", "workload", "conventions", "step", "classes", "ratios", "operators",
     "kernels", "modules", "memory", "timeline", "device", "ledger", "collectives",
-<<<<<<< HEAD
-    "ranks", "spread", "checks", "suggestions", "warnings",
-=======
-    "ranks", "spread", "generation", "checks", "warnings",
->>>>>>> main
+    "ranks", "spread", "generation", "checks", "suggestions", "warnings",
 )  # fmt: skip
 
 
