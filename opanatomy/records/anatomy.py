@@ -9,6 +9,7 @@ from opanatomy.records.device import DeviceFigures
 from opanatomy.records.memory import Memory
 from opanatomy.records.ranks import Collective, Rank, Spread
 from opanatomy.records.taxonomy import OperatorClass, Phase
+from opanatomy.records.texts import TextFigures
 from opanatomy.records.timeline import Ledger, Timeline
 from opanatomy.records.workload import Environment, Workload
 
@@ -217,4 +218,6 @@ class Anatomy(Struct, frozen=True, kw_only=True):
     #: What was held against a second source, and what does not agree with it.
     checks: tuple[Check, ...] = ()
     warnings: tuple[str, ...] = ()
+    #: Of a run on real texts.
+    texts: TextFigures | None = None
     schema: int = SCHEMA

@@ -16,6 +16,8 @@ from opanatomy.capture.model.quiet import one_line
 from opanatomy.capture.model.settings import apply_settings, check_fit
 from opanatomy.capture.model.tasks import choose_task
 from opanatomy.capture.model.user_function import call_function, is_function
+from opanatomy.capture.texts.inputs import TextInputs, TextPlan, plan_texts
+from opanatomy.capture.texts.tokenizing import OfModel
 from opanatomy.errors import ModelError, OpanatomyError, UsageError
 from opanatomy.options import DTYPE, RUN, RunOptions, recorded
 from opanatomy.records.out_of_memory import is_out_of_memory
@@ -27,7 +29,9 @@ if TYPE_CHECKING:
 #: Samples in a batch where none are asked for.
 BATCH: Final = 8
 #: What a function decides that makes its own model.
-_OF_THE_MODEL: Final = frozenset({"batch", "seq", "layers", "settings", "task", "attention", "weights", "hub"})
+_OF_THE_MODEL: Final = frozenset(
+    {"batch", "seq", "layers", "settings", "task", "attention", "weights", "hub", "texts", "padding", "tokenizer"}
+)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -50,6 +54,8 @@ class Prepared:
     attention: str | None = None
     seed: int | None = None
     changes: tuple[str, ...] = ()
+    #: The batches that the texts of the run make; `inputs` is one of them.
+    texts: TextInputs | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -66,6 +72,7 @@ class Plan:
     architecture: str
     parameters: int
     changes: tuple[str, ...]
+    texts: TextPlan | None = None
 
 
 def plan_of(options: RunOptions) -> Plan | None:
@@ -133,7 +140,9 @@ def _prepare_plan(plan: Plan, options: RunOptions) -> Prepared:
     if options.checkpointing is not None:
         enable_checkpointing(module, options.checkpointing)
     with _readable(plan.name, options), inputs_fit(options.model, plan.shape, options.dtype):
-        inputs = move(make_batch(module, plan.shape, options.seed), options.device)
+        texts = None if plan.texts is None else plan.texts.inputs()
+        made = make_batch(module, plan.shape, options.seed) if texts is None else texts.profiled
+        inputs = move(made, options.device)
     _seed(options.seed)
     return Prepared(
         module=module,
@@ -143,7 +152,8 @@ def _prepare_plan(plan: Plan, options: RunOptions) -> Prepared:
         source=plan.source,
         task=plan.task,
         batch=plan.shape.batch,
-        sequence_length=plan.shape.sequence_length,
+        sequence_length=plan.shape.sequence_length if plan.texts is None else plan.texts.profiled_length,
+        texts=texts,
         dtype=_weights_dtype(module, options),
         changes=plan.changes,
         attention=_attention(module),
@@ -177,6 +187,8 @@ def _planned(configuration: Configuration, options: RunOptions) -> Plan:
     if task == "sequence-classification" and getattr(config, "pad_token_id", 0) is None:
         config.pad_token_id = 0  # a decoder looks for the last token that is none; ours never are
     module = build_on_meta(config, auto_class, options.attention, trust)
+    shape = choose_shape(module, task, options.batch or BATCH, options.seq, options.inference)
+    of_model = OfModel(module=module, location=configuration.location, hub=options.hub, trust_remote_code=trust)
     return Plan(
         name=configuration.name,
         source=configuration.source,
@@ -184,10 +196,11 @@ def _planned(configuration: Configuration, options: RunOptions) -> Plan:
         config=config,
         task=task,
         auto_class=auto_class,
-        shape=choose_shape(module, task, options.batch or BATCH, options.seq, options.inference),
+        shape=shape,
         architecture=type(module).__name__,
         parameters=sum(parameter.numel() for parameter in module.parameters()),
         changes=dropped + changes,
+        texts=plan_texts(of_model, shape, options),
     )
 
 

@@ -17,6 +17,7 @@ from opanatomy.report.sections import (
     roofline,
     run,
     step,
+    texts,
     verdict,
 )
 
@@ -31,6 +32,8 @@ def sections_of(anatomy: Anatomy, *, top: int = TOP) -> tuple[Section, ...]:
         checks.disagreements(anatomy),
         run.what_ran(anatomy),
         step.one_step(anatomy),
+        texts.texts(anatomy),
+        texts.batches(anatomy),
         classes.classes(anatomy),
         classes.phases(anatomy),
         ratios.ratios(anatomy),

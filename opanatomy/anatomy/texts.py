@@ -1,0 +1,49 @@
+"""Real inputs in figures: from what a capture observed of its texts."""
+
+from __future__ import annotations
+
+from statistics import median_low
+
+from opanatomy.records.texts import (
+    ObservedTokenizer,
+    PaddingFlops,
+    TextBatch,
+    TextBatchRow,
+    TextFigures,
+    TextObservations,
+    TokenizerRow,
+)
+
+
+def text_figures(observed: TextObservations, padding: PaddingFlops | None) -> TextFigures:
+    """The figures of the texts of a run; `padding` are the FLOPs of its profiled batch."""
+    batches = tuple(_row(batch, place == observed.profiled) for place, batch in enumerate(observed.batches))
+    timed_ns = sum(row.step_ns for row in batches if row.step_ns is not None)
+    known = timed_ns > 0 and all(row.step_ns is not None for row in batches)
+    useful = sum(row.useful_tokens for row in batches) * 1e9 / timed_ns if known else None
+    return TextFigures(
+        source=observed.source, column=observed.column, padding=observed.padding, count=observed.count,
+        more=observed.more, cut=observed.cut, maximum=observed.maximum, shortest=observed.shortest,
+        median=observed.median, all_batches=observed.all_batches, all_tokens=observed.all_tokens,
+        all_useful_tokens=observed.all_useful_tokens, memory_length=observed.longest.length,
+        tokens_per_second=sum(row.tokens for row in batches) * 1e9 / timed_ns if known else None,
+        useful_tokens_per_second=useful, padding_flops=padding, batches=batches,
+        tokenizers=tuple(_tokenizer(tokenizer, useful) for tokenizer in observed.tokenizers),
+    )  # fmt: skip
+
+
+def _row(batch: TextBatch, profiled: bool) -> TextBatchRow:
+    return TextBatchRow(
+        texts=len(batch.lengths), length=batch.length, tokens=batch.tokens, useful_tokens=batch.useful_tokens,
+        step_ns=median_low(batch.step_ns) if batch.step_ns else None, profiled=profiled,
+    )  # fmt: skip
+
+
+def _tokenizer(observed: ObservedTokenizer, steps: float | None) -> TokenizerRow:
+    """A tokenizer beside the tokens a second that the steps take."""
+    rate = observed.tokens * 1e9 / observed.duration_ns if observed.duration_ns > 0 else None
+    return TokenizerRow(
+        name=observed.name, slow=observed.slow, used=observed.used, trained_because=observed.trained_because,
+        same_ids=observed.same_ids, tokens_per_second=rate,
+        holds_back=None if rate is None or steps is None else rate < steps,
+    )  # fmt: skip
