@@ -134,8 +134,10 @@ INFERENCE: Final = Option(
     name="inference", group=_STEP, kind=Kind.SWITCH, default=False, python=("profile",), recorded="inference",
     help="forward only, in eval mode without gradients",
 )  # fmt: skip
+#: The texts that opanatomy brings.
+SAMPLE: Final = "sample"
 TEXTS: Final = Option(
-    name="texts", group=_BATCH, metavar="FILE", bare="sample",
+    name="texts", group=_BATCH, metavar="FILE", bare=SAMPLE,
     help="run on real texts, not random tokens: FILE of lines, or FILE:COLUMN of JSON Lines, CSV or Parquet; without"
     " a FILE those that opanatomy brings (sample)",
 )  # fmt: skip

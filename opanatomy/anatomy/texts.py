@@ -22,7 +22,7 @@ def text_figures(observed: TextObservations, padding: PaddingFlops | None) -> Te
     known = timed_ns > 0 and all(row.step_ns is not None for row in batches)
     useful = sum(row.useful_tokens for row in batches) * 1e9 / timed_ns if known else None
     return TextFigures(
-        source=observed.source, column=observed.column, padding=observed.padding, count=observed.count,
+        file=observed.file, column=observed.column, padding=observed.padding, count=observed.count,
         more=observed.more, cut=observed.cut, maximum=observed.maximum, shortest=observed.shortest,
         median=observed.median, all_batches=observed.all_batches, all_tokens=observed.all_tokens,
         all_useful_tokens=observed.all_useful_tokens, memory_length=observed.longest.length,

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-#: Where the texts are from, where not from a file of the user's.
-SAMPLE = "sample"
-
 
 class TextBatch(Struct, frozen=True, kw_only=True):
     """One batch: the tokens of each of its texts, the length that they are padded to, the wall times of its steps.
@@ -48,13 +45,13 @@ class ObservedTokenizer(Struct, frozen=True, kw_only=True):
 class TextObservations(Struct, frozen=True, kw_only=True):
     """What a capture observed of the texts that it ran on.
 
-    `source` is the embedded sample (`sample`) or the name of a file; `column` that of a table. `count` texts of
-    `lengths` tokens, `cut` of them cut at `maximum`, make `all_batches` batches of `all_tokens` tokens with padding,
-    `all_useful_tokens` without; `batches` are those of them that were run, evenly spread, of which `profiled` is the
-    number of the profiled one. `longest` is the batch that the memory is of.
+    `file` is the name of their file, `None` for the embedded sample; `column` that of a table. `count` texts (with
+    `more` the first of more), `cut` of them cut at `maximum` tokens, make `all_batches` batches of `all_tokens` tokens
+    with padding, `all_useful_tokens` without; `batches` are those of them that were run, evenly spread by length, of
+    which `profiled` is the number of the profiled one. `longest` is the batch that the memory is of.
     """
 
-    source: str
+    file: str | None = None
     column: str | None = None
     padding: str
     count: int
@@ -111,7 +108,7 @@ class TextFigures(Struct, frozen=True, kw_only=True):
     batch. `memory_length` is the length of the longest batch, which the memory is of.
     """
 
-    source: str
+    file: str | None
     column: str | None
     padding: str
     count: int

@@ -118,7 +118,7 @@ class Run:
         self.warnings += prepared_loss_scale(self.stepper, self.kept, self.progress)
         warm = self._warm_up()
         self.meter.own_bytes = self.kept.host_bytes
-        unprofiled = self._timed(warm) if self.subject.texts is None else self._timed_texts(self.subject.texts)
+        unprofiled = self._timed(warm) if self.subject.texts is None else self._timed_texts(self.subject.texts, warm)
         if self.options.memory:
             self.progress.stage("memory step", steps_after=self.options.steps, expected_ns=2 * max(unprofiled))
             self._look_at_memory()
@@ -213,13 +213,13 @@ class Run:
         self.memory = self._after_step()
         return times
 
-    def _timed_texts(self, texts: TextInputs) -> list[int]:
+    def _timed_texts(self, texts: TextInputs, expected: int) -> list[int]:
         """The wall times of unprofiled steps on the profiled batch, those on the others beside; then a step on the
         longest batch, which the memory is of, and stays the current one."""
         translated, scale = compilations(), scale_of(self.stepper)
-        anew = self.compiled or self.options.device != "cpu"
+        cold = self.compiled or self.options.device != "cpu" or not expected
         self.texts = timed_on_texts(
-            texts, self.stepper, self._clocked, self.progress, steps=self.options.steps, warm=anew
+            texts, self.stepper, self._clocked, self.progress, steps=self.options.steps, warm=cold
         )
         times = self.texts.batches[texts.observed.profiled].step_ns
         self.warnings += skipped_updates(self.stepper, scale, sum(len(b.step_ns) for b in self.texts.batches), "timed")

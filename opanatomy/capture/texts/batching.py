@@ -58,7 +58,9 @@ def _order(lengths: Sequence[int], size: int, padding: str, seed: int) -> list[i
     if padding == "grouped":
         return _grouped(lengths, size, seed)
     order = sorted(range(len(lengths)), key=_draws(len(lengths), seed).__getitem__)
-    return sorted(order, key=lengths.__getitem__) if padding == "sorted" else order
+    if padding == "sorted":
+        return sorted(order, key=lengths.__getitem__)[len(order) % size :]  # the longest are to be there
+    return order
 
 
 def _draws(count: int, seed: int) -> list[float]:
@@ -69,13 +71,15 @@ def _draws(count: int, seed: int) -> list[float]:
 def _grouped(lengths: Sequence[int], size: int, seed: int) -> list[int]:
     """The order of transformers' own sampler, of its description where this release has moved it."""
     import torch
+    from torch.utils._python_dispatch import _disable_current_modes
 
-    generator = torch.Generator().manual_seed(seed)
     try:
         from transformers.trainer_pt_utils import LengthGroupedSampler
     except ImportError:
         return _in_megabatches(lengths, size, seed)
-    return list(LengthGroupedSampler(size, lengths=list(lengths), generator=generator))
+    with _disable_current_modes():  # it reads values, which fake tensors do not have
+        generator = torch.Generator().manual_seed(seed)
+        return list(LengthGroupedSampler(size, lengths=list(lengths), generator=generator))
 
 
 def _in_megabatches(lengths: Sequence[int], size: int, seed: int) -> list[int]:

@@ -86,7 +86,7 @@ class TextPlan:
         """What the batches are of."""
         lengths, batches = [len(of_text) for of_text in self.ids], self.batches
         return TextObservations(
-            source=self.read.source, column=self.read.column, padding=self.padding, count=len(lengths),
+            file=self.read.file, column=self.read.column, padding=self.padding, count=len(lengths),
             more=self.read.more, cut=sum(len(of_text) > self.maximum for of_text in self.tokens.ids),
             maximum=self.maximum, shortest=min(lengths), median=median_low(lengths), all_batches=len(batches.texts),
             all_tokens=batches.tokens,

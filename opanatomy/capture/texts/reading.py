@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -16,8 +17,7 @@ from opanatomy.capture.model.quiet import one_line
 from opanatomy.capture.texts.sample import sample
 from opanatomy.errors import UsageError
 from opanatomy.files.addresses import check_no_address
-from opanatomy.options import TEXTS
-from opanatomy.records.texts import SAMPLE
+from opanatomy.options import SAMPLE, TEXTS
 
 #: No more texts are read than that: a run needs a few batches and how long texts are.
 MOST_TEXTS: Final = 4096
@@ -35,7 +35,7 @@ Row: TypeAlias = "dict[str, Any]"
 class Texts(Struct, frozen=True, kw_only=True):
     """Texts that are not empty; `more` where there are more of them than were read."""
 
-    source: str
+    file: str | None = None
     column: str | None = None
     texts: tuple[str, ...]
     more: bool = False
@@ -60,20 +60,20 @@ class _Source(Struct, frozen=True, kw_only=True):
 def read_texts(asked: str) -> Texts:
     """The texts that `--texts` asks for: the embedded sample, or those of `FILE` or `FILE:COLUMN`."""
     if asked == SAMPLE:
-        return Texts(source=SAMPLE, texts=sample())
+        return Texts(texts=sample())
     source = _source_of(asked)
     try:
         column, texts = _texts_in(source)
         kept = tuple(islice((text for text in texts if text.strip()), MOST_TEXTS + 1))
     except UnicodeDecodeError as error:
         raise source.wrong("it is not UTF-8 text - give lines, JSON Lines, CSV or Parquet") from error
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise source.wrong(f"cannot be read: {one_line(error)} - check the file") from error
     if not kept:
         raise source.wrong("it has no text in it - give a file with a text on each line")
     if any("\0" in text for text in kept):
         raise source.wrong("it is not text but binary - give lines, JSON Lines, CSV or Parquet")
-    return Texts(source=source.path.name, column=column, texts=kept[:MOST_TEXTS], more=len(kept) > MOST_TEXTS)
+    return Texts(file=source.path.name, column=column, texts=kept[:MOST_TEXTS], more=len(kept) > MOST_TEXTS)
 
 
 def _source_of(asked: str) -> _Source:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any, Final
 
 from opanatomy.errors import UsageError
@@ -50,7 +52,7 @@ def is_wordpiece(model_type: str) -> bool:
 
 
 def _trained(texts: Sequence[str], size: int, special: tuple[str, ...], *, wordpiece: bool) -> Any:
-    """The core of a tokenizer, its special tokens first."""
+    """The core of a tokenizer, its special tokens first; the same for the same texts."""
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
     if wordpiece:
@@ -58,9 +60,10 @@ def _trained(texts: Sequence[str], size: int, special: tuple[str, ...], *, wordp
         core.normalizer = normalizers.BertNormalizer(lowercase=True)
         core.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
         core.decoder = decoders.WordPiece()
-        trainer: Any = trainers.WordPieceTrainer(
-            vocab_size=size, special_tokens=list(special), limit_alphabet=max(size // 3, 1), show_progress=False
-        )
+        texts, letters = _within_alphabet([core.normalizer.normalize_str(text) for text in texts], max(size // 3, 1))
+        # Its trainer numbers the letters inside words as it meets them in a hash table: those numbers break ties.
+        first = [*special, *letters, *(f"##{letter}" for letter in letters)]
+        trainer: Any = trainers.WordPieceTrainer(vocab_size=size, special_tokens=first, show_progress=False)
     else:
         core = Tokenizer(models.BPE())
         core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -68,6 +71,15 @@ def _trained(texts: Sequence[str], size: int, special: tuple[str, ...], *, wordp
         trainer = trainers.BpeTrainer(vocab_size=size, special_tokens=list(special), show_progress=False)
     core.train_from_iterator(iter(texts), trainer)
     return core
+
+
+def _within_alphabet(texts: Sequence[str], size: int) -> tuple[list[str], list[str]]:
+    """The texts in their most usual letters alone, `size` at most, and these."""
+    counts = Counter(chain.from_iterable(texts))
+    usual = sorted(counts, key=lambda letter: (-counts[letter], letter))
+    letters = sorted([letter for letter in usual if not letter.isspace()][:size])
+    rare = {ord(letter): " " for letter in counts.keys() - set(letters)}
+    return [text.translate(rare) for text in texts], letters
 
 
 def _reserved(config: Any, special: Mapping[str, str], vocabulary: int) -> dict[str, int]:
