@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from functools import cache
 from itertools import chain
 from pathlib import Path
@@ -58,7 +57,7 @@ def prepared(name: str, texts: str, padding: str | None = None, **others: Any) -
     return prepare(request(name, texts, padding=padding, **others))
 
 
-# --------------------------------------------------------------------------------------------------------------- padding
+# -------------------------------------------------------------------------------------------------------------- padding
 
 LENGTHS = (3, 9, 2, 9, 5, 4, 2, 7, 6, 1)
 
@@ -114,7 +113,7 @@ def test_the_run_batches_are_spread_over_all_by_length() -> None:
     assert batches.lengths[batches.longest] == 80
 
 
-# ---------------------------------------------------------------------------------------------------------------- inputs
+# --------------------------------------------------------------------------------------------------------------- inputs
 
 
 @pytest.mark.parametrize("padding", ["max-length", "longest", "sorted", "grouped"])
@@ -208,7 +207,7 @@ def test_batches_are_made_of_real_tensors_where_tensors_are_fake(comments: str) 
     )
 
 
-# ------------------------------------------------------------------------------------------------------------ tokenizers
+# ----------------------------------------------------------------------------------------------------------- tokenizers
 
 
 def test_a_slow_tokenizer_is_really_slow(comments: str) -> None:
@@ -273,14 +272,14 @@ def test_special_tokens_have_the_ids_of_the_configuration(
 
 
 @pytest.fixture
-def folder(tmp_path: Path, comments: str) -> Iterator[Path]:
+def folder(tmp_path: Path, comments: str) -> Path:
     """The folder of a tiny BERT with a tokenizer of its own, of words it knows and 250 it does not need."""
     made = prepared(BERT, comments)
     made.module.config.save_pretrained(tmp_path)
     words = sorted({word.strip(".,!?").lower() for text in sample() for word in text.split()})
     vocabulary = ["[PAD]", *[f"[unused{number}]" for number in range(99)], "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]
     (tmp_path / "vocab.txt").write_text("\n".join(vocabulary))
-    yield tmp_path
+    return tmp_path
 
 
 def test_the_own_tokenizer_of_a_folder_is_used(folder: Path, comments: str) -> None:
@@ -325,7 +324,7 @@ def _options(options: RunOptions) -> dict[str, Any]:
     return {name: getattr(options, name) for name in RunOptions.__struct_fields__}
 
 
-# ---------------------------------------------------------------------------------------------------------------- refused
+# -------------------------------------------------------------------------------------------------------------- refused
 
 
 @pytest.mark.parametrize(
@@ -357,7 +356,7 @@ def test_what_is_of_texts_needs_them(option: str) -> None:
         RunOptions(**{option: value})
 
 
-# ----------------------------------------------------------------------------------------------------------------- a run
+# ---------------------------------------------------------------------------------------------------------------- a run
 
 
 @pytest.fixture(scope="module")

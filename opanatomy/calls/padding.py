@@ -8,6 +8,7 @@ padding.
 from __future__ import annotations
 
 from fractions import Fraction
+from math import prod
 
 import numpy as np
 from msgspec import Struct
@@ -68,9 +69,12 @@ def _useful(signature: Signature, sizes: _Sizes) -> Fraction | None:
     factors = [tensor for tensor in signature.tensors() if len(tensor.shape) >= 2]
     if len(factors) >= 2 and all(len(tensor.shape) == 4 for tensor in factors[:3]):
         return _of_attention(factors, sizes)
-    if len(factors) == 2 and all(len(tensor.shape) == 3 for tensor in factors):
-        return _of_matrices(factors, sizes)
-    return _of_product(factors, sizes)
+    if len(factors) not in (2, 3):
+        return None
+    first, second = factors[-2:]  # before them what the product is added to
+    if len(first.shape) == len(second.shape) == 3:
+        return _of_matrices(first, second, sizes)
+    return _of_product(first, second, sizes)
 
 
 def _of_attention(factors: list[Tensor], sizes: _Sizes) -> Fraction | None:
@@ -79,21 +83,18 @@ def _of_attention(factors: list[Tensor], sizes: _Sizes) -> Fraction | None:
     return sizes.useful_pairs if tokens else None
 
 
-def _of_matrices(factors: list[Tensor], sizes: _Sizes) -> Fraction | None:
+def _of_matrices(first: Tensor, second: Tensor, sizes: _Sizes) -> Fraction | None:
     """A matrix for each text, or each head of it: `[b, m, k]` by `[b, k, n]`."""
-    (batch, m, k), n = factors[0].shape, factors[1].shape[2]
+    (batch, m, k), n = first.shape, second.shape[2]
     if batch % sizes.rows:
         return None
     tokens = (m, k, n).count(sizes.length)
     return (None, sizes.useful, sizes.useful_pairs, sizes.useful_pairs)[tokens]
 
 
-def _of_product(factors: list[Tensor], sizes: _Sizes) -> Fraction | None:
+def _of_product(first: Tensor, second: Tensor, sizes: _Sizes) -> Fraction | None:
     """One matrix product: `[m, k]` by `[k, n]`, the tokens in the rows of the first or summed over."""
-    if len(factors) < 2:
-        return None
-    first, second = factors[0].shape, factors[1].shape
-    m, k, n = int(np.prod(first[:-1])), first[-1], second[-1]
+    m, k, n = prod(first.shape[:-1]), first.shape[-1], second.shape[-1]
     tokens = sizes.rows * sizes.length
     # A weight's gradient sums over texts where it is of a pooled token, even if as many features as tokens are left.
     of_texts = sizes.rows in (m, k) and not (m == tokens and k == sizes.rows and n != tokens)
