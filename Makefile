@@ -9,9 +9,9 @@ READY := $(VENV)/.ready
 profile: $(READY)
 	$(BIN)/opanatomy profile google-bert/bert-large-uncased --batch 4
 
-## make test: the whole test suite
+## make test: the whole test suite (compiled modules are kept whatever the environment says: many tests start Python)
 test: $(READY)
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist worksteal
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -39,7 +39,7 @@ gpu-check:
 wheel: $(READY)
 	.ci/wheel $(BIN)/python
 
-## make mutants: small faults in the analysis, one at a time, and which of them no test notices (an hour or two)
+## make mutants: small faults in the analysis, one at a time, and which of them no test notices
 mutants: $(READY)
 	$(BIN)/python benchmarks/mutants.py $(MUTANTS)
 

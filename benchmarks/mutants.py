@@ -1,44 +1,54 @@
-"""Whether the tests notice: random small faults in the analysis, one at a time, each against the tests of its package.
+"""Whether the tests notice: random small faults in the analysis, one at a time, each against the tests that run it.
 
     python benchmarks/mutants.py [--count 150] [--seed N] [--processes 2] [--only PACKAGE] [--timeout SECONDS]
 
 A fault is one operator, comparison, condition or number of the source made another one. Messages (what is raised,
-warned or put together as text), annotations and docstrings are left alone. Each runs in a copy of the checkout; the
-ones that no test notices are printed as a diff.
+warned or put together as text), annotations and docstrings are left alone. First the tests of the packages run once
+as they are, and which lines each of them runs is kept. Then each fault runs in a copy of the checkout against the tests
+of its package that run its statement, the quickest first (`forked_tests`); of one in what is computed at import against
+all of them, and of any against those that start a process. The ones that no test notices are printed as a diff.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import compileall
 import difflib
+import gc
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from itertools import islice
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from hashlib import sha256
+from itertools import islice, product
+from multiprocessing import get_context
+from multiprocessing.pool import Pool
 from pathlib import Path
-from queue import SimpleQueue
 from random import Random
+from typing import Any
 
+import msgspec
+from forked_tests import ANY_LINE, FileReach, end_with_parent, first_failure, preload, reach_of
 from msgspec import Struct
 
 ROOT = Path(__file__).resolve().parent.parent
-#: Package -> its test files, the quickest first.
+#: Package -> its test files, the quickest first; those after the bar run against what the others left alive.
 TESTS = {
-    "attribution": "attribution phases steps made_ids device_events golden_traces made_trace phases_foreign "
+    "attribution": "attribution phases steps made_ids device_events golden_traces | made_trace phases_foreign "
     "made_damage",
-    "calls": "ownership device_parts golden_traces made_trace checks trace_devices writer cost_traces",
-    "cost": "formulas cost_registry cost_flops cost_bytes cost_libraries cost_sparse cost_schemas golden_traces "
+    "calls": "device_parts golden_traces checks writer cost_traces | ownership made_trace trace_devices",
+    "cost": "formulas cost_registry cost_flops cost_bytes cost_libraries cost_sparse cost_schemas golden_traces | "
     "cost_sweep cost_models",
-    "memory": "memory_theory memory_device report_memory golden_traces memory_replaced memory_trace memory_live",
-    "anatomy": "timeline roofline ratios theory faster report golden_traces causes made_roofline unlike ranks "
+    "memory": "memory_theory memory_device report_memory golden_traces | memory_replaced memory_trace memory_live",
+    "anatomy": "timeline roofline ratios theory faster report golden_traces causes unlike ranks | made_roofline "
     "report_terminal device_parts",
-    "trace": "trace golden_traces trace_devices writer made_ids made_damage hostile pipes fuzz",
+    "trace": "trace golden_traces writer made_ids | trace_devices made_damage hostile pipes fuzz",
 }  # fmt: skip
+ROUNDS = 2
 #: Of these operators each becomes the other.
 SWAPPED: dict[type[ast.AST], str] = {
     ast.Add: "-", ast.Sub: "+", ast.Mult: "//", ast.FloorDiv: "*", ast.Div: "*", ast.Mod: "+", ast.BitAnd: "|",
@@ -46,6 +56,8 @@ SWAPPED: dict[type[ast.AST], str] = {
     ast.Eq: "!=", ast.NotEq: "==", ast.Is: "is not", ast.IsNot: "is", ast.In: "not in", ast.NotIn: "in", ast.And: "or",
     ast.Or: "and",
 }  # fmt: skip
+#: What the first tests import; what else they do is learned from them.
+FIRST_IMPORTED = ("numpy", "torch", "transformers", "hypothesis", "msgspec", "orjson", "isal", "rich")
 #: Calls whose arguments are words for people.
 _SPEAKS = ("warn", "say", "format", "fail")
 
@@ -54,12 +66,18 @@ _SPEAKS = ("warn", "say", "format", "fail")
 _CHANGES_NOTHING = ("strict", "frozen", "kw_only", "maxsize", "copy")
 
 
+_LARGE = 1e3
+
+
 class Mutant(Struct, frozen=True, kw_only=True):
-    """A piece of a file, by its places in the text, and what takes its place."""
+    """A piece of a file, by its places in the text, and what takes its place; the lines of its statement."""
 
     package: str
     file: str
     line: int
+    first: int
+    last: int
+    at_import: bool
     begin: int
     end: int
     text: str
@@ -70,10 +88,12 @@ class Mutant(Struct, frozen=True, kw_only=True):
 
 
 class Outcome(Struct, frozen=True, kw_only=True):
-    """What became of a mutant; `by` is the test that noticed."""
+    """What became of a mutant; `by` is the test that noticed, `tests` how many were chosen for it."""
 
     mutant: Mutant
     by: str | None
+    tests: int
+    seconds: float
 
 
 # -------------------------------------------------------------------------------------------------------- the mutants
@@ -93,11 +113,34 @@ def mutants_of(package: str, file: Path) -> Iterator[Mutant]:
     def span(node: ast.expr) -> tuple[int, int]:
         return place(node.lineno, node.col_offset), place(node.end_lineno or 0, node.end_col_offset or 0)
 
-    for node in _computing(ast.parse(source)):
+    tree = ast.parse(source)
+    statements, in_functions = _statements(tree), _in_functions(tree)
+    for node in _computing(tree):
+        first, last = statements[node.lineno]
         for begin, end, text in _changes(node, source, span):
             yield Mutant(
-                package=package, file=str(file.relative_to(ROOT)), line=node.lineno, begin=begin, end=end, text=text
-            )
+                package=package, file=str(file.relative_to(ROOT)), line=node.lineno, first=first, last=last,
+                at_import=node.lineno not in in_functions, begin=begin, end=end, text=text,
+            )  # fmt: skip
+
+
+def _statements(tree: ast.AST) -> list[tuple[int, int]]:
+    """For each line, from 1, the lines of the innermost statement on it: of one that holds others its head."""
+    last = max((getattr(node, "end_lineno", None) or 0 for node in ast.iter_child_nodes(tree)), default=0)
+    lines = [(line, line) for line in range(last + 1)]
+    for statement in ast.walk(tree):
+        if isinstance(statement, ast.stmt):
+            body = getattr(statement, "body", None)
+            end = max(statement.lineno, body[0].lineno - 1 if body else statement.end_lineno or 0)
+            for line in range(statement.lineno, end + 1):
+                lines[line] = statement.lineno, end
+    return lines
+
+
+def _in_functions(tree: ast.AST) -> set[int]:
+    """The lines in the bodies of functions; the others are computed when their module is imported."""
+    functions = (child for child in ast.walk(tree) if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef))
+    return {line for each in functions for line in range(each.body[0].lineno, (each.end_lineno or 0) + 1)}
 
 
 def _computing(tree: ast.AST) -> Iterator[ast.expr]:
@@ -107,13 +150,24 @@ def _computing(tree: ast.AST) -> Iterator[ast.expr]:
         for child in children:
             if not isinstance(child, ast.AST) or name in ("annotation", "returns", "decorator_list"):
                 continue
-            if isinstance(child, ast.Raise | ast.Assert | ast.JoinedStr) or _speaks(child):
+            if isinstance(child, ast.Raise | ast.Assert | ast.JoinedStr) or _speaks(child) or _chooses_words(child):
                 continue
             if isinstance(child, ast.keyword) and child.arg in _CHANGES_NOTHING:
                 continue
             if isinstance(child, ast.expr):
                 yield child
             yield from _computing(child)
+
+
+def _chooses_words(node: ast.AST) -> bool:
+    """Whether a conditional expression is a sentence or a part of one."""
+    if not isinstance(node, ast.IfExp):
+        return False
+    return any(
+        isinstance(branch, ast.JoinedStr)
+        or (isinstance(branch, ast.Constant) and isinstance(branch.value, str) and " " in branch.value)
+        for branch in (node.body, node.orelse)
+    )
 
 
 def _speaks(node: ast.AST) -> bool:
@@ -127,6 +181,8 @@ def _changes(node: ast.expr, source: str, span: object) -> Iterator[tuple[int, i
     assert callable(span)
     if isinstance(node, ast.Constant) and type(node.value) in (bool, int, float):
         changed = not node.value if isinstance(node.value, bool) else node.value + 1
+        # Of a factor such as 1e9 one more is no fault that figures of six digits could show.
+        changed = 2 * node.value if isinstance(node.value, float) and abs(node.value) >= _LARGE else changed
         yield (*span(node), repr(changed))
     elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
         yield (*span(node), f"({source[slice(*span(node.operand))]})")
@@ -159,74 +215,185 @@ def is_whole(mutant: Mutant) -> bool:
         return False
 
 
+# ------------------------------------------------------------------------------------------------ the tests that notice
+
+
+def files_of(package: str, number: int) -> list[str]:
+    """The test files of a package in the first or the second round."""
+    return [f"tests/test_{name}.py" for name in TESTS[package].split("|")[number].split()]
+
+
+def lines_wanted(mutants: Sequence[Mutant]) -> dict[str, list[int]]:
+    """The lines of each file that the tests are watched for."""
+    lines: dict[str, set[int]] = {}
+    for mutant in mutants:
+        wanted = lines.setdefault(mutant.file, set())
+        wanted.update(range(mutant.first, mutant.last + 1))
+        if mutant.at_import:
+            wanted.add(ANY_LINE)
+    return {file: sorted(wanted) for file, wanted in lines.items()}
+
+
+def tests_against(mutant: Mutant, reaches: Mapping[str, FileReach], number: int) -> dict[str, float]:
+    """The tests that may notice a mutant, with their seconds: those that run its statement, the quickest first.
+
+    After them those that start a process, of which nothing is known; of what runs when its module is imported, all:
+    those before that run anything of the file.
+    """
+    place = range(mutant.first, mutant.last + 1)
+    rows = []
+    for reach in (each for file in files_of(mutant.package, number) for each in reaches[file].tests if not each.failed):
+        lines = reach.lines.get(mutant.file, ())
+        if any(line in place for line in lines):
+            rank = 0
+        elif ANY_LINE in lines:
+            rank = 1
+        elif reach.starts_process or mutant.at_import:
+            rank = 2
+        else:
+            continue
+        rows.append((rank, reach.seconds, reach.test))
+    return {test: seconds for _, seconds, test in sorted(rows)}
+
+
 # ----------------------------------------------------------------------------------------------------------- the runs
 
+_checkout = ROOT
 
-def tried(mutant: Mutant, checkout: Path, timeout: float) -> Outcome:
-    """What the tests of its package say of a mutant, in a copy of the checkout."""
-    target = checkout / mutant.file
-    source = target.read_text()
+
+def _take(checkouts: Any) -> None:
+    """Give a worker its copy of the checkout."""
+    global _checkout
+    end_with_parent()
+    _checkout = checkouts.get()
+    os.environ.update(OMP_NUM_THREADS="1", PYTHONDONTWRITEBYTECODE="1")
+    sys.dont_write_bytecode = True
+
+
+def _reach(asked: tuple[str, Mapping[str, Sequence[int]], float]) -> tuple[str, FileReach]:
+    file, lines, timeout = asked
+    return file, reach_of(file, lines, _checkout, timeout)
+
+
+def _tried(asked: tuple[Mutant, Mapping[str, float]]) -> Outcome:
+    """What these tests say of a mutant, in this worker's copy of the checkout."""
+    mutant, tests = asked
+    if not tests:
+        return Outcome(mutant=mutant, by=None, tests=0, seconds=0.0)
+    target = _checkout / mutant.file
+    source, changed_ns = target.read_text(), target.stat().st_mtime_ns
     target.write_text(mutant.applied(source))
+    os.utime(target, ns=(changed_ns, changed_ns + 10**10))
+    start = time.monotonic()
     try:
-        return Outcome(mutant=mutant, by=noticed(mutant.package, checkout, timeout))
+        by = first_failure(tests, _checkout)
+        return Outcome(mutant=mutant, by=by, tests=len(tests), seconds=time.monotonic() - start)
     finally:
         target.write_text(source)
-
-
-def noticed(package: str, checkout: Path, timeout: float) -> str | None:
-    """The first test of a package that fails in a copy of the checkout; `None` where all pass."""
-    files = [f"tests/test_{name}.py" for name in TESTS[package].split()]
-    command = [
-        sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--tb=no", "-rfE",
-        *(file for file in files if (checkout / file).exists()),
-    ]  # fmt: skip
-    environment = {**os.environ, "PYTHONPATH": str(checkout), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-    try:
-        done = subprocess.run(
-            command, cwd=checkout, env=environment, capture_output=True, text=True, timeout=timeout, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return "the time limit"
-    if done.returncode == 0:
-        return None
-    failures = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
-    return failures[0].partition(" ")[2][:90] if failures else f"exit code {done.returncode}"
+        os.utime(target, ns=(changed_ns, changed_ns))
 
 
 def copied(folder: Path) -> Path:
-    """A copy of the checkout, with what lies beside it."""
+    """A copy of the checkout with its bytecode, and with what lies beside it."""
     checkout = folder / ROOT.name
     left_out = shutil.ignore_patterns(".git", ".venv", "__pycache__", ".*_cache", "*.egg-info", "build")
     shutil.copytree(ROOT, checkout, ignore=left_out)
     if (ROOT.parent / "shared").exists():
         (folder / "shared").symlink_to((ROOT.parent / "shared").resolve())
+    compileall.compile_dir(checkout / "opanatomy", quiet=1)
     return checkout
 
 
-def run(mutants: list[Mutant], processes: int, timeout: float) -> list[Outcome]:
-    """The outcome of each mutant, as many at once as there are copies of the checkout."""
-    with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(processes) as pool:
-        checkouts: SimpleQueue[Path] = SimpleQueue()
+@contextmanager
+def workers(folder: Path, processes: int) -> Iterator[Pool]:
+    """Processes that each have a copy of the checkout."""
+    context = get_context("fork")
+    checkouts = context.SimpleQueue()
+    for number in range(processes):
+        checkouts.put(folder / str(number) / ROOT.name)
+    with context.Pool(processes, _take, (checkouts,)) as pool:
+        yield pool
+
+
+def run(mutants: Sequence[Mutant], processes: int, timeout: float, kept: Kept) -> list[Outcome]:
+    """The outcome of each mutant, package by package: of those that live through the first round in the second."""
+    outcomes: dict[Mutant, Outcome] = {}
+    with tempfile.TemporaryDirectory() as name:
         for number in range(processes):
-            checkouts.put(copied(Path(name, str(number))))
+            copied(Path(name, str(number)))
+        preload(FIRST_IMPORTED)
+        reaches = kept.read()
+        for number, package in product(range(ROUNDS), dict.fromkeys(mutant.package for mutant in mutants)):
+            alive = [each for each in mutants if each.package == package and _lives(outcomes.get(each))]
+            if alive:
+                files = [file for file in files_of(package, number) if file not in reaches]
+                reaches |= reaches_of(files, lines_wanted(mutants), Path(name), processes, timeout)
+                kept.write(reaches)
+                preload(sorted({module for reach in reaches.values() for module in reach.imported}))
+            gc.freeze()
+            with workers(Path(name), processes) as pool:
+                chosen = [(mutant, tests_against(mutant, reaches, number)) for mutant in alive]
+                for outcome in pool.imap_unordered(_tried, chosen):
+                    outcomes[outcome.mutant] = outcome
+                    print(said(outcome), flush=True)
+    return [outcomes[mutant] for mutant in mutants]
 
-        checkout = checkouts.get()
-        for package in sorted({mutant.package for mutant in mutants}):
-            if (failure := noticed(package, checkout, 4 * timeout)) is not None:
-                raise SystemExit(f"without any fault the tests of {package} fail: {failure}")
-        checkouts.put(checkout)
 
-        def one(mutant: Mutant) -> Outcome:
-            checkout = checkouts.get()
-            try:
-                outcome = tried(mutant, checkout, timeout)
-            finally:
-                checkouts.put(checkout)
-            said = "survived" if outcome.by is None else f"killed by {outcome.by}"
-            print(f"{mutant.file}:{mutant.line} {said}", flush=True)
-            return outcome
+def _lives(outcome: Outcome | None) -> bool:
+    return outcome is None or outcome.by is None
 
-        return list(pool.map(one, mutants))
+
+def reaches_of(
+    files: Sequence[str], lines: Mapping[str, Sequence[int]], folder: Path, processes: int, timeout: float
+) -> dict[str, FileReach]:
+    """What each test of these files reaches of the lines, and which tests fail as they are."""
+    start = time.monotonic()
+    reaches = {}
+    with workers(folder, processes) as pool:
+        for file, reach in pool.imap_unordered(_reach, [(file, lines, timeout) for file in files]):
+            if reach.failure is not None:
+                raise SystemExit(f"without any fault the tests of {file} do not run: {reach.failure}")
+            reaches[file] = reach
+            print(f"{file}: {len(reach.tests)} tests, {time.monotonic() - start:.0f} s", flush=True)
+            for test in reach.tests:
+                if test.failed:
+                    print(f"fails without any fault and is left out: {test.test}", flush=True)
+    return reaches
+
+
+class Kept(Struct, frozen=True, kw_only=True):
+    """Where it is kept what the tests reach, and of which sources, tests and lines."""
+
+    file: Path | None
+    key: str
+
+    def read(self) -> dict[str, FileReach]:
+        """What was kept of the same sources, tests and lines."""
+        if self.file is None or not self.file.exists():
+            return {}
+        key, reaches = msgspec.json.decode(self.file.read_bytes(), type=tuple[str, dict[str, FileReach]])
+        return reaches if key == self.key else {}
+
+    def write(self, reaches: Mapping[str, FileReach]) -> None:
+        """Keep it."""
+        if self.file is not None:
+            self.file.write_bytes(msgspec.json.encode((self.key, reaches)))
+
+
+def key_of(mutants: Sequence[Mutant]) -> str:
+    """Names the sources, the tests and the mutants."""
+    digest = sha256(repr(sorted(lines_wanted(mutants).items())).encode())
+    for folder in ("opanatomy", "tests"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def said(outcome: Outcome) -> str:
+    """One line of what became of a mutant."""
+    mutant = outcome.mutant
+    what = f"survived {outcome.tests} tests" if outcome.by is None else f"killed by {outcome.by[:90]}"
+    return f"{mutant.file}:{mutant.line} {what}, {outcome.seconds:.1f} s"
 
 
 def difference(mutant: Mutant) -> str:
@@ -243,8 +410,11 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=150, help="mutants to try (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of the draw (default: %(default)s)")
     parser.add_argument("--processes", type=int, default=2, help="at once (default: %(default)s)")
-    parser.add_argument("--timeout", type=float, default=600, help="seconds for one mutant (default: %(default)s)")
+    parser.add_argument(
+        "--timeout", type=float, default=600, help="seconds for one file of tests (default: %(default)s)"
+    )
     parser.add_argument("--only", choices=TESTS, help="mutants of one package")
+    parser.add_argument("--keep", type=Path, help="a file that keeps which lines the tests run, for the next time")
     arguments = parser.parse_args()
     packages = [arguments.only] if arguments.only else list(TESTS)
     every = [
@@ -256,7 +426,8 @@ def main() -> None:
     Random(arguments.seed).shuffle(every)
     drawn = list(islice(filter(is_whole, every), arguments.count))
     print(f"{len(drawn)} of {len(every):,} mutants, seed {arguments.seed}", flush=True)
-    outcomes = run(drawn, arguments.processes, arguments.timeout)
+    kept = Kept(file=arguments.keep, key=key_of(drawn))
+    outcomes = run(drawn, arguments.processes, arguments.timeout, kept)
     survivors = [outcome.mutant for outcome in outcomes if outcome.by is None]
     for mutant in survivors:
         print(f"\n{difference(mutant)}")

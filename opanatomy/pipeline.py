@@ -286,8 +286,8 @@ def _memory(trace: Trace, attribution: Attribution) -> Memory | None:
         thread=host.thread, start_ns=host.start_ns, end_ns=host.start_ns + host.duration_ns,
         annotation=host.annotation, phase=host.phase,
     )  # fmt: skip
-    around = (trace.memory.thread, trace.memory.time_ns)
-    call = enclosing_rows(host.thread, calls.start_ns, calls.end_ns, host.parent, around)
+    moments = (trace.memory.thread, trace.memory.time_ns)
+    call = enclosing_rows(host.thread, calls.start_ns, calls.end_ns, host.parent, moments)
     table = MemoryTable(events=trace.memory, call=call, calls=calls, spans=tuple(attribution.spans))
     return memory_of_trace(table, attribution.window, on_device=trace.on_device)
 
@@ -296,8 +296,8 @@ def _extent(trace: Trace) -> tuple[int | None, int | None]:
     """When the first event began and the last ended. Today's traces count from a base that they name, in ns."""
     base = trace.metadata.get("baseTimeNanoseconds")
     base = base if type(base) is int and 0 <= base < 1 << 62 else 0
-    columns = [one for one in (trace.host, trace.launches, trace.work) if len(one.start_ns)]
-    if not columns:
+    tables = [table for table in (trace.host, trace.launches, trace.work) if len(table.start_ns)]
+    if not tables:
         return None, None
-    begin = min(int(one.start_ns.min()) for one in columns)
-    return base + begin, base + max(int((one.start_ns + one.duration_ns).max()) for one in columns)
+    begin = min(int(table.start_ns.min()) for table in tables)
+    return base + begin, base + max(int((table.start_ns + table.duration_ns).max()) for table in tables)

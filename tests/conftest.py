@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -30,8 +31,10 @@ def pytest_configure() -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what is marked `exhaustive` unless asked for it; skip what is marked `gpu` where there is none.
 
-    torch is imported only if such a test is collected.
+    torch is imported only if such a test is collected. What is slow comes first: it is begun before the processes of
+    pytest-xdist take tests from each other at the end, and a capture that a file's tests share is not made in both.
     """
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
     if not config.getoption("--exhaustive"):
         left_out = [item for item in items if item.get_closest_marker("exhaustive")]
         items[:] = [item for item in items if not item.get_closest_marker("exhaustive")]
@@ -46,12 +49,26 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(reason="needs a CUDA GPU"))
 
 
+def pytest_collection_finish() -> None:
+    """Leave what was imported out of each garbage collection: torch and its like are half a million objects."""
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
+
+
 @pytest.fixture(autouse=True)
 def no_secrets_of_others() -> None:
     """A process knows its secrets to its end; what one test plants is no secret of the next."""
     values = sys.modules.get("opanatomy.redaction.values")
     if values is not None:
         values._seen.clear()
+
+
+@pytest.fixture
+def one_timed_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Captures time one unprofiled step instead of five: for tests that ask nothing of times."""
+    from opanatomy.capture.step import run
+
+    monkeypatch.setattr(run, "_TIMED_STEPS", 1)
 
 
 @pytest.fixture

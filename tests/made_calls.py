@@ -24,6 +24,7 @@ from opanatomy.records.columns import (
     KernelTable,
     Launches,
 )  # fmt: skip
+from opanatomy.records.signature_text import SignatureText
 from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.records.timeline import LinkedTime
 
@@ -99,13 +100,14 @@ def call_table(calls: Iterable[Call], kernels_per_call: int) -> CallTable:
     """The calls as the joining of the stages hands them to the anatomy."""
     calls = tuple(calls)
     works = [call.work for call in calls]
+    signatures = [SignatureText(work.signature) for work in works]
 
     def costs(name: str) -> Int64:
         return np.array([-1 if (cost := getattr(work, name, None)) is None else cost for work in works], dtype=np.int64)
 
     return CallTable(
         operator=categorical(work.operator for work in works),
-        signature=categorical(work.signature for work in works),
+        signature=coded(signatures, tuple(dict.fromkeys(signatures))),
         phase=coded((work.phase for work in works), tuple(Phase)),
         module=categorical(work.module for work in works),
         operator_class=coded((work.operator_class for work in works), tuple(OperatorClass)),

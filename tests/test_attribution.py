@@ -45,6 +45,28 @@ def test_phases_are_inferred_where_no_range_says_them(tmp_path: Path) -> None:
     assert [PHASES[code] for code in found.work.phase.tolist()] == [Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER]
 
 
+def test_the_first_sequence_number_of_a_thread_pairs_too(tmp_path: Path) -> None:
+    made = training_step()
+    for event in made.events:
+        if "Sequence number" in event["args"]:
+            event["args"]["Sequence number"] = 0
+    _, found = attributed(made, tmp_path)
+    assert found.work.module.decoded() == ["head", "head", None]
+
+
+def test_without_numbers_of_threads_operators_of_every_thread_pair(tmp_path: Path) -> None:
+    made = HandMade()
+    for thread, sequence, module in ((1, 5, "first"), (1, 6, "first"), (3, 9, "second")):
+        made.host(f"opanatomy.module/{module}", 100 * sequence, 80, thread=thread)
+        made.host("aten::mm", 100 * sequence + 10, 50, thread=thread, sequence=sequence)
+    for place, sequence in enumerate((9, 6, 5)):
+        made.host("MmBackward0", 2000 + 100 * place, 90, thread=2, sequence=sequence, forward_thread=0)
+        made.host("aten::mm", 2010 + 100 * place, 50, thread=2)
+    _, found = attributed(made, tmp_path)
+    on_autograd = [found.host.module.at(row) for row in np.flatnonzero(found.host.start_ns >= 2_000_000).tolist()]
+    assert on_autograd == ["second", "second", "first", "first", "first", "first"]
+
+
 def test_the_order_of_events_does_not_matter(tmp_path: Path) -> None:
     made = training_step()
     made.events.reverse()

@@ -590,7 +590,9 @@ TINY = Effort(
 
 def test_a_real_measurement() -> None:
     stages: list[str] = []
-    measured = measure(CPU, "cpu", ["float64", "float32", "tf32", "bfloat16", "int8"], effort=TINY, tell=stages.append)
+    measured = measure(
+        CPU, "cpu", ["float64", "float32", "tf32", "bfloat16", "int8"], effort=TINY, on_stage=stages.append
+    )
     assert {"float64", "float32", "bfloat16"} <= set(measured.peaks)
     assert "tf32" not in measured.peaks
     assert set(measured.bandwidths) == {"copy", "triad", "read"}

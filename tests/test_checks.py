@@ -8,6 +8,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from torch import nn
@@ -60,7 +61,7 @@ def test_every_damage_of_a_capture_is_found(family: str, tmp_path: Path) -> None
     for number, gradient in contractions(path):
         for kind, events in plants(document, number, gradient):
             damaged = tmp_path / "damaged.json"
-            damaged.write_text(json.dumps({**document, "traceEvents": events}))
+            damaged.write_bytes(msgspec.json.encode({**document, "traceEvents": events}))
             tried += 1
             missed += [] if unexplained(damaged) else [(number, gradient, kind)]
     assert tried >= 20
@@ -85,7 +86,7 @@ def _damage(path: Path, tmp_path: Path, random: Random, calls: int) -> None:
     for number, gradient in random.sample(contractions(path), calls):
         for kind, events in random.sample(list(plants(document, number, gradient)), 4):
             damaged = tmp_path / "damaged.json"
-            damaged.write_text(json.dumps({**document, "traceEvents": events}))
+            damaged.write_bytes(msgspec.json.encode({**document, "traceEvents": events}))
             missed += [] if unexplained(damaged) else [(number, gradient, kind)]
     assert missed == []
 

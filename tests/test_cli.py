@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.command import ROOT, run, started
+from tests.command import ROOT, Fork, run, started
 from tests.handmade import training_step
 
 TINY = (
@@ -35,7 +35,7 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def profiled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
     folder = tmp_path_factory.mktemp("profiled")
-    done = started("profile", "bert-base-uncased", *TINY, "--device", "cpu", "--optimizer", "adamw", cwd=folder)
+    done = run("profile", "bert-base-uncased", *TINY, "--device", "cpu", "--optimizer", "adamw", cwd=folder)
     return folder, done
 
 
@@ -245,19 +245,13 @@ def test_a_folder_that_cannot_be_written_is_found_before_the_run(tmp_path: Path)
 
 
 def test_an_interrupt_leaves_nothing(tmp_path: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "opanatomy", "profile", "bert-base-uncased", "--device", "cpu", "--layers", "2"]
-    process = subprocess.Popen(
-        command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    assert process.stderr is not None
-    for line in process.stderr:
-        if "building" in line:
-            break
-    time.sleep(1)
-    process.send_signal(signal.SIGINT)
-    out, error = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert out == ""
-    assert error.strip().splitlines()[-1] == "opanatomy: interrupted; nothing was written"
+    process = Fork("profile", "bert-base-uncased", "--device", "cpu", "--layers", "2", cwd=tmp_path)
+    while "building" not in process.stderr.read_text():
+        time.sleep(0.01)
+    time.sleep(0.2)
+    os.kill(process.pid, signal.SIGINT)
+    done = process.wait()
+    assert done.returncode == 130
+    assert done.stdout == ""
+    assert done.stderr.strip().splitlines()[-1] == "opanatomy: interrupted; nothing was written"
     assert left_in(tmp_path) == []

@@ -67,6 +67,14 @@ EXAMPLES: list[tuple[str, tuple[Argument, ...], int, int, int]] = [
     ("aten::addmm", (t(n), t(m, k), t(k, n), 1, 1), 2 * m * n * k, 4 * (n + m * k + k * n), 4 * m * n),
     ("aten::addmm", (t(m, n), t(m, k), t(k, n), 0, 1), 2 * m * n * k, 4 * (m * k + k * n), 4 * m * n),
     ("aten::addmm", (t(n), bf(m, k), bf(k, n), 6, 1, 1), 2 * m * n * k, 4 * n + 2 * (m * k + k * n), 4 * m * n),
+    ("aten::rsub", (t(m, n), t(m, n), 1), m * n, 8 * m * n, 4 * m * n),
+    ("aten::rsub", (t(m, n), t(m, n), 2), 2 * m * n, 8 * m * n, 4 * m * n),
+    (
+        "aten::_fused_rms_norm_backward", (t(m, n), t(m, n), (n,), t(m, 1), t(n), (False, True)),
+        3 * m * n, 4 * (2 * m * n + m + n), 4 * n,
+    ),
+    ("aten::mv", (t(m, k), t(k)), 2 * m * k, 4 * (m * k + k), 4 * m),
+    ("aten::dot", (t(k), t(k)), 2 * k, 8 * k, 4),
     ("aten::bmm", (t(b, m, k), t(b, k, n)), 2 * b * m * n * k, 4 * b * (m * k + k * n), 4 * b * m * n),
     ("aten::linear", (t(b, m, k), t(n, k), t(n)), 2 * b * m * n * k, 4 * (b * m * k + n * k + n), 4 * b * m * n),
     ("aten::matmul", (t(b, m, k), t(k)), 2 * b * m * k, 4 * (b * m * k + k), 4 * b * m),
@@ -219,6 +227,17 @@ EXAMPLES: list[tuple[str, tuple[Argument, ...], int, int, int]] = [
         "aten::_fused_sgd_",
         ((t(m),), (t(m),), (t(m),), 0.0, 0.9, 0.1, 0.0, False, False, False, None, None), 5 * m, 12 * m, 8 * m,
     ),
+    # searches and cells; a cell's six values of each element: its state, what the backward needs
+    ("aten::searchsorted", (t(m), t(n), False), 0, 4 * (m + n), 8 * n),
+    (
+        "aten::_thnn_fused_gru_cell", (t(b, 3 * d), t(b, 3 * d), t(b, d), t(3 * d), t(3 * d)),
+        22 * b * d, 4 * (7 * b * d + 6 * d), 4 * 6 * b * d,
+    ),
+    (
+        "aten::_thnn_fused_gru_cell_backward", (t(b, d), t(b, 5 * d), True),
+        (16 + 6) * b * d, 4 * 6 * b * d, 4 * (7 * b * d + 6 * d),
+    ),
+    ("LigerGELUMulFunction", (t(m, n), t(m, n)), 11 * m * n, 8 * m * n, 4 * m * n),
     ("aten::_foreach_add_", ((t(m), t(n)), (t(m), t(n)), 1), m + n, 8 * (m + n), 4 * (m + n)),
     ("aten::_foreach_addcdiv_", ((t(m),), (t(m),), (t(m),), (-0.1,)), 3 * m, 12 * m, 4 * m),
     ("aten::_foreach_norm", ((t(m), t(n)), 2, None), m + n, 4 * (m + n), 8),

@@ -117,6 +117,25 @@ def test_a_paged_cache_is_unknown() -> None:
     assert cost("vllm::unified_attention", Signature((q, q, q, "layer"))) is None
 
 
+def test_scales_of_fp8_come_before_dropout_and_causality() -> None:
+    """Each of the three may be missing."""
+    q, scale = t(2, 4, 16, 8), t()
+    causal = of("aten::_scaled_dot_product_flash_attention", q, q, q, 0.0, True)
+    assert causal.causal_flops == causal.flops // 2
+    assert of("aten::_scaled_dot_product_flash_attention", q, q, q, scale, None, None, 0.0, True) == causal
+    assert of("aten::_scaled_dot_product_flash_attention", q, q, q, scale, scale, scale, 0.0, False) != causal
+
+
+def test_the_backward_of_packed_sequences() -> None:
+    b, s, h, d = 3, 6, 4, 8
+    q, offsets = t(b * s, h, d), t(b + 1, dtype="int32")
+    given = (q, q, q, q, q, t(h, b * s, dtype="float32"), q, q, q)
+    found = of("flash_attn::_flash_attn_varlen_backward", *given, offsets, offsets, s, s, 0.0, 0.125, False)
+    # gradient, q, k, v and the output; the float32 sums of the softmax; both offsets
+    read = 5 * 2 * b * s * h * d + 4 * b * s * h + 2 * 4 * (b + 1)
+    assert moved(found) == (10 * b * h * s * s * d, read, 3 * 2 * b * s * h * d)
+
+
 def test_cudnn_attention() -> None:
     q, k = t(2, 4, 6, 8), t(2, 4, 10, 8)
     found = of("aten::_cudnn_attention_forward", q, k, k, None, None, None, 6, 10, True, 0.0, True, False, None)
@@ -163,6 +182,32 @@ def test_weights_of_few_bits() -> None:
 
 
 # ------------------------------------------------------------------------------------------------------ fused kernels
+
+
+@pytest.mark.parametrize("name", ["adam", None])
+def test_optimizers_of_bitsandbytes(name: str | None) -> None:
+    """A trace drops the name. 32 bits: parameter, gradient and two states; 8 bits: a scale for 256 values, two maps."""
+    n = 4096
+    x, state, scales, codes = (
+        t(n, dtype="float32"),
+        t(n, dtype="uint8"),
+        t(16, dtype="float32"),
+        t(256, dtype="float32"),
+    )
+    betas = (0.9, 0.999, 0.0, 0.0, 1e-8)
+    full = of(
+        "bitsandbytes::optimizer_update_32bit", name, x, x, x, x, None, 0.0, 0.0, *betas, 0.1, 1, 1e-3, 1.0, False
+    )
+    assert moved(full) == (14 * n, 16 * n, 12 * n)
+    rest = (codes, codes, scales, scales, 0.0, 1.0, False)
+    small = of("bitsandbytes::optimizer_update_8bit_blockwise", name, x, x, state, state, *betas, 1, 1e-3, *rest)
+    assert moved(small) == ((13 + 2 * 2) * n, 10 * n + 2 * 64 + 2 * 1024, 6 * n + 2 * 64)
+
+
+def test_an_update_that_is_not_known_has_no_cost() -> None:
+    x = t(64, dtype="float32")
+    rest = (None, 0.0, 0.0, 0.9, 0.999, 0.0, 0.0, 1e-8, 0.1, 1, 1e-3, 1.0, False)
+    assert cost("bitsandbytes::optimizer_update_32bit", Signature(("lars", x, x, x, None, *rest))) is None
 
 
 def test_kernels_of_vllm() -> None:

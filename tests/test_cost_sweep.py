@@ -198,6 +198,12 @@ def test_average_pooling_of_a_sequence() -> None:
     )  # fmt: skip
 
 
+def test_aligned_corners_set_the_scale_of_a_resized_image() -> None:
+    """9 elements to 5 are two apart: 4 taps, at the ends 3 and 2; rows first."""
+    flops, _, _ = moved(of("aten::_upsample_bilinear2d_aa", t(b, d, 9, 9), (5, 5), True, None, None))
+    assert flops == b * d * 2 * (9 + 5) * (3 + 4 + 4 + 4 + 2)
+
+
 def test_a_bag_gradient_is_counted_where_it_is_called() -> None:
     grad, index, bags = t(2, k), t(6, dtype="int64"), t(6, dtype="int64")
     rest = (t(2, dtype="int64"), t(2, dtype="int64"))

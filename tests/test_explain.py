@@ -18,12 +18,17 @@ from opanatomy.console.explanation import explain
         ("flash_fwd_kernel", ["tensor contraction, containing statistical normalization"]),
         ("aten::adm", ["unknown", "near: ", "aten::addmm"]),
         ("AddmmBackward0", ["does no work of its own"]),
+        ("my data loader", ["rule      operators/ranges: range", "kernel    unknown"]),
     ],
 )
 def test_what_it_says(name: str, words: list[str]) -> None:
     text = explain(name)
     for word in words:
         assert word in text
+
+
+def test_an_autograd_node_is_no_kernel() -> None:
+    assert "kernel" not in explain("AddmmBackward0")
 
 
 def test_several_names(capsys: pytest.CaptureFixture[str]) -> None:

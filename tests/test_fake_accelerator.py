@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -22,10 +19,11 @@ from opanatomy.capture.model.quiet import quiet_libraries
 from opanatomy.records.columns import NO_FLOWS
 from opanatomy.records.taxonomy import PHASES
 from opanatomy.trace import Trace, read_trace
+from tests.command import run_code
 from tests.fake_captures import NAMES, VARIANTS, capture, numbers_of
 from tests.fake_device import DEVICE
 
-_ROOT = Path(__file__).parents[1]
+pytestmark = pytest.mark.slow  # the fixture is
 
 #: Every variant once, and every kind of architecture.
 CASES = [
@@ -61,11 +59,8 @@ def aten(*names: str) -> set[str]:
 
 def run_fake(folder: Path, cases: list[str]) -> None:
     """Captures in a process of their own: the private device is for a whole process."""
-    environment = {**os.environ, "KINETO_LOG_LEVEL": "6", "OMP_NUM_THREADS": "1"}
-    ran = subprocess.run(
-        [sys.executable, "-m", "tests.fake_captures", str(folder), *cases],
-        cwd=_ROOT, env=environment, capture_output=True, text=True, timeout=900, check=False,
-    )  # fmt: skip
+    code = "import runpy; runpy.run_module('tests.fake_captures', run_name='__main__', alter_sys=True)"
+    ran = run_code(code, str(folder), *cases, timeout=900)
     assert ran.returncode == 0, ran.stderr[-3000:]
 
 

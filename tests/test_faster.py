@@ -12,6 +12,7 @@ from opanatomy.device.sheets import SHEETS
 from opanatomy.pipeline import analyze_traces
 from opanatomy.records.anatomy import OperatorRow
 from opanatomy.records.checks import Check, Difference
+from opanatomy.records.signature_text import SignatureText
 from opanatomy.records.taxonomy import OperatorClass, Phase
 from tests.test_roofline import ADD, CEILINGS, MM, anatomy_of, operator
 
@@ -92,7 +93,7 @@ def test_a_causal_mask() -> None:
 
 
 def fused(name: str, signature: str, time_ns: int, moved: int) -> OperatorRow:
-    return replace(operator(name, ADD, time_ns, 0, moved), signature=signature)
+    return replace(operator(name, ADD, time_ns, 0, moved), signature=SignatureText(signature))
 
 
 def test_a_fused_kernel_that_touches_a_slice() -> None:

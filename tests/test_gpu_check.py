@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -18,6 +16,7 @@ from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.checks import Check, Difference
 from opanatomy.records.memory import AllocatorFigures, MemoryComponent, MemoryFailure
 from opanatomy.records.taxonomy import OperatorClass, Phase
+from tests.command import run_code
 from tests.gpu import figures
 from tests.gpu.figures import Figure
 from tests.made_trace import Options, capture, made
@@ -169,8 +168,6 @@ def test_a_figure_that_is_wrong_does_not_hold(name: str) -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU: the checks run")
 def test_without_a_gpu_it_says_so() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.gpu"], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
-    )
+    done = run_code("import runpy; runpy.run_module('tests.gpu', run_name='__main__', alter_sys=True)")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == (f"gpu-check: this torch ({torch.__version__}) sees no GPU - run it where there is one\n")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Callable
@@ -38,6 +37,7 @@ from opanatomy.records.out_of_memory import requested_bytes
 from opanatomy.records.taxonomy import Phase
 from opanatomy.records.workload import Workload
 from opanatomy.trace import read_trace
+from tests.command import run_code
 from tests.memory_steps import curve, measured, memory_of_observed
 from tests.tiny import tiny_request
 
@@ -420,10 +420,7 @@ except OutOfMemory as error:
 @pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_DATA counts private pages on Linux only")
 @pytest.mark.parametrize("kind", ["soft", "hard"])
 def test_a_step_that_does_not_fit_leaves_its_memory(kind: str, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", LIMITED, "200000000", kind, str(tmp_path / "step.json")],
-        capture_output=True, text=True, timeout=120, check=False, cwd=Path(__file__).parents[1],
-    )  # fmt: skip
+    done = run_code(LIMITED, "200000000", kind, str(tmp_path / "step.json"))
     assert done.returncode == 1, done.stderr[-500:]
     rows = {line.split()[0]: line.split()[1:] for line in done.stdout.splitlines()}
     assert int(rows["weights"][0]) == 1_803_392

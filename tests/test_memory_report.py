@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import resource
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -18,9 +14,8 @@ from opanatomy.records.taxonomy import Phase
 from opanatomy.report import terminal_report
 from opanatomy.report.formats.json import read_anatomy
 from tests import anatomies
+from tests.command import run
 from tests.tiny import BERT, TINY
-
-ROOT = Path(__file__).parent.parent
 
 
 def arguments(*options: str) -> list[str]:
@@ -50,12 +45,8 @@ def test_the_memory_of_a_step_in_depth(
 
 def test_a_step_that_does_not_fit_is_reported(tmp_path: Path) -> None:
     limit = 1_600_000_000
-    command = [sys.executable, "-m", "opanatomy", *arguments("--batch", "65536", "--optimizer", "adamw", "-f", "json")]
-    done = subprocess.run(
-        command, cwd=tmp_path, capture_output=True, text=True, check=False,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_DATA, (limit, limit)),
-    )  # fmt: skip
+    words = arguments("--batch", "65536", "--optimizer", "adamw", "-f", "json")
+    done = run(*words, cwd=tmp_path, data_bytes=limit)
     assert done.returncode == 1
     last = done.stderr.splitlines()[-1]
     assert last.startswith("opanatomy: out of memory in the forward phase")

@@ -146,6 +146,18 @@ def test_techniques_are_sorted_by_what_they_save() -> None:
     assert savings_of(None, workload(), Memory(failure=failure)) == ()
 
 
+def test_embeddings_keep_two_statistics_a_token_and_their_ids() -> None:
+    b, s = 4, 512
+    assert of(activation_terms(LARGE, workload()), "embedding normalization and ids") == s * b * 2 * 4 + s * 8
+
+
+@pytest.mark.parametrize(("batch", "options"), [(1, []), (2, ["--batch 1"]), (3, ["--batch 1"])])
+def test_a_batch_of_one_has_no_half(batch: int, options: list[str]) -> None:
+    failure = MemoryFailure(phase=Phase.FORWARD, message="", requested_bytes=1, allocated_bytes=1)
+    rows = savings_of(LARGE, replace(workload(), batch=batch), Memory(failure=failure))
+    assert [row.option for row in rows if row.option.startswith("--batch")] == options
+
+
 @pytest.mark.parametrize("source", ["catalog", "object"])
 def test_in_the_optimizer_only_less_state_helps(source: str) -> None:
     failure = MemoryFailure(phase=Phase.OPTIMIZER, message="", requested_bytes=1, allocated_bytes=4_000_000_000)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -27,6 +26,7 @@ from opanatomy.options import RunOptions
 from opanatomy.records.out_of_memory import is_out_of_memory, requested_bytes
 from opanatomy.records.taxonomy import Phase
 from opanatomy.records.workload import Workload
+from tests.command import run_code
 
 GIB = 1 << 30
 #: As `c10/cuda/CUDACachingAllocator.cpp` writes it.
@@ -439,10 +439,7 @@ except OutOfMemory as error:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_DATA counts private pages on Linux only")
 def test_a_state_that_does_not_fit_the_host_leaves_a_report(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", LIMITED, "adamw-loop", str(tmp_path / "step.json")],
-        capture_output=True, text=True, timeout=120, check=False, cwd=Path(__file__).parents[1],
-    )  # fmt: skip
+    done = run_code(LIMITED, "adamw-loop", str(tmp_path / "step.json"))
     assert done.returncode == 0, done.stderr[-500:]
     first, second, line = done.stdout.splitlines()
     one, weights = 4 * 1024 * 1024, 16 * 4 * 1024 * 1024

@@ -241,6 +241,15 @@ def test_on_an_accelerator_the_launches_tell(
     assert found == owners
 
 
+def test_the_first_event_of_a_trace_is_a_call_like_any_other(tmp_path: Path) -> None:
+    made = HandMade()
+    made.host("aten::mm", 0, 100, shapes=[[8, 4], [4, 2]], types=["float", "float"])
+    made.launch(10, 1)
+    made.kernel("ampere_tf32_s1688gemm_128x64_nn", 20, 10, 1)
+    (row,) = analyze_trace(made.write(tmp_path / "t.json")).operators
+    assert (row.operator, row.time_ns, row.flops, row.compute_type) == ("aten::mm", 10_000, 2 * 8 * 4 * 2, "tf32")
+
+
 # ------------------------------------------------------------------------------- hooks of saved tensors
 
 

@@ -26,6 +26,7 @@ from opanatomy.trace import Trace, read_trace
 from tests.tiny import TINY, on_cpu
 
 BERT = "google-bert/bert-base-uncased"
+pytestmark = pytest.mark.usefixtures("one_timed_step")
 
 
 class Variant(Struct, frozen=True):

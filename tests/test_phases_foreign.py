@@ -327,6 +327,15 @@ def test_a_recomputed_forward_may_communicate(tmp_path: Path) -> None:
     expect_as_named(made, tmp_path)
 
 
+def test_a_trace_may_begin_with_a_node_that_recomputes(tmp_path: Path) -> None:
+    """Early profilers wrote no evaluation around a node: it is the first event itself."""
+    made = Loop()
+    made.host("CheckpointFunctionBackward", 100, 200, thread=2, sequence=5, forward_thread=1)
+    made.operator(110, "recompute", thread=2, sequence=0)
+    made.operator(200, "backward", thread=2)
+    expect_as_named(made, tmp_path)
+
+
 def test_weights_gathered_for_backward_are_not_recomputation(tmp_path: Path) -> None:
     made = Loop()
     made.operator(10, "forward", sequence=5)
@@ -761,6 +770,27 @@ def test_a_range_goes_before_what_is_inferred(tmp_path: Path) -> None:
     made.operator(500, "forward", sequence=2)
     made.backward(600, 2)
     expect_as_named(made, tmp_path, ("other=warm",))
+
+
+def test_a_range_that_begins_the_trace_says_the_phase_of_what_is_launched_right_in_it(tmp_path: Path) -> None:
+    made = Loop()
+    made.annotation("warm up", 0, 80)
+    made.operator(10, "other", sequence=1)
+    made.runs(35, "other")
+    made.operator(50, "other", sequence=2)
+    made.backward(100, 2)
+    made.backward(150, 1)
+    expect_as_named(made, tmp_path, ("other=warm",))
+
+
+def test_a_range_on_autograds_thread_goes_before_one_elsewhere_at_that_time(tmp_path: Path) -> None:
+    made = Loop()
+    made.operator(10, "forward", sequence=9)
+    made.node(600, 9, length=100)
+    made.annotation("attn(F)", 610, 80, thread=2)
+    made.annotation("update", 615, 80)
+    made.operator(620, "forward", thread=2)
+    expect_as_named(made, tmp_path, RULES)
 
 
 def test_a_rule_that_fits_nothing_is_a_warning(tmp_path: Path) -> None:

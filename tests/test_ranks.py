@@ -324,6 +324,17 @@ def test_several_kernels_of_one_call_move_its_bytes_once(tmp_path: Path) -> None
     assert (found.calls, found.kernels, found.time_ns, found.bytes) == (1, 2, 130_000, 4000)
 
 
+def test_a_collective_at_the_first_event_moves_its_bytes_once(tmp_path: Path) -> None:
+    trace = HandMade()
+    trace.host("record_param_comms", 0, 20)
+    trace.events[-1]["args"] |= message()
+    for correlation in (1, 2):
+        trace.launch(4 * correlation, correlation)
+        trace.kernel(ALL_REDUCE, 50 * correlation, 30, correlation, stream=20)
+    (found,) = analyze_trace(trace.write(tmp_path / "one.json")).collectives
+    assert (found.calls, found.kernels, found.time_ns, found.bytes) == (1, 2, 60_000, 4000)
+
+
 def test_ranks_sum_their_collectives(tmp_path: Path) -> None:
     told = message(sent=1000, got=1000)
     folder = folder_of(tmp_path, rank_trace(0, waits=100, message=told), rank_trace(1, waits=300, message=told))

@@ -12,6 +12,7 @@ from opanatomy.pipeline import analyze_trace
 from opanatomy.redaction.events import Redaction
 from opanatomy.redaction.forms import without_tokens
 from opanatomy.redaction.places import is_plain_constant, without_addresses, without_paths
+from opanatomy.redaction.texts import Texts
 from opanatomy.trace.writer import Annotated
 from tests.handmade import HandMade, training_step
 
@@ -223,6 +224,12 @@ def test_without_redact_paths_and_stacks_stay(tmp_path: Path) -> None:
 )
 def test_tokens_in_texts(text: str, told: str) -> None:
     assert without_tokens(text) == told
+
+
+@pytest.mark.parametrize("key", ["pat", "PAT", "my_pat", "password", "api_key", "token", "auth", "cookie", "jwt"])
+@pytest.mark.parametrize("form", ["{}=Xk39fjw0qLmz81", "--{} Xk39fjw0qLmz81", "'{}' : 'Xk39fjw0qLmz81'"])
+def test_no_key_of_a_secret_is_passed_by_without_a_look(key: str, form: str) -> None:
+    assert "Xk39" not in Texts().text(form.format(key))
 
 
 @pytest.mark.parametrize(

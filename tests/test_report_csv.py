@@ -9,6 +9,7 @@ from io import StringIO
 import pytest
 from msgspec.structs import replace
 
+from opanatomy.records.signature_text import SignatureText
 from opanatomy.report.formats.csv import csv_report
 from tests import anatomies
 
@@ -50,8 +51,7 @@ def test_what_is_not_known_is_empty() -> None:
         ("=cmd|' /C calc'!A0", "'=cmd|' /C calc'!A0"),
         ("-2+3", "'-2+3"),
         ("@SUM(A1)", "'@SUM(A1)"),
-        ("-, float32[2,3]", "-, float32[2,3]"),
-        ("-", "-"),
+        ("-, float32[2,3]", "'-, float32[2,3]"),
         ("two\nlines, and \"quotes\"", "two\nlines, and \"quotes\""),
     ],
 )  # fmt: skip
@@ -59,6 +59,15 @@ def test_no_name_is_a_formula_to_a_spreadsheet(name: str, cell: str) -> None:
     anatomy = anatomies.bert_on_cpu()
     row = replace(anatomy.operators[0], operator=name)
     assert rows_of(csv_report(replace(anatomy, operators=(row,))))[0]["operator"] == cell
+
+
+@pytest.mark.parametrize(
+    ("signature", "cell"), [("-, float32[2,3]", "-, float32[2,3]"), ("-", "-"), ("-1, 2", "'-1, 2"), ("=A1", "'=A1")]
+)
+def test_a_signature_whose_first_argument_is_absent_is_no_formula(signature: str, cell: str) -> None:
+    anatomy = anatomies.bert_on_cpu()
+    row = replace(anatomy.operators[0], signature=SignatureText(signature))
+    assert rows_of(csv_report(replace(anatomy, operators=(row,))))[0]["signature"] == cell
 
 
 def test_no_operators_are_a_header() -> None:

@@ -31,8 +31,9 @@ def test_golden_in_colour(golden: Callable[[str, str], None]) -> None:
 @pytest.mark.parametrize("color", [False, True])
 @pytest.mark.parametrize("name", NAMES)
 def test_every_line_fits_and_ends_where_its_text_ends(name: str, color: bool) -> None:
+    anatomy = getattr(anatomies, name)()
     for width in (*range(40, 130), 200):
-        for line in ANSI.sub("", terminal_report(getattr(anatomies, name)(), width=width, color=color)).splitlines():
+        for line in ANSI.sub("", terminal_report(anatomy, width=width, color=color)).splitlines():
             assert cell_len(line) <= width, line
             assert line == line.rstrip()
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from opanatomy.anatomy.roofline import bound_of, compute_dtype, with_roofline
+from opanatomy.anatomy.roofline import bound_of, with_roofline
 from opanatomy.classification.compute_types import compute_type
 from opanatomy.records.anatomy import Anatomy, ClassRow, OperatorRow
 from opanatomy.records.device import Ceilings
+from opanatomy.records.signature import Argument, Signature, Tensor
+from opanatomy.records.signature_text import SignatureText
 from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.records.workload import Environment
 from opanatomy.report import terminal_report
@@ -29,8 +31,9 @@ def operator(
     phase: Phase = Phase.FORWARD, part_of: str | None = None,
 ) -> OperatorRow:  # fmt: skip
     return OperatorRow(
-        operator=name, signature=f"{dtype}[4,4]", phase=phase, operator_class=item, rule="a rule", calls=1,
-        time_ns=time_ns, flops=flops, read_bytes=moved, written_bytes=None if moved is None else 0, part_of=part_of,
+        operator=name, signature=SignatureText(f"{dtype}[4,4]"), phase=phase, operator_class=item, rule="a rule",
+        calls=1, time_ns=time_ns, flops=flops, read_bytes=moved, written_bytes=None if moved is None else 0,
+        part_of=part_of,
     )  # fmt: skip
 
 
@@ -70,11 +73,21 @@ def test_the_bound(
     assert (found and (found.ns, found.by)) == expected
 
 
-def test_the_data_type_is_that_of_the_first_tensor_with_a_fraction() -> None:
-    assert compute_dtype("int64[8,512], bfloat16[8,4], float32[2]") == "bfloat16"
-    assert compute_dtype("int8[8,512], int8[8,4]") == "int8"
-    assert compute_dtype("[1, 2], -, 1e-05") is None
-    assert compute_dtype("float8_e4m3fn[8,512], float32[]") == "float8_e4m3fn"
+@pytest.mark.parametrize(
+    ("arguments", "dtype"),
+    [
+        ((Tensor((8, 512), "int64"), (Tensor((8, 4), "bfloat16"),), Tensor((2,), "float32")), "bfloat16"),
+        ((Tensor((8, 512), "int8"), Tensor((8, 4), "int8")), "int8"),
+        ((Tensor((8,), "bool"), Tensor((8,), "qint8"), Tensor((8,), "uint8")), "uint8"),
+        ((Tensor((8, 512), "float8_e4m3fn"), Tensor((), "float32")), "float8_e4m3fn"),
+        ((Tensor((8, 512)), Tensor((8,), "complex64")), "complex64"),
+        (((1, 2), None, 1e-05, "float32[2]"), None),
+    ],
+)
+def test_the_data_type_is_that_of_the_first_tensor_with_a_fraction(
+    arguments: tuple[Argument, ...], dtype: str | None
+) -> None:
+    assert Signature(arguments).compute_dtype == dtype
 
 
 def test_classes_sum_and_caches_give_nothing_back() -> None:

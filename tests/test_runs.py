@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.command import Fork
 from tests.handmade import training_step
 
 ROOT = Path(__file__).parent.parent
@@ -89,9 +90,10 @@ def made_in(folder: Path) -> list[str]:
 
 
 def test_three_runs_at_once_keep_three_traces(here: Path) -> None:
-    processes = [run(here, "profile", "run_models:plain", "--device", "cpu", "-o", "out/") for _ in range(3)]
-    said = [process.communicate(timeout=120)[1] for process in processes]
-    assert [process.returncode for process in processes] == [0, 0, 0], said
+    forks = [Fork("profile", "run_models:plain", "--device", "cpu", "-o", "out/", cwd=here) for _ in range(3)]
+    runs = [fork.wait() for fork in forks]
+    said = [done.stderr for done in runs]
+    assert [done.returncode for done in runs] == [0, 0, 0], said
     names = [f"run_models-plain{number}.trace.json.gz" for number in ("", "-2", "-3")]
     assert made_in(here) == sorted(["out", *names])
     assert len(made_in(here / "out")) == 3
@@ -99,11 +101,13 @@ def test_three_runs_at_once_keep_three_traces(here: Path) -> None:
 
 
 def test_of_runs_at_once_that_want_one_name_one_has_it(here: Path, trace: str) -> None:
-    processes = [run(here, "analyze", trace, "-o", "r.json") for _ in range(3)]
-    said = [process.communicate(timeout=120)[1] for process in processes]
-    assert sorted(process.returncode for process in processes) == [0, 1, 1], said
-    for process, text in zip(processes, said, strict=True):
-        if process.returncode:
+    forks = [Fork("analyze", trace, "-o", "r.json", cwd=here) for _ in range(3)]
+    runs = [fork.wait() for fork in forks]
+    said = [done.stderr for done in runs]
+    assert sorted(done.returncode for done in runs) == [0, 1, 1], said
+    for done in runs:
+        if done.returncode:
+            text = done.stderr
             assert "cannot write r.json: another run is writing it" in text or "exists already - add --force" in text
             assert text.count("\n") == 1
     assert json.loads((here / "r.json").read_text())["schema"] == 1

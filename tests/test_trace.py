@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from contextlib import nullcontext
 from math import inf
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from opanatomy.records.signature import Signature, Tensor
 from opanatomy.trace import Trace, read_trace
 from opanatomy.trace.decoding import mend
 from opanatomy.trace.signatures import parse_constant, parse_signature, parse_signatures
+from opanatomy.trace.validation import check_density
 from tests.handmade import HandMade, training_step
 
 
@@ -547,3 +549,13 @@ def test_memory_in_an_older_form_is_left_out_and_said(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_bare_words_are_mended_and_words_in_strings_are_not(broken: bytes, mended: bytes) -> None:
     assert mend(broken) == mended
+
+
+@pytest.mark.parametrize(
+    ("events", "text_bytes", "refused"),
+    [(150_000, 0, False), (150_001, 64 * 150_001, False), (150_001, 64 * 150_001 - 1, True)],
+)
+def test_more_events_than_fit_the_text_are_refused(events: int, text_bytes: int, refused: bool) -> None:
+    """An event takes 64 bytes at least; so few that memory does not matter may be shorter."""
+    with pytest.raises(TraceError, match="is this a trace") if refused else nullcontext():
+        check_density(Path("t.json"), events, text_bytes)

@@ -19,7 +19,6 @@ from msgspec import Struct
 
 from opanatomy.records.anatomy import OperatorRow
 from opanatomy.records.checks import Check, Difference
-from opanatomy.records.data_types import ITEM_SIZE
 from opanatomy.records.device import Ceilings
 from opanatomy.records.taxonomy import OperatorClass, Phase
 
@@ -29,8 +28,6 @@ MARGIN: Final = 0.05
 _SOURCE: Final = "the ceilings of the device"
 _LOOK_UP: Final = re.compile(r"(?:^aten::|_)(?:embedding|index|gather|index_select|take)(?:_\d+$|_|$)")
 _FUSED: Final = re.compile(r"triton_(?:poi|red|per|unk)_")
-_TENSOR: Final = re.compile(r"(\w+)\[([\d,]*)\]")
-_SIZES: Final = re.compile(r"(?:^|, )(\d+)(?=,|$)")
 _MIB: Final = 1 << 20
 
 #: The bound in ns of (row, FLOPs, bytes), `None` where it has none.
@@ -132,11 +129,9 @@ def _touched_by_loop(row: OperatorRow, looks_up: bool) -> int | None:
 
     The launch ends with the sizes of the loop; the product of the last one, two or three is the size of a tensor.
     """
-    tensors = [
-        (prod(int(size) for size in shape.split(",") if size), ITEM_SIZE.get(dtype))
-        for dtype, shape in _TENSOR.findall(row.signature)
-    ]
-    sizes = [int(size) for size in _SIZES.findall(_TENSOR.sub("-", row.signature))]
+    arguments = row.signature.record
+    tensors = [(tensor.numel, tensor.item_bytes) for tensor in arguments.tensors() if tensor.dtype is not None]
+    sizes = [size for size in arguments.arguments if type(size) is int and size >= 0]
     counts = {count for count, _ in tensors}
     places = [prod(sizes[-length:]) for length in range(1, min(3, len(sizes)) + 1)]
     fitting = [count for count in places if count in counts]

@@ -7,7 +7,6 @@ vector units.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
@@ -22,7 +21,6 @@ from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.records.workload import Environment
 
 COMPUTE, MEMORY = "compute", "memory"
-_TENSOR = re.compile(r"\b(b?float\d+(?:_\w+)?|complex\d+|u?int\d+)\[")
 _NS = 1_000_000_000
 
 
@@ -64,7 +62,7 @@ class _Peaks(Struct, frozen=True):
 
     def name(self, row: OperatorRow) -> str | None:
         """The data type of the row's peak; float32 products go by what they were computed in."""
-        dtype = compute_dtype(row.signature)
+        dtype = row.signature.record.compute_dtype
         if row.operator_class is not OperatorClass.TENSOR_CONTRACTION:
             return dtype
         return peak_name(row.compute_type, row.part_of or row.operator, dtype, self.ceilings, self.environment)
@@ -82,15 +80,6 @@ def bound_of(
         return None
     by_compute = flops / peak if peak else 0.0
     return Bound(round(_NS * max(by_memory, by_compute)), COMPUTE if by_compute > by_memory else MEMORY)
-
-
-def compute_dtype(signature: str) -> str | None:
-    """The data type an operator computes in, by its signature: that of its first tensor of numbers with a fraction.
-
-    Integers stand where there are no others (an int8 product).
-    """
-    dtypes = _TENSOR.findall(signature)
-    return next((dtype for dtype in dtypes if "int" not in dtype), dtypes[0] if dtypes else None)
 
 
 def _peak(operator_class: OperatorClass, dtype: str | None, ceilings: Ceilings) -> float | None:
@@ -173,9 +162,9 @@ def _figures(anatomy: Anatomy, named: _Peaks) -> DeviceFigures:
     wall = anatomy.step.unprofiled_wall_ns or anatomy.step.wall_ns
     dtype = _most_used(rows, named)
     peak = ceilings.matrix_peak(dtype)
-    devices = [one for one in anatomy.timeline.devices if one.kernel_time_ns]
+    devices = [device for device in anatomy.timeline.devices if device.kernel_time_ns]
     # The peak is that of one kind of device: of several kinds together it is not known.
-    unlike = len({one.name for one in devices}) > 1
+    unlike = len({device.name for device in devices}) > 1
     if not peak or not wall or unlike or figures.mfu_covered is None or figures.mfu_covered < COVERED_LEAST:
         return figures
     most = peak * max(len(devices), 1) * anatomy.step.count * wall / _NS

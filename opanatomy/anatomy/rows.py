@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from opanatomy.records.anatomy import ClassRow, KernelRow, ModuleRow, OperatorRow
 from opanatomy.records.columns import Bool, CallTable, Categorical, Int64, KernelTable, distinct
+from opanatomy.records.signature_text import NO_SIGNATURE
 from opanatomy.records.taxonomy import CLASS_CODE, PHASE_CODE
 
 _LARGEST = 2**62
@@ -105,7 +106,7 @@ def operator_rows(calls: CallTable) -> tuple[OperatorRow, ...]:
     )  # fmt: skip
     rows = [
         OperatorRow(
-            operator=operator, signature=signature or "", phase=phase, operator_class=name, rule=rule or "",
+            operator=operator, signature=signature or NO_SIGNATURE, phase=phase, operator_class=name, rule=rule or "",
             calls=sums.rows, time_ns=sums.time_ns,
             flops=sums.flops, read_bytes=sums.read_bytes, written_bytes=sums.written_bytes,
             causal_flops=sums.causal_flops, normalization_flops=sums.normalization_flops, part_of=part_of,

@@ -54,17 +54,17 @@ def repeated(keys: Int64) -> Int64:
 def match(work: DeviceWork, launch: Launch) -> Matched:
     """The launch of each device event."""
     index = np.where(work.correlation > 0, last_of(launch.correlation, work.correlation), -1)
-    doubtful = np.zeros(len(index), dtype=bool)
+    ambiguous = np.zeros(len(index), dtype=bool)
     several = (index >= 0) & is_among(work.correlation, repeated(launch.correlation))
     if not several.any():
-        return Matched(index, doubtful)
+        return Matched(index, ambiguous)
     threads = _threads_by_device(work.device, launch.thread, np.where(several, -1, index))
     for events, candidates in _alike(np.flatnonzero(several), work, launch):
         candidates = _of_threads(candidates, launch.thread, threads.get(int(work.device[events[0]])))
         index[events] = _latest_before(candidates, launch.start_ns, work.start_ns[events])
         hosts = launch.host[candidates]
-        doubtful[events] = hosts.min() != hosts.max()
-    return Matched(index, doubtful)
+        ambiguous[events] = hosts.min() != hosts.max()
+    return Matched(index, ambiguous)
 
 
 def _threads_by_device(device: Int64, thread: Int64, launch: Int64) -> dict[int, Int64]:

@@ -90,7 +90,7 @@ def _threads(
 ) -> dict[int, int | None]:
     """The thread of the operators that each number of a forward thread means: by flows, else the one on which most of
     its nodes' numbers are; those with most nodes choose first. `None` where a trace does not number threads."""
-    candidates = _one_each(rows, key, operators)
+    candidates = _first_each(rows, key, operators)
     threads, keys = rows.thread[candidates], key[candidates]
     free = np.ones(int(threads.max(initial=-1)) + 1, dtype=bool)
     chosen: dict[int, int | None] = {}
@@ -108,13 +108,13 @@ def _threads(
     return chosen
 
 
-def _one_each(rows: HostRows, key: Int64, among: Int64) -> Int64:
+def _first_each(rows: HostRows, key: Int64, among: Int64) -> Int64:
     """Of the rows `among` one for each key and thread, by the keys."""
     order = among[np.lexsort((rows.thread[among], key[among]))]
     thread, number = rows.thread[order], key[order]
     first = np.append(True, (thread[1:] != thread[:-1]) | (number[1:] != number[:-1]))
-    one_each: Int64 = order[first[: len(order)]]
-    return one_each
+    first_rows: Int64 = order[first[: len(order)]]
+    return first_rows
 
 
 def _among(keys: Int64, wanted: Int64) -> Int64:

@@ -16,6 +16,7 @@ from opanatomy.attribution.passing import Dispatched, intercepted, observed_unru
 from opanatomy.calls.classes import OperatorNames
 from opanatomy.classification.internals import called_by_kernels_of, kernel_begins_with, stands_for
 from opanatomy.records.columns import Bool, HostTable, Int64
+from opanatomy.records.data_types import is_floating
 from opanatomy.records.signature import Signature
 from opanatomy.records.taxonomy import PHASE_CODE, Phase
 from opanatomy.trace import Trace
@@ -36,8 +37,8 @@ def owners(
     """
     rows = Dispatched(
         names=trace.names, name=host.name, parent=host.parent, kind=operators.operator_class[host.name],
-        signature=host.signature, types=_numbered([_types(one) for one in signatures])[host.signature],
-        sparse=np.array([*(_is_sparse(one) for one in signatures), False], dtype=bool)[host.signature],
+        signature=host.signature, types=_numbered([_types(signature) for signature in signatures])[host.signature],
+        sparse=np.array([*(_is_sparse(signature) for signature in signatures), False], dtype=bool)[host.signature],
     )  # fmt: skip
     rows = replace(rows, parent=np.where(derived(rows), -1, rows.parent))
     rows = replace(rows, parent=np.where(_hooked(host, rows, signatures, crossing), -1, rows.parent))
@@ -80,8 +81,8 @@ def _hooked(host: HostTable, rows: Dispatched, signatures: Sequence[Signature | 
     )
     # Without shapes a conversion of a number cannot be told from a hook's: only products, whose kernels make none.
     products = np.array([bool(begins) for begins in kernels.begins], dtype=bool)[rows.name]
-    floating = np.array([*(_saved(one) for one in signatures), False], dtype=bool)[host.signature]
-    whole = np.array([*(_whole(one) for one in signatures), True], dtype=bool)[host.signature]
+    floating = np.array([*(_saved(signature) for signature in signatures), False], dtype=bool)[host.signature]
+    whole = np.array([*(_whole(signature) for signature in signatures), True], dtype=bool)[host.signature]
     # What a dispatch mode answers passes its work on as it is: nothing below it is part of it.
     saves = (host.sequence >= 0) & (floating | (products & (host.signature < 0))) & ~intercepted(rows)
     saves &= ~rows.sparse  # kernels of sparse matrices call what they like
@@ -105,7 +106,7 @@ def _types(signature: Signature | None) -> frozenset[str | None]:
 def _saved(signature: Signature | None) -> bool:
     """Whether the first tensor is one that a gradient may be asked for."""
     tensors = signature.tensors() if signature else ()
-    return not tensors or tensors[0].dtype is None or tensors[0].dtype.startswith(("float", "bfloat", "complex"))
+    return not tensors or tensors[0].dtype is None or is_floating(tensors[0].dtype)
 
 
 def _whole(signature: Signature | None) -> bool:

@@ -20,7 +20,7 @@ from opanatomy.records.columns import (
     distinct,
     joined,
 )
-from opanatomy.records.signature import Signature
+from opanatomy.records.signature_text import SignatureText, text_of
 from opanatomy.records.taxonomy import CLASS_CODE, CLASSES, COMPUTE_TYPES, FLOAT32, PHASES, OperatorClass
 from opanatomy.trace import Trace
 
@@ -114,8 +114,7 @@ def _compute_types(calls: TraceCalls, owner: Int64, signature: Int64) -> Categor
 def _is_float32(calls: TraceCalls, number: int) -> bool:
     """Whether the first tensor of numbers with a fraction is float32."""
     signature = calls.signatures[number] if number >= 0 else None
-    types = (tensor.dtype or "" for tensor in (signature.tensors() if signature else ()))
-    return next((dtype for dtype in types if dtype.startswith(("float", "bfloat", "complex"))), None) == FLOAT32
+    return signature is not None and signature.compute_dtype == FLOAT32
 
 
 def _work_without_call(calls: TraceCalls, kernels: KernelTable) -> CallTable:
@@ -144,15 +143,11 @@ def _work_without_call(calls: TraceCalls, kernels: KernelTable) -> CallTable:
     )  # fmt: skip
 
 
-def _texts(calls: TraceCalls, signature: Int64) -> Categorical[str]:
+def _texts(calls: TraceCalls, signature: Int64) -> Categorical[SignatureText]:
     """The text of each signature, that of none empty."""
     numbers = distinct(signature)
-    texts = [_text(calls.signatures[number] if number >= 0 else None) for number in numbers.values.tolist()]
+    texts = [text_of(calls.signatures[number] if number >= 0 else None) for number in numbers.values.tolist()]
     return categorical_of(texts, numbers.inverse)
-
-
-def _text(signature: Signature | None) -> str:
-    return str(signature) if signature else ""
 
 
 def _stacked(first: CallTable, second: CallTable) -> CallTable:

@@ -106,11 +106,11 @@ def _of_launches(trace: Trace, attribution: Attribution) -> Iterator[str]:
         listed = ", ".join(f"{count:,} {name}" for name, count in names)
         yield f"{len(lost):,} of {whole:,} launches have no device work in the trace ({listed}): their time is missing"
     inside = work.link != OUTSIDE
-    doubtful = work.open & inside
-    if doubtful.any():
-        spent = int(work.duration_ns[doubtful].sum()) / 1e6
+    ambiguous = work.open & inside
+    if ambiguous.any():
+        spent = int(work.duration_ns[ambiguous].sum()) / 1e6
         yield (
-            f"{int(doubtful.sum()):,} pieces of device work ({spent:,.3f} ms) have an id that launches of several"
+            f"{int(ambiguous.sum()):,} pieces of device work ({spent:,.3f} ms) have an id that launches of several"
             " operators carry: each is given to the last that began before it"
         )
     early = _early(trace, work.launch) if len(launches.name) else work.start_ns[:0]
@@ -189,7 +189,7 @@ def _lost(trace: Trace, attribution: Attribution) -> Int64:
 def _captured(trace: Trace) -> Bool:
     """Which launches lie between the begin and the end of a stream capture on their thread."""
     launches = trace.launches
-    edges = [np.array([one.search(name) is not None for name in trace.names], dtype=bool) for one in _CAPTURE]
+    edges = [np.array([pattern.search(name) is not None for name in trace.names], dtype=bool) for pattern in _CAPTURE]
     captured = np.zeros(len(launches.name), dtype=bool)
     if not len(launches.name) or not edges[0][launches.name].any():
         return captured
@@ -213,11 +213,11 @@ def _of_annotations(attribution: Attribution) -> Iterator[str]:
             f"no annotation of the trace has a name in which {rule.pattern.pattern!r} is found: it gives nothing to the"
             f" phase {rule.phase}"
         )
-    for one in attribution.annotated.unexplained if attribution.annotated else ():
-        elsewhere = (one.other or 0) - (one.ours or 0)
+    for difference in attribution.annotated.unexplained if attribution.annotated else ():
+        elsewhere = (difference.other or 0) - (difference.ours or 0)
         yield (
-            f"{elsewhere / max(one.other or 0, 1):.1%} of the time that the trace's own annotations call {one.phase}"
-            f" lies in another phase: {one.evidence}"
+            f"{elsewhere / max(difference.other or 0, 1):.1%} of the time that the trace's own annotations call"
+            f" {difference.phase} lies in another phase: {difference.evidence}"
         )
 
 

@@ -51,6 +51,7 @@ class Effort(Struct, frozen=True, kw_only=True):
 
 class _Candidate(Struct, frozen=True):
     by: str
+    operands: str
     work: int
     call: Call
 
@@ -97,7 +98,7 @@ def measure(
     *,
     moves: Sequence[str] = MOVES,
     effort: Effort | None = None,
-    tell: Callable[[str], None] = lambda stage: None,
+    on_stage: Callable[[str], None] = lambda stage: None,
 ) -> Measured:
     """The peak of matrix products of each of `dtypes` that torch can multiply on `device`, and what `moves` reach.
 
@@ -108,14 +109,14 @@ def measure(
     for dtype in dtypes:
         if not _worth_trying(dtype, device):
             continue
-        tell(f"multiplying {dtype}")
+        on_stage(f"multiplying {dtype}")
         with _float32_products(device, tf32=dtype == "tf32"):
             rate = _best(_products(dtype, device, effort), device, effort)
         if rate is not None:
             peaks[dtype] = rate
     bandwidths: dict[str, Rate] = {}
     for name in moves:
-        tell(f"moving bytes ({name})")
+        on_stage(f"moving bytes ({name})")
         rate = _best(_moves(name, device, effort), device, effort)
         if rate is not None:
             bandwidths[name] = rate
@@ -148,7 +149,9 @@ def _best(candidates: Iterator[_Candidate], device: str, effort: Effort) -> Rate
     by = max(rates, key=lambda name: max(rates[name]))
     most = max(rates[by])
     spread = 1 - statistics.median(rates[by]) / most
-    return Rate(per_second=most, by=by, spread=spread, bursts=len(rates[by]), measured=now())
+    return Rate(
+        per_second=most, by=by, operands=running[by].operands, spread=spread, bursts=len(rates[by]), measured=now()
+    )
 
 
 def _take_bursts(
@@ -208,7 +211,8 @@ def _burst_on_cuda(call: Call, repeats: int, device: str) -> float:
 
 def _products(dtype: str, device: str, effort: Effort) -> Iterator[_Candidate]:
     for m, n, k in effort.shapes:
-        yield _Candidate(f"{m} x {k} by {k} x {n}", 2 * m * n * k, _product(dtype, device, m, n, k))
+        operands = f"{m} x {k} by {k} x {n}"
+        yield _Candidate(operands, operands, 2 * m * n * k, _product(dtype, device, m, n, k))
 
 
 def _product(dtype: str, device: str, m: int, n: int, k: int) -> Call:
@@ -223,9 +227,9 @@ def _product(dtype: str, device: str, m: int, n: int, k: int) -> Call:
         if dtype == "int8":
             return torch._int_mm(*operands)
         if dtype == "float8":
-            left, right, one = operands
+            left, right, scale = operands
             fast: dict[str, Any] = {} if device == "cpu" or torch.version.hip else {"use_fast_accum": True}
-            return torch._scaled_mm(left, right, scale_a=one, scale_b=one, out_dtype=torch.bfloat16, **fast)
+            return torch._scaled_mm(left, right, scale_a=scale, scale_b=scale, out_dtype=torch.bfloat16, **fast)
         left, right, out = operands
         return torch.mm(left, right, out=out)
 
@@ -264,8 +268,8 @@ def _moves(name: str, device: str, effort: Effort) -> Iterator[_Candidate]:
         "triad": lambda a, b, c: torch.add(b, c, alpha=0.5, out=a),
         "read": torch.sum,
     }
-    by = f"{name} of {piece * pieces * 4 / 2**20:.0f} MiB arrays"
-    yield _Candidate(by, arrays * piece * 4, lambda: calls[name](*next(turns)))
+    operands = f"{piece * pieces * 4 / 2**20:.0f} MiB arrays"
+    yield _Candidate(f"{name} of {operands}", operands, arrays * piece * 4, lambda: calls[name](*next(turns)))
 
 
 # ---------------------------------------------------------------------------------------------------- what is there

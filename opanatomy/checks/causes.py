@@ -84,9 +84,9 @@ class Counts(Struct, frozen=True, kw_only=True):
         """Whether the trace has a fast path that was not watched, and all products of the phase cost the same."""
         if not (_FAST_PATHS & self.traced) - self.watched:
             return False
-        ours = [one.contraction_flops for (_, at), one in self.ours.items() if at is phase]
-        seen = [one.flops for (_, at), one in self.observed.items() if at is phase and one.sources]
-        return None not in ours and None not in seen and sum(filter(None, ours)) == sum(filter(None, seen))
+        ours = [counted.contraction_flops for (_, at), counted in self.ours.items() if at is phase]
+        observed = [count.flops for (_, at), count in self.observed.items() if at is phase and count.sources]
+        return None not in ours and None not in observed and sum(filter(None, ours)) == sum(filter(None, observed))
 
 
 def cause_of_calls(key: Key, counts: Counts) -> str | None:
@@ -123,4 +123,4 @@ def _base(name: str) -> str:
 
 def _zeros_are_equal(counts: Counts, phase: Phase) -> bool:
     pairs = [counts.calls((name, phase)) for name in _ZEROS]
-    return sum(mine for mine, _ in pairs) == sum(seen for _, seen in pairs)
+    return sum(counted for counted, _ in pairs) == sum(observed for _, observed in pairs)

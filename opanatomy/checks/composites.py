@@ -22,8 +22,8 @@ COSTED = {
     "cudnn_convolution_backward": 11, "miopen_convolution_backward": 11, "mkldnn_convolution_backward": 11,
 }  # fmt: skip
 #: Those that call one of the former, or one fused operator.
-AROUND = {"conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",
-          "scaled_dot_product_attention"}  # fmt: skip
+ENCLOSING = {"conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",
+             "scaled_dot_product_attention"}  # fmt: skip
 STOPPED = "recomputation stops before the kernel: nothing in backward needs its result"
 ANSWERED = "Python answered it in place of a kernel: tensors without data, as in tracing, or a result that was kept"
 SCRIPTED = "operators of TorchScript, whose events have more arguments than they take"
@@ -40,7 +40,7 @@ def judge_composites(contractions: Contractions) -> Tally:
     """
     tally = Tally()
     host = contractions.host
-    wanted = {f"aten::{name}" for name in (*COSTED, *AROUND)}
+    wanted = {f"aten::{name}" for name in (*COSTED, *ENCLOSING)}
     named = np.array([name in wanted for name in contractions.names], dtype=bool)[host.name]
     above = np.where(host.parent >= 0, nearest_above(named, host.parent)[host.parent], -1)
     below = _grouped(above[contractions.rows], contractions.rows)
@@ -53,7 +53,7 @@ def judge_composites(contractions: Contractions) -> Tally:
     python = np.array([name in _PYTHON for name in contractions.names], dtype=bool)[host.name]
     answered = above_any(python, host.parent)
     for row in np.flatnonzero(named & ((owner < 0) | (owner >= np.arange(len(owner))))).tolist():
-        calls = [contractions.at(one) for one in below.get(row, ())]
+        calls = [contractions.at(place) for place in below.get(row, ())]
         verdict = _judge(contractions, row, calls, bool(inner.get(row)), row in owners, bool(busy[row]))
         if not busy[row] and (stopped[row] or answered[row]):
             verdict = verdict.explained(STOPPED if stopped[row] else ANSWERED)
@@ -84,7 +84,7 @@ def _judge(
 ) -> Verdict:
     """The calls directly below a composite against its own cost; none may be missing."""
     whole, phase = contractions.at(row), contractions.phase(row)
-    if whole.base in AROUND:
+    if whole.base in ENCLOSING:
         extra = tuple(_too_many(whole, calls, has_inner, phase))
         return Verdict(compared=len(extra), findings=extra)
     if whole.flops is None:
@@ -104,16 +104,16 @@ def _judge(
 
 def _compared(whole: Contraction, calls: list[Contraction], phase: Phase) -> Verdict:
     spent: int | None = 0
-    for one in calls:
-        spent = None if spent is None or one.flops is None else spent + one.flops
-    if spent is None and not all(one.complete for one in calls):
+    for call in calls:
+        spent = None if spent is None or call.flops is None else spent + call.flops
+    if spent is None and not all(call.complete for call in calls):
         return Verdict()
     if spent == whole.flops:
         return Verdict(compared=len(calls), equal=len(calls))
     finding = Finding(
         operator=calls[0].operator, phase=phase, ours=spent, other=whole.flops,
-        cause=AGAIN if whole.again or any(one.again for one in calls) else None,
-        evidence=f"{'; '.join(one.shapes for one in calls)} in {whole.shapes}",
+        cause=AGAIN if whole.again or any(call.again for call in calls) else None,
+        evidence=f"{'; '.join(call.shapes for call in calls)} in {whole.shapes}",
     )  # fmt: skip
     return Verdict(compared=len(calls), equal=len(calls) - 1, findings=(finding,))
 
@@ -137,10 +137,10 @@ def _left_alone(whole: Contraction) -> str:
 def _too_many(whole: Contraction, calls: list[Contraction], has_inner: bool, phase: Phase) -> Iterator[Finding]:
     """Calls beside the one that such a composite makes."""
     attention = base(whole.operator) == "scaled_dot_product_attention"
-    extra = len([one for one in calls if "attention" in one.base]) - 1 if attention else len(calls) - (not has_inner)
+    extra = len([call for call in calls if "attention" in call.base]) - 1 if attention else len(calls) - (not has_inner)
     if extra > 0:
-        one = calls[-1]
+        call = calls[-1]
         yield Finding(
-            operator=one.operator, phase=phase, ours=None if one.flops is None else one.flops * (extra + 1),
-            other=one.flops, evidence=f"{extra + 1} calls in one {whole.operator}: {one.shapes}",
+            operator=call.operator, phase=phase, ours=None if call.flops is None else call.flops * (extra + 1),
+            other=call.flops, evidence=f"{extra + 1} calls in one {whole.operator}: {call.shapes}",
         )  # fmt: skip

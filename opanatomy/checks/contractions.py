@@ -112,7 +112,7 @@ class Contractions:
         turned = self._turned()
         nodes = np.flatnonzero(graph.is_node)
         forward = graph.forward[nodes]
-        forward = np.where(forward >= 0, self._around(forward), -1)
+        forward = np.where(forward >= 0, self._owning_call(forward), -1)
         count = len(self.host.name)
         has_forward = marked(np.array(list(self.forwards), dtype=np.int64), count)[forward] & (forward >= 0)
         busy = marked(np.array(list(self.gradients), dtype=np.int64), count)[nodes] | has_forward
@@ -128,7 +128,7 @@ class Contractions:
                 transposed=(int(turned[0][node]), int(turned[1][node])),
             )  # fmt: skip
 
-    def _around(self, operators: Int64) -> Int64:
+    def _owning_call(self, operators: Int64) -> Int64:
         """The operators, or the calls with the same number that they are part of."""
         owner = self.calls.owner[operators]
         return np.where((owner >= 0) & (self.host.sequence[owner] == self.host.sequence[operators])
@@ -147,7 +147,7 @@ class Contractions:
         )
         turned = []
         for name in ("t", "transpose"):
-            named = np.array([base(one) == name for one in self.names], dtype=bool)
+            named = np.array([base(operator) == name for operator in self.names], dtype=bool)
             own = (graph.numbered < np.arange(count)) | graph.differentiated[np.maximum(graph.node, 0)]
             rows = np.flatnonzero(is_marked & named[host.name] & own)
             turned.append(np.bincount(graph.node[rows], minlength=count).astype(np.int64))

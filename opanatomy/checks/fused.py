@@ -35,10 +35,10 @@ def judge_convolution(pair: Pair) -> Verdict:
         if spent in (0, whole, 2 * whole):
             return Verdict(compared=1, equal=1)
         odd = "0, 1 or 2 times the forward"
-    if odd is None and any(_refused(one) for one in (*pair.forward, *pair.backward)):
+    if odd is None and any(map(_refused, (*pair.forward, *pair.backward))):
         odd = "the shapes do not fit"
     if odd is None:
-        recorded = all(one.signature for one in (*pair.forward, *pair.backward))
+        recorded = all(contraction.signature for contraction in (*pair.forward, *pair.backward))
         return Verdict(not_checked=(NO_CONSTANTS if recorded else NO_SHAPES,))
     nearest = None if not whole or spent is None else whole * max(1, min(2, round(spent / whole)))
     return _wrong(pair, spent, nearest, odd)
@@ -74,10 +74,11 @@ def judge_recurrent(pair: Pair) -> Verdict:
 def _exact(pair: Pair, ratio: tuple[int, int] | None) -> Verdict:
     """One call below the node whose FLOPs are those of the forward in this ratio."""
     whole, spent = _sum(pair.forward), _sum(pair.backward)
-    if not all("backward" in one.base for one in pair.backward):
+    if not all("backward" in contraction.base for contraction in pair.backward):
         return _wrong(pair, spent, whole, "not only a backward")
     if spent is None or whole is None:
-        if any(_refused(one) for one in (*pair.forward, *pair.backward)) and (spent is None) != (whole is None):
+        refused = any(map(_refused, (*pair.forward, *pair.backward)))
+        if refused and (spent is None) != (whole is None):
             return _wrong(pair, spent, None, "the shapes do not fit")
         return Verdict(not_checked=(NO_COST,))
     if ratio is None:
@@ -96,8 +97,8 @@ def _absent(pair: Pair) -> Verdict | None:
 
 
 def _wrong(pair: Pair, ours: int | None, other: int | None, why: str) -> Verdict:
-    backward = "; ".join(one.shapes for one in pair.backward) or "none"
-    evidence = f"{why}: {backward} below {pair.node}, forward {'; '.join(one.shapes for one in pair.forward)}"
+    forward, backward = ("; ".join(call.shapes for call in calls) for calls in (pair.forward, pair.backward))
+    evidence = f"{why}: {backward or 'none'} below {pair.node}, forward {forward}"
     operator = pair.backward[0].operator if pair.backward else pair.node
     finding = Finding(operator=operator, phase=Phase.BACKWARD, ours=ours, other=other, evidence=evidence)
     return Verdict(compared=1, findings=(finding,))
@@ -105,30 +106,30 @@ def _wrong(pair: Pair, ours: int | None, other: int | None, why: str) -> Verdict
 
 def _sum(calls: tuple[Contraction, ...]) -> int | None:
     total = 0
-    for one in calls:
-        if one.flops is None:
+    for contraction in calls:
+        if contraction.flops is None:
             return None
-        total += one.flops
+        total += contraction.flops
     return total
 
 
-def _refused(one: Contraction) -> bool:
+def _refused(contraction: Contraction) -> bool:
     """Whether a formula had all it needs and yet no answer."""
-    return one.flops is None and one.complete
+    return contraction.flops is None and contraction.complete
 
 
-def _shape(one: Contraction, place: int) -> tuple[int, ...] | None:
-    value = one.signature.get(place) if one.signature else None
+def _shape(contraction: Contraction, place: int) -> tuple[int, ...] | None:
+    value = contraction.signature.get(place) if contraction.signature else None
     return value.shape if isinstance(value, Tensor) else None
 
 
 def _other_operands(pair: Pair) -> str | None:
     """Whether a gradient was computed from another input or weight than the forward's."""
     x, weight = _shape(pair.forward[0], 0), _shape(pair.forward[0], 1)
-    for one in pair.backward if len(pair.forward) == 1 else ():
-        places = _OPERANDS.get(one.base, (None, None))
+    for contraction in pair.backward if len(pair.forward) == 1 else ():
+        places = _OPERANDS.get(contraction.base, (None, None))
         for place, shape in zip(places, (x, weight), strict=True):
-            other = None if place is None else _shape(one, place)
+            other = None if place is None else _shape(contraction, place)
             if other is not None and shape is not None and _squeezed(other) != _squeezed(shape):
                 return "the tensors are not those of the forward"
     return None
@@ -143,22 +144,22 @@ def _misfit(pair: Pair) -> str | None:
     """Whether the gradient has not the shape of the forward's output, or the bias not its channels."""
     forward = pair.forward[0] if len(pair.forward) == 1 and pair.forward[0].base in _WITH_BIAS else None
     bias = _shape(forward, 2) if forward else None
-    for one in pair.backward:
-        if one.base != "convolution_backward" or not one.complete or one.signature is None:
+    for contraction in pair.backward:
+        if contraction.base != "convolution_backward" or not contraction.complete or contraction.signature is None:
             continue
-        grad, output = _shape(one, 0), _output(one)
+        grad, output = _shape(contraction, 0), _output(contraction)
         if grad is not None and output is not None and grad != output:
             return "the gradient has not the shape of the output"
-        weight = _shape(one, 2)
+        weight = _shape(contraction, 2)
         if bias and output and weight and bias != (output[len(output) - len(weight) + 1],):
             return "the bias has not the channels of the output"
     return None
 
 
-def _output(one: Contraction) -> tuple[int, ...] | None:
+def _output(contraction: Contraction) -> tuple[int, ...] | None:
     """The shape of the output of the convolution that a call is the backward of."""
-    x, weight = _shape(one, 1), _shape(one, 2)
-    get = one.signature.get if one.signature else None
+    x, weight = _shape(contraction, 1), _shape(contraction, 2)
+    get = contraction.signature.get if contraction.signature else None
     if x is None or weight is None or get is None:
         return None
     try:
@@ -168,9 +169,9 @@ def _output(one: Contraction) -> tuple[int, ...] | None:
 
 
 def _called_twice(pair: Pair) -> str | None:
-    if not all("backward" in one.base for one in pair.backward):
+    if not all("backward" in contraction.base for contraction in pair.backward):
         return "not only gradients"
-    names = [one.base for one in pair.backward if one.base in _OPERANDS]
+    names = [contraction.base for contraction in pair.backward if contraction.base in _OPERANDS]
     if len(pair.forward) == 1 and len(set(names)) < len(names):
         return "called twice"
     return None

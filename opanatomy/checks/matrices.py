@@ -22,24 +22,24 @@ def judge_product(pair: Pair) -> Verdict:
     compared = equal = 0
     findings: list[Finding] = []
     reasons: list[str] = []
-    cost = next((one.flops for one in pair.backward if one.flops is not None), None)
+    cost = next((product.flops for product in pair.backward if product.flops is not None), None)
     if (forward.flops is None or not _bias_fits(forward)) and (forward.complete or cost is not None):
         findings.append(
             Finding(operator=forward.operator, phase=Phase.FORWARD, other=cost, cause=_cause(pair),
                     evidence=f"the shapes do not fit: {forward.shapes}")
         )  # fmt: skip
         return Verdict(compared=1, findings=tuple(findings))
-    for one in pair.backward:
-        if forward.flops is None or (one.flops is None and not (one.complete and is_product(one))):
-            reasons.append(NO_COST if one.signature else NO_SHAPES)
+    for product in pair.backward:
+        if forward.flops is None or (product.flops is None and not (product.complete and is_product(product))):
+            reasons.append(NO_COST if product.signature else NO_SHAPES)
             continue
         compared += 1
-        if one.flops == forward.flops and _same_sizes(one, forward):
+        if product.flops == forward.flops and _same_sizes(product, forward):
             equal += 1
             continue
-        text = f"{one.shapes} below {pair.node}, forward {forward.shapes}"
+        text = f"{product.shapes} below {pair.node}, forward {forward.shapes}"
         findings.append(
-            Finding(operator=one.operator, phase=Phase.BACKWARD, ours=one.flops, other=forward.flops,
+            Finding(operator=product.operator, phase=Phase.BACKWARD, ours=product.flops, other=forward.flops,
                     cause=_cause(pair), evidence=text)
         )  # fmt: skip
     missing = list(_missing(pair, forward))
@@ -52,21 +52,21 @@ def judge_product(pair: Pair) -> Verdict:
 
 def judge_alike(pair: Pair) -> Verdict:
     """Each product below the node against its forward's FLOPs, two at most: what has no views that tell more."""
-    cost = sum(one.flops or 0 for one in pair.forward)
-    known = [one for one in pair.backward if one.flops is not None]
-    if not cost or any(one.flops is None for one in pair.forward):
+    cost = sum(product.flops or 0 for product in pair.forward)
+    known = [product for product in pair.backward if product.flops is not None]
+    if not cost or any(product.flops is None for product in pair.forward):
         return Verdict(not_checked=(NO_COST,) * len(pair.backward))
     odd = tuple(
-        Finding(operator=one.operator, phase=Phase.BACKWARD, ours=one.flops, other=cost, cause=_cause(pair),
-                evidence=f"{one.shapes} below {pair.node}, forward {'; '.join(o.shapes for o in pair.forward)}")
-        for place, one in enumerate(known) if one.flops != cost or place > 1
+        Finding(operator=product.operator, phase=Phase.BACKWARD, ours=product.flops, other=cost, cause=_cause(pair),
+                evidence=f"{product.shapes} below {pair.node}, forward {'; '.join(o.shapes for o in pair.forward)}")
+        for place, product in enumerate(known) if product.flops != cost or place > 1
     )  # fmt: skip
     rest = (NO_COST,) * (len(pair.backward) - len(known))
     return Verdict(compared=len(known), equal=len(known) - len(odd), findings=odd, not_checked=rest)
 
 
 def _cause(pair: Pair) -> str | None:
-    return AGAIN if any(one.again for one in (*pair.forward, *pair.backward)) else None
+    return AGAIN if any(product.again for product in (*pair.forward, *pair.backward)) else None
 
 
 def _bias_fits(forward: Contraction) -> bool:
@@ -77,14 +77,14 @@ def _bias_fits(forward: Contraction) -> bool:
     return added.shape[-1] in (1, dims[3])
 
 
-def _same_sizes(one: Contraction, forward: Contraction) -> bool:
-    return one.key is None or forward.key is None or one.key == forward.key
+def _same_sizes(product: Contraction, forward: Contraction) -> bool:
+    return product.key is None or forward.key is None or product.key == forward.key
 
 
 def _missing(pair: Pair, forward: Contraction) -> Iterator[Finding]:
     """A product for whose operand a view was made and that is not there; products without such a view."""
     products, turned = len(pair.backward), pair.transposed[_TURNS.get(forward.base, 0)]
-    if forward.base not in _TURNS or any(one.again for one in pair.backward):
+    if forward.base not in _TURNS or any(product.again for product in pair.backward):
         return
     least, most = _turns(pair, forward)
     cost = forward.flops
@@ -114,13 +114,13 @@ def _turns(pair: Pair, forward: Contraction) -> tuple[int, int]:
     """
     if _TURNS[forward.base]:
         return len(pair.backward), len(pair.backward)
-    counts = [{turns for _, turns in _forms(one, forward)} or {1, 2} for one in pair.backward]
-    return sum(min(one) for one in counts), sum(max(one) for one in counts)
+    counts = [{turns for _, turns in _forms(product, forward)} or {1, 2} for product in pair.backward]
+    return sum(min(count) for count in counts), sum(max(count) for count in counts)
 
 
-def _forms(one: Contraction, forward: Contraction) -> list[tuple[str, int]]:
+def _forms(product: Contraction, forward: Contraction) -> list[tuple[str, int]]:
     """(the operand whose gradient it is, operands turned) of every way in which the product may have come about."""
-    ours, dims = one.dims, forward.dims
+    ours, dims = product.dims, forward.dims
     if ours is None or dims is None:
         return []
     # (m, k) @ (k, n)
@@ -133,10 +133,10 @@ def _twice_the_same(pair: Pair, forward: Contraction) -> bool:
     """Whether both products are the gradient of one operand."""
     if len(pair.backward) != 2:
         return False
-    first, second = ({operand for operand, _ in _forms(one, forward)} for one in pair.backward)
+    first, second = ({operand for operand, _ in _forms(product, forward)} for product in pair.backward)
     return first == second and len(first) == 1
 
 
-def is_product(one: Contraction) -> bool:
+def is_product(product: Contraction) -> bool:
     """Whether a contraction is a product of two matrices."""
-    return one.base in MATRICES
+    return product.base in MATRICES

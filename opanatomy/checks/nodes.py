@@ -51,10 +51,10 @@ def judge_twice(contractions: Contractions) -> Tally:
 
 
 def _twice(contractions: Contractions, row: int, times: int) -> Finding:
-    one = contractions.at(row)
+    contraction = contractions.at(row)
     return Finding(
-        operator=one.operator, phase=contractions.phase(row), ours=times, other=1,
-        evidence=f"{times} times in the trace: {one.shapes}",
+        operator=contraction.operator, phase=contractions.phase(row), ours=times, other=1,
+        evidence=f"{times} times in the trace: {contraction.shapes}",
     )  # fmt: skip
 
 
@@ -65,8 +65,8 @@ def _inside_itself(contractions: Contractions) -> Int64:
     same = (parent >= 0) & (host.duration_ns[rows] > 0)
     for column in (host.name, host.signature, host.start_ns, host.duration_ns):
         same &= column[rows] == column[parent]
-    found: Int64 = rows[same]
-    return found
+    own: Int64 = rows[same]
+    return own
 
 
 def _twins(contractions: Contractions) -> Int64:
@@ -86,9 +86,9 @@ def _twins(contractions: Contractions) -> Int64:
     first, second = first[same], second[same]
     callers = np.where(host.parent >= 0, host.name[host.parent], -1)
     library = np.array([name.startswith("aten::") for name in contractions.names], dtype=bool)
-    beside = (host.parent[first] == host.parent[second]) & library[np.maximum(callers[first], 0)]
-    found: Int64 = second[(beside | (callers[first] != callers[second])) & (host.parent[second] != first)]
-    return found
+    siblings = (host.parent[first] == host.parent[second]) & library[np.maximum(callers[first], 0)]
+    twins: Int64 = second[(siblings | (callers[first] != callers[second])) & (host.parent[second] != first)]
+    return twins
 
 
 def judge_work(contractions: Contractions) -> Tally:
@@ -102,13 +102,13 @@ def judge_work(contractions: Contractions) -> Tally:
     last = int(host.start_ns[working].max()) if len(working) else 0
     graphs = any("GraphLaunch" in name for name in contractions.names)
     for row in contractions.rows[~busy].tolist():
-        one = contractions.at(row)
-        if one.flops == 0:
+        contraction = contractions.at(row)
+        if contraction.flops == 0:
             tally.equal += 1
             continue
         cause = CUT_OFF if host.start_ns[row] > last else CAPTURED if graphs else None
-        finding = Finding(operator=one.operator, phase=contractions.phase(row), ours=0, other=1, cause=cause,
-                          evidence=f"no device work of {one.shapes}")  # fmt: skip
+        finding = Finding(operator=contraction.operator, phase=contractions.phase(row), ours=0, other=1, cause=cause,
+                          evidence=f"no device work of {contraction.shapes}")  # fmt: skip
         tally.add(Verdict(findings=(finding,)), contractions.where(row))
     return tally
 
@@ -130,12 +130,12 @@ def judge_forwards(contractions: Contractions) -> Tally:
     operators = _operators(contractions)
     numbers = set(graph.sequence[graph.is_node & (graph.forward >= 0)].tolist())
     for row in waiting[~done].tolist():
-        one = contractions.at(contractions.forwards[row][0])
+        contraction = contractions.at(contractions.forwards[row][0])
         after = bool(host.start_ns[row] > last_node)
+        unused = AGAIN if contraction.again else _unused(contractions, row, operators, numbers)
         finding = Finding(
-            operator=one.operator, phase=Phase.FORWARD, ours=1, other=0,
-            cause=AFTER_TRACE if after else AGAIN if one.again else _unused(contractions, row, operators, numbers),
-            evidence=f"no backward node of {one.shapes} ran",
+            operator=contraction.operator, phase=Phase.FORWARD, ours=1, other=0, cause=AFTER_TRACE if after else unused,
+            evidence=f"no backward node of {contraction.shapes} ran",
         )  # fmt: skip
         tally.add(Verdict(findings=(finding,)), contractions.where(row))
     return tally

@@ -58,12 +58,12 @@ def contraction(operator: str, signature: Signature | None, flops: int | None, a
 
 def shared_out(whole: Signature | None, part: Signature | None) -> bool:
     """Whether the tensors of one call are a share of another's: other dimensions, or whole fractions of the sizes."""
-    outer, inner = (tuple(one.shape for one in each.tensors()) if each else () for each in (whole, part))
+    outer, inner = (tuple(tensor.shape for tensor in each.tensors()) if each else () for each in (whole, part))
     if outer == inner:
         return False
     if tuple(map(len, outer)) != tuple(map(len, inner)):
         return True
-    sizes = [(a, b) for one, other in zip(outer, inner, strict=True) for a, b in zip(one, other, strict=True)]
+    sizes = [(a, b) for shape, other in zip(outer, inner, strict=True) for a, b in zip(shape, other, strict=True)]
     return all(min(pair) > 0 and max(pair) % min(pair) == 0 for pair in sizes)
 
 

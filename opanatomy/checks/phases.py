@@ -40,9 +40,9 @@ def _add(tally: Tally, contractions: Contractions, row: int, phase: Phase, cause
         tally.compared += 1
         tally.equal += 1
         return
-    one = contractions.at(row)
+    contraction = contractions.at(row)
     finding = Finding(
-        operator=one.operator, phase=given, ours=1, other=0, cause=cause,
-        evidence=f"{one.shapes} is {phase} by autograd's structure",
+        operator=contraction.operator, phase=given, ours=1, other=0, cause=cause,
+        evidence=f"{contraction.shapes} is {phase} by autograd's structure",
     )  # fmt: skip
     tally.add(Verdict(compared=1, findings=(finding,)), contractions.where(row))

@@ -40,36 +40,36 @@ def judge_regions(pairs: Iterable[tuple[Pair, str | None]], tally: Tally) -> Non
 
 
 def _counted(pair: Pair) -> Counter[tuple[object, ...]]:
-    return Counter(_key(one) for one in pair.backward)
+    return Counter(_key(contraction) for contraction in pair.backward)
 
 
-def _key(one: Contraction) -> tuple[object, ...]:
+def _key(contraction: Contraction) -> tuple[object, ...]:
     """What tells a contraction of a region from others: the sizes of a product, else its name and shapes."""
-    return one.key or (one.base, one.shapes)
+    return contraction.key or (contraction.base, contraction.shapes)
 
 
 def _judge(pair: Pair, usual: Counter[tuple[object, ...]]) -> Verdict:
     if not pair.backward and not usual:
         return Verdict()
-    products = [one for one in pair.forward if is_product(one)]
-    allowed = Counter(one.key for one in products)
-    costs = {one.key: one.flops for one in products}
+    products = [contraction for contraction in pair.forward if is_product(contraction)]
+    allowed = Counter(contraction.key for contraction in products)
+    costs = {contraction.key: contraction.flops for contraction in products}
     counted = _counted(pair)
     compared = equal = 0
     findings: list[Finding] = []
     reasons: list[str] = []
     given: Counter[object] = Counter()
-    for one in pair.backward:
-        key = one.key
-        if key is None or one.flops is None:
-            reasons.append(NO_FORMULA if one.signature else NO_SHAPES)
+    for contraction in pair.backward:
+        key = contraction.key
+        if key is None or contraction.flops is None:
+            reasons.append(NO_FORMULA if contraction.signature else NO_SHAPES)
             continue
         compared += 1
         given[key] += 1
-        if key in allowed and given[key] <= 2 * allowed[key] and one.flops == costs[key]:
+        if key in allowed and given[key] <= 2 * allowed[key] and contraction.flops == costs[key]:
             equal += 1
         else:
-            findings.append(_odd(pair, one, allowed, as_usual=given[key] <= usual[_key(one)]))
+            findings.append(_odd(pair, contraction, allowed, as_usual=given[key] <= usual[_key(contraction)]))
     for key in usual.keys() | counted.keys():
         for _ in range(usual[key] - counted[key]):
             compared += 1
@@ -80,21 +80,24 @@ def _judge(pair: Pair, usual: Counter[tuple[object, ...]]) -> Verdict:
     return Verdict(compared=compared, equal=equal, findings=tuple(findings), not_checked=tuple(reasons))
 
 
-def _odd(pair: Pair, one: Contraction, allowed: Counter[tuple[object, ...] | None], *, as_usual: bool) -> Finding:
+def _odd(
+    pair: Pair, contraction: Contraction, allowed: Counter[tuple[object, ...] | None], *, as_usual: bool
+) -> Finding:
     """A product of the backward that is none of the forward's, or is there too often.
 
     A function that someone wrote may compute in its backward what it likes (its forward's products again), as long as
     it does so `as_usual`, in every run.
     """
     compiled = "Compiled" in pair.node
-    key = one.key
+    key = contraction.key
     if compiled:
         cause = PADDED if key not in allowed and _padded(key, allowed) else None
     else:
         cause = OWN if key not in allowed or as_usual else None
     return Finding(
-        operator=one.operator, phase=Phase.BACKWARD, ours=one.flops, cause=cause,
-        evidence=f"{one.shapes} below {pair.node} is the gradient of none of its {len(pair.forward)} contractions",
+        operator=contraction.operator, phase=Phase.BACKWARD, ours=contraction.flops, cause=cause,
+        evidence=f"{contraction.shapes} below {pair.node} is the gradient of none of its {len(pair.forward)}"
+                 " contractions",
     )  # fmt: skip
 
 

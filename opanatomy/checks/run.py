@@ -60,11 +60,11 @@ def self_checks(calls: TraceCalls, *, may_be_cut: bool = True) -> tuple[Check, .
             judge_forwards(contractions).check("forward contractions", "the backward nodes that ran", "calls"),
             judge_phases(contractions).check("phases of contractions", "the structure of autograd", "calls"),
         ]
-    checks = [one for one in checks if one.compared or one.not_checked]
+    checks = [check for check in checks if check.compared or check.not_checked]
     if not _differentiates_forward(calls.names):
         return tuple(checks)
-    return tuple(replace(one, compared=0, equal=0, differences=(), not_checked=FORWARD_MODE) if one.unexplained else one
-                 for one in checks)  # fmt: skip
+    unchecked = {"compared": 0, "equal": 0, "differences": (), "not_checked": FORWARD_MODE}
+    return tuple(replace(check, **unchecked) if check.unexplained else check for check in checks)
 
 
 def _differentiates_forward(names: Sequence[str]) -> bool:
@@ -99,28 +99,29 @@ def _backward(contractions: Contractions) -> Tally:
 
 def _of_a_hook(contractions: Contractions, row: int) -> Verdict:
     """The verdict on a contraction beside a node: no hook does what the node itself does."""
-    one, node = contractions.at(row), int(contractions.graph.node[row])
+    contraction, node = contractions.at(row), int(contractions.graph.node[row])
     own = [contractions.at(other) for other in contractions.gradients.get(node, ())]
     forward = contractions.forwards.get(int(contractions.graph.forward[node]), ())
     keys = {other.key for other in (*own, *map(contractions.at, forward))} - {None}
-    like = one in own or one.key in keys
+    like = contraction in own or contraction.key in keys
     finding = Finding(
-        operator=one.operator, phase=Phase.BACKWARD, ours=one.flops, cause=None if like else HOOK,
-        evidence=f"{one.shapes} beside {contractions.names[int(contractions.host.name[node])]}",
+        operator=contraction.operator, phase=Phase.BACKWARD, ours=contraction.flops, cause=None if like else HOOK,
+        evidence=f"{contraction.shapes} beside {contractions.names[int(contractions.host.name[node])]}",
     )  # fmt: skip
     return Verdict(compared=1, findings=(finding,))
 
 
 def _recomputed(contractions: Contractions, row: int, forwards: Counter[Contraction]) -> Verdict:
     """The verdict on a contraction that is run again: the forward has one of the same arguments for each."""
-    one = contractions.at(row)
-    forwards[one] -= 1
-    if forwards[one] >= 0:
+    contraction = contractions.at(row)
+    forwards[contraction] -= 1
+    if forwards[contraction] >= 0:
         return Verdict(compared=1, equal=1)
     cut = bool((contractions.graph.state == BEFORE).any())
     finding = Finding(
-        operator=one.operator, phase=Phase.RECOMPUTE, ours=one.flops, cause=BEFORE_TRACE if cut else None,
-        evidence=f"{one.shapes} is run again, but not in the forward",
+        operator=contraction.operator, phase=Phase.RECOMPUTE, ours=contraction.flops,
+        cause=BEFORE_TRACE if cut else None,
+        evidence=f"{contraction.shapes} is run again, but not in the forward",
     )  # fmt: skip
     return Verdict(compared=1, findings=(finding,))
 
@@ -139,7 +140,7 @@ def _judge(pair: Pair) -> Verdict:
         return _unpaired(pair)
     if not pair.forward:
         return _without_forward(pair)
-    bases = {one.base for one in pair.forward}
+    bases = {contraction.base for contraction in pair.forward}
     if pair.node.lower().replace("_", "").startswith(_WITH_PRODUCTS):
         return _not_ruled(pair)
     if "BackwardBackward" in pair.node or "DoubleBackward" in pair.node:
@@ -170,9 +171,9 @@ def _unpaired(pair: Pair) -> Verdict:
     cause = BEFORE_TRACE if pair.state == BEFORE else SCRIPTED if pair.node.startswith("torch::jit") else None
     why = "its forward runs after it" if pair.state == LATE else "no forward operator has its number"
     findings = tuple(
-        Finding(operator=one.operator, phase=Phase.BACKWARD, ours=one.flops, cause=cause,
-                evidence=f"{one.shapes} below {pair.node}: {cause or why}")
-        for one in calls
+        Finding(operator=contraction.operator, phase=Phase.BACKWARD, ours=contraction.flops, cause=cause,
+                evidence=f"{contraction.shapes} below {pair.node}: {cause or why}")
+        for contraction in calls
     )  # fmt: skip
     return Verdict(compared=len(findings), findings=findings)
 
@@ -181,14 +182,14 @@ def _without_forward(pair: Pair) -> Verdict:
     """The verdict on contractions below the node of an operator that has none."""
     own = pair.node.lower().replace("_", "")
     rewritten = pair.operator is not None and base(pair.operator) in MATRICES
-    cause = AGAIN if rewritten or any(one.again for one in pair.backward) else None
+    cause = AGAIN if rewritten or any(contraction.again for contraction in pair.backward) else None
     if own.startswith(_WITH_PRODUCTS):
         cause = "the gradient of this operator is made of products, as torch writes it"
     elif is_region(pair) or own.startswith("torch::"):
         cause = "a function of the model's own, whose forward contracts nothing that is known"
     findings = tuple(
-        Finding(operator=one.operator, phase=Phase.BACKWARD, ours=one.flops, other=0, cause=cause,
-                evidence=f"{one.shapes} below {pair.node}, whose operator {pair.operator} contracts nothing")
-        for one in pair.backward
+        Finding(operator=contraction.operator, phase=Phase.BACKWARD, ours=contraction.flops, other=0, cause=cause,
+                evidence=f"{contraction.shapes} below {pair.node}, whose operator {pair.operator} contracts nothing")
+        for contraction in pair.backward
     )  # fmt: skip
     return Verdict(compared=len(findings), findings=findings)

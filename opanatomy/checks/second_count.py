@@ -32,7 +32,7 @@ def check_counts(calls: TraceCalls, table: CallTable, capture: Capture | None, s
         )
     watched = frozenset(row.operator for row in capture.observed_counts)
     counts = Counts(
-        ours={key: one for key, one in dispatched(calls, table, watched).items() if not _is_compiled(one)},
+        ours={key: count for key, count in dispatched(calls, table, watched).items() if not _is_compiled(count)},
         observed=_computing(capture.observed_counts, steps),
         inner_copies=inner_copies(calls, table),
         of_first_step=capture.observed_step == 1,
@@ -49,9 +49,9 @@ def _not_checked(check: Check, reason: str) -> Check:
     return replace(check, compared=0, equal=0, differences=(), not_checked=reason)
 
 
-def _is_compiled(one: Dispatched) -> bool:
+def _is_compiled(count: Dispatched) -> bool:
     """Whether the work is that of generated code, which no mode sees."""
-    return all(name.startswith(("graph_", "triton_", "cpp_")) for name in one.operators)
+    return all(name.startswith(("graph_", "triton_", "cpp_")) for name in count.operators)
 
 
 def _computing(counts: Iterable[ObservedCount], steps: int) -> dict[Key, Observed]:
@@ -78,8 +78,8 @@ def _check_calls(counts: Counts) -> Check:
 
 
 def _check_flops(counts: Counts) -> Check:
-    contractions = {key for key, one in counts.ours.items() if one.contracts}
-    keys = sorted(contractions | {key for key, one in counts.observed.items() if one.sources})
+    contractions = {key for key, count in counts.ours.items() if count.contracts}
+    keys = sorted(contractions | {key for key, count in counts.observed.items() if count.sources})
     uncounted = [key for key in keys if key in counts.observed and counts.observed[key].flops is None]
     compared = [key for key in keys if key not in uncounted]
     differences = _differences(compared, counts.flops, lambda key: cause_of_flops(key, counts))
@@ -109,4 +109,4 @@ def _differences(
 
 
 def _sources(observed: Mapping[Key, Observed]) -> str:
-    return " and ".join(sorted({source for one in observed.values() for source in one.sources})) or OBSERVER
+    return " and ".join(sorted({source for count in observed.values() for source in count.sources})) or OBSERVER

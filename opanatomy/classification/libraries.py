@@ -137,6 +137,7 @@ _FBGEMM = RuleTable(
             r"|repeat|pack|lengths|offsets|segment|transpose|ssd|merge_pooled)",
         ),
     ),
+    namespaces=frozenset({"fb", "fbgemm"}),
 )
 
 _QUANTIZED_NAMESPACE = r"^(_?quantized|onednn|mkldnn_prepacked|mkl|mkldnn|sparse|xnnpack|prepacked)::"
@@ -170,6 +171,21 @@ _QUANTIZED = RuleTable(
         Pattern("bitsandbytes, map", ELEMENTWISE, r"^bitsandbytes::\w*(dequant|optimizer_update)"),
         Pattern("bitsandbytes, quantization", NORMALIZATION, r"^bitsandbytes::\w*quant", delegates=True),
     ),
+    namespaces=frozenset(
+        {
+            "_quantized",
+            "quantized",
+            "onednn",
+            "mkldnn_prepacked",
+            "mkl",
+            "mkldnn",
+            "sparse",
+            "xnnpack",
+            "prepacked",
+            "quantization",
+            "bitsandbytes",
+        }
+    ),
 )
 
 _TORCH = RuleTable(
@@ -202,6 +218,23 @@ _TORCH = RuleTable(
         Pattern("torchvision, regions", NORMALIZATION, r"^torchvision::_?(ps_)?roi_(align|pool)"),
         Pattern("torchvision, convolution", CONTRACTION, r"^torchvision::_?deform_conv2d"),
     ),
+    namespaces=frozenset(
+        {
+            "inductor",
+            "inductor_prims",
+            "debugprims",
+            "debug_mode_ops",
+            "export",
+            "profiler",
+            "prim",
+            "higher_order",
+            "_test",
+            "rngprims",
+            "prims",
+            "static_runtime",
+            "torchvision",
+        }
+    ),
 )
 
 LIBRARIES: tuple[RuleTable, ...] = (_COMMUNICATION, _ATTENTION, _FUNCTIONS, _FBGEMM, _QUANTIZED, _TORCH)
@@ -212,7 +245,7 @@ RANGES = RuleTable(
         Pattern("autograd node", None, r"^autograd::engine::|^torch::(autograd|jit)::|Backward\d*$"),
         Pattern("distributed wrapper", None, r"^torch(\.|::)\w+|^(FSDP|DDP)\w*(::|\.)"),
         # The name of a dispatcher operator is `namespace::name`, without blanks and brackets.
-        Pattern("range", None, r"[\s<>|()/#]|^(?!.*::)"),
+        Pattern("range", None, r"[\s<>|()/#]|^(?!.*::)", annotation=True),
     ),
 )
 

@@ -32,6 +32,7 @@ class Family(Struct, frozen=True):
     delegates: bool = False
     contains: tuple[OperatorClass, ...] = ()
     composite: bool = False
+    annotation: bool = False
 
 
 class Pattern(Struct, frozen=True):
@@ -43,17 +44,20 @@ class Pattern(Struct, frozen=True):
     delegates: bool = False
     contains: tuple[OperatorClass, ...] = ()
     composite: bool = False
+    annotation: bool = False
 
 
 class RuleTable(Struct, frozen=True):
     """An ordered table of regular expressions: the first that matches decides.
 
-    With `own_name` they see a C++ function's own name only, without template arguments and parameters.
+    With `own_name` they see a C++ function's own name only, without template arguments and parameters. With
+    `namespaces` they only match names in one of these.
     """
 
     title: str
     patterns: tuple[Pattern, ...]
     own_name: bool = False
+    namespaces: frozenset[str] = frozenset()
 
 
 class RuleBook(Struct, frozen=True):
@@ -67,14 +71,16 @@ def answer(source: Family | Pattern, rule: str) -> Classification:
     """The classification that a family or a pattern stands for, decided by `rule`."""
     return Classification(
         operator_class=source.operator_class, rule=rule, delegates=source.delegates, contains=source.contains,
-        composite=source.composite,
+        composite=source.composite, annotation=source.annotation,
     )  # fmt: skip
 
 
 def first_match(tables: Iterable[RuleTable], name: str) -> Classification | None:
     """The answer of the first pattern of the tables that matches `name`; `None` where none does."""
-    short = own_name(name)
+    short, namespace = own_name(name), name.partition("::")[0]
     for table in tables:
+        if table.namespaces and namespace not in table.namespaces:
+            continue
         text = short if table.own_name else name
         for pattern in table.patterns:
             if compiled(pattern.expression).search(text):

@@ -84,7 +84,7 @@ def _measured(machine: Machine, device: str, dtypes: Sequence[str], given: Overr
     with first_use(device):  # else a GPU that is full or busy has no units for any data type
         run_first_kernel(device)
     with Display() as display, current_device(device):
-        measured = measure(machine, device, wanted, moves=moves, tell=display.stage).over(kept)
+        measured = measure(machine, device, wanted, moves=moves, on_stage=display.stage).over(kept)
     if measured.peaks or measured.bandwidths:
         try:
             note(f"kept: {store(measured)}")

@@ -147,7 +147,7 @@ def _cells(figure: _Figure, rate_of: type[FlopRate | ByteRate]) -> tuple[Cell, .
         Share(value, from_sheet) if from_sheet else None,
         Share(measured.spread, 1) if measured else None,
         age(measured.measured) if measured else "given",
-        (measured.by.partition(" of ")[2] or measured.by) if measured else None,
+        (measured.operands or measured.by) if measured else None,
     )
 
 

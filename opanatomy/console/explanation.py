@@ -24,7 +24,7 @@ def explain(name: str, anatomy: Anatomy | None = None) -> str:
     if operator is None or named_like_kernel:
         return f"{name}\n{fact_text(_as_kernel(kernel, name))}"
     facts = [*_as_operator(operator), *_formula(full, operator)]
-    if operator.rule.endswith("ranges: range"):
+    if operator.annotation:
         facts += _as_kernel(kernel, name)
     if anatomy is not None:
         facts += examples(full, anatomy)

@@ -133,14 +133,16 @@ def native_transposed_convolution(signature: Signature) -> Cost:
 
 def _backward(grad: Tensor, x: Tensor, weight: Tensor, wanted: tuple[bool, ...], transposed: bool = False) -> Cost:
     """The gradients that `wanted` (input, weight, bias) asks for; the bias gradient is a sum and not counted."""
-    one = convolution_flops(weight.shape, x.shape if transposed else grad.shape)
+    product_flops = convolution_flops(weight.shape, x.shape if transposed else grad.shape)
     channels = grad.shape[len(grad.shape) - len(weight.shape) + 1]
     # each gradient reads the output gradient and the other factor
     moved = read(grad) + (read(weight) if wanted[0] else 0) + (read(x) if wanted[1] else 0)
     written = (fresh(x.shape, x.dtype) if wanted[0] else 0) + (fresh(weight.shape, weight.dtype) if wanted[1] else 0)
     if wanted[2]:
         written += fresh((channels,), grad.dtype)
-    return Cost(flops=one * (wanted[0] + wanted[1]), read_bytes=moved if any(wanted) else 0, written_bytes=written)
+    return Cost(
+        flops=product_flops * (wanted[0] + wanted[1]), read_bytes=moved if any(wanted) else 0, written_bytes=written
+    )
 
 
 @formula("aten::convolution_backward")

@@ -158,8 +158,8 @@ def silu_product_backward(signature: Signature) -> Cost:
     sigmoid(a) 4, silu 1; s + silu * (1 - s) is 3; grad * b * that 2, grad * silu 1.
     """
     grad = signature.tensor(0)
-    one = fresh(grad.shape, grad.dtype)
-    return moved(read(grad) + 2 * one, 2 * one, flops=11 * grad.numel)
+    operand_bytes = fresh(grad.shape, grad.dtype)
+    return moved(read(grad) + 2 * operand_bytes, 2 * operand_bytes, flops=11 * grad.numel)
 
 
 @formula("LigerRopeFunction")

@@ -39,8 +39,8 @@ def _gradient_flops(numel: int, weight: Tensor | None, wanted: tuple[bool, ...])
 
 
 def _gradient_bytes(x: Tensor, channels: int, dtype: str | None, wanted: tuple[bool, ...]) -> int:
-    one = fresh((channels,), dtype)
-    return (fresh(x.shape, x.dtype) if wanted[0] else 0) + one * (wanted[1] + wanted[2])
+    affine_bytes = fresh((channels,), dtype)
+    return (fresh(x.shape, x.dtype) if wanted[0] else 0) + affine_bytes * (wanted[1] + wanted[2])
 
 
 # ------------------------------------------------------------------------------------------------------------- softmax

@@ -153,10 +153,10 @@ def _foreach(operator: str) -> Callable[[Signature], Cost]:
         shared = read(*(value for value in signature.arguments if isinstance(value, Tensor)))
         flops = read_bytes = written_bytes = 0
         for place in range(length):
-            one = Signature(tuple(_element(value, place, length) for value in signature.arguments))
-            each = cost(operator, one)
+            element = Signature(tuple(_element(value, place, length) for value in signature.arguments))
+            each = cost(operator, element)
             if each is None:
-                raise Unknown(f"{operator}({one})")
+                raise Unknown(f"{operator}({element})")
             flops += each.flops
             read_bytes += each.read_bytes
             written_bytes += each.written_bytes
@@ -185,5 +185,5 @@ formula("aten::_foreach_clone")(_foreach("aten::clone"))
 @formula("aten::_foreach_norm")
 def foreach_norm(signature: Signature) -> Cost:
     """1 per input element: (list, ord, dtype) -> one norm a tensor."""
-    one = _foreach("aten::linalg_vector_norm")
-    return one(Signature((signature.get(0), signature.get(1), None, False, signature.get(2))))
+    formula_of_norms = _foreach("aten::linalg_vector_norm")
+    return formula_of_norms(Signature((signature.get(0), signature.get(1), None, False, signature.get(2))))

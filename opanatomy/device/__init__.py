@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from opanatomy.device.known import HOW_TO_GET_THEM, Found, ceilings_for
+from opanatomy.device.known import HOW_TO_GET_THEM, KnownCeilings, ceilings_for
 from opanatomy.device.overrides import Overrides, parse_bandwidth, parse_overrides, parse_peaks
 
 __all__ = [
     "HOW_TO_GET_THEM",
-    "Found",
+    "KnownCeilings",
     "Overrides",
     "ceilings_for",
     "parse_bandwidth",

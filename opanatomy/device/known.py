@@ -10,13 +10,13 @@ from msgspec import Struct
 from opanatomy.device.cache import load, machine_of, measured_ceilings
 from opanatomy.device.match import ceilings_of, match
 from opanatomy.device.overrides import Overrides
-from opanatomy.records.device import Ceilings
+from opanatomy.records.device import NO_CEILINGS, Ceilings
 from opanatomy.records.workload import Environment
 
 HOW_TO_GET_THEM: Final = "run `opanatomy ceilings` on the device, or give --peak and --bandwidth"
 
 
-class Found(Struct, frozen=True):
+class KnownCeilings(Struct, frozen=True):
     """The ceilings, or a line that says why there are none and how to get them."""
 
     ceilings: Ceilings | None
@@ -30,7 +30,7 @@ def ceilings_for(
     on_cpu: bool | None = None,
     overrides: Overrides | None = None,
     folder: Path | None = None,
-) -> Found:
+) -> KnownCeilings:
     """What the device of a report can do at most.
 
     `multiprocessors` is `numSms` of the trace's device, if `None` what the capture's own record has of it: it tells a
@@ -44,25 +44,25 @@ def ceilings_for(
     if not overrides:
         return known
     device = environment.device or environment.processor or "the device"
-    return Found(overrides.over(known.ceilings, device))
+    return KnownCeilings(overrides.over(known.ceilings, device))
 
 
-def _on_cpu(environment: Environment, folder: Path | None) -> Found:
+def _on_cpu(environment: Environment, folder: Path | None) -> KnownCeilings:
     machine = machine_of(environment)
     if machine is None:
-        return Found(None, f"no ceilings: the trace does not say on which processor it ran - {HOW_TO_GET_THEM}")
+        return KnownCeilings(None, f"{NO_CEILINGS}the trace does not say on which processor it ran - {HOW_TO_GET_THEM}")
     measured = load(machine, folder)
     if measured is None:
         threads = f"{machine.threads} thread{'' if machine.threads == 1 else 's'}"
-        return Found(None, f"no ceilings: {machine.device} with {threads} was not measured - {HOW_TO_GET_THEM}")
-    return Found(measured_ceilings(measured))
+        return KnownCeilings(None, f"{NO_CEILINGS}{machine.device} with {threads} was not measured - {HOW_TO_GET_THEM}")
+    return KnownCeilings(measured_ceilings(measured))
 
 
-def _on_accelerator(environment: Environment, multiprocessors: int | None, folder: Path | None) -> Found:
+def _on_accelerator(environment: Environment, multiprocessors: int | None, folder: Path | None) -> KnownCeilings:
     matched = match(environment.device, environment.device_memory_bytes, multiprocessors)
     sheet = ceilings_of(matched.sheet, by=matched.by) if matched.sheet else None
     machine = machine_of(environment)
     measured = load(machine, folder) if machine else None
     if measured is not None and measured.peaks and measured.bandwidths:
-        return Found(measured_ceilings(measured, sheet))
-    return Found(sheet, None if sheet else f"no ceilings: {matched.why} - {HOW_TO_GET_THEM}")
+        return KnownCeilings(measured_ceilings(measured, sheet))
+    return KnownCeilings(sheet, None if sheet else f"{NO_CEILINGS}{matched.why} - {HOW_TO_GET_THEM}")

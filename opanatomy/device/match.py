@@ -7,6 +7,7 @@ virtual GPU, or a device that is cut down in another way, has none.
 from __future__ import annotations
 
 import re
+from string import ascii_letters, digits
 from typing import Final
 
 from msgspec import Struct
@@ -34,6 +35,8 @@ _BY_SIZE: Final = {
 }
 #: What drivers leave of the memory on the sheet: ECC takes a sixteenth, the driver itself a little more.
 _MEMORY_LEAST, _MEMORY_MOST = 0.88, 1.03
+#: Characters that mean themselves in an expression.
+_PLAIN: Final = frozenset(ascii_letters + digits + " -")
 #: No device has a longer name; a damaged trace may.
 _LONGEST: Final = 96
 
@@ -89,7 +92,14 @@ def ceilings_of(sheet: Sheet, *, by: str = "name") -> Ceilings:
 
 
 def _named(plain: str) -> list[Sheet]:
-    return [sheet for sheet in SHEETS if any(re.fullmatch(one, plain, re.IGNORECASE) for one in sheet.names)]
+    return [sheet for sheet in SHEETS if any(_is_name(name, plain) for name in sheet.names)]
+
+
+def _is_name(name: str, plain: str) -> bool:
+    """Whether a device is called so; most names are plain text, which need not be compiled."""
+    if _PLAIN.issuperset(name) and plain.isascii():
+        return name.lower() == plain.lower()
+    return re.fullmatch(name, plain, re.IGNORECASE) is not None
 
 
 def _slice(name: str, profile: Profile, memory_bytes: int | None, multiprocessors: int | None) -> Match:
@@ -138,7 +148,7 @@ def _common(sheets: list[Sheet]) -> Sheet:
     caches = {sheet.cache_mib for sheet in sheets}
     if len(memories) == len(bandwidths) == len(caches) == 1:
         return first
-    speeds = " or ".join(f"{one:g}" for one in sorted(one for one in bandwidths if one is not None))
+    speeds = " or ".join(f"{bandwidth:g}" for bandwidth in sorted(filter(None, bandwidths)))
     return replace(
         first,
         device=" or ".join(sheet.device for sheet in sheets),
@@ -162,10 +172,10 @@ def _fits_memory(sheet: Sheet, memory_bytes: int | None) -> bool:
 
 
 def _misfit(name: str, sheets: list[Sheet], memory_bytes: int | None, multiprocessors: int | None) -> str:
-    if memory_bytes is not None and not any(_fits_memory(one, memory_bytes) for one in sheets):
-        memories = " or ".join(f"{one:g}" for one in sorted({sheet.memory_gib or 0 for sheet in sheets}))
+    if memory_bytes is not None and not any(_fits_memory(sheet, memory_bytes) for sheet in sheets):
+        memories = " or ".join(f"{gib:g}" for gib in sorted({sheet.memory_gib or 0 for sheet in sheets}))
         return f"{name} has {_gib(memory_bytes)} here and {memories} GiB on its data sheet: it may be a part"
-    counts = " or ".join(str(count) for count in dict.fromkeys(n for one in sheets for n in one.multiprocessors))
+    counts = " or ".join(str(count) for count in dict.fromkeys(n for sheet in sheets for n in sheet.multiprocessors))
     return f"{name} has {multiprocessors} multiprocessors here and {counts} on its data sheet: it may be a part"
 
 

@@ -66,7 +66,7 @@ def parse_peaks(text: str) -> dict[str, float]:
     """`989T` -> {"any": 989e12}; `bf16=989e12,fp32=67T` -> {"bfloat16": 989e12, "float32": 67e12}."""
     peaks: dict[str, float] = {}
     for part in text.split(","):
-        name, equals, quantity = (one.strip() for one in part.rpartition("="))
+        name, equals, quantity = (word.strip() for word in part.rpartition("="))
         dtype = data_type(name, f"--peak {text}") if equals else "any"
         if dtype in peaks:
             raise UsageError(f"--peak {text}: {name or 'a peak of all types'} is given twice - give it once")

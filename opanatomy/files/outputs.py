@@ -134,10 +134,10 @@ def numbered_name(path: Path, number: int) -> Path:
     return path.with_name(f"{path.name[:at]}-{number}{path.name[at:]}")
 
 
-def same_file(one: Path, other: Path) -> bool:
+def same_file(first: Path, second: Path) -> bool:
     """Whether two names, of which none need exist, are of one regular file; not where the current folder is gone."""
     try:
-        return os.path.realpath(one) == os.path.realpath(other) and not _is_stream(one)
+        return os.path.realpath(first) == os.path.realpath(second) and not _is_stream(first)
     except OSError:
         return False
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from opanatomy.records.memory import Memory, PublishedFigure
+from opanatomy.records.optimizers import OPTIMIZERS
 from opanatomy.records.workload import Workload
 
 #: huggingface.co/docs/transformers, "Model training anatomy": figures of NVML in MB (10^6), and samples a second.
@@ -14,6 +15,8 @@ _TRAINING: Final = 14949
 _SAMPLES_PER_SECOND: Final = 8.86
 _DEVICE: Final = "Tesla V100 16 GB"
 _MB: Final = 1e6
+#: AdamW with a whole state, however it is run.
+_OPTIMIZERS: Final = frozenset(optimizer.name for optimizer in OPTIMIZERS if optimizer.torch_class == "AdamW")
 
 
 def is_published(workload: Workload) -> bool:
@@ -23,8 +26,7 @@ def is_published(workload: Workload) -> bool:
         and not workload.changes
         and (workload.batch, workload.sequence_length) == (4, 512)
         and (workload.dtype, workload.amp) == ("float32", None)
-        and (workload.optimizer or "").startswith("adamw")
-        and workload.optimizer != "adamw8bit"
+        and workload.optimizer in _OPTIMIZERS
         and not (workload.checkpointing or workload.compiled or workload.inference)
     )
 

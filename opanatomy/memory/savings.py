@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from opanatomy.memory.theory import needed_bytes, state_theory
@@ -15,12 +16,20 @@ from opanatomy.records.workload import Workload
 
 #: Those whose state is less than AdamW's, the nearest to it first.
 _OPTIMIZERS: Final = ("adamw8bit", "adafactor", "sgd")
-#: What a technique is called for a module of the caller's own: by Python, where there is no option.
-_IN_PYTHON: Final = {
-    "--checkpointing": "gradient_checkpointing_enable()", "--amp bf16": 'amp="bf16"',
-    "--dtype bfloat16": "module.to(torch.bfloat16)", "--optimizer adamw8bit": 'optimizer="adamw8bit"',
-    "--optimizer adafactor": 'optimizer="adafactor"', "--optimizer sgd": 'optimizer="sgd"',
-}  # fmt: skip
+
+
+class _Technique(Struct, frozen=True, kw_only=True):
+    """A technique, and the workload with it.
+
+    `option` is how it is asked for, `in_python` how for a module of the caller's own; where the caller gives the
+    inputs too, `of_inputs` is what these should be.
+    """
+
+    name: str
+    option: str
+    in_python: str
+    of_inputs: str | None = None
+    changed: Workload
 
 
 def savings_of(shape: ModelShape | None, workload: Workload, memory: Memory) -> tuple[MemorySaving, ...]:
@@ -32,11 +41,11 @@ def savings_of(shape: ModelShape | None, workload: Workload, memory: Memory) -> 
     if needed is None:
         return ()
     rows = []
-    for technique, option, changed in _techniques(workload):
-        after = need(changed)
+    for technique in _techniques(workload):
+        after = need(technique.changed)
         if after is not None and after < needed:
             row = MemorySaving(
-                technique=technique, option=_as_called(option, workload), saved_bytes=needed - after,
+                technique=technique.name, option=_as_called(technique, workload), saved_bytes=needed - after,
                 needed_bytes=after, fits=_fits(after, memory),
             )  # fmt: skip
             rows.append(row)
@@ -53,30 +62,44 @@ def _state_bytes(workload: Workload) -> int | None:
     return sum(component.theory_bytes or 0 for component in state) if state else None
 
 
-def _as_called(option: str, workload: Workload) -> str:
+def _as_called(technique: _Technique, workload: Workload) -> str:
     """The option; by Python where the module is the caller's, without flags that a function does not take."""
-    of_batch = option.removeprefix("--batch ")
-    if of_batch != option and workload.model_source in ("object", "function"):
-        return f"inputs of batch {of_batch}"
-    return _IN_PYTHON.get(option, option) if workload.model_source == "object" else option
+    if technique.of_inputs is not None and workload.model_source in ("object", "function"):
+        return technique.of_inputs
+    return technique.in_python if workload.model_source == "object" else technique.option
 
 
-def _techniques(workload: Workload) -> list[tuple[str, str, Workload]]:
-    """(technique, its option, the workload with it)."""
+def _techniques(workload: Workload) -> list[_Technique]:
     techniques = []
     if not workload.checkpointing and not workload.inference:
-        changed = replace(workload, checkpointing="non-reentrant")
-        techniques.append(("activation checkpointing", "--checkpointing", changed))
+        techniques.append(_Technique(
+            name="activation checkpointing", option="--checkpointing", in_python="gradient_checkpointing_enable()",
+            changed=replace(workload, checkpointing="non-reentrant"),
+        ))  # fmt: skip
     if workload.amp is None and workload.dtype == "float32":
-        techniques.append(("mixed precision", "--amp bf16", replace(workload, amp="bf16")))
-        techniques.append(("weights in bfloat16", "--dtype bfloat16", replace(workload, dtype="bfloat16")))
+        techniques.append(_Technique(
+            name="mixed precision", option="--amp bf16", in_python='amp="bf16"', changed=replace(workload, amp="bf16"),
+        ))  # fmt: skip
+        techniques.append(_Technique(
+            name="weights in bfloat16", option="--dtype bfloat16", in_python="module.to(torch.bfloat16)",
+            changed=replace(workload, dtype="bfloat16"),
+        ))  # fmt: skip
     if workload.optimizer is not None:
-        for name in _OPTIMIZERS:
-            techniques.append((BY_NAME[name].label, f"--optimizer {name}", replace(workload, optimizer=name)))
+        techniques += [_with_optimizer(workload, name) for name in _OPTIMIZERS]
     if workload.batch is not None and workload.batch > 1:
         half = workload.batch // 2
-        techniques.append(("half the batch, accumulated", f"--batch {half}", replace(workload, batch=half)))
+        techniques.append(_Technique(
+            name="half the batch, accumulated", option=f"--batch {half}", in_python=f"--batch {half}",
+            of_inputs=f"inputs of batch {half}", changed=replace(workload, batch=half),
+        ))  # fmt: skip
     return techniques
+
+
+def _with_optimizer(workload: Workload, name: str) -> _Technique:
+    return _Technique(
+        name=BY_NAME[name].label, option=f"--optimizer {name}", in_python=f'optimizer="{name}"',
+        changed=replace(workload, optimizer=name),
+    )  # fmt: skip
 
 
 def _fits(needed: int, memory: Memory) -> bool | None:

@@ -8,6 +8,7 @@ from opanatomy.records.checks import Check
 from opanatomy.records.device import DeviceFigures
 from opanatomy.records.memory import Memory
 from opanatomy.records.ranks import Collective, Rank, Spread
+from opanatomy.records.signature_text import SignatureText
 from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.records.texts import TextFigures
 from opanatomy.records.timeline import Ledger, Timeline
@@ -142,7 +143,7 @@ class OperatorRow(Struct, frozen=True, kw_only=True):
     """
 
     operator: str
-    signature: str
+    signature: SignatureText
     phase: Phase
     operator_class: OperatorClass
     rule: str

@@ -42,4 +42,4 @@ class Check(Struct, frozen=True, kw_only=True):
     @property
     def unexplained(self) -> tuple[Difference, ...]:
         """The differences of which no cause is known."""
-        return tuple(one for one in self.differences if one.cause is None)
+        return tuple(difference for difference in self.differences if difference.cause is None)

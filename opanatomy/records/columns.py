@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
+from opanatomy.records.signature_text import SignatureText
 from opanatomy.records.taxonomy import OperatorClass, Phase
 
 #: Calls of a runtime or driver that start work on a device: CUDA, HIP, and Intel's `ur...` and `pi...`.
@@ -258,7 +259,7 @@ class CallTable(Struct, frozen=True, kw_only=True):
     """
 
     operator: Categorical[str]
-    signature: Categorical[str]
+    signature: Categorical[SignatureText]
     phase: Categorical[Phase]
     module: Categorical[str]
     operator_class: Categorical[OperatorClass]

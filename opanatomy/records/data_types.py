@@ -73,6 +73,16 @@ PEAK_TYPES: Final = ("float64", "float32", "tf32", "bfloat16", "float16", "float
 _PEAK_NAMES: Final = {"tf32": "tf32", "tfloat32": "tf32", "float8": "float8", "fp8": "float8", "f8": "float8"}
 
 
+def is_floating(dtype: str | None) -> bool:
+    """Whether it is a data type of numbers with a fraction, by torch's name."""
+    return dtype is not None and dtype.startswith(("float", "bfloat", "complex"))
+
+
+def is_integer(dtype: str | None) -> bool:
+    """Whether it is a data type of whole numbers, by torch's name; quantized ones and `bool` are none."""
+    return dtype is not None and dtype.startswith(("int", "uint"))
+
+
 def data_type_of(name: str) -> str | None:
     """Torch's name of the data type that a user names (`bf16`, `torch.bfloat16`, `Half`); `None` where it is none."""
     return _BY_NAME.get(name.strip().lower().removeprefix("torch."))

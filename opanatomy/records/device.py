@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 from datetime import datetime, timezone
+from typing import Final
 
 from msgspec import Struct, field
+
+from opanatomy.records.taxonomy import PEAK_OF_COMPUTE_TYPE, THREE_TF32
+
+#: What a line begins with that says why there are none.
+NO_CEILINGS: Final = "no ceilings: "
 
 
 class DeviceFigures(Struct, frozen=True, kw_only=True):
@@ -40,6 +46,11 @@ class DeviceFigures(Struct, frozen=True, kw_only=True):
     tensor_core_ns: int | None = None
     unsure_ns: int = 0
 
+    @property
+    def why_no_ceilings(self) -> str:
+        """`no_ceilings` under a heading that says what is missing."""
+        return (self.no_ceilings or "").removeprefix(NO_CEILINGS)
+
 
 class Ceilings(Struct, frozen=True, kw_only=True):
     """The most a device can do, and where the figures are from.
@@ -62,10 +73,10 @@ class Ceilings(Struct, frozen=True, kw_only=True):
     def matrix_peak(self, dtype: str | None, *, tf32: bool = False) -> float | None:
         """Operations a second of matrix products of `dtype` (torch's name), float32 ones in tf32 if `tf32`.
 
-        Of "3 x tf32" a third of the tf32 peak: three products each.
+        Of `THREE_TF32` a third of the tf32 peak: three products each.
         """
-        if dtype == "3 x tf32":
-            peak = self.matrix_flops_per_second.get("tf32")
+        if dtype == THREE_TF32:
+            peak = self.matrix_flops_per_second.get(PEAK_OF_COMPUTE_TYPE[THREE_TF32])
             return None if peak is None else peak / 3
         name = "float8" if dtype is not None and dtype.startswith("float8") else dtype
         if name == "float32" and tf32:
@@ -97,7 +108,8 @@ class Machine(Struct, frozen=True, kw_only=True):
 class Rate(Struct, frozen=True, kw_only=True):
     """The best of several bursts: operations or bytes a second, what did it, and when (ISO 8601, UTC).
 
-    `spread` is how far the median burst stayed below the best, as a share of the best.
+    `spread` is how far the median burst stayed below the best, as a share of the best. `operands` are the arrays or
+    matrices that it was done on, `None` in a measurement that was kept before these were.
     """
 
     per_second: float
@@ -105,6 +117,7 @@ class Rate(Struct, frozen=True, kw_only=True):
     spread: float
     bursts: int
     measured: str
+    operands: str | None = None
 
 
 class Measured(Struct, frozen=True, kw_only=True):

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from opanatomy.records.data_types import ITEM_SIZE
+from opanatomy.records.data_types import ITEM_SIZE, is_floating, is_integer
 from opanatomy.records.taxonomy import OperatorClass
 
 
@@ -100,6 +100,15 @@ class Signature(Struct, frozen=True):
                 tensors.extend(item for item in value if isinstance(item, Tensor))
         return tuple(tensors)
 
+    @property
+    def compute_dtype(self) -> str | None:
+        """The data type that the operator computes in: that of its first tensor of numbers with a fraction.
+
+        Integers stand where there are no others (an int8 product).
+        """
+        dtypes = [tensor.dtype for tensor in self.tensors()]
+        return next(filter(is_floating, dtypes), next(filter(is_integer, dtypes), None))
+
     def __str__(self) -> str:
         return ", ".join(_text(value) for value in self.arguments)
 
@@ -117,7 +126,8 @@ class Classification(Struct, frozen=True, kw_only=True):
     node. `delegates` marks an operator that computes only where no operator below it can do its work
     (`aten::_convolution` calls `aten::mkldnn_convolution`, but runs a transposed convolution itself), `composite` one
     of those that never has a kernel: it is what it calls, be that copies alone (`aten::matrix_power` of exponent 1).
-    `contains` names the other classes inside a fused operator.
+    `contains` names the other classes inside a fused operator. `annotation` is set for what is no operator's name but
+    that of a range (or of a kernel: such names look alike).
     """
 
     operator_class: OperatorClass | None
@@ -125,6 +135,7 @@ class Classification(Struct, frozen=True, kw_only=True):
     delegates: bool = False
     contains: tuple[OperatorClass, ...] = ()
     composite: bool = False
+    annotation: bool = False
 
 
 class Cost(Struct, frozen=True, kw_only=True):

@@ -54,6 +54,8 @@ FLOAT32, TF32 = "float32", "tf32"
 THREE_TF32: Final = "3 x tf32"
 #: What float32 operands are computed in; a column has the place here.
 COMPUTE_TYPES: Final = (FLOAT32, TF32, THREE_TF32)
+#: The peak that each of them is a share of.
+PEAK_OF_COMPUTE_TYPE: Final = {FLOAT32: FLOAT32, TF32: TF32, THREE_TF32: TF32}
 #: The codes of the phases in a column.
 FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, OTHER = (
     PHASE_CODE[phase] for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE, Phase.OPTIMIZER, Phase.OTHER)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import Final
 
 from opanatomy.redaction.keys import is_secret_pair
@@ -36,25 +37,42 @@ _HOOK: Final = re.compile(
 _QUERY: Final = re.compile(
     r"(?i)([?&](?:sig|signature|x-amz-[\w-]{1,40}|[\w-]{0,40}(?:token|key|secret|passw(?:or)?d|auth))=)[^&\s\"'<]+"
 )
+#: One of these is in each key of a secret.
+_KEY_WORDS: Final = (
+    "token", "secret", "pass", "pwd", "cred", "key", "auth", "cookie", "dsn", "jwt", "pat", "bearer", "sig", "pw",
+    "sas",
+)  # fmt: skip
 _KEY: Final = (
-    r"(?P<key>(?:(?:api|access|private|secret|auth|account) (?=key\b))?(?=[\w.-]{0,100}(?:token|secret|pass|pwd"
-    r"|cred|key|auth|cookie|dsn|jwt|pat|bearer|sig|pw|sas))[A-Za-z][\w.-]{0,100})"
+    r"(?P<key>(?:(?:api|access|private|secret|auth|account) (?=key\b))?(?=[\w.-]{0,100}"
+    rf"(?:{'|'.join(_KEY_WORDS)}))[A-Za-z][\w.-]{{0,100}})"
 )
 _VALUE: Final = (
     r"(?P<value>\"(?:[^\"\\]|\\.){1,4096}\"|'(?:[^'\\]|\\.){1,4096}'|(?P<quote>\\+[\"']).{1,4096}?(?P=quote)"
     r"|\\*[\"']?[^\s\"',;&)}\]<]*[^\s\"',;&)}\]<:.])"
 )
 _EQUALS: Final = r"\s{0,8}(?:=>?|:(?![:/]))\s{0,8}"
-#: `'key=a value in quotes'`, `key=value` and `"key": "value"`, `--key value`, and a setting's `key before -> after`.
-_PAIRS: Final = tuple(
-    re.compile(rf"(?is){pattern}")
-    for pattern in (
-        rf"(?<=(?P<open>[\"'])){_KEY}(?P<between>=)(?P<value>(?:(?!(?P=open)).){{1,4096}})(?=(?P=open))",
-        rf"(?<![\w-])(?:--?)?{_KEY}(?P<between>\\*[\"']?{_EQUALS}){_VALUE}",
-        rf"(?<![\w-])--?{_KEY}(?P<between>\s+(?!-)){_VALUE}",
-        rf"(?<![\w-]){_KEY}(?P<between> \S.{{0,200}}? -> )(?P<value>\S.{{0,4096}})$",
+
+
+@cache
+def _pairs() -> tuple[re.Pattern[str], ...]:
+    """`'key=a value in quotes'`, `key=value` and `"key": "value"`, `--key value`, and a setting's
+    `key before -> after`; compiled where a text may have one."""
+    return tuple(
+        re.compile(rf"(?is){pattern}")
+        for pattern in (
+            rf"(?<=(?P<open>[\"'])){_KEY}(?P<between>=)(?P<value>(?:(?!(?P=open)).){{1,4096}})(?=(?P=open))",
+            rf"(?<![\w-])(?:--?)?{_KEY}(?P<between>\\*[\"']?{_EQUALS}){_VALUE}",
+            rf"(?<![\w-])--?{_KEY}(?P<between>\s+(?!-)){_VALUE}",
+            rf"(?<![\w-]){_KEY}(?P<between> \S.{{0,200}}? -> )(?P<value>\S.{{0,4096}})$",
+        )
     )
-)
+
+
+def _may_have_pair(text: str) -> bool:
+    lower = text.lower()
+    return not text.isascii() or any(word in lower for word in _KEY_WORDS)
+
+
 _PLAIN_VALUE: Final = re.compile(r"^(?:[-+]?[\d.]+(?:[eE][-+]?\d+)?|None|null|true|false|True|False)$")
 
 #: What stands between `Authorization:` and the secret.
@@ -67,6 +85,7 @@ TRIGGERS: Final = (
     "glsoat-", "sk-", "k_live_", "k_test_", "whsec_", "akia", "asia", "xox", "xapp-", "aiza", "ya29", "gocspx-", "npm_",
     "pypi-", "nvapi", "_v1_", "gsk_", "r8_", "pplx-", "dapi", "hvs.", "sg.", "shpat_", "shpca_", "shppa_", "shpss_",
     "lin_api_", "eyj", "private", "://", ":\\/", "hooks.slack", "webhooks/", "telegram", "environ",
+    *(f"pat{end}" for end in ("=", ":", " ", "'", '"', "\\")),
 )  # fmt: skip
 
 
@@ -85,14 +104,17 @@ def without_tokens(text: str) -> str:
     text = _LOGIN.sub(_without_login, text)
     text = _HOOK.sub(rf"\1{REDACTED}", text)
     text = _QUERY.sub(rf"\1{REDACTED}", text)
-    for pattern in _PAIRS:
-        text = pattern.sub(_without_value, text)
+    if _may_have_pair(text):
+        for pattern in _pairs():
+            text = pattern.sub(_without_value, text)
     return text
 
 
 def values_by_key(text: str) -> list[str]:
     """The values that stand under a secret key in a text: of `--set auth_token=abc` it is `abc`."""
-    found = (match for pattern in _PAIRS for match in pattern.finditer(text) if _names_secret(match))
+    if not _may_have_pair(text):
+        return []
+    found = (match for pattern in _pairs() for match in pattern.finditer(text) if _names_secret(match))
     return [inner for match in found if not _PLAIN_VALUE.match(inner := _unquoted(match["value"]))]
 
 
@@ -106,7 +128,7 @@ def _names_secret(match: re.Match[str]) -> bool:
 def _without_value(match: re.Match[str]) -> str:
     value, before = match["value"], match[0][: match.start("value") - match.start()]
     if not _names_secret(match):
-        return before + _PAIRS[1].sub(_without_value, value)
+        return before + _pairs()[1].sub(_without_value, value)
     inner = _unquoted(value)
     if not inner or _PLAIN_VALUE.match(inner) or inner.startswith(REDACTED) or inner.lower() in _SCHEMES:
         return match[0]

@@ -10,6 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from opanatomy.records.packed import is_packed
+from opanatomy.records.signature_text import SignatureText
 from opanatomy.redaction import places
 from opanatomy.redaction.forms import REDACTED
 from opanatomy.redaction.keys import words
@@ -105,7 +106,7 @@ def _text(text: str, place: str, texts: Texts) -> str:
     if place in _MODULES:
         return texts.module(text)
     if place in _ARGUMENTS:
-        return _arguments(text, texts)
+        return SignatureText(_arguments(text, texts))
     if texts.everything:
         if place in _PLACES:
             return _PLACES[place]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
@@ -10,15 +12,30 @@ from msgspec.structs import replace
 from opanatomy.records import columns
 from opanatomy.records.columns import CollectiveArguments, DeviceWork, Flows, HostEvents, Launches
 from opanatomy.records.memory_columns import MemoryEvents
-from opanatomy.trace.categories import ANNOTATION, DIFFERENTIATION_FLOWS, IGNORED, KERNEL, MEMCPY, MEMORY, MEMSET, Kinds
+from opanatomy.trace.categories import (
+    ANNOTATION,
+    DIFFERENTIATION_FLOWS,
+    FOREIGN,
+    IGNORED,
+    INSTANT,
+    KERNEL,
+    LAUNCH,
+    MEMCPY,
+    MEMORY,
+    MEMSET,
+    OPERATOR,
+    Kinds,
+)
 from opanatomy.trace.collectives import Collectives
 from opanatomy.trace.growing import Numbers, Table, nanoseconds
-from opanatomy.trace.schema import Args, Event
+from opanatomy.trace.schema import Args, Event, category_of
 from opanatomy.trace.signatures import RawArguments
 
 _NO_ARGS: Final = Args()
 #: Stands between the raw texts of a signature; JSON has no such byte.
 _BETWEEN: Final = b"\0"
+#: Takes what nobody needs.
+_forget: Final = deque[object](maxlen=0).append
 _KIND_OF_WORK: Final = {MEMCPY: columns.MEMCPY, MEMSET: columns.MEMSET}
 
 
@@ -44,37 +61,32 @@ class Collector:
         self._memory = Table(MemoryEvents)
         self._flow_starts: list[Event] = []
         self._flow_ends: list[Event] = []
+        #: The events of a batch by table, and the places of annotations among those of the host.
+        self._host_events: list[Event] = []
+        self._annotations: list[int] = []
+        self._launch_events: list[Event] = []
+        self._work_events: list[Event] = []
+        self._instants: list[Event] = []
+        self._batch: Final = {
+            OPERATOR: self._host_events, LAUNCH: self._launch_events, KERNEL: self._work_events,
+            MEMCPY: self._work_events, MEMSET: self._work_events,
+        }  # fmt: skip
 
     def add(self, events: list[Event]) -> None:
         """Take what some stage needs of a batch."""
-        host: list[Event] = []
-        launches: list[Event] = []
-        work: list[Event] = []
-        memory: list[Event] = []
-        tables = (host, host, launches, work, work, work)
-        kinds = self._kinds
+        takers = _Takers(self._taker_of)
         for event in events:
-            ph = event.ph
-            if ph == "X":
-                kind = kinds[event.cat]
-                if kind >= IGNORED:
-                    if kind == IGNORED or not self._on_stream(event):
-                        continue
-                    kind = KERNEL
-                if event.ts is None or event.name is None:
-                    self.untimed += 1
-                else:
-                    tables[kind].append(event)
-            elif ph is not None and event.ts is not None:
-                if event.name == MEMORY:
-                    memory.append(event)
-                elif event.cat in DIFFERENTIATION_FLOWS and event.id is not None:
-                    (self._flow_starts if ph == "s" else self._flow_ends).append(event)
-        self.kept += len(host) + len(launches) + len(work) + len(memory)
-        self._add_host(host)
-        self._add_launches(launches)
-        self._add_work(work)
+            takers[type(event)](event)
+        memory = [
+            event for event in self._instants if event.name == MEMORY and event.ts is not None and event.ph != "X"
+        ]
+        self.kept += len(self._host_events) + len(self._launch_events) + len(self._work_events) + len(memory)
+        self._add_host(self._host_events)
+        self._add_launches(self._launch_events)
+        self._add_work(self._work_events)
         self._add_memory(memory)
+        for batch in (self._host_events, self._annotations, self._launch_events, self._work_events, self._instants):
+            batch.clear()
 
     def host(self) -> HostEvents:
         """Operators and annotations in the order of the file."""
@@ -120,6 +132,42 @@ class Collector:
         split = (key.split(_BETWEEN) for key in self._signatures)
         return [(dims, types, strides, constants, "") for dims, types, strides, constants in split]
 
+    def _taker_of(self, event: type[Event]) -> Callable[[Event], object]:
+        """What takes the events of one type: those that are of one category need no look at each."""
+        category = category_of(event)
+        kind = FOREIGN if category is None else self._kinds[category]
+        if category == INSTANT:
+            return self._instants.append
+        if kind == IGNORED:
+            return _forget
+        if kind == FOREIGN:
+            return self._take
+        return self._take_annotation if kind == ANNOTATION else self._batch[kind].append
+
+    def _take(self, event: Event) -> None:
+        """Take an event of any category."""
+        if event.ph == "X":
+            kind = self._kinds[event.cat]
+            if kind == FOREIGN and self._on_stream(event):
+                kind = KERNEL
+            if kind >= IGNORED:
+                return
+            if event.ts is None or event.name is None:
+                self.untimed += 1
+            elif kind == ANNOTATION:
+                self._take_annotation(event)
+            else:
+                self._batch[kind].append(event)
+        elif event.ts is not None:
+            if event.name == MEMORY:
+                self._instants.append(event)
+            elif event.cat in DIFFERENTIATION_FLOWS and event.id is not None:
+                (self._flow_starts if event.ph == "s" else self._flow_ends).append(event)
+
+    def _take_annotation(self, event: Event) -> None:
+        self._annotations.append(len(self._host_events))
+        self._host_events.append(event)
+
     def _on_stream(self, event: Event) -> bool:
         """Whether an event is of an accelerator that is not known: its work runs on a stream."""
         if event.cat is None or event.args is None or event.args.stream is None:
@@ -131,24 +179,27 @@ class Collector:
         args = _args_of(events)
         for row, collective in self._collectives_in(args, self._host.rows):
             self._host_collectives[row] = collective
+        annotation = [0] * len(events)
+        for place in self._annotations:
+            annotation[place] = 1
         self._host.extend(
             len(events),
-            name=self._names_of(events),
+            name=self.names.of(_names_of(events)),
             thread=self._threads_of(events),
             start_ns=[event.ts for event in events],
             duration_ns=[event.dur for event in events],
             external_id=_external_ids(args),
             sequence=_sequence_numbers(args),
             forward_thread=[item.forward_thread for item in args],
-            signature=[self._signature(item) for item in args],
-            annotation=[int(self._kinds[event.cat] == ANNOTATION) for event in events],
+            signature=self._signatures_of(args),
+            annotation=annotation,
         )
 
     def _add_launches(self, events: list[Event]) -> None:
         args = _args_of(events)
         self._launches.extend(
             len(events),
-            name=self._names_of(events),
+            name=self.names.of(_names_of(events)),
             thread=self._threads_of(events),
             start_ns=[event.ts for event in events],
             duration_ns=[event.dur for event in events],
@@ -164,7 +215,7 @@ class Collector:
         streams = [event.tid if item.stream is None else item.stream for event, item in zip(events, args, strict=True)]
         self._work.extend(
             len(events),
-            name=self._names_of(events),
+            name=self.names.of(_names_of(events)),
             device=[number if isinstance(number, int) else self._of_text(number) for number in devices],
             stream=[number if isinstance(number, int) else self._of_text(number) for number in streams],
             start_ns=[event.ts for event in events],
@@ -190,11 +241,12 @@ class Collector:
             device=[item.device_id for item in args],
         )
 
-    def _names_of(self, events: list[Event]) -> list[int]:
-        return self.names.of([event.name or "" for event in events])
-
     def _threads_of(self, events: list[Event]) -> list[int]:
-        return self.threads.of(zip([event.pid for event in events], [event.tid for event in events], strict=True))
+        processes, threads = [event.pid for event in events], [event.tid for event in events]
+        if processes.count(processes[0] if processes else None) < len(processes):
+            return self.threads.of(zip(processes, threads, strict=True))
+        number = {thread: self.threads[processes[0], thread] for thread in dict.fromkeys(threads)}
+        return list(map(number.__getitem__, threads))
 
     def _of_text(self, value: str | None) -> int:
         """The number of a device or stream in its text; one of its own, below -1, for a text without any."""
@@ -204,14 +256,33 @@ class Collector:
 
     def _collectives_in(self, args: list[Args], first_row: int) -> list[tuple[int, CollectiveArguments]]:
         """(row, collective) of the collectives."""
-        rows = ((row, self._collectives.of(item)) for row, item in enumerate(args, first_row) if item.collective)
+        rows = [(row, self._collectives.of(item)) for row, item in enumerate(args, first_row) if item.collective]
         return [(row, collective) for row, collective in rows if collective]
 
-    def _signature(self, args: Args) -> int:
-        dims = args.dims or args.dims_2021
-        if not dims:
-            return -1
-        return self._signatures[_BETWEEN.join((dims, args.types, args.strides, args.constants))]
+    def _signatures_of(self, args: list[Args]) -> list[int]:
+        dims = [item.dims or item.dims_2021 for item in args]
+        if not any(dims):
+            return [-1] * len(args)
+        return [
+            self._signatures[_BETWEEN.join((sizes, item.types, item.strides, item.constants))] if sizes else -1
+            for sizes, item in zip(dims, args, strict=True)
+        ]
+
+
+class _Takers(dict["type[Event]", "Callable[[Event], object]"]):
+    """What takes the events of each type."""
+
+    def __init__(self, taker_of: Callable[[type[Event]], Callable[[Event], object]]) -> None:
+        self._taker_of = taker_of
+
+    def __missing__(self, event: type[Event]) -> Callable[[Event], object]:
+        self[event] = taker = self._taker_of(event)
+        return taker
+
+
+def _names_of(events: list[Event]) -> list[str]:
+    """The names of events that were seen to have one."""
+    return [event.name for event in events if event.name is not None]
 
 
 def _args_of(events: list[Event]) -> list[Args]:
@@ -222,11 +293,18 @@ def _external_ids(args: list[Args]) -> list[int | None]:
     ids = [item.external_id for item in args]
     if -1 not in ids and None not in ids:
         return ids
-    return [item.external_id_2021 if item.external_id in (-1, None) else item.external_id for item in args]
+    return _filled(ids, [item.external_id_2021 for item in args])
 
 
 def _sequence_numbers(args: list[Args]) -> list[int | None]:
     numbers = [item.sequence for item in args]
     if -1 not in numbers and None not in numbers:
         return numbers
-    return [item.sequence_2021 if item.sequence in (-1, None) else item.sequence for item in args]
+    return _filled(numbers, [item.sequence_2021 for item in args])
+
+
+def _filled(numbers: list[int | None], numbers_2021: list[int | None]) -> list[int | None]:
+    """The numbers, and where they are missing those under the key of 2021."""
+    if numbers_2021.count(-1) == len(numbers_2021):
+        return numbers
+    return [old if new in (-1, None) else new for new, old in zip(numbers, numbers_2021, strict=True)]

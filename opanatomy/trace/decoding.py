@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import re
 from decimal import Decimal
-from typing import Any, Final, Union, cast
+from functools import cache
+from typing import Any, Final, TypeAlias, Union, cast
 
 import msgspec
 from msgspec import Raw
 
 from opanatomy.trace.schema import LONGEST_US, TIMES_US, Args, Event, ExactEvent, event_of_category
 
+#: Text that is not copied where it is only looked at.
+Buffer: TypeAlias = "bytes | memoryview"
 #: What msgspec raises on text that is no JSON, does not fit, is no UTF-8 or nests too deep.
 NOT_DECODABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
@@ -32,6 +35,11 @@ _MOST_MENDED: Final = 10_000
 #: Categories of a trace beyond which its events are decoded in full, and texts that may not fit for each that does.
 _MOST_CATEGORIES: Final = 40
 _MISFITS: Final = 8
+
+
+def listed(text: Buffer) -> bytes:
+    """Events with commas between as a JSON array."""
+    return b"".join((b"[", text, b"]"))
 
 
 def mend(text: bytes) -> bytes:
@@ -61,26 +69,25 @@ class EventDecoder:
         self._strict: msgspec.json.Decoder[list[Event]] = msgspec.json.Decoder(list[self._event])  # type: ignore[name-defined]
         self._lenient: msgspec.json.Decoder[list[Event]] = msgspec.json.Decoder(list[self._event], strict=False)  # type: ignore[name-defined]
         self._single: msgspec.json.Decoder[Event] = msgspec.json.Decoder(self._event)
-        self._loose = _Loose(self._event)
 
-    def many(self, text: bytes) -> list[Event] | None:
+    def many(self, text: Buffer) -> list[Event] | None:
         """The events of a text of whole events with commas between; `None` where one of them does not fit."""
-        listed = b"[" + text.rstrip(b", \t\r\n") + b"]"
-        events = self._by_category.decode(listed) if self._by_category else None
+        array = listed(text)
+        events = self._by_category.decode(array) if self._by_category else None
         if events is None:
-            events = self._in_full(listed)
+            events = self._in_full(array)
             if events is None:
                 return None
             if self._by_category and not self._by_category.learn(events):
                 self._by_category = None
         return self.many(text) if self._became_exact(events) else self._within(events)
 
-    def _in_full(self, listed: bytes) -> list[Event] | None:
+    def _in_full(self, array: bytes) -> list[Event] | None:
         try:
-            return self._strict.decode(listed)
+            return self._strict.decode(array)
         except NOT_DECODABLE:
             try:
-                return self._lenient.decode(mend(listed))
+                return self._lenient.decode(mend(array))
             except NOT_DECODABLE:
                 return None
 
@@ -89,7 +96,7 @@ class EventDecoder:
         try:
             event: Event | None = self._single.decode(text)
         except NOT_DECODABLE:
-            event = self._loose.decode(mend(text))
+            event = _loose(self._event).decode(mend(text))
         if event is None:
             return None
         return self.one(text) if self._became_exact([event]) else self._within([event])[0]
@@ -122,12 +129,12 @@ class _CategoryDecoder:
         #: How many texts fit, less those that did not though all their categories were known.
         self._fitting = _MISFITS
 
-    def decode(self, listed: bytes) -> list[Event] | None:
+    def decode(self, array: bytes) -> list[Event] | None:
         """The events; `None` where a category is not known, or an event has none or does not fit."""
         if self._decoder is None:
             return None
         try:
-            events = self._decoder.decode(listed)
+            events = self._decoder.decode(array)
         except NOT_DECODABLE:
             return None
         self._fitting += 1
@@ -173,6 +180,12 @@ class _Loose:
         except NOT_DECODABLE:
             found.pop("args", None)
         return self._event(**found)
+
+
+@cache
+def _loose(event: type[Event]) -> _Loose:
+    """What decodes such events field by field; few traces need it."""
+    return _Loose(event)
 
 
 def _absent(raw: Raw) -> bool:

@@ -54,66 +54,82 @@ class Table(Generic[Record]):
         return self._record(**{name: column.array() for name, column in self._columns.items()})
 
 
-class _Integers:
-    """-1 for one that is missing."""
+class _Packed:
+    """Eight bytes for each value, batch by batch."""
 
     def __init__(self) -> None:
-        self._bytes = bytearray()
+        self._packed: list[bytes] = []
+
+    def _joined(self) -> bytearray:
+        joined = bytearray().join(self._packed)
+        self._packed.clear()
+        return joined
+
+
+class _Integers(_Packed):
+    """-1 for one that is missing."""
 
     def extend(self, values: list[Any]) -> None:
         try:
-            self._bytes += struct.pack(f"{len(values)}q", *values)
+            self._packed.append(struct.pack(f"{len(values)}q", *values))
         except struct.error:
-            self._bytes += struct.pack(f"{len(values)}q", *(-1 if value is None else value for value in values))
+            self._packed.append(struct.pack(f"{len(values)}q", *(-1 if value is None else value for value in values)))
 
     def array(self) -> Int64:
-        return np.frombuffer(self._bytes, dtype=np.int64)
+        return np.frombuffer(self._joined(), dtype=np.int64)
 
 
-class _Fractions:
+class _Fractions(_Packed):
     """NaN for one that is missing or text."""
 
-    def __init__(self) -> None:
-        self._bytes = bytearray()
-
     def extend(self, values: list[Any]) -> None:
-        numbers = (nan if value is None or isinstance(value, str) else value for value in values)
-        self._bytes += struct.pack(f"{len(values)}d", *numbers)
+        numbers = [nan if value is None or isinstance(value, str) else value for value in values]
+        self._packed.append(struct.pack(f"{len(values)}d", *numbers))
 
     def array(self) -> Float64:
-        return np.frombuffer(self._bytes, dtype=np.float64)
+        return np.frombuffer(self._joined(), dtype=np.float64)
 
 
-class _Times:
+class _Times(_Packed):
     """Microseconds, as floats or from some batch on as decimals -> whole nanoseconds, 0 for one that is missing."""
 
     def __init__(self) -> None:
-        self._ns = bytearray()
-        self._us = bytearray()
+        super().__init__()
+        self._us: list[bytes] = []
+        self._waiting = 0
         self._exact = False
 
     def extend(self, values: list[Any]) -> None:
-        self._exact = self._exact or Decimal in map(type, values)
+        self._exact = self._exact or _has_decimals(values)
         if self._exact:
             self._round()
-            self._ns += struct.pack(f"{len(values)}q", *map(nanoseconds, values))
+            self._packed.append(struct.pack(f"{len(values)}q", *map(nanoseconds, values)))
             return
         try:
-            self._us += struct.pack(f"{len(values)}d", *values)
+            self._us.append(struct.pack(f"{len(values)}d", *values))
         except struct.error:
-            self._us += struct.pack(f"{len(values)}d", *(0.0 if value is None else value for value in values))
-        if len(self._us) > 8 * _AT_ONCE:
+            self._us.append(struct.pack(f"{len(values)}d", *(0.0 if value is None else value for value in values)))
+        self._waiting += len(values)
+        if self._waiting > _AT_ONCE:
             self._round()
 
     def _round(self) -> None:
-        us = np.frombuffer(self._us)
+        us = np.frombuffer(b"".join(self._us))
         whole = us.astype(np.int64)
-        self._ns += (whole * 1000 + np.rint((us - whole) * 1000).astype(np.int64)).data
-        self._us = bytearray()
+        self._packed.append((whole * 1000 + np.rint((us - whole) * 1000).astype(np.int64)).tobytes())
+        self._us, self._waiting = [], 0
 
     def array(self) -> Int64:
         self._round()
-        return np.frombuffer(self._ns, dtype=np.int64)
+        return np.frombuffer(self._joined(), dtype=np.int64)
+
+
+def _has_decimals(values: list[Any]) -> bool:
+    try:
+        sum(values, 0.0)  # it fails at a decimal, and at one that is missing
+    except TypeError:
+        return Decimal in map(type, values)
+    return False
 
 
 def nanoseconds(us: float | Decimal | None) -> int:

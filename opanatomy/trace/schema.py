@@ -11,6 +11,7 @@ reads of it, so that most of the text of a trace is skipped.
 from __future__ import annotations
 
 from decimal import Decimal
+from functools import cache
 from typing import Annotated, Any, Final, Literal, TypeAlias, cast
 
 from msgspec import Meta, Raw, Struct, defstruct, field, structs
@@ -123,24 +124,33 @@ def event_of_category(category: str) -> type[Event]:
         return _event(category, _types_of(Event, (*_INTERVAL, "id")))
     if kind == IGNORED:
         return _event(category, {})
-    # An event that is no interval (in 2021 memory events had the category of operators) does not fit.
-    return _event(category, {**_types_of(Event, _INTERVAL), "ph": Literal["X"], "args": _args(_ARGS[kind])})
+    # An event that is no interval (in 2021 memory events had the category of operators), or has no name or time, does
+    # not fit.
+    types = _types_of(Event, _INTERVAL) | {"ph": Literal["X"], "name": str, "ts": Time}
+    return _event(category, {**types, "args": _args(_ARGS[kind])}, required=("name", "ts"))
 
 
-def _event(category: str, types: dict[str, Any]) -> type[Event]:
+def category_of(event: type[Event]) -> str | None:
+    """The category that a record is made for; `None` for those that fit every event."""
+    category = vars(event).get("cat")
+    return category if isinstance(category, str) else None
+
+
+def _event(category: str, types: dict[str, Any], required: tuple[str, ...] = ()) -> type[Event]:
     defaults = dict(zip(Event.__struct_fields__, Event.__struct_defaults__, strict=True))
     constants = {name: value for name, value in defaults.items() if name not in types}
+    fields: Any = [(name, kind) if name in required else (name, kind, defaults[name]) for name, kind in types.items()]
     return cast(
         "type[Event]",
         defstruct(
-            "CategoryEvent", [(name, kind, defaults[name]) for name, kind in types.items()], gc=False,
-            tag=category, tag_field="cat", namespace=constants | {"cat": category} | ({} if types else {"ph": None}),
+            "CategoryEvent", fields, gc=False, kw_only=True, tag=category, tag_field="cat",
+            namespace=constants | {"cat": category} | ({} if types else {"ph": None}),
         ),
     )  # fmt: skip
 
 
 def _args(names: tuple[str, ...]) -> Any:
-    known = {item.name: item for item in structs.fields(Args)}
+    known = _fields_of(Args)
     fields: Any = [
         (name, known[name].type, field(default=known[name].default, name=known[name].encode_name)) for name in names
     ]
@@ -148,4 +158,10 @@ def _args(names: tuple[str, ...]) -> Any:
 
 
 def _types_of(struct: type[Struct], names: tuple[str, ...]) -> dict[str, Any]:
-    return {item.name: item.type for item in structs.fields(struct) if item.name in names}
+    return {name: item.type for name, item in _fields_of(struct).items() if name in names}
+
+
+@cache
+def _fields_of(struct: type[Struct]) -> dict[str, structs.FieldInfo]:
+    """The fields of a record, whose types are worked out of their texts once."""
+    return {item.name: item for item in structs.fields(struct)}

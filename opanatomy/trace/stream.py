@@ -143,9 +143,9 @@ class EventStream:
             self._buffer, self._adrift = self._buffer[found:], False
         self._buffer = self._buffer.lstrip(_SEPARATORS)
         cut = 0 if self._ended else last_boundary(self._buffer)
-        events = self._decoder.many(self._buffer[:cut]) if cut else None
+        events = self._decoder.many(memoryview(self._buffer)[:cut]) if cut else None
         if events is not None:
-            self._buffer = self._buffer[cut:]
+            self._buffer = self._buffer[cut:].lstrip(_SEPARATORS)
             return events
         return self._salvage()
 

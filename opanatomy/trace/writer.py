@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from opanatomy.records.columns import Overlay
 from opanatomy.redaction.events import Redaction
-from opanatomy.trace.decoding import NOT_DECODABLE, EventDecoder, mend
+from opanatomy.trace.decoding import NOT_DECODABLE, Buffer, EventDecoder, listed, mend
 from opanatomy.trace.stream import EventStream
 from opanatomy.trace.tracks import overlay_events
 
@@ -70,12 +70,12 @@ class _TextDecoder(EventDecoder):
 
     _texts: Final = msgspec.json.Decoder(list[msgspec.Raw])
 
-    def many(self, text: bytes) -> list[Any] | None:
+    def many(self, text: Buffer) -> list[Any] | None:
         """The text of each event; `None` where they are not JSON objects with commas between."""
-        listed = b"[" + text.rstrip(b", \t\r\n") + b"]"
+        array = listed(text)
         for mended in (False, True):
             try:
-                found = self._texts.decode(_checked(mend(listed) if mended else listed))
+                found = self._texts.decode(_checked(mend(array) if mended else array))
             except NOT_DECODABLE:
                 continue
             return found if all(memoryview(raw)[0] == _BRACE for raw in found) else None

@@ -21,7 +21,7 @@ from opanatomy.capture.memory.measurement import held_bytes, room_for
 from opanatomy.capture.memory.saved import saved_form, uncompiled
 from opanatomy.capture.memory.snapshots import Snapshots
 from opanatomy.capture.memory.storages import Storages, optimizer_tensors, storages_of, unpacked
-from opanatomy.capture.step.ranges import around_forward, module_ranges
+from opanatomy.capture.step.ranges import forward_hooks, module_ranges
 from opanatomy.capture.step.stepper import StepObserver, Stepper
 from opanatomy.records.memory import AFTER_BACKWARD, AFTER_FORWARD, AFTER_OPTIMIZER
 from opanatomy.records.memory_observations import AllocatorObservation, MarkKind, StepObservations, TensorType
@@ -79,7 +79,7 @@ class MemoryObserver(StepObserver):
             if self.hooked and not self.stepper.inference:
                 stack.enter_context(_hooks(self._saved))
             if self.references and not self.compiled:
-                stack.enter_context(around_forward(self.module, None, self._behind_module, always=False))
+                stack.enter_context(forward_hooks(self.module, None, self._behind_module, always=False))
             yield
 
     def _behind_module(self, *_: object) -> None:

@@ -49,9 +49,9 @@ def on_device(tensors: Iterable[Tensor], device: str | None) -> list[Tensor]:
     return [tensor for tensor in tensors if device is None or same_device(str(tensor.device), device)]
 
 
-def same_device(one: str, other: str) -> bool:
+def same_device(first: str, second: str) -> bool:
     """Whether two names are of one device (`cuda` is `cuda:0`)."""
-    return (one if ":" in one else f"{one}:0") == (other if ":" in other else f"{other}:0")
+    return (first if ":" in first else f"{first}:0") == (second if ":" in second else f"{second}:0")
 
 
 def unpacked(tensors: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:

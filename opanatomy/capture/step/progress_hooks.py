@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from opanatomy.capture.step.compiled_parts import compiled_modules
-from opanatomy.capture.step.ranges import around_forward
+from opanatomy.capture.step.ranges import forward_hooks
 
 if TYPE_CHECKING:
     import torch
@@ -48,25 +48,25 @@ def watched(module: torch.nn.Module, progress: Progress) -> Iterator[None]:
     backward_total = sum(parameter.numel() for parameter in parameters) or 1
     done = [0, 0]
 
-    def tell() -> None:
+    def advance() -> None:
         forward, backward = min(done[0] / forward_total, 1), min(done[1] / backward_total, 1)
         progress.advance((forward + 2 * backward) / 3)
 
     def forward_done(child: torch.nn.Module, _inputs: object, _output: object) -> None:
         if share.get(id(child)):  # what the forward itself has made of a module is none of these
             done[0] += share[id(child)]
-            tell()
+            advance()
 
     def gradient_done(parameter: torch.Tensor) -> None:
         done[1] += parameter.numel()
-        tell()
+        advance()
 
     handles: list[Any] = []
     try:
         for parameter in parameters:
             watch: Any = parameter.register_post_accumulate_grad_hook
             handles.append(watch(gradient_done))
-        with around_forward(module, None, forward_done, always=False):
+        with forward_hooks(module, None, forward_done, always=False):
             yield
     finally:
         for handle in handles:

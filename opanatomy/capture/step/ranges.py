@@ -47,7 +47,7 @@ def module_ranges(module: torch.nn.Module) -> Iterator[dict[str, str]]:
         if open_ranges and open_ranges[-1][0] == id(child):
             open_ranges.pop()[1].__exit__(None, None, None)
 
-    with around_forward(module, enter, leave, always=True):
+    with forward_hooks(module, enter, leave, always=True):
         try:
             yield {path: type(child).__name__ for path, child in marked.items()}
         finally:
@@ -56,7 +56,7 @@ def module_ranges(module: torch.nn.Module) -> Iterator[dict[str, str]]:
 
 
 @contextmanager
-def around_forward(
+def forward_hooks(
     module: torch.nn.Module, before: Callable[..., None] | None, after: Callable[..., None], *, always: bool
 ) -> Iterator[None]:
     """Call `before` and `after` around the forward of submodules while inside, `after` one that fails if `always`.

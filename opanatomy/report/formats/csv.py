@@ -11,6 +11,7 @@ from io import StringIO
 from typing import Final
 
 from opanatomy.records.anatomy import Anatomy, OperatorRow
+from opanatomy.records.signature_text import SignatureText
 from opanatomy.report import units
 from opanatomy.report.format import Format
 from opanatomy.report.totals import moved
@@ -42,7 +43,7 @@ def _cell(value: object) -> object:
 
     A trace from anywhere may name its operators at will; a signature whose first argument is absent (`-, ...`) is none.
     """
-    absent = isinstance(value, str) and f"{value},".startswith("-,")
+    absent = isinstance(value, SignatureText) and value.record.arguments[:1] == (None,)
     return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) and not absent else value
 
 

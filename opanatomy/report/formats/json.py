@@ -8,6 +8,7 @@ import msgspec
 
 from opanatomy.errors import OpanatomyError
 from opanatomy.records.anatomy import SCHEMA, Anatomy
+from opanatomy.records.signature_text import SignatureText
 from opanatomy.report.format import Format
 
 #: The keys of schema 1 in the order of the file.
@@ -25,7 +26,7 @@ class _Head(msgspec.Struct):
 def json_report(anatomy: Anatomy) -> str:
     """The anatomy as JSON text of schema 1; `read_anatomy` takes it back."""
     # A whole number in a field of fractions is written as the fraction it is read back as: hence the typed round trip.
-    typed = msgspec.json.decode(msgspec.json.encode(anatomy), type=Anatomy)
+    typed = _decoded(msgspec.json.encode(anatomy, enc_hook=_plain))
     sections = {name: getattr(typed, name, ()) for name in _SECTIONS}
     sections["conventions"] = dict(sorted(typed.conventions.items()))
     return _block("{", [f"{_line(name)}: {_section(value)}" for name, value in sections.items()], "}", depth=0) + "\n"
@@ -36,7 +37,7 @@ def read_anatomy(text: str | bytes) -> Anatomy:
     try:
         schema = msgspec.json.decode(text, type=_Head).schema
         if schema == SCHEMA:
-            return msgspec.json.decode(text, type=Anatomy)
+            return _decoded(text)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise OpanatomyError(
             f"not an opanatomy report - {error} - give a file that `opanatomy ... -f json` wrote"
@@ -70,7 +71,17 @@ def _block(opening: str, items: list[str], closing: str, *, depth: int) -> str:
 
 
 def _line(value: object) -> str:
-    return msgspec.json.format(msgspec.json.encode(value, order="deterministic"), indent=0).decode()
+    text = msgspec.json.encode(value, order="deterministic", enc_hook=_plain)
+    return msgspec.json.format(text, indent=0).decode()
+
+
+def _decoded(text: str | bytes) -> Anatomy:
+    return msgspec.json.decode(text, type=Anatomy, dec_hook=lambda kind, value: kind(value))
+
+
+def _plain(value: SignatureText) -> str:
+    """What JSON has of the one type that it does not know."""
+    return str(value)
 
 
 def _keys(record: Any) -> dict[str, object]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from opanatomy.records.anatomy import COVERED_LEAST, Anatomy, Step
 from opanatomy.records.device import DeviceFigures
-from opanatomy.records.taxonomy import OperatorClass
+from opanatomy.records.taxonomy import PEAK_OF_COMPUTE_TYPE, OperatorClass
 from opanatomy.records.timeline import Timeline
 from opanatomy.report.section import (
     ByteRate,
@@ -170,7 +170,7 @@ def _ceilings(anatomy: Anatomy) -> str | Phrase | None:
     """The peaks that the trace's work is held against, and where they are from."""
     device = anatomy.device
     if device.source is None:
-        return (device.no_ceilings or "").removeprefix("no ceilings: ")
+        return device.why_no_ceilings
     names = _multiplied(anatomy)
     peaks = (
         phrase("{} {}", FlopRate(peak), name) for name, peak in device.peak_flops_per_second.items() if name in names
@@ -192,11 +192,8 @@ def _multiplied(anatomy: Anatomy) -> set[str | None]:
     """The data types among the known peaks that the contractions have to do with."""
     rows = [row for row in anatomy.operators if row.operator_class is OperatorClass.TENSOR_CONTRACTION]
     names: set[str | None] = {anatomy.device.mfu_dtype}
-    names |= {(row.compute_type or "").removeprefix("3 x ") for row in rows}
-    for name in anatomy.device.peak_flops_per_second:
-        if any(f"{name}[" in row.signature for row in rows):
-            names.add(name)
-    return names
+    names |= {PEAK_OF_COMPUTE_TYPE[row.compute_type] for row in rows if row.compute_type is not None}
+    return names | {tensor.dtype for row in rows for tensor in row.signature.record.tensors()}
 
 
 def _reached(device: DeviceFigures) -> Phrase | None:

@@ -1,0 +1,328 @@
+"""Tests of a checkout in forks of this process, which has imported what they import, but nothing of the project.
+
+What a file of tests reaches is learned by `reach_of`; a chosen row of tests is run to the first failure by
+`first_failure`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import select
+import signal
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec import Struct
+
+#: Stands for any line of a file in `Reach.lines`.
+ANY_LINE = 0
+_PROJECT = ("opanatomy", "tests", "benchmarks", "cli")
+_SERVER = "tests/command.py"
+#: The plugins were imported by the process that forks.
+_OPTIONS = (
+    "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--tb=no",
+    "-W", "ignore::pytest.PytestAssertRewriteWarning",
+)  # fmt: skip
+#: More than any test needs, less than what would hurt others.
+_MOST_BYTES = 12 << 30
+
+
+class Reach(Struct, frozen=True, kw_only=True):
+    """A test, how long it took, the lines looked for that it ran, by file, whether it started a process, or failed."""
+
+    test: str
+    seconds: float
+    lines: Mapping[str, Sequence[int]]
+    starts_process: bool
+    failed: bool
+
+
+class FileReach(Struct, frozen=True, kw_only=True):
+    """A file of tests: what each reached, why there are none, the modules of others that it imported."""
+
+    tests: Sequence[Reach]
+    failure: str | None
+    imported: Sequence[str]
+
+
+def preload(modules: Sequence[str]) -> None:
+    """Import what is no part of the project, so that no fork has to."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name in modules:
+            try:
+                importlib.import_module(name)
+            except Exception:
+                continue
+
+
+def end_with_parent() -> None:
+    """End this process where its parent ends, so that no test goes on after the driver (on Linux alone)."""
+    if sys.platform == "linux":
+        import ctypes
+
+        die_with_parent = 1
+        ctypes.CDLL(None).prctl(die_with_parent, signal.SIGKILL)
+
+
+def reach_of(file: str, lines: Mapping[str, Sequence[int]], checkout: Path, limit: float) -> FileReach:
+    """What the tests of a file reach of these lines."""
+    answer = _in_a_fork(lambda: _collect(file, lines, checkout), checkout, limit)
+    if not isinstance(answer, dict):
+        return FileReach(tests=(), failure=f"{file}: {answer}", imported=())
+    return msgspec.convert(answer, FileReach)
+
+
+def first_failure(tests: Mapping[str, float], checkout: Path) -> str | None:
+    """The first of these tests (with their seconds) that fails or takes many times as long; `None` where all pass."""
+    limit = 60 + 6 * sum(tests.values())
+    answer = _in_a_fork(lambda: _run(tests), checkout, limit)
+    return str(answer) if answer is not None else None
+
+
+# ----------------------------------------------------------------------------------------------------------- the fork
+
+
+def _in_a_fork(call: Callable[[], Any], checkout: Path, limit: float) -> Any:
+    """What the call returns in a child in the checkout, by way of JSON, or one line that says how it ended."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        _be_the_child(call, checkout, write)
+    os.close(write)
+    try:
+        answer = _received(read, time.monotonic() + limit)
+    finally:
+        os.close(read)
+        _killed(child)
+    return answer
+
+
+def _killed(child: int) -> None:
+    """End the child and what it started."""
+    try:
+        os.killpg(child, signal.SIGKILL)
+    except ProcessLookupError:
+        os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+
+
+def _received(read: int, end: float) -> Any:
+    text = b""
+    while select.select([read], [], [], max(0.0, end - time.monotonic()))[0]:
+        if piece := os.read(read, 1 << 16):
+            text += piece
+        elif text:
+            return json.loads(text)
+        else:
+            return "ended without an answer"
+    return "the time limit"
+
+
+def _be_the_child(call: Callable[[], Any], checkout: Path, write: int) -> None:
+    try:
+        import resource
+
+        os.setpgid(0, 0)
+        end_with_parent()
+        os.set_inheritable(write, False)
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for stream in (0, 1, 2):
+            os.dup2(nothing, stream)
+        resource.setrlimit(resource.RLIMIT_DATA, (_MOST_BYTES, _MOST_BYTES))
+        os.chdir(checkout)
+        os.environ["PYTHONPATH"] = str(checkout)
+        here = str(Path(__file__).parent)
+        _let_hypothesis_repeat_itself()
+        sys.path[:] = [str(checkout), *(place for place in sys.path if place not in (here, str(checkout), ""))]
+        try:
+            answer = call()
+        except BaseException as error:
+            answer = f"{type(error).__name__}: {error}"
+        with os.fdopen(write, "wb") as pipe:
+            pipe.write(json.dumps(answer).encode())
+    finally:
+        os._exit(0)
+
+
+def _let_hypothesis_repeat_itself() -> None:
+    """The same examples each time, as slow as the machine is; the first that fails is enough."""
+    from hypothesis import HealthCheck, Phase, settings
+
+    settings.register_profile(
+        "forked", derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck),
+        phases=(Phase.explicit, Phase.generate),
+    )  # fmt: skip
+    settings.load_profile("forked")
+
+
+# ----------------------------------------------------------------------------------------------------- a row of tests
+
+
+class _Chosen:
+    """A plugin: these tests alone, in this order, none much longer than before, and the first that fails."""
+
+    def __init__(self, tests: Mapping[str, float]) -> None:
+        self.tests = tests
+        self.failure: str | None = None
+
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        by_id = {item.nodeid: item for item in items}
+        items[:] = [by_id[test] for test in self.tests if test in by_id]
+        for item in items:
+            item.add_marker(pytest.mark.timeout(20 + 10 * self.tests[item.nodeid]))
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            self.failure = self.failure or report.nodeid
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self.failure = self.failure or report.nodeid
+
+
+def _run(tests: Mapping[str, float]) -> str | None:
+    chosen = _Chosen(tests)
+    files = dict.fromkeys(test.partition("::")[0] for test in tests)
+    code = pytest.main([*_OPTIONS, "-x", *files], plugins=[chosen])
+    return chosen.failure or (None if code == 0 else f"exit code {int(code)}")
+
+
+# ---------------------------------------------------------------------------------------------------------- the lines
+
+
+class _Lines:
+    """A plugin that traces which of the lines looked for each test runs, its fixtures among it.
+
+    What only the first test of several would run, because a function or a fixture keeps its result, counts for all of
+    them: what functions keep is dropped before each test, what a fixture of a module ran belongs to all that use it.
+    """
+
+    def __init__(self, lines: Mapping[str, Sequence[int]], checkout: Path) -> None:
+        self.wanted = {str(checkout / file): (file, frozenset(places)) for file, places in lines.items()}
+        self.wanted[str(checkout / _SERVER)] = (_SERVER, frozenset(_lines_of(checkout / _SERVER, "def ask")))
+        self.tests: list[Reach] = []
+        self.failure: str | None = None
+        self._failed = False
+        self._codes: dict[int, tuple[CodeType, str, frozenset[int]]] = {}
+        self._left: dict[int, set[int]] = {}
+        self._reached: set[tuple[str, int]] = set()
+        self._of_fixtures: dict[str, set[tuple[str, int]]] = {}
+        self._started = False
+
+    def trace(self, frame: FrameType, event: str, argument: object) -> Any:
+        code = frame.f_code
+        left = self._left.get(id(code))
+        if left is None:
+            left = self._watch(code)
+        if ANY_LINE in left:
+            left.discard(ANY_LINE)
+            self._reached.add((self._codes[id(code)][1], ANY_LINE))
+        return self._line if left else None
+
+    def _line(self, frame: FrameType, event: str, argument: object) -> Any:
+        code = frame.f_code
+        left = self._left[id(code)]
+        if frame.f_lineno in left:
+            left.discard(frame.f_lineno)
+            self._reached.add((self._codes[id(code)][1], frame.f_lineno))
+        return self._line if left else None
+
+    def _watch(self, code: CodeType) -> set[int]:
+        file, places = self.wanted.get(code.co_filename, ("", frozenset[int]()))
+        lines = places & {ANY_LINE, *(line for _, _, line in code.co_lines() if line is not None)}
+        self._codes[id(code)] = code, file, lines
+        self._left[id(code)] = set(lines)
+        return self._left[id(code)]
+
+    def _begin(self) -> None:
+        self._reached = set()
+        for number, (_, _, lines) in self._codes.items():
+            if lines:
+                self._left[number] = set(lines)
+
+    def audit(self, event: str, arguments: object) -> None:
+        if event in ("subprocess.Popen", "os.fork", "os.posix_spawn"):
+            self._started = True
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(self, fixturedef: Any, request: Any) -> Iterator[None]:
+        if fixturedef.scope == "function":
+            return (yield)
+        before = self._reached
+        self._begin()
+        try:
+            return (yield)
+        finally:
+            self._of_fixtures.setdefault(fixturedef.argname, set()).update(self._reached)
+            self._reached |= before
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: object) -> Iterator[None]:
+        _drop_what_functions_keep()
+        self._begin()
+        self._started = self._failed = False
+        start = time.perf_counter()
+        try:
+            return (yield)
+        finally:
+            seconds = time.perf_counter() - start
+            reached = self._reached.union(*(self._of_fixtures.get(name, ()) for name in _fixtures_of(item)))
+            self._keep(item.nodeid, seconds, reached)
+
+    def _keep(self, test: str, seconds: float, reached: set[tuple[str, int]]) -> None:
+        lines: dict[str, list[int]] = {}
+        for file, line in sorted(reached):
+            lines.setdefault(file, []).append(line)
+        started = lines.pop(_SERVER, None) is not None or self._started
+        self.tests.append(Reach(test=test, seconds=seconds, lines=lines, starts_process=started, failed=self._failed))
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            self.failure = self.failure or report.nodeid
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._failed |= report.failed
+
+
+def _fixtures_of(item: pytest.Item) -> Sequence[str]:
+    return getattr(item, "fixturenames", ())
+
+
+def _lines_of(path: Path, head: str) -> range:
+    """The lines of a function of a few lines."""
+    first = next(
+        number for number, line in enumerate(path.read_text().splitlines(), 1) if line.strip().startswith(head)
+    )
+    return range(first, first + 10)
+
+
+def _drop_what_functions_keep() -> None:
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] in ("opanatomy", "tests") and name != "tests.command":
+            for value in list(vars(module).values()):
+                if hasattr(value, "cache_clear"):
+                    value.cache_clear()
+
+
+def _collect(file: str, lines: Mapping[str, Sequence[int]], checkout: Path) -> dict[str, Any]:
+    plugin = _Lines(lines, checkout)
+    sys.addaudithook(plugin.audit)
+    threading.settrace(plugin.trace)
+    sys.settrace(plugin.trace)
+    code = pytest.main([*_OPTIONS, file], plugins=[plugin])
+    sys.settrace(None)
+    failure = plugin.failure or (None if code in (0, 1, 5) else f"{file}: exit code {int(code)}")
+    imported = [name for name in list(sys.modules) if name.partition(".")[0] not in _PROJECT]
+    answer = FileReach(tests=plugin.tests, failure=failure, imported=imported)
+    return dict(msgspec.to_builtins(answer))
