@@ -17,6 +17,7 @@ from transformers.trainer_pt_utils import get_length_grouped_indices
 
 from opanatomy.capture.model.quiet import quiet_libraries
 from opanatomy.capture.model.workload import Prepared, plan_of, prepare
+from opanatomy.capture.step import text_steps
 from opanatomy.capture.step.profile import capture_model
 from opanatomy.capture.step.progress_hooks import NullProgress
 from opanatomy.capture.texts import batching
@@ -374,8 +375,21 @@ def _contractions(made: Prepared, inputs: dict[str, Any]) -> int:
     return counter.get_total_flops()
 
 
-def test_flops_on_padding_are_what_the_texts_alone_do_not_need(run: tuple[Anatomy, Prepared, Path]) -> None:
+@pytest.mark.parametrize("name", [BERT, GPT2, T5])
+def test_flops_on_padding_are_what_the_texts_alone_do_not_need(
+    name: str,
+    run: tuple[Anatomy, Prepared, Path],
+    comments: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     anatomy, made, _ = run
+    if name != BERT:
+        monkeypatch.setattr(text_steps, "_ROUNDS", 1)
+        options = request(name, comments, padding="longest", attention="eager", seq=60, batch=3)
+        capture_model(options, tmp_path / "t.json", NullProgress(), lambda text: None)
+        anatomy, made = analyze_traces([tmp_path / "t.json"]), prepare(options)
+        require_agreement(anatomy)
     assert anatomy.texts is not None
     assert anatomy.texts.padding_flops is not None
     assert isinstance(made.inputs, dict)
@@ -407,6 +421,8 @@ def test_a_report_has_what_texts_padding_and_tokenizers_cost(run: tuple[Anatomy,
     assert anatomy.step.unprofiled_wall_max_ns is not None
     assert anatomy.step.unprofiled_wall_min_ns <= profiled[0].step_ns <= anatomy.step.unprofiled_wall_max_ns
     total_ns = sum(row.step_ns or 0 for row in figures.batches)
+    assert figures.mean_step_ns == pytest.approx(total_ns / 8, abs=1)
+    assert figures.samples_per_second == pytest.approx(4 * 8e9 / total_ns)
     assert figures.tokens_per_second == pytest.approx(sum(row.tokens for row in figures.batches) * 1e9 / total_ns)
     for tokenizer in figures.tokenizers:
         assert tokenizer.holds_back == (tokenizer.tokens_per_second < figures.useful_tokens_per_second)

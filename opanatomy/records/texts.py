@@ -104,8 +104,9 @@ class TokenizerRow(Struct, frozen=True, kw_only=True):
 class TextFigures(Struct, frozen=True, kw_only=True):
     """Real inputs in figures: of all batches that the texts make (`all_*`), and of those that were run.
 
-    Tokens a second are those of all run batches over the sum of their median steps. `padding` FLOPs are of the profiled
-    batch. `memory_length` is the length of the longest batch, which the memory is of.
+    `mean_step_ns` is the mean over the run batches of their median steps, which is that of all batches as the run ones
+    are spread over them; tokens and samples a second go by it. `padding_flops` are of the profiled batch.
+    `memory_length` is the length of the longest batch, which the memory is of.
     """
 
     file: str | None
@@ -121,6 +122,8 @@ class TextFigures(Struct, frozen=True, kw_only=True):
     all_tokens: int
     all_useful_tokens: int
     memory_length: int
+    mean_step_ns: int | None
+    samples_per_second: float | None
     tokens_per_second: float | None
     useful_tokens_per_second: float | None
     padding_flops: PaddingFlops | None

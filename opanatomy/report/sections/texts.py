@@ -96,18 +96,17 @@ def _wasted(padding: PaddingFlops | None) -> Phrase | None:
 
 
 def _steps(figures: TextFigures) -> Phrase | None:
-    """The steps of the run batches from the shortest to the longest, and tokens a second."""
-    times = sorted(row.step_ns for row in figures.batches if row.step_ns is not None)
-    rate, useful = figures.tokens_per_second, figures.useful_tokens_per_second
-    if not times or rate is None or useful is None:
+    """The mean step of the run batches, from the shortest to the longest, and what goes through it a second."""
+    times = [row.step_ns for row in figures.batches if row.step_ns is not None]
+    samples, useful = figures.samples_per_second, figures.useful_tokens_per_second
+    if not times or samples is None or useful is None:
         return None
-    middle = times[(len(times) - 1) // 2]
+    spread = phrase("{} to {} over {}", Time(min(times)), Time(max(times)), Count(len(times), "batch"))
     return joined(
         (
-            phrase("{}", Count(len(times), "batch")),
-            phrase("{} to {}, the middle one {}", Time(times[0]), Time(times[-1]), Time(middle)),
+            phrase("mean {} ({})", Time(figures.mean_step_ns), spread),
+            phrase("{}", Rate(samples, "samples")),
             phrase("{} of texts", Rate(useful, "tokens")),
-            phrase("{} with padding", Rate(rate, "tokens")),
         )
     )
 
