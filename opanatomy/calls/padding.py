@@ -8,6 +8,7 @@ padding.
 from __future__ import annotations
 
 from fractions import Fraction
+from itertools import pairwise
 from math import prod
 
 import numpy as np
@@ -69,12 +70,23 @@ def _useful(signature: Signature, sizes: _Sizes) -> Fraction | None:
     factors = [tensor for tensor in signature.tensors() if len(tensor.shape) >= 2]
     if len(factors) >= 2 and all(len(tensor.shape) == 4 for tensor in factors[:3]):
         return _of_attention(factors, sizes)
-    if len(factors) not in (2, 3):
+    pair = _multiplied(factors)
+    if pair is None:
         return None
-    first, second = factors[-2:]  # before them what the product is added to
+    first, second = pair
     if len(first.shape) == len(second.shape) == 3:
         return _of_matrices(first, second, sizes)
     return _of_product(first, second, sizes)
+
+
+def _multiplied(tensors: list[Tensor]) -> tuple[Tensor, Tensor] | None:
+    """The two matrices that are multiplied: before them may be what is added, behind them what it is written to."""
+    for place, (first, second) in enumerate(pairwise(tensors)):
+        product = (*first.shape[:-1], second.shape[-1])
+        others = (*tensors[:place], *tensors[place + 2 :])
+        if first.shape[-1] == second.shape[-2] and all(other.shape == product for other in others):
+            return first, second
+    return (tensors[0], tensors[1]) if len(tensors) == 2 else None
 
 
 def _of_attention(factors: list[Tensor], sizes: _Sizes) -> Fraction | None:

@@ -92,8 +92,8 @@ def _choice(tokenizer: Any, slow: Any, wanted: str | None, model: OfModel) -> tu
     if wanted == "slow" and tokenizer.is_fast:
         if slow is None:
             raise UsageError(
-                f"{TOKENIZER.flags[-1]} slow: transformers {__version__} has no Python tokenizer that does what the one"
-                f" of {model.config.model_type} does - leave it out"
+                f"{TOKENIZER.flags[-1]} slow: no Python tokenizer of transformers {__version__} is known that does what"
+                f" that of {model.config.model_type} does - leave it out"
             )
         return slow, tokenizer
     if wanted == "fast" and not tokenizer.is_fast:
