@@ -24,13 +24,15 @@ if TYPE_CHECKING:
     from opanatomy.api import analyze, profile
     from opanatomy.cost import formula
     from opanatomy.errors import OpanatomyError
+    from opanatomy.recording import record
     from opanatomy.records.anatomy import Anatomy
 
-__all__ = ["Anatomy", "OpanatomyError", "__version__", "analyze", "formula", "profile"]
+__all__ = ["Anatomy", "OpanatomyError", "__version__", "analyze", "formula", "profile", "record"]
 
 _HOMES = {
     "analyze": "opanatomy.api",
     "profile": "opanatomy.api",
+    "record": "opanatomy.recording",
     "formula": "opanatomy.cost",
     "OpanatomyError": "opanatomy.errors",
     "Anatomy": "opanatomy.records.anatomy",

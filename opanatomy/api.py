@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from msgspec.structs import replace
 
+from opanatomy.arguments import Name, check_module, check_no_profiler, kind_of, path_of, trace_target
 from opanatomy.attribution import phase_rules_of
-from opanatomy.errors import CaptureError, UsageError
-from opanatomy.files.addresses import check_no_address, check_no_trace_address, local_name
+from opanatomy.errors import UsageError
+from opanatomy.files.addresses import check_no_trace_address, local_name
 from opanatomy.files.outputs import claimed, temporary
 from opanatomy.options import RunOptions
 from opanatomy.pipeline import analyze_traces
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
     from opanatomy.capture.step.subject import Subject
 
-Name: TypeAlias = "str | os.PathLike[str]"
 Inputs: TypeAlias = "dict[str, Any] | tuple[Any, ...]"
 
 
@@ -44,7 +44,7 @@ def analyze(
     rules = phase_rules_of({} if phases is None else phases)
     names = [trace] if isinstance(trace, (str, bytes, os.PathLike)) else trace
     if not isinstance(names, Iterable):
-        raise UsageError(f"analyze: a trace is a path, not {_kind(trace)} - give the name of a file or folder")
+        raise UsageError(f"analyze: a trace is a path, not {kind_of(trace)} - give the name of a file or folder")
     paths = [_trace(name) for name in names]
     if not paths:
         raise UsageError("analyze: no trace is given - give the name of a file or folder")
@@ -83,14 +83,14 @@ def profile(
     from opanatomy.redaction.values import of_process
 
     of_process()  # the module's own code may take a secret out of the environment
-    _check_kind(module)
+    check_module("profile", module)
     arguments = _arguments(inputs)
-    target = None if trace is None else _target(trace)
+    target = None if trace is None else trace_target("profile", trace)
     options = RunOptions(
         amp=amp, optimizer=optimizer, inference=inference, compile=compile, steps=steps, warmup=warmup, memory=memory,
         check=check, redact=redact,
     )  # fmt: skip
-    _check_no_profiler()
+    check_no_profiler("profile")
     with _recorded(_subject(module, arguments, options), options, target, force) as path:
         anatomy = analyze_traces([path], redact=options.redact)
     if target is None:
@@ -129,17 +129,6 @@ def _recorded(subject: Subject, options: RunOptions, target: Path | None, force:
 # ------------------------------------------------------------------------------------------------------------- checks
 
 
-def _check_kind(module: object) -> None:
-    import torch
-
-    from opanatomy.capture.model.user_function import check_module
-
-    if not isinstance(module, torch.nn.Module):
-        made = " - call it first" if isinstance(module, type) and issubclass(module, torch.nn.Module) else ""
-        raise UsageError(f"profile: the module is {_kind(module)}{made or ' - give a torch.nn.Module'}")
-    check_module(type(module).__name__, module)
-
-
 def _arguments(inputs: object) -> Inputs:
     """What the module is called with: by name or by place."""
     import torch
@@ -150,52 +139,13 @@ def _arguments(inputs: object) -> Inputs:
         return {str(key): value for key, value in inputs.items()}
     if isinstance(inputs, (tuple, list)):
         return tuple(inputs)
-    raise UsageError(f"profile: the inputs are {_kind(inputs)} - give a tensor, a tuple of arguments or a dictionary")
-
-
-def _check_no_profiler() -> None:
-    """Two profilers would stop each other."""
-    from torch._C._autograd import _profiler_enabled
-
-    if _profiler_enabled():
-        raise CaptureError(
-            "profile: a torch profiler is running already, and torch takes one at a time - call opanatomy.profile"
-            " outside of it, or export its trace and give that to opanatomy.analyze"
-        )
-
-
-def _target(trace: Name) -> Path:
-    """The file for the trace, checked before the step is run."""
-    path = _path("profile: trace", trace)
-    if not path.name.endswith((".json", ".json.gz")):
-        raise UsageError(f"profile: trace {path}: the name must end in .json or .json.gz")
-    check_no_address("profile: trace", os.fspath(trace))
-    return path
+    raise UsageError(f"profile: the inputs are {kind_of(inputs)} - give a tensor, a tuple of arguments or a dictionary")
 
 
 def _trace(name: object) -> Path:
     """The path of a trace to read."""
-    text = str(_path("analyze", name))
+    text = str(path_of("analyze", name))
     if isinstance(name, str):
         check_no_trace_address(local_name(name))
         text = local_name(name)
     return Path(text)
-
-
-def _path(what: str, name: object) -> Path:
-    if not isinstance(name, (str, os.PathLike)) or not isinstance(os.fspath(name), str):
-        raise UsageError(f"{what}: a path is text, not {_kind(name)} - give the name of a file")
-    if not os.fspath(name):
-        raise UsageError(f"{what}: the name is empty - give the name of a file")
-    if "\0" in os.fspath(name):
-        raise UsageError(f"{what}: {os.fspath(name)!r} has a zero byte, which no file has - give the name of a file")
-    return Path(name)
-
-
-def _kind(value: object) -> str:
-    """What a value is, in a word or two."""
-    if value is None:
-        return "None"
-    if isinstance(value, type):
-        return f"the class {value.__name__}"
-    return f"of type {type(value).__name__}"

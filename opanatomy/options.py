@@ -160,14 +160,14 @@ DEVICE: Final = Option(
     name="device", group=_STEP, default="auto", metavar="DEVICE", help="auto, cpu, cuda, cuda:N (default: {default})",
 )  # fmt: skip
 REDACT: Final = Option(
-    name="redact", group=_REPORT, kind=Kind.SWITCH, default=False, python=("profile", "analyze"),
+    name="redact", group=_REPORT, kind=Kind.SWITCH, default=False, python=("profile", "analyze", "record"),
     help="leave paths, call stacks, argument strings, hosts and users out of the report and the trace",
 )  # fmt: skip
 DEBUG: Final = Option(
     name="debug", group=_REPORT, kind=Kind.SWITCH, default=False, help="show the traceback of an error",
 )  # fmt: skip
 TRACE: Final = Option(
-    name="trace", group="the trace", metavar="FILE", python=("profile",),
+    name="trace", group="the trace", metavar="FILE", python=("profile", "record"),
     help="file or folder for the Chrome trace (default: MODEL.trace.json.gz, counting up)",
 )  # fmt: skip
 NO_TRACE: Final = Option(
@@ -206,13 +206,13 @@ RUN: Final = (
            help="torch.compile the model"),
     OPTIMIZER,
     INFERENCE,
-    Option(name="memory", group=_STEP, kind=Kind.SWITCH, default=False, python=("profile",),
+    Option(name="memory", group=_STEP, kind=Kind.SWITCH, default=False, python=("profile", "record"),
            help="follow the memory of one more step, block by block"),
-    Option(name="check", group=_STEP, kind=Kind.SWITCH, default=False, python=("profile",),
+    Option(name="check", group=_STEP, kind=Kind.SWITCH, default=False, python=("profile", "record"),
            help="exit 3 where a second count does not agree"),
-    Option(name="steps", group=_STEP, kind=Kind.NUMBER, default=1, minimum=1, metavar="N", python=("profile",),
+    Option(name="steps", group=_STEP, kind=Kind.NUMBER, default=1, minimum=1, metavar="N", python=("profile", "record"),
            recorded="steps", help="profiled steps (default: {default})"),
-    Option(name="warmup", group=_STEP, kind=Kind.NUMBER, metavar="N", python=("profile",), recorded="warmup",
+    Option(name="warmup", group=_STEP, kind=Kind.NUMBER, metavar="N", python=("profile", "record"), recorded="warmup",
            help="steps before (default: 1 on the CPU, 3 on a GPU)"),
     REDACT,
 )  # fmt: skip
@@ -222,7 +222,7 @@ REPORT: Final = (
     Option(name="output", short_flag="-o", group=_REPORT, metavar="FILE",
            help="report file, format by its ending; or a folder; - is stdout"),
     Option(name="format", short_flag="-f", group=_REPORT, metavar="FORMAT", help="{formats}"),
-    Option(name="force", group=_REPORT, kind=Kind.SWITCH, default=False, python=("profile",),
+    Option(name="force", group=_REPORT, kind=Kind.SWITCH, default=False, python=("profile", "record"),
            help="overwrite existing files"),
     DEBUG,
     Option(name="peak", group=_CEILINGS, metavar="RATE",

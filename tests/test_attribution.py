@@ -120,6 +120,37 @@ def test_every_step_is_kept(tmp_path: Path) -> None:
     assert found.work.link.tolist() == [LINKED] * 4
 
 
+def test_work_between_the_calls_of_a_loop(tmp_path: Path) -> None:
+    """A loss and a clipping whose kernels are launched outside of any operator; what follows the update is no pass."""
+    made = HandMade()
+    made.annotation("ProfilerStep#0", 0, 1000)
+    made.host("opanatomy.phase/loop/forward", 100, 100)
+    made.host("opanatomy.phase/loop/backward", 300, 100)
+    made.host("opanatomy.phase/loop/optimizer", 500, 100)
+    for number, time in enumerate((50, 150, 250, 350, 450, 550, 650), 1):
+        made.launch(time, number)
+        made.kernel("k", time + 10, 5, number)
+    for number, (name, time) in enumerate((("aten::mse_loss", 220), ("aten::norm", 420), ("aten::mean", 620)), 11):
+        made.host(name, time, 20)
+        made.launch(time + 5, number)
+        made.kernel("k", time + 8, 1, number)
+    trace, found = attributed(made, tmp_path)
+    order = np.argsort(found.work.start_ns)
+    assert [str(PHASES[phase]) for phase in found.work.phase[order]] == [
+        "other", "forward", "forward", "forward", "backward", "optimizer", "optimizer", "optimizer", "other", "other",
+    ]  # fmt: skip
+    for name, phase in (
+        ("aten::mse_loss", Phase.FORWARD),
+        ("aten::norm", Phase.OPTIMIZER),
+        ("aten::mean", Phase.OTHER),
+    ):
+        assert phase_of(trace, found, name) == [phase]
+    assert [(begin // 1000, end // 1000, str(phase)) for begin, end, phase in found.spans] == [
+        (100, 200, "forward"), (200, 300, "forward"), (300, 400, "backward"), (400, 500, "optimizer"),
+        (500, 600, "optimizer"),
+    ]  # fmt: skip
+
+
 def test_recompute_inside_a_node(tmp_path: Path) -> None:
     """Non-reentrant checkpointing: the forward runs again inside a backward node, with gradient mode on."""
     made = HandMade()

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from opanatomy.capture.memory.before import Before
 from opanatomy.capture.memory.events import observed_events
+from opanatomy.capture.memory.holders import Holders
 from opanatomy.capture.memory.measurement import storages_observed
 from opanatomy.capture.memory.saved import saved_tensors
 from opanatomy.capture.memory.snapshots import Snapshots
@@ -202,7 +203,7 @@ def test_components_are_those_of_the_device_of_the_peak() -> None:
     module = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4, device="meta"))
     module.register_buffer("here", torch.zeros(5))
     module.register_buffer("there", torch.zeros(5, device="meta"))
-    observations = storages_observed(module, None, None, "cpu")
+    observations = storages_observed(Holders(device="cpu", modules=(module,)))
     assert observations.storage_bytes == {"weights": 80, "buffers": 20}
     assert (observations.parameter_bytes, observations.trainable_bytes) == (80, 80)
 

@@ -43,9 +43,12 @@ def test_the_record_has_the_declared_fields_and_defaults() -> None:
         assert field.type == TYPES[option.kind][option.default is None], field.name
 
 
-@pytest.mark.parametrize(("function", "declared"), [(opanatomy.profile, PROFILE), (opanatomy.analyze, ANALYZE)])
+@pytest.mark.parametrize(
+    ("function", "declared"), [(opanatomy.profile, PROFILE), (opanatomy.analyze, ANALYZE), (opanatomy.record, PROFILE)]
+)
 def test_the_keywords_of_python_are_the_declared_ones(function: Any, declared: tuple[Option, ...]) -> None:
-    keywords = [one for one in inspect.signature(function).parameters.values() if one.kind is one.KEYWORD_ONLY]
+    keywords = [one for one in inspect.signature(function).parameters.values() if one.default is not one.empty]
+    keywords = [one for one in keywords if one.name != "module"]  # what is run is no option
     expected = {option.name: option.default for option in declared if function.__name__ in option.python}
     assert {keyword.name: keyword.default for keyword in keywords} == expected
     hints = inspect.get_annotations(function)

@@ -12,7 +12,7 @@ from opanatomy.attribution.phase_rules import PhaseRule
 from opanatomy.attribution.rows import HostRows
 from opanatomy.records.columns import Bool, Int64
 from opanatomy.records.taxonomy import BACKWARD, OPTIMIZER, OTHER, PHASE_CODE, Phase
-from opanatomy.records.workload import MODULE_RANGE, PHASE_RANGE
+from opanatomy.records.workload import LOOP_RANGE, MODULE_RANGE, PHASE_RANGE
 
 _EVALUATION = "autograd::engine::evaluate_function: "
 #: Autograd's engine and its nodes; before 2021's end the engine left no events of its own, only `AddmmBackward`.
@@ -74,8 +74,9 @@ class NameKinds(Struct, frozen=True):
     #: Names of operators that the dispatcher calls; a Python function has a number whether gradients are on or not.
     dispatched: Bool
     ones: Bool
-    #: Ranges of a capture.
+    #: Ranges of a capture, and which of them are of calls in a user's own loop.
     captured: Bool
+    in_loop: Bool
     step: list[int | None]
 
 
@@ -101,6 +102,7 @@ def kinds_of(names: Sequence[str], rules: Sequence[PhaseRule] = ()) -> NameKinds
         dispatched=_flags("::" in name for name in names),
         ones=_flags(name == "aten::ones_like" for name in names),
         captured=_flags(name.startswith((PHASE_RANGE, MODULE_RANGE)) for name in names),
+        in_loop=_flags(name.startswith(LOOP_RANGE) for name in names),
         step=[int(match[1]) if (match := _STEP.match(name)) else None for name in names],
     )
 
@@ -127,7 +129,7 @@ def _flags(values: Iterable[object]) -> Bool:
 
 
 def _phase_place(name: str) -> int:
-    phase = name.removeprefix(PHASE_RANGE)
+    phase = name.removeprefix(LOOP_RANGE).removeprefix(PHASE_RANGE)
     return PHASE_CODE[Phase(phase)] if name.startswith(PHASE_RANGE) and phase in set(Phase) else -1
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
-
 import numpy as np
 from msgspec import Struct
 
@@ -13,6 +11,7 @@ from opanatomy.attribution.nesting import nearest_above
 from opanatomy.attribution.nodes import Nodes, modules_of, nodes_of, recomputed
 from opanatomy.attribution.rows import HostRows
 from opanatomy.records.columns import NO_FLOWS, Bool, Categorical, Flows, Int64, at, is_among
+from opanatomy.records.phase_spans import MarkedCall, flattened, loop_spans
 from opanatomy.records.taxonomy import BACKWARD, OTHER, PHASE_CODE, PHASES, RECOMPUTE, Phase
 
 
@@ -44,7 +43,13 @@ class Placed(Struct, frozen=True, kw_only=True):
         """
         phases = at(self.phase, enclosing)
         phases[enclosing < 0] = OTHER
-        if self.inference is None or not self.inference.differentiates:
+        if self.inference is None:
+            # Between two calls of a loop nothing but a step may enclose a launch.
+            places = np.flatnonzero((phases == OTHER) & ~((enclosing >= 0) & self.mapped[enclosing]))
+            at_that_time = phases_at(list(self.spans), time_ns[places])
+            phases[places] = np.where(at_that_time < 0, OTHER, at_that_time)
+            return phases
+        if not self.inference.differentiates:
             return phases
         wraps = self.inference.wraps & ~self.mapped
         places = np.flatnonzero(np.where(enclosing >= 0, wraps[enclosing], thread >= 0))
@@ -55,10 +60,7 @@ class Placed(Struct, frozen=True, kw_only=True):
 def place(rows: HostRows, kinds: NameKinds, flows: Flows = NO_FLOWS) -> Placed:
     """The phase and module of every host event."""
     nodes = nodes_of(rows, kinds, flows)
-    ranges = np.flatnonzero(kinds.phase[rows.name] >= 0).tolist()
-    spans = sorted(
-        (int(rows.start_ns[row]), int(rows.end_ns[row]), PHASES[kinds.phase[rows.name[row]]]) for row in ranges
-    )
+    spans = _spans(rows, kinds)
     inference = None if spans else infer(rows, kinds, nodes)
     if inference is None:
         at_that_time = phases_at(spans, rows.start_ns)
@@ -77,6 +79,21 @@ def place(rows: HostRows, kinds: NameKinds, flows: Flows = NO_FLOWS) -> Placed:
         inference=inference,
         mapped=mapped >= 0,
     )
+
+
+def _spans(rows: HostRows, kinds: NameKinds) -> list[tuple[int, int, Phase]]:
+    """The phase ranges of a capture; of a user's own loop those of its calls, and of what lies between them."""
+    ranges = np.flatnonzero(kinds.phase[rows.name] >= 0).tolist()
+    calls = [
+        MarkedCall(
+            int(rows.start_ns[row]), int(rows.end_ns[row]), PHASES[kinds.phase[rows.name[row]]],
+            bool(kinds.in_loop[rows.name[row]]),
+        )
+        for row in ranges
+    ]  # fmt: skip
+    if any(call.decides for call in calls):
+        return list(loop_spans(calls, [step.start_ns for step in steps_of(rows, kinds)]))
+    return sorted(call[:3] for call in calls)
 
 
 def _mapped(rows: HostRows, kinds: NameKinds, nodes: Nodes, inference: Inference | None) -> Int64:
@@ -100,26 +117,10 @@ def _mapped(rows: HostRows, kinds: NameKinds, nodes: Nodes, inference: Inference
 def phases_at(spans: list[tuple[int, int, Phase]], times_ns: Int64) -> Int64:
     """The phase (a place in `PHASES`, -1 none) at each host time: ranges lie on one thread, the backward of CUDA runs
     on another."""
-    starts, phases = _flattened(sorted(spans))
+    starts, phases = flattened(spans)
+    codes = [-1 if phase is None else PHASE_CODE[phase] for phase in phases]
     interval = np.searchsorted(np.array(starts, dtype=np.int64), times_ns, side="right") - 1
-    return np.array([-1, *phases], dtype=np.int64)[interval + 1]
-
-
-def _flattened(spans: list[tuple[int, int, Phase]]) -> tuple[list[int], list[int]]:
-    """Times, and the phase from each on: that of the range that began last among those that have not ended."""
-    starts: list[int] = []
-    phases: list[int] = []
-    running: list[tuple[int, int, Phase]] = []
-    begun = 0
-    for time_ns in sorted({edge for start, end, _ in spans for edge in (start, end)}):
-        while begun < len(spans) and spans[begun][0] <= time_ns:
-            heappush(running, (-begun, spans[begun][1], spans[begun][2]))
-            begun += 1
-        while running and running[0][1] <= time_ns:
-            heappop(running)
-        starts.append(time_ns)
-        phases.append(PHASE_CODE[running[0][2]] if running else -1)
-    return starts, phases
+    return np.array([-1, *codes], dtype=np.int64)[interval + 1]
 
 
 def steps_of(rows: HostRows, kinds: NameKinds) -> tuple[Step, ...]:

@@ -10,7 +10,7 @@ from opanatomy.memory.components import COMPONENTS
 from opanatomy.memory.groups import LISTED, alike
 from opanatomy.memory.measured import MeasuredStep
 from opanatomy.records.memory import SavedActivations
-from opanatomy.records.memory_observations import MarkKind, TensorType
+from opanatomy.records.memory_observations import TensorType
 
 _KEPT = tuple(COMPONENTS.index(name) for name in (named.ACTIVATIONS, named.WEIGHT_CASTS))
 _UNKNOWN = TensorType(dtype="", shape=())
@@ -18,7 +18,7 @@ _UNKNOWN = TensorType(dtype="", shape=())
 
 def activations_of(measured: MeasuredStep, tensors: Sequence[TensorType]) -> tuple[SavedActivations, ...]:
     """What lives after forward for backward, largest first."""
-    after = measured.place_of(MarkKind.AFTER_FORWARD)
+    after = measured.after_forward
     if after is None:
         return ()
     groups: dict[tuple[str, str | None, TensorType], list[int]] = defaultdict(list)

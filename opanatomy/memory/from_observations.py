@@ -171,7 +171,7 @@ def _unseen_note(measured: MeasuredStep) -> list[str]:
 
 def _components(measured: MeasuredStep, curve: Curve) -> tuple[MemoryComponent, ...]:
     """Each component at its fullest and at the peak; those at the peak sum to it."""
-    after_forward = measured.place_of(MarkKind.AFTER_FORWARD)
+    after_forward = measured.after_forward
     rows = []
     for component, states in zip(curve.components, curve.by_component, strict=True):
         size = int(states.max())

@@ -31,6 +31,7 @@ _COMPONENT_OF_KIND: Final = {
     for kind in MARK_KINDS if kind is MarkKind.SAVED or str(kind) in _PLACE
 }  # fmt: skip
 _NO_ROLE: Final = -1
+_OF_FORWARD: Final = tuple(_PLACE[name] for name in named.OF_FORWARD)
 
 
 class Labels(Struct, frozen=True, kw_only=True):
@@ -75,6 +76,14 @@ class MeasuredStep(Struct, frozen=True, kw_only=True):
         assert self.table.marks is not None
         rows = self.table.marks.event[self.table.marks.kind == _KIND[kind]]
         return int(rows[-1]) if len(rows) else None
+
+    @property
+    def after_forward(self) -> int | None:
+        """The event at which forward is done; of several that at which most is kept for backward."""
+        assert self.table.marks is not None
+        ends = self.table.marks.event[self.table.marks.kind == _KIND[MarkKind.AFTER_FORWARD]].tolist()
+        kept = np.where(np.isin(self.component, _OF_FORWARD), self.own_bytes, 0)
+        return max(ends, key=lambda end: (int(kept[self.blocks.live_after(end + 1)].sum()), end), default=None)
 
     def shares(self) -> Shares:
         """The components of all blocks.
@@ -167,7 +176,7 @@ def _labels(
         if kind is MarkKind.SAVED and component[block] != _NO_ROLE:
             continue
         is_saved = component[block] == _PLACE[named.ACTIVATIONS]
-        if not is_saved or kind in (MarkKind.WEIGHTS, MarkKind.BUFFERS):
+        if not is_saved or kind in (MarkKind.WEIGHTS, MarkKind.BUFFERS, MarkKind.INPUTS):
             component[block] = _COMPONENT_OF_KIND[kind]
     return Labels(
         component=component, storage_bytes=storage, tensor=tensor, saved_by=[frozenset(names) for names in saved_by],

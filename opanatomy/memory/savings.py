@@ -21,13 +21,14 @@ _OPTIMIZERS: Final = ("adamw8bit", "adafactor", "sgd")
 class _Technique(Struct, frozen=True, kw_only=True):
     """A technique, and the workload with it.
 
-    `option` is how it is asked for, `in_python` how for a module of the caller's own; where the caller gives the
-    inputs too, `of_inputs` is what these should be.
+    `option` is how it is asked for, `in_python` how for a module of the caller's own, `in_loop` (where it is something
+    else) in a loop of his; where the caller gives the inputs too, `of_inputs` is what these should be.
     """
 
     name: str
     option: str
     in_python: str
+    in_loop: str | None = None
     of_inputs: str | None = None
     changed: Workload
 
@@ -64,8 +65,10 @@ def _state_bytes(workload: Workload) -> int | None:
 
 def _as_called(technique: _Technique, workload: Workload) -> str:
     """The option; by Python where the module is the caller's, without flags that a function does not take."""
-    if technique.of_inputs is not None and workload.model_source in ("object", "function"):
+    if technique.of_inputs is not None and workload.model_source in ("object", "function", "loop"):
         return technique.of_inputs
+    if workload.model_source == "loop":
+        return technique.in_loop or technique.in_python
     return technique.in_python if workload.model_source == "object" else technique.option
 
 
@@ -78,7 +81,8 @@ def _techniques(workload: Workload) -> list[_Technique]:
         ))  # fmt: skip
     if workload.amp is None and workload.dtype == "float32":
         techniques.append(_Technique(
-            name="mixed precision", option="--amp bf16", in_python='amp="bf16"', changed=replace(workload, amp="bf16"),
+            name="mixed precision", option="--amp bf16", in_python='amp="bf16"',
+            in_loop="torch.autocast(..., torch.bfloat16)", changed=replace(workload, amp="bf16"),
         ))  # fmt: skip
         techniques.append(_Technique(
             name="weights in bfloat16", option="--dtype bfloat16", in_python="module.to(torch.bfloat16)",
@@ -96,8 +100,10 @@ def _techniques(workload: Workload) -> list[_Technique]:
 
 
 def _with_optimizer(workload: Workload, name: str) -> _Technique:
+    optimizer = BY_NAME[name]
     return _Technique(
-        name=BY_NAME[name].label, option=f"--optimizer {name}", in_python=f'optimizer="{name}"',
+        name=optimizer.label, option=f"--optimizer {name}", in_python=f'optimizer="{name}"',
+        in_loop=f"{optimizer.package or 'torch'}.optim.{optimizer.torch_class}",
         changed=replace(workload, optimizer=name),
     )  # fmt: skip
 

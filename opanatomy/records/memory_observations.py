@@ -34,6 +34,8 @@ class MarkKind(str, Enum):
     AFTER_OPTIMIZER = "after_optimizer"
     AFTER_STEP = "after_step"
     BROKEN = "broken"
+    #: What a forward in a user's own loop was called with.
+    INPUTS = "inputs"
 
     __str__ = str.__str__
 

@@ -10,8 +10,9 @@ from opanatomy.records.texts import TextObservations
 
 #: Ranges that a capture puts into the trace: `<prefix><phase>` and `<prefix><module path>`.
 PHASE_RANGE = "opanatomy.phase/"
-
-
+#: The same around a call in a loop of the user's own: what lies between two of these is of the phase that
+#: `records/phase_spans.py` says.
+LOOP_RANGE = f"{PHASE_RANGE}loop/"
 MODULE_RANGE = "opanatomy.module/"
 
 
@@ -54,6 +55,8 @@ class Workload(Struct, frozen=True, kw_only=True):
     trainable_parameters: int | None = None
     task: str | None = None
     batch: int | None = None
+    #: How many batches a step accumulates gradients of, where a loop was recorded.
+    accumulation: int | None = None
     sequence_length: int | None = None
     inputs: tuple[str, ...] = ()
     dtype: str | None = None

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import platform
+import sys
 from contextlib import suppress
+from importlib import metadata
 from pathlib import Path
 
 from opanatomy.capture.device import accelerators, nvml
@@ -48,7 +50,6 @@ def no_gpu_note(wanted: str) -> str:
 def environment_of(device: str) -> Environment:
     """What the report says about where the step ran."""
     import torch
-    import transformers
 
     on_cuda, on_host = accelerators.is_cuda(device), not accelerators.is_accelerator(device)
     gpu = nvml.device(torch.device(device).index or 0) if on_cuda else None
@@ -65,13 +66,24 @@ def environment_of(device: str) -> Environment:
         architecture=architecture_of(device) if on_cuda else None,
         mig=gpu.mig if gpu else None,
         driver=driver.version if isinstance(driver, nvml.Driver) else None,
-        transformers=str(transformers.__version__),
+        transformers=_version_of("transformers"),
         python=platform.python_version(),
         host_threads=torch.get_num_threads(),
         processor=processor,
         matmul_float32=_float32(torch.backends.cuda.matmul) if on_cuda else None,
         convolution_float32=_float32(getattr(torch.backends.cudnn, "conv", None)) if on_cuda else None,
     )
+
+
+def _version_of(package: str) -> str | None:
+    """The version of a package, which a loop that does not use it need not import for that."""
+    loaded = getattr(sys.modules.get(package), "__version__", None)
+    if loaded is not None:
+        return str(loaded)
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def _float32(settings: object) -> str | None:

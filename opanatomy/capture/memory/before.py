@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, field
 
 from opanatomy.capture.memory.allocator import AllocatedBlock, DeviceAllocator
-from opanatomy.capture.memory.storages import Storages, optimizer_tensors, storages_of, tensors_in, weakly
-from opanatomy.capture.step.stepper import Stepper
+from opanatomy.capture.memory.holders import Holders
+from opanatomy.capture.memory.storages import Storages, storages_of, weakly
 from opanatomy.records.memory_observations import BlockColumns, StorageColumns
 from opanatomy.records.packed import packed
 
@@ -33,10 +33,10 @@ class Before(Struct, frozen=True, kw_only=True):
     workspaces: frozenset[int] = frozenset()
 
 
-def before(stepper: Stepper, module: torch.nn.Module) -> Before:
+def before(holders: Holders) -> Before:
     """What is there now."""
-    device = stepper.device
-    tensors = _tensors(stepper, module)
+    device = holders.device
+    tensors = _tensors(holders)
     storages = {component: storages_of(some, device) for component, some in tensors.items()}
     if device == "cpu":
         references = weakly([tensor for some in tensors.values() for tensor in some], device)
@@ -49,11 +49,11 @@ def before(stepper: Stepper, module: torch.nn.Module) -> Before:
     )  # fmt: skip
 
 
-def _tensors(stepper: Stepper, module: torch.nn.Module) -> dict[str, list[torch.Tensor]]:
-    state, counters = optimizer_tensors(stepper.optimizer)
+def _tensors(holders: Holders) -> dict[str, list[torch.Tensor]]:
+    state, counters = holders.optimizer_tensors()
     return {
-        "weights": list(module.parameters()), "buffers": list(module.buffers()), "inputs": tensors_in(stepper.inputs),
-        "optimizer_state": state, "optimizer_step_counters": counters,
+        "weights": holders.parameters(), "buffers": holders.buffers(), "inputs": holders.input_tensors(),
+        "gradients": holders.gradients(), "optimizer_state": state, "optimizer_step_counters": counters,
     }  # fmt: skip
 
 

@@ -21,8 +21,9 @@ from opanatomy.records.memory_observations import (
     TensorType,
 )
 from opanatomy.records.packed import packed
+from opanatomy.records.phase_spans import MarkedCall, Span, loop_spans
 from opanatomy.records.taxonomy import Phase
-from opanatomy.records.workload import MODULE_RANGE, PHASE_RANGE
+from opanatomy.records.workload import LOOP_RANGE, MODULE_RANGE, PHASE_RANGE
 
 #: Ranges without length that tie a moment of Python to the allocations around it: `<prefix><number>`.
 MARK_RANGE: Final = "opanatomy.mark/"
@@ -99,7 +100,7 @@ def observed_events(
         events=_events(moments, rows),
         contexts=contexts,
         marks=_marks(moments, marks),
-        phases=tuple(walk.phases),
+        phases=walk.phases(),
         allocations=sum(moment.mark == _NONE for moment in moments),
     )
 
@@ -110,7 +111,8 @@ class _Walk:
 
     weights: frozenset[int]
     contexts: dict[_Context, int] = field(default_factory=dict)
-    phases: list[PhaseSpan] = field(default_factory=list)
+    calls: list[MarkedCall] = field(default_factory=list)
+    begin_ns: int = 0
     module_of_sequence: dict[int, str] = field(default_factory=dict)
 
     def moments(self, roots: Iterable[Any], device: str) -> Iterator[_Moment]:
@@ -118,6 +120,7 @@ class _Walk:
         from torch._C._profiler import _EventType
 
         waiting = [(event, _Enclosing()) for event in reversed(list(roots))]
+        self.begin_ns = min((event.start_time_ns for event, _ in waiting), default=0)
         while waiting:
             event, enclosing = waiting.pop()
             if event.tag == _EventType.Allocation:
@@ -135,6 +138,13 @@ class _Walk:
                 inside = self._inside(event, enclosing)
                 waiting.extend((child, inside) for child in reversed(children))
 
+    def phases(self) -> tuple[PhaseSpan, ...]:
+        """The phase ranges; of a user's own loop with what lies between its calls."""
+        spans: Sequence[Span] = [call[:3] for call in self.calls]
+        if any(call.decides for call in self.calls):
+            spans = loop_spans(self.calls, [self.begin_ns])
+        return tuple(PhaseSpan(phase=phase, begin_ns=begin, end_ns=end) for begin, end, phase in spans)
+
     def _context(self, enclosing: _Enclosing) -> int:
         """The number of what encloses an event."""
         context = _Context(
@@ -148,8 +158,10 @@ class _Walk:
         """What encloses the children of `event`."""
         name: str = event.name
         if name.startswith(PHASE_RANGE):
-            phase = Phase(name.removeprefix(PHASE_RANGE))
-            self.phases.append(PhaseSpan(phase=phase, begin_ns=event.start_time_ns, end_ns=event.end_time_ns))
+            phase = Phase(name.removeprefix(LOOP_RANGE).removeprefix(PHASE_RANGE))
+            self.calls.append(
+                MarkedCall(event.start_time_ns, event.end_time_ns, phase, decides=name.startswith(LOOP_RANGE))
+            )
             return enclosing._replace(phase=phase)
         if name.startswith(MODULE_RANGE):
             until = enclosing.recomputed_until

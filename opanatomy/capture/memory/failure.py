@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from opanatomy.capture.device import accelerators
+from opanatomy.capture.memory.holders import holders_of
 from opanatomy.capture.memory.measurement import could_have, element_bytes, give_back, storages_observed
 from opanatomy.capture.memory.saved import ForwardSaves
 from opanatomy.capture.memory.snapshots import Snapshots
@@ -96,10 +97,10 @@ def _without_profiler(stepper: Stepper, module: torch.nn.Module, snapshots: Snap
     try:
         stepper.run()
     except Exception as error:
-        observations = storages_observed(module, stepper.optimizer, saves, stepper.device)
+        observations = storages_observed(holders_of(stepper, module), saves.bytes, saves.cast_bytes)
         _let_go(error, stepper)
     else:
-        observations = storages_observed(module, stepper.optimizer, saves, stepper.device)
+        observations = storages_observed(holders_of(stepper, module), saves.bytes, saves.cast_bytes)
     finally:
         stepper.watch = outer
     return replace(observations, measured_by=_WITHOUT_PROFILER)

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING
 
 from opanatomy.capture.device import accelerators
 from opanatomy.capture.memory.allocator import DeviceAllocator, allocator_name
-from opanatomy.capture.memory.storages import on_device, optimizer_tensors, unpacked
+from opanatomy.capture.memory.holders import Holders
+from opanatomy.capture.memory.storages import on_device, unpacked
 from opanatomy.records.memory_observations import MemoryObservations
 
 if TYPE_CHECKING:
     import torch
-
-    from opanatomy.capture.memory.saved import ForwardSaves
 
 if sys.platform != "win32":
     import resource
@@ -173,23 +172,24 @@ def held_bytes() -> int | None:
 
 
 def storages_observed(
-    module: torch.nn.Module,
-    optimizer: torch.optim.Optimizer | None,
-    saves: ForwardSaves | None,
-    device: str,
+    holders: Holders, saved_bytes: int | None = None, cast_bytes: int | None = None
 ) -> MemoryObservations:
-    """The storages on `device` as they stand after a step, by component, and the elements of its parameters."""
-    parameters = on_device(module.parameters(), device)
+    """The storages on a device as they stand after a step, by component, and the elements of its parameters.
+
+    `saved_bytes` are those that forward saved, `cast_bytes` those of autocast's casts of weights.
+    """
+    device = holders.device
+    parameters = on_device(holders.parameters(), device)
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    sizes = {"weights": storage_bytes(parameters), "buffers": storage_bytes(on_device(module.buffers(), device))}
+    sizes = {"weights": storage_bytes(parameters), "buffers": storage_bytes(on_device(holders.buffers(), device))}
     if gradients:
         sizes["gradients"] = storage_bytes(gradients)
-    if optimizer is not None:
-        sizes["optimizer_state"] = storage_bytes(on_device(optimizer_tensors(optimizer)[0], device))
-    if saves is not None and saves.bytes is not None:
-        sizes["forward_activations"] = saves.bytes
-        if saves.cast_bytes:
-            sizes["autocast_weight_casts"] = saves.cast_bytes
+    if holders.optimizers:
+        sizes["optimizer_state"] = storage_bytes(on_device(holders.optimizer_tensors()[0], device))
+    if saved_bytes is not None:
+        sizes["forward_activations"] = saved_bytes
+        if cast_bytes:
+            sizes["autocast_weight_casts"] = cast_bytes
     return MemoryObservations(
         device=device,
         storage_bytes=sizes,

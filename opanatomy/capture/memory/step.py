@@ -6,7 +6,7 @@ import gc
 import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -17,10 +17,11 @@ from opanatomy.capture.device import kineto_log
 from opanatomy.capture.memory.allocator import DeviceAllocator, allocator_name, why_no_blocks
 from opanatomy.capture.memory.before import Before, before, block_columns, storage_columns
 from opanatomy.capture.memory.events import MARK_RANGE, Mark, ObservedEvents, observed_events
+from opanatomy.capture.memory.holders import Holders, holders_of
 from opanatomy.capture.memory.measurement import held_bytes, room_for
 from opanatomy.capture.memory.saved import saved_form, uncompiled
 from opanatomy.capture.memory.snapshots import Snapshots
-from opanatomy.capture.memory.storages import Storages, optimizer_tensors, storages_of, unpacked
+from opanatomy.capture.memory.storages import Storages, storages_of, unpacked
 from opanatomy.capture.step.ranges import forward_hooks, module_ranges
 from opanatomy.capture.step.stepper import StepObserver, Stepper
 from opanatomy.records.memory import AFTER_BACKWARD, AFTER_FORWARD, AFTER_OPTIMIZER
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
 PROFILER_BYTES: Final = 256 << 20
 #: What its threads and its records take while the step runs.
 _SLACK_BYTES: Final = 16 << 20
+#: The record of a memory step is larger than this only with more than half a million allocations; readers of traces
+#: take 16 MiB of metadata.
+_MOST_PACKED_BYTES: Final = 8 << 20
 #: The backend of the CPU's figures: torch's wrapper that counts while a profiler asks it to.
 _OF_CPU: Final = "cpu"
 
@@ -59,10 +63,11 @@ class StepSettings(Struct, frozen=True, kw_only=True):
 class MemoryObserver(StepObserver):
     """Notes what autograd saves in forward, and what lives after each phase, as marks among the allocations."""
 
-    stepper: Stepper
+    holders: Callable[[], Holders]
+    device: str
     snapshots: Snapshots
-    module: torch.nn.Module
-    compiled: bool = False
+    #: The module behind whose parts what is gone is looked for; none where nothing can hang on it.
+    module: torch.nn.Module | None = None
     hooked: bool = True
     marks: list[Mark] = field(default_factory=list)
     #: Storages from before the step that the allocator would not report as freed, by address.
@@ -76,18 +81,20 @@ class MemoryObserver(StepObserver):
         What a forward replaces (a buffer, a cache, a weight) is looked for behind each module, where nothing tells.
         """
         with ExitStack() as stack:
-            if self.hooked and not self.stepper.inference:
-                stack.enter_context(_hooks(self._saved))
-            if self.references and not self.compiled:
-                stack.enter_context(forward_hooks(self.module, None, self._behind_module, always=False))
+            if self.hooked:
+                stack.enter_context(saved_tensor_hooks(self.saved))
+            if self.references and self.module is not None:
+                stack.enter_context(forward_hooks(self.module, None, self.behind_module, always=False))
             yield
 
-    def _behind_module(self, *_: object) -> None:
+    def behind_module(self, *_: object) -> None:
+        """The forward of a module is done."""
         # The profiler sees no mark of another thread.
         if threading.get_ident() == self.thread:
             self._look_for_gone()
 
-    def _saved(self, tensor: torch.Tensor) -> torch.Tensor:
+    def saved(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Note what autograd saves; gives what it is to save."""
         for part in unpacked((tensor,)):
             storage = part.untyped_storage()
             if storage.nbytes():
@@ -109,12 +116,16 @@ class MemoryObserver(StepObserver):
             self.references = {pointer: kept for pointer, kept in self.references.items() if pointer not in gone}
 
     def _storages(self, tensors: Any) -> Storages:
-        return storages_of(tensors, self.stepper.device)
+        return storages_of(tensors, self.device)
 
     def _of_model(self) -> None:
         """Note the weights and buffers, for those that the step itself allocated."""
-        self._mark(MarkKind.WEIGHTS, self._storages(self.module.parameters()))
-        self._mark(MarkKind.BUFFERS, self._storages(self.module.buffers()))
+        self._mark(MarkKind.WEIGHTS, self._storages(self.holders().parameters()))
+        self._mark(MarkKind.BUFFERS, self._storages(self.holders().buffers()))
+
+    def inputs(self, tensors: list[torch.Tensor]) -> None:
+        """Note what a forward had from outside."""
+        self._mark(MarkKind.INPUTS, self._storages(tensors))
 
     def after_forward(self, roots: tuple[torch.Tensor, ...]) -> None:
         """Note what forward leaves."""
@@ -126,9 +137,7 @@ class MemoryObserver(StepObserver):
 
     def _gradients(self) -> Storages:
         """Those of inputs, and of leaves that no module holds, beside those of the parameters."""
-        leaves = (*self.stepper.parameters, *self.stepper.other_leaves)
-        gradients = [leaf.grad for leaf in leaves if leaf.grad is not None]
-        return self._storages(gradients)
+        return self._storages(self.holders().gradients())
 
     def after_backward(self) -> None:
         """Note the gradients."""
@@ -146,7 +155,7 @@ class MemoryObserver(StepObserver):
     def end(self, *, broken: bool = False) -> None:
         """Note what is there at the end, or where the step broke."""
         self._look_for_gone()
-        state, counters = optimizer_tensors(self.stepper.optimizer)
+        state, counters = self.holders().optimizer_tensors()
         if broken:
             self._mark(MarkKind.GRADIENTS, self._gradients())
         self._of_model()
@@ -156,7 +165,8 @@ class MemoryObserver(StepObserver):
 
 
 @contextmanager
-def _hooks(pack: Any) -> Iterator[None]:
+def saved_tensor_hooks(pack: Any) -> Iterator[None]:
+    """Have `pack` see what autograd saves while inside."""
     import torch
 
     with torch.autograd.graph.saved_tensors_hooks(uncompiled(pack), uncompiled(lambda tensor: tensor)):
@@ -172,27 +182,66 @@ def observe_step(
     Compiled code runs without hooks, a model that cannot have them with `hooked` false: what lives through forward is
     an activation there.
     """
+    stepper.free_gradients()
+
+    def holders() -> Holders:
+        return holders_of(stepper, module)
+
+    profiler = MemoryProfiler(holders())
+    observer = MemoryObserver(
+        holders, stepper.device, snapshots, module=None if compiled else module,
+        hooked=hooked and not compiled and not stepper.inference, references=profiler.earlier.references,
+    )  # fmt: skip
+    ranges: AbstractContextManager[Any] = nullcontext() if compiled else module_ranges(module)
+    error, phase = _profiled(stepper, observer, profiler, ranges)
+    settings = StepSettings(
+        hooked=hooked and not compiled, autocast=stepper.amp is not None, checkpointing=checkpointing,
+        rng_bytes=rng_bytes(stepper.device) if checkpointing else None, broken_in=None if error is None else phase,
+    )  # fmt: skip
+    return ObservedStep(observations=profiler.observations(observer.marks, settings), error=error)
+
+
+def rng_bytes(device: str) -> int | None:
+    """The size of the random state that checkpointing keeps, on the CPU."""
     import torch
 
-    stepper.free_gradients()
-    if stepper.device != "cpu":
-        # What the collector would free between the snapshot and the first event would be in no event.
-        gc.collect()
-        DeviceAllocator(stepper.device).reset_peak()
-    earlier = before(stepper, module)
-    observer = MemoryObserver(
-        stepper, snapshots, module, compiled=compiled, hooked=hooked and not compiled, references=earlier.references
-    )
-    ranges: AbstractContextManager[Any] = nullcontext() if compiled else module_ranges(module)
-    profiler, error, phase = _profiled(stepper, observer, ranges)
-    settings = StepSettings(
-        hooked=observer.hooked, autocast=stepper.amp is not None, checkpointing=checkpointing,
-        rng_bytes=torch.get_rng_state().numel() if checkpointing and stepper.device == "cpu" else None,
-        broken_in=None if error is None else phase,
-    )  # fmt: skip
-    roots = profiler.profiler.kineto_results.experimental_event_tree()
-    events = observed_events(roots, stepper.device, frozenset(earlier.storages["weights"]), observer.marks)
-    return ObservedStep(observations=observations_of(events, earlier, settings, stepper.device), error=error)
+    return torch.get_rng_state().numel() if device == "cpu" else None
+
+
+class MemoryProfiler:
+    """The profiler that follows the allocations of one step; `earlier` is what was there before it."""
+
+    def __init__(self, holders: Holders) -> None:
+        from torch.profiler import ProfilerActivity, profile
+
+        self.device = holders.device
+        if self.device != "cpu":
+            # What the collector would free between the snapshot and the first event would be in no event.
+            gc.collect()
+            DeviceAllocator(self.device).reset_peak()
+        self.earlier = before(holders)
+        # Shapes carry the storages of the arguments, which tell casts of weights from other casts.
+        self._profiler: Any = profile(activities=[ProfilerActivity.CPU], record_shapes=True, profile_memory=True)
+
+    def start(self) -> int:
+        """Start it; the bytes that it took."""
+        held = held_bytes() or 0
+        with room_for(PROFILER_BYTES), kineto_log.listening(self.device):
+            self._profiler.start()
+            # Its threads take what is theirs when they begin; where there is none then, the C library ends the process.
+            time.sleep(0.05)
+        return max((held_bytes() or 0) - held, 0)
+
+    def stop(self) -> None:
+        """Stop it."""
+        with room_for(PROFILER_BYTES), kineto_log.listening(self.device):
+            self._profiler.stop()
+
+    def observations(self, marks: Sequence[Mark], settings: StepSettings) -> StepObservations:
+        """What was observed, when it is stopped."""
+        roots = self._profiler.profiler.kineto_results.experimental_event_tree()
+        events = observed_events(roots, self.device, frozenset(self.earlier.storages["weights"]), marks)
+        return observations_of(events, self.earlier, settings, self.device)
 
 
 def observations_of(events: ObservedEvents, earlier: Before, settings: StepSettings, device: str) -> StepObservations:
@@ -214,7 +263,18 @@ def observations_of(events: ObservedEvents, earlier: Before, settings: StepSetti
     )
 
 
-def packed_bytes(step: StepObservations) -> int:
+def why_not_kept(step: StepObservations) -> str | None:
+    """Why the observations of a step are not written into its trace; `None` where they are."""
+    size = _packed_bytes(step)
+    if size <= _MOST_PACKED_BYTES:
+        return None
+    return (
+        f"the memory step has more allocations than the metadata of a trace hold ({size / 1e6:.0f} MB): what is live at"
+        " its peak is not known"
+    )
+
+
+def _packed_bytes(step: StepObservations) -> int:
     """The bytes of the packed columns of a step."""
     columns = (step.events, step.contexts, step.marks, step.storages, *(() if step.blocks is None else (step.blocks,)))
     fields = (getattr(part, name) for part in columns for name in part.__struct_fields__)
@@ -239,28 +299,17 @@ def _allocator(events: ObservedEvents, earlier: Before, device: str) -> Allocato
 
 
 def _profiled(
-    stepper: Stepper, observer: MemoryObserver, ranges: AbstractContextManager[Any]
-) -> tuple[Any, Exception | None, Phase]:
-    """Run the step under the profiler; the profiler, the error that broke the step, and in which phase."""
-    from torch.profiler import ProfilerActivity, profile
-
-    # Shapes carry the storages of the arguments, which tell casts of weights from other casts.
-    profiler = profile(activities=[ProfilerActivity.CPU], record_shapes=True, profile_memory=True)
+    stepper: Stepper, observer: MemoryObserver, profiler: MemoryProfiler, ranges: AbstractContextManager[Any]
+) -> tuple[Exception | None, Phase]:
+    """Run the step under the profiler; the error that broke it, and in which phase."""
     outer, stepper.watch = stepper.watch, observer
-    held = held_bytes() or 0
-    with room_for(PROFILER_BYTES), kineto_log.listening(stepper.device):
-        profiler.start()
-        # Its threads take what is theirs when they begin; where there is none then, the C library ends the process.
-        time.sleep(0.05)
-    grown = max((held_bytes() or 0) - held, 0)
+    grown = profiler.start()
     try:
         with ranges, room_for(grown + _SLACK_BYTES):
-            error, phase = _ran(stepper, observer)
+            return _ran(stepper, observer)
     finally:
         stepper.watch = outer
-        with room_for(PROFILER_BYTES), kineto_log.listening(stepper.device):
-            profiler.stop()
-    return profiler, error, phase
+        profiler.stop()
 
 
 def _ran(stepper: Stepper, observer: MemoryObserver) -> tuple[Exception | None, Phase]:

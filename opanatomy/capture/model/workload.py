@@ -100,7 +100,7 @@ def given(module: torch.nn.Module, inputs: dict[str, Any] | tuple[Any, ...]) -> 
     name = type(getattr(module, "_orig_mod", module)).__name__  # of a compiled module the one that was compiled
     return Prepared(
         module=module, inputs=inputs, name=name, architecture=name, source="object", batch=batch,
-        sequence_length=length, dtype=None if first is None else _dtype_name(first),
+        sequence_length=length, dtype=None if first is None else data_type_name(first.dtype),
     )  # fmt: skip
 
 
@@ -156,18 +156,19 @@ def _prepare_plan(plan: Plan, options: RunOptions) -> Prepared:
         texts=texts,
         dtype=_weights_dtype(module, options),
         changes=plan.changes,
-        attention=_attention(module),
+        attention=attention_of(module),
         seed=options.seed,
     )
 
 
 def _weights_dtype(module: torch.nn.Module, options: RunOptions) -> str:
     first = next(module.parameters(), None)
-    return options.dtype if first is None else _dtype_name(first)
+    return options.dtype if first is None else data_type_name(first.dtype)
 
 
-def _dtype_name(tensor: torch.Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
+def data_type_name(dtype: torch.dtype) -> str:
+    """What a report calls a data type."""
+    return str(dtype).removeprefix("torch.")
 
 
 def _planned(configuration: Configuration, options: RunOptions) -> Plan:
@@ -232,7 +233,8 @@ def _use_cache(config: Any, inference: bool) -> None:
             part.use_cache = False
 
 
-def _attention(module: torch.nn.Module) -> str | None:
+def attention_of(module: torch.nn.Module) -> str | None:
+    """The attention implementation in force; `None` for a model without attention, or that does not say."""
     if not any("attention" in type(layer).__name__.lower() for layer in module.modules()):
         return None
     return getattr(getattr(module, "config", None), "_attn_implementation", None)
@@ -282,7 +284,7 @@ def _prepare_function(options: RunOptions) -> Prepared:
         sequence_length=length,
         dtype=_weights_dtype(module, options),
         changes=() if options.inference else _modes(module),
-        attention=_attention(module),
+        attention=attention_of(module),
         seed=options.seed,
     )
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, BinaryIO, Final, cast
 
 import msgspec
@@ -30,14 +31,18 @@ _NAMES: Final = tuple(
 )
 _END_OF_ALL: Final = re.compile(rb"(?<=\n  \})\s*\]")
 
+NO_NAMES: Final[Mapping[bytes, bytes]] = MappingProxyType({})
 _texts: Final = msgspec.json.Decoder(list[msgspec.Raw])
 
 
-def export_trace(profiler: Any, capture: Capture, path: Path, *, everything: bool = False) -> None:
+def export_trace(
+    profiler: Any, capture: Capture, path: Path, *, everything: bool = False, renamed: Mapping[bytes, bytes] = NO_NAMES
+) -> None:
     """Write the trace of `profiler` and what `capture` knows to `path`; gzip where the name ends in `.gz`.
 
     `add_metadata_json` would do for the metadata, but it is heard only while the profiler runs, and part of what is
-    to be told is known only after. With `everything` paths, arguments, hosts and users are left out too.
+    to be told is known only after. With `everything` paths, arguments, hosts and users are left out too. `renamed`
+    has the texts of names of ours, in quotes, and what stands there instead.
     """
     with tempfile.TemporaryDirectory(prefix=".opanatomy-", dir=path.absolute().parent) as folder:
         plain = Path(folder) / "trace.json"
@@ -50,10 +55,13 @@ def export_trace(profiler: Any, capture: Capture, path: Path, *, everything: boo
             )
         _check_end(plain)
         with plain.open("rb") as source, _opened(path) as target:
-            copy_redacted(source, target, capture, everything=everything)
+            copy_redacted(source, target, capture, everything=everything, renamed=renamed)
 
 
-def copy_redacted(source: BinaryIO, target: BinaryIO, capture: Capture, *, everything: bool = False) -> None:
+def copy_redacted(
+    source: BinaryIO, target: BinaryIO, capture: Capture, *, everything: bool = False,
+    renamed: Mapping[bytes, bytes] = NO_NAMES,
+) -> None:  # fmt: skip
     """The trace in `source`, as Kineto writes it, with `capture` before it and without what must not be written.
 
     An event without a secret keeps its text; memory does not grow with the trace.
@@ -66,6 +74,8 @@ def copy_redacted(source: BinaryIO, target: BinaryIO, capture: Capture, *, every
         target.write(msgspec.json.encode(key) + b":" + msgspec.json.encode(value) + b",\n")
     target.write(b'"traceEvents":[')
     for chunk, is_last in _chunks(source, rest):
+        for name, other in renamed.items():
+            chunk = chunk.replace(name, other)
         target.write(_last(chunk, redaction) if is_last else _cleaned(chunk, redaction, b","))
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -13,9 +13,16 @@ if TYPE_CHECKING:
 _MIN_DIMENSIONS = 2
 
 
+def observed_gradients(module: torch.nn.Module) -> AbstractContextManager[dict[str, str]]:
+    """`gradients_by_path` of all modules inside `module`."""
+    return gradients_by_path({id(child): path for path, child in module.named_modules()})
+
+
 @contextmanager
-def observed_gradients(module: torch.nn.Module) -> Iterator[dict[str, str]]:
-    """Watch a step of `module`; gives path -> "weight", "input", "both" or "none" for each module that runs.
+def gradients_by_path(paths: Mapping[int, str]) -> Iterator[dict[str, str]]:
+    """Watch a step of the modules with these `id`s.
+
+    Gives path -> "weight", "input", "both" or "none" for each module that runs.
 
     Of a module with weights of its own (a linear layer, a convolution) it says whether these and its input need
     gradients; of one without, whose products are of activations (attention), "both" where its output does. What needs a
@@ -25,7 +32,6 @@ def observed_gradients(module: torch.nn.Module) -> Iterator[dict[str, str]]:
     """
     from torch.nn.modules.module import register_module_forward_hook
 
-    paths = {id(child): path for path, child in module.named_modules()}
     seen: dict[str, tuple[bool, bool]] = {}
     needed: dict[str, str] = {}
 

@@ -136,9 +136,9 @@ class Instruments:
         except Exception as error:
             if is_out_of_memory(error):
                 raise
-            blamed, what = _blamed(error, active), f"{type(error).__name__}: {one_line(error, 160)}"
+            blames, what = blamed(error, active), f"{type(error).__name__}: {one_line(error, 160)}"
             self._as_before(error, fresh=fresh)
-            return _Failure(blamed=blamed, what=what)
+            return _Failure(blamed=blames, what=what)
 
     def _as_before(self, error: Exception, *, fresh: bool) -> None:
         # The frames of the failure hold the graph and all that it saved.
@@ -204,7 +204,7 @@ class Instruments:
                 self.stepper.watch = before
 
 
-def _blamed(error: Exception, active: set[Instrument]) -> set[Instrument] | None:
+def blamed(error: Exception, active: set[Instrument]) -> set[Instrument] | None:
     """The instruments that the error itself names, or whose code it came from; `None` where it names none."""
     text = f"{type(error).__name__}: {error}"
     for instrument, pattern in _SAYS:

@@ -19,6 +19,8 @@ from opanatomy.records.workload import ObservedCall, ObservedCount
 
 _PHASES = tuple(Phase)
 _BACKWARD, _RECOMPUTE = _PHASES.index(Phase.BACKWARD), _PHASES.index(Phase.RECOMPUTE)
+#: The place of what runs while its phase is not known yet.
+_UNDECIDED = len(_PHASES)
 
 
 @dataclass(slots=True)
@@ -31,15 +33,23 @@ class _Operator:
     #: Whether it is made of other operators, which are what runs.
     is_composite: bool
     second_count: SecondCount | None
-    calls: list[int] = field(default_factory=lambda: [0] * len(_PHASES))
+    calls: list[int] = field(default_factory=lambda: [0] * (len(_PHASES) + 1))
     #: For each phase the calls by what their FLOPs are a function of.
-    contractions: list[Counter[Any]] = field(default_factory=lambda: [Counter() for _ in _PHASES])
+    contractions: list[Counter[Any]] = field(default_factory=lambda: [Counter() for _ in (*_PHASES, None)])
 
     def add(self, place: int, operands: Any) -> None:
         """Count one call."""
         self.calls[place] += 1
         if self.second_count is not None:
             self.contractions[place][operands] += 1
+
+    def decide(self, place: int) -> None:
+        """Give what was not decided to a phase."""
+        if self.calls[_UNDECIDED]:
+            self.calls[place] += self.calls[_UNDECIDED]
+            self.contractions[place].update(self.contractions[_UNDECIDED])
+            self.calls[_UNDECIDED] = 0
+            self.contractions[_UNDECIDED].clear()
 
     def count(self, place: int) -> ObservedCount:
         """All calls in one phase, and their FLOPs where each has a second formula."""
@@ -84,9 +94,16 @@ class Observation:
             operator.add(place, operands)
         self._pending.clear()
 
+    def decide(self, phase: Phase) -> None:
+        """Give what ran while no phase was known to this one."""
+        place = _PHASES.index(phase)
+        for operator in self.operators.values():
+            operator.decide(place)
+
     def close(self) -> None:
         """Count what is pending, and let go of the node, which holds a graph."""
         self._settle(_BACKWARD)
+        self.decide(Phase.OTHER)
         self._node = None
 
     def counts(self) -> tuple[ObservedCount, ...]:
@@ -94,22 +111,25 @@ class Observation:
         counts = [
             operator.count(place)
             for operator in self.operators.values()
-            for place, calls in enumerate(operator.calls)
+            for place, calls in enumerate(operator.calls[:_UNDECIDED])
             if calls
         ]
         return tuple(sorted(counts, key=lambda count: (count.operator, _PHASES.index(count.phase), count.calls)))
 
 
 @contextmanager
-def observing(phase_of: Callable[[], Phase]) -> Iterator[Observation]:
+def observing(
+    phase_of: Callable[[], Phase | None], differentiates_again: Callable[[], bool] = lambda: False
+) -> Iterator[Observation]:
     """Count every operator that runs while inside; `phase_of` says which phase of the step it is then.
 
-    What an autograd node runs with gradient mode on is recomputation, for the engine turns it off; and so is what it
-    ran before that.
+    `None` is a phase that `Observation.decide` is told later. What an autograd node runs with gradient mode on is
+    recomputation, for the engine turns it off, and so is what it ran before that; but not where the engine leaves it
+    on, which `differentiates_again` says (`create_graph`).
     """
     observation = Observation()
     try:
-        with _mode(observation, phase_of):
+        with _mode(observation, phase_of, differentiates_again):
             yield observation
     finally:
         observation.close()
@@ -120,13 +140,16 @@ class _CallCounter:
     """Runs and counts the calls that the dispatch mode is given; each is kept to a few microseconds."""
 
     observation: Observation
-    phase_of: Callable[[], Phase]
+    phase_of: Callable[[], Phase | None]
+    differentiates_again: Callable[[], bool]
     higher_order: type
     strided: Any
     is_grad_enabled: Callable[[], bool]
     current_node: Callable[[], Any]
     #: By the identity of the phase, which is faster than its hash.
-    places: dict[int, int] = field(default_factory=lambda: {id(phase): place for place, phase in enumerate(_PHASES)})
+    places: dict[int, int] = field(
+        default_factory=lambda: {id(phase): place for place, phase in enumerate((*_PHASES, None))}
+    )
 
     def call(self, mode: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What `function` gives for the arguments; `mode` sees the operators that a composite one is made of."""
@@ -162,21 +185,24 @@ class _CallCounter:
         place = self.places[id(self.phase_of())]
         node = self.current_node() if place == _BACKWARD else None
         if node is not None:
-            self.observation.add_backward(operator, operands, node, with_gradients=self.is_grad_enabled())
+            recomputes = self.is_grad_enabled() and not self.differentiates_again()
+            self.observation.add_backward(operator, operands, node, with_gradients=recomputes)
         elif second is None:
             operator.calls[place] += 1
         else:
             operator.add(place, operands)
 
 
-def _mode(observation: Observation, phase_of: Callable[[], Phase]) -> Any:
+def _mode(
+    observation: Observation, phase_of: Callable[[], Phase | None], differentiates_again: Callable[[], bool]
+) -> Any:
     """The dispatch mode that counts into `observation`."""
     import torch
     from torch._ops import HigherOrderOperator
     from torch.utils._python_dispatch import TorchDispatchMode
 
     calls = _CallCounter(
-        observation, phase_of, HigherOrderOperator, torch.strided, torch.is_grad_enabled,
+        observation, phase_of, differentiates_again, HigherOrderOperator, torch.strided, torch.is_grad_enabled,
         torch._C._current_autograd_node,
     )  # fmt: skip
     # Keeping dynamo from compiling the mode itself costs as much as the mode, and imports dynamo.

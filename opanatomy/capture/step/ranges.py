@@ -23,36 +23,48 @@ def phase_range(phase: Phase) -> Iterator[None]:
         yield
 
 
+class OpenRanges:
+    """The ranges of the modules that run now; `names` has the name of each range by the `id` of its module."""
+
+    def __init__(self, names: dict[int, str]) -> None:
+        self.names = names
+        self._open: list[tuple[int, Any]] = []
+
+    def enter(self, child: torch.nn.Module, _inputs: object) -> None:
+        """The forward of a module begins."""
+        from torch._C._profiler import _RecordFunctionFast
+
+        name = self.names.get(id(child))
+        if name is not None:
+            entered = _RecordFunctionFast(name)
+            entered.__enter__()
+            self._open.append((id(child), entered))
+
+    def leave(self, child: torch.nn.Module, *_: object) -> None:
+        """It is done."""
+        if self._open and self._open[-1][0] == id(child):
+            self._open.pop()[1].__exit__(None, None, None)
+
+    def close(self) -> None:
+        """End all that are open."""
+        while self._open:
+            self._open.pop()[1].__exit__(None, None, None)
+
+
 @contextmanager
 def module_ranges(module: torch.nn.Module) -> Iterator[dict[str, str]]:
     """Mark the forward of every submodule while inside; gives module path -> class name.
 
     Submodules inside compiled code are left out: their ranges would be compiled into it.
     """
-    from torch._C._profiler import _RecordFunctionFast
-
     inside = compiled_modules(module)
     marked = {path: child for path, child in module.named_modules() if id(child) not in inside}
-    names = {id(child): MODULE_RANGE + path for path, child in marked.items()}
-    open_ranges: list[tuple[int, Any]] = []
-
-    def enter(child: torch.nn.Module, _inputs: object) -> None:
-        name = names.get(id(child))
-        if name is not None:
-            entered = _RecordFunctionFast(name)
-            entered.__enter__()
-            open_ranges.append((id(child), entered))
-
-    def leave(child: torch.nn.Module, _inputs: object, _output: object) -> None:
-        if open_ranges and open_ranges[-1][0] == id(child):
-            open_ranges.pop()[1].__exit__(None, None, None)
-
-    with forward_hooks(module, enter, leave, always=True):
+    ranges = OpenRanges({id(child): MODULE_RANGE + path for path, child in marked.items()})
+    with forward_hooks(module, ranges.enter, ranges.leave, always=True):
         try:
             yield {path: type(child).__name__ for path, child in marked.items()}
         finally:
-            while open_ranges:
-                open_ranges.pop()[1].__exit__(None, None, None)
+            ranges.close()
 
 
 @contextmanager

@@ -193,17 +193,27 @@ def process_as_it_was(*, compiled: bool) -> Iterator[None]:
     """Quiet Kineto and name compiled kernels while inside; the process has its own settings back after it."""
     import torch
 
-    dtype, level = torch.get_default_dtype(), os.environ.get("KINETO_LOG_LEVEL")
-    os.environ.setdefault("KINETO_LOG_LEVEL", "6")
+    dtype = torch.get_default_dtype()
     before = _kernel_profile(True) if compiled else None
     try:
-        yield
+        with quiet_kineto():
+            yield
     finally:
         if before is not None:
             _kernel_profile(before)
+        torch.set_default_dtype(dtype)
+
+
+@contextmanager
+def quiet_kineto() -> Iterator[None]:
+    """Have Kineto say nothing of its own while inside, unless the environment says how much."""
+    level = os.environ.get("KINETO_LOG_LEVEL")
+    os.environ.setdefault("KINETO_LOG_LEVEL", "6")
+    try:
+        yield
+    finally:
         if level is None:
             os.environ.pop("KINETO_LOG_LEVEL", None)
-        torch.set_default_dtype(dtype)
 
 
 def _kernel_profile(wanted: bool) -> bool | None:

@@ -15,10 +15,11 @@ from opanatomy.capture.device import accelerators
 from opanatomy.capture.device.devices import devices_of, of_the_peak, synchronize
 from opanatomy.capture.device.environment import environment_of
 from opanatomy.capture.device.events import require_device_events
+from opanatomy.capture.memory.holders import holders_of
 from opanatomy.capture.memory.measurement import PeakMeter, give_back, storages_observed
 from opanatomy.capture.memory.saved import ForwardSaves, PointWatch
 from opanatomy.capture.memory.snapshots import Snapshots
-from opanatomy.capture.memory.step import ObservedStep, observe_step, packed_bytes
+from opanatomy.capture.memory.step import ObservedStep, observe_step, why_not_kept
 from opanatomy.capture.memory.storages import other_devices, tensors_in
 from opanatomy.capture.model.shape import shape_of
 from opanatomy.capture.step.compiled_parts import compilations, has_compiled_parts, mode_keeps_compiled
@@ -49,9 +50,6 @@ _TIMED_STEPS: Final = 5
 _TIMED_NS: Final = 10**9
 #: A first step no longer than this is followed by a second one to count in, where no number of warm-up steps was asked.
 _COUNTED_AGAIN_NS: Final = 5 * 10**9
-#: The record of a memory step is larger than this only with more than half a million allocations; readers of traces
-#: take 16 MiB of metadata.
-_MOST_PACKED_BYTES: Final = 8 << 20
 #: So many warm-up steps more may follow while `torch.compile` still compiles in them.
 _COMPILING_STEPS: Final = 4
 
@@ -238,8 +236,8 @@ class Run:
 
     def _after_step(self) -> MemoryObservations:
         """The storages as they stand after the timed steps, and their peak."""
-        saves, device = self.instruments.saves, self.options.device
-        observations = storages_observed(self.subject.module, self.stepper.optimizer, saves, device)
+        saves = self.instruments.saves
+        observations = storages_observed(holders_of(self.stepper, self.subject.module), saves.bytes, saves.cast_bytes)
         return replace(observations, peak_bytes=self.meter.peak(), measured_by=self.meter.measured_by)
 
     def _memory_observed(self) -> MemoryObservations:
@@ -265,11 +263,8 @@ class Run:
         if observed.error is not None:
             raise observed.error
         give_back()
-        if (size := packed_bytes(observed.observations)) > _MOST_PACKED_BYTES:
-            self.points.notes.append(
-                f"the memory step has more allocations than the metadata of a trace hold ({size / 1e6:.0f} MB): what is"
-                " live at its peak is not known"
-            )
+        if (reason := why_not_kept(observed.observations)) is not None:
+            self.points.notes.append(reason)
             return
         self.memory = replace(self.memory, step=observed.observations)
 

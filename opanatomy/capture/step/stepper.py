@@ -58,6 +58,9 @@ class StepObserver:
         """Is open around forward."""
         return nullcontext()
 
+    def inputs(self, tensors: list[torch.Tensor]) -> None:
+        """A forward in a user's own loop had these tensors from outside of it."""
+
     def after_forward(self, roots: tuple[torch.Tensor, ...]) -> None:
         """Forward is done; of its output only what backward starts from, `roots`, still lives."""
 

@@ -69,10 +69,12 @@ def _parameters(anatomy: Anatomy) -> Phrase | None:
 
 
 def _batch(anatomy: Anatomy) -> Phrase | None:
-    batch, length = anatomy.workload.batch, anatomy.workload.sequence_length
+    workload = anatomy.workload
+    batch, length = workload.batch, workload.sequence_length
     return joined(
         (
             None if batch is None else phrase("batch {}", Count(batch)),
+            None if workload.accumulation is None else phrase("accumulated over {}", Count(workload.accumulation)),
             None if length is None else phrase("length {}", Count(length)),
         )
     )

@@ -1,0 +1,229 @@
+"""The modules of a loop: those that were given, or those that it calls; their names, and hooks on their calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from opanatomy.capture.step.compiled_parts import compiled_modules, has_compiled_parts
+from opanatomy.records.workload import MODULE_RANGE
+
+if TYPE_CHECKING:
+    import torch
+
+#: Told of a module that is called, and of one that is done with the arguments by place and by name that it had.
+_Enter = Callable[["torch.nn.Module"], None]
+_Leave = Callable[["torch.nn.Module", tuple[Any, ...], dict[str, Any]], None]
+
+
+@dataclass(slots=True)
+class LoopModules:
+    """The outermost modules; where none are given these are all that the loop calls."""
+
+    given: Mapping[str, torch.nn.Module] = field(default_factory=dict)
+    #: In the order in which they were called first.
+    called: list[torch.nn.Module] = field(default_factory=list)
+    #: Path -> module, of all inside of the outermost ones; those inside compiled code apart.
+    paths: dict[str, torch.nn.Module] = field(default_factory=dict)
+    compiled: bool = False
+    _ids: dict[int, str] = field(default_factory=dict)
+    _known: set[int] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        if self.given:
+            self._name(self.given)
+
+    @property
+    def outermost(self) -> tuple[torch.nn.Module, ...]:
+        """Those that were given, else those that were called."""
+        return tuple(self.given.values()) or tuple(self.called)
+
+    @property
+    def trained(self) -> tuple[torch.nn.Module, ...]:
+        """Those of them that have parameters; a loss has none."""
+        return tuple(module for module in self.outermost if _is_trained(module))
+
+    @property
+    def range_names(self) -> dict[int, str]:
+        """The name of the range of each module by its `id`."""
+        return {number: MODULE_RANGE + path for number, path in self._ids.items()}
+
+    @property
+    def path_of(self) -> Mapping[int, str]:
+        """The path of each module by its `id`."""
+        return self._ids
+
+    def knows(self, module: torch.nn.Module) -> bool:
+        """Whether a module is one of the loop's."""
+        return id(module) in self._known
+
+    def add(self, module: torch.nn.Module) -> bool:
+        """Take in a module that the loop calls by itself; `False` where others are given, which it is none of.
+
+        Others keep their names: ranges have them already.
+        """
+        if self.given:
+            return False
+        like = next((other for other in self.called if _is_like(other, module)), None)
+        self.called.append(module)
+        if like is not None:
+            self._ids[id(module)] = self._ids[id(like)]
+            self._known.add(id(module))
+            return True
+        name = "" if _is_trained(module) and not any(map(_is_trained, self.called[:-1])) else type(module).__name__
+        self._name_all(_unused(name, type(module).__name__, self.paths), module)
+        return True
+
+    def rename(self) -> None:
+        """Name anew those that the loop has called, now that all are known."""
+        if self.given:
+            return
+        inside = {id(part) for module in self.called for part in module.modules() if part is not module}
+        self.called = [module for module in self.called if id(module) not in inside]
+        distinct = [
+            module
+            for place, module in enumerate(self.called)
+            if not any(_is_like(other, module) for other in self.called[:place])
+        ]
+        self._name(by_class(distinct))
+        self.called = distinct
+
+    def kinds(self) -> dict[str, str]:
+        """Path -> class name."""
+        return {path: type(module).__name__ for path, module in self.paths.items()}
+
+    def _name(self, outermost: Mapping[str, torch.nn.Module]) -> None:
+        """Give every module its path."""
+        self.paths, self._ids, self._known = {}, {}, set()
+        self.compiled = False
+        for name, module in outermost.items():
+            self._name_all(name, module)
+
+    def _name_all(self, name: str, module: torch.nn.Module) -> None:
+        """Give the modules inside of one their paths, where they have none yet."""
+        inside = compiled_modules(module)
+        self.compiled |= has_compiled_parts(module)
+        self._known.update(id(part) for part in module.modules())
+        for path, part in module.named_modules():
+            if id(part) not in inside and id(part) not in self._ids:
+                full = ".".join(piece for piece in (name, path) if piece)
+                self.paths[full], self._ids[id(part)] = part, full
+
+
+def by_class(modules: Sequence[torch.nn.Module]) -> dict[str, torch.nn.Module]:
+    """The modules by the names of their classes; the only one with parameters is the model, and has no name."""
+    trained = [module for module in modules if _is_trained(module)]
+    named: dict[str, torch.nn.Module] = {}
+    for module in modules:
+        kind = type(module).__name__
+        named[_unused("" if trained == [module] else kind, kind, named)] = module
+    return named
+
+
+def _unused(name: str, kind: str, used: Container[str]) -> str:
+    """A name that is not used: the class with a number, where need be."""
+    number = 1
+    while name in used:
+        number += 1
+        name = kind if number == 2 and name != kind else f"{kind}-{number}"
+    return name
+
+
+def _is_trained(module: torch.nn.Module) -> bool:
+    """Whether a module has parameters; a loss has none."""
+    return next(module.parameters(), None) is not None
+
+
+def _is_like(module: torch.nn.Module, other: torch.nn.Module) -> bool:
+    """Whether both are of one class without parameters: such as losses that are made where they are called."""
+    return type(module) is type(other) and not _is_trained(module) and not _is_trained(other)
+
+
+@contextmanager
+def hooked(modules: LoopModules, enter: _Enter, leave: _Leave) -> Iterator[None]:
+    """Tell of the calls of all modules while inside.
+
+    Global hooks, for the reasons of `forward_hooks`; where a module is compiled hooks on what lies outside of compiled
+    code, on the compiled module itself too, which runs them before and behind its code.
+    """
+    from torch.nn.modules.module import (
+        _global_forward_hooks_with_kwargs,
+        register_module_forward_hook,
+        register_module_forward_pre_hook,
+    )
+
+    with ExitStack() as stack, ExitStack() as everywhere:
+
+        def before(module: torch.nn.Module, _inputs: object) -> None:
+            if everywhere_hooks and not modules.given and has_compiled_parts(module):
+                everywhere.close()
+                everywhere_hooks.clear()
+                modules.add(module)
+                _hook_outside(stack, modules.outermost, before, behind)
+            enter(module)
+
+        def behind(module: torch.nn.Module, args: tuple[Any, ...], *kwargs_and_output: Any) -> None:
+            # Behind a forward that failed torch leaves the keyword arguments out.
+            leave(module, args, kwargs_and_output[0] if len(kwargs_and_output) == 2 else {})
+
+        everywhere_hooks: list[Any] = []
+        if modules.compiled:
+            _hook_outside(stack, modules.outermost, before, behind)
+        else:
+            everywhere_hooks += [
+                register_module_forward_pre_hook(before),
+                register_module_forward_hook(behind, with_kwargs=True, always_call=True),
+            ]
+            for hook in everywhere_hooks:
+                everywhere.callback(hook.remove)
+                # torch forgets this entry when the hook is removed, and then warns whoever compiles a module.
+                everywhere.callback(_global_forward_hooks_with_kwargs.pop, hook.id, None)
+            _quiet_about_hooks(everywhere)
+        yield
+
+
+def _quiet_about_hooks(stack: ExitStack) -> None:
+    """Keep a compiled module from warning of global hooks: `hooked` takes them away when it meets one."""
+    import torch.nn.modules.module as torch_module
+
+    original = getattr(torch_module, "_has_any_global_hook", None)
+    if original is not None:
+        torch_module._has_any_global_hook = lambda: False
+        stack.callback(setattr, torch_module, "_has_any_global_hook", original)
+
+
+def _hook_outside(
+    stack: ExitStack, modules: Sequence[torch.nn.Module], before: Callable[..., None], behind: Callable[..., None]
+) -> None:
+    """Hooks on the modules that run outside of compiled code, and on those that are compiled code themselves."""
+    for module in modules:
+        inside = compiled_modules(module)
+        for part in module.modules():
+            if getattr(part, "_compiled_call_impl", None) is not None:
+                _hook_compiled_call(stack, part, before, behind)
+                continue
+            if id(part) in inside and not hasattr(part, "_orig_mod"):
+                continue
+            stack.callback(part.register_forward_pre_hook(before).remove)
+            stack.callback(part.register_forward_hook(behind, with_kwargs=True, always_call=True).remove)
+
+
+def _hook_compiled_call(
+    stack: ExitStack, module: Any, before: Callable[..., None], behind: Callable[..., None]
+) -> None:  # fmt: skip
+    """The same for a module that was compiled in place, whose hooks are part of its code."""
+    original = module._compiled_call_impl
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        before(module, args)
+        output = None
+        try:
+            output = original(*args, **kwargs)
+            return output
+        finally:
+            behind(module, args, kwargs, output)
+
+    module._compiled_call_impl = call
+    stack.callback(setattr, module, "_compiled_call_impl", original)

@@ -1,0 +1,223 @@
+"""Where a loop is: the outermost calls of modules, backward and optimizers, each in a range of its phase."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from opanatomy.capture.memory.storages import tensors_in
+from opanatomy.capture.step.stepper import StepObserver
+from opanatomy.records.phase_spans import between
+from opanatomy.records.taxonomy import Phase
+from opanatomy.records.workload import LOOP_RANGE, PHASE_RANGE
+
+if TYPE_CHECKING:
+    import torch
+
+#: The calls directly inside of which others have a phase of their own, and what lies between these too.
+_OPEN = (None, Phase.OPTIMIZER)
+
+
+@dataclass(slots=True, eq=False)
+class _Call:
+    """A call that runs, by whom it is; the last call directly inside of it (`None`: the step has just begun)."""
+
+    phase: Phase | None
+    owner: object = None
+    range: Any = None
+    before: Phase | None = None
+    #: Whether no other forward comes before this one since the last backward or update.
+    is_first: bool = False
+    #: How often the module called itself again.
+    depth: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class LoopPhases:
+    """Follows the calls of one thread, and tells `watch` of them; `decide` is told the phase of what ran between two.
+
+    `log` has what the step did, in order: two steps with the same are alike.
+    """
+
+    watch: StepObserver = field(default_factory=StepObserver)
+    decide: Callable[[Phase], None] = lambda phase: None
+    log: list[str] = field(default_factory=list)
+    #: How many backwards followed a forward since the last update, and the most of all updates of the step.
+    passes: int = 0
+    most_passes: int = 0
+    #: Whether a backward ran inside another one: reentrant checkpointing.
+    reentered: bool = False
+    #: Whether the engine keeps gradient mode on in the backward that runs (`create_graph`).
+    creates_graph: bool = False
+    _calls: list[_Call] = field(default_factory=lambda: [_Call(None)])
+    _thread: int = field(default_factory=threading.get_ident)
+    _engine_ran: bool = False
+
+    def phase(self) -> Phase | None:
+        """The phase of what runs now; `None` while what follows decides it."""
+        phase = self._calls[-1].phase
+        return None if phase in _OPEN else phase
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this thread is the one that is followed."""
+        return threading.get_ident() == self._thread
+
+    @property
+    def is_outside(self) -> bool:
+        """Whether a call now is an outermost one."""
+        return self.is_here and self._calls[-1].phase in _OPEN
+
+    @property
+    def in_forward(self) -> bool:
+        """Whether what autograd saves now is kept for a backward to come."""
+        return all(call.phase is not Phase.BACKWARD for call in self._calls)
+
+    def new_step(self) -> None:
+        """A step begins: all that is still open of the one before is closed."""
+        self._close_above(1)
+        self.decide(Phase.OTHER)
+        self._calls = [_Call(None)]
+        self.log = []
+        self.passes = self.most_passes = 0
+
+    # ---------------------------------------------------------------------------------------------------- modules
+
+    def enter_module(self, module: torch.nn.Module) -> bool:
+        """A module is called; whether it is an outermost call."""
+        import torch
+
+        if not self.is_outside:
+            if self.is_here and self._calls[-1].owner == id(module):
+                self._calls[-1].depth += 1
+            return False
+        self._begin(Phase.FORWARD, owner=id(module), decides=torch.is_grad_enabled())
+        return True
+
+    def leave_module(self, module: torch.nn.Module, arguments: Any) -> bool:
+        """It is done; whether it was the outermost call, which had these arguments."""
+        call = self._calls[-1]
+        if not self.is_here or call.phase is not Phase.FORWARD or call.owner != id(module):
+            return False
+        if call.depth:
+            call.depth -= 1
+            return False
+        self._end()
+        tensors = tensors_in(arguments)
+        self.log.append(f"forward {[tuple(tensor.shape) for tensor in tensors]}")
+        if call.is_first:
+            self.watch.inputs(tensors)
+        return True
+
+    # --------------------------------------------------------------------------------------------------- backward
+
+    @contextmanager
+    def backward(self, tensors: Any, *, is_engine: bool = False, create_graph: bool = False) -> Iterator[None]:
+        """Is open around a call of backward from `tensors`, and inside of that around autograd's engine itself."""
+        inside = not self.in_forward
+        if not self.is_here or (inside and not is_engine):
+            yield
+            return
+        if inside:
+            with self._engine(create_graph):
+                yield
+            return
+        outermost = self._calls[-1].phase in _OPEN
+        if outermost:
+            self.watch.after_forward(tuple(tensors_in(tensors)))
+        self._engine_ran = False
+        call = self._begin(Phase.BACKWARD, owner="backward")
+        try:
+            if is_engine:
+                with self._engine(create_graph):
+                    yield
+            else:
+                yield
+        finally:
+            self._end_of(call)
+        if outermost and self._engine_ran:
+            self.log.append("backward")
+            self.watch.after_backward()
+
+    @contextmanager
+    def _engine(self, create_graph: bool) -> Iterator[None]:
+        """The engine runs; one inside another is that of a recomputation."""
+        before = self.creates_graph
+        self.reentered |= self._engine_ran
+        self._engine_ran = True
+        self.creates_graph = create_graph
+        try:
+            yield
+        finally:
+            self.creates_graph = before
+
+    # -------------------------------------------------------------------------------------------------- optimizers
+
+    def enter_optimizer(self, optimizer: object) -> None:
+        """An optimizer begins to step."""
+        if self.is_here:
+            self._begin(Phase.OPTIMIZER, owner=id(optimizer))
+
+    def leave_optimizer(self, optimizer: object) -> None:
+        """It has."""
+        call = next((call for call in reversed(self._calls) if call.owner == id(optimizer)), None)
+        if not self.is_here or call is None or call.phase is not Phase.OPTIMIZER:
+            return
+        self._end_of(call)
+        self.log.append("optimizer")
+        self.most_passes, self.passes = max(self.most_passes, self.passes), 0
+        self.watch.after_optimizer()
+
+    @contextmanager
+    def within(self, phase: Phase) -> Iterator[None]:
+        """Is open around a call that is of a phase as a whole: those of a gradient scaler, of a data loader."""
+        if not self.is_outside:
+            yield
+            return
+        call = self._begin(phase, owner="call", decides=phase is not Phase.OTHER)
+        try:
+            yield
+        finally:
+            self._end_of(call)
+
+    # ------------------------------------------------------------------------------------------------------- calls
+
+    def _begin(self, phase: Phase, *, owner: object, decides: bool = True) -> _Call:
+        from torch._C._profiler import _RecordFunctionFast
+
+        above = self._calls[-1]
+        decides = decides and above.phase in _OPEN
+        call = _Call(phase, owner, before=phase, is_first=above.before is not Phase.FORWARD)
+        if decides:
+            of_gap = between(above.before, phase)
+            if of_gap is not None:
+                self.decide(above.phase or Phase.OTHER if of_gap is Phase.OTHER else of_gap)
+            if phase is Phase.BACKWARD and above.before is Phase.FORWARD:
+                self.passes += 1
+                self.most_passes = max(self.most_passes, self.passes)
+            above.before = phase
+        call.range = _RecordFunctionFast((LOOP_RANGE if decides else PHASE_RANGE) + phase)
+        call.range.__enter__()
+        self._calls.append(call)
+        return call
+
+    def _end_of(self, call: _Call) -> None:
+        """End a call, and what an error left open inside of it."""
+        if call in self._calls:
+            self._close_above(self._calls.index(call))
+
+    def _close_above(self, place: int) -> None:
+        while len(self._calls) > place:
+            self._end()
+        if not self._calls:
+            self._calls = [_Call(None)]
+
+    def _end(self) -> None:
+        call = self._calls.pop()
+        if call.phase is Phase.OPTIMIZER:
+            self.decide(Phase.OPTIMIZER)
+        if call.range is not None:
+            call.range.__exit__(None, None, None)

@@ -1,0 +1,699 @@
+"""`opanatomy.record` around loops of all kinds: what they are reported as, and that nothing of them changes."""
+
+from __future__ import annotations
+
+import gc
+import os
+import weakref
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.autograd import grad
+from torch.nn.modules import module as hooks
+from torch.optim import optimizer as optimizers
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+from torch.utils.checkpoint import checkpoint
+from torch.utils.data import DataLoader, TensorDataset, dataloader
+
+import opanatomy
+from opanatomy.capture.loop import recording
+from opanatomy.errors import CaptureError, ModelError, OpanatomyError, OutputError, UsageError
+from opanatomy.records.anatomy import Anatomy
+from opanatomy.records.phase_spans import MarkedCall, loop_spans
+from opanatomy.records.taxonomy import Phase
+
+X, Y = torch.linspace(-1, 1, 32).view(4, 8), torch.tensor([0, 1, 2, 3])
+#: FLOPs of the products of `network()` on X: 4 x 8 x 16 and 4 x 16 x 4, forward; backward has no gradient of the input.
+FORWARD = 2 * (4 * 8 * 16 + 4 * 16 * 4)
+BACKWARD = 2 * (4 * 8 * 16 + 2 * 4 * 16 * 4)
+BEFORE, PROFILED = 3, 4
+
+
+class Encoder(nn.Module):
+    """Attention, dropout and a loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.TransformerEncoderLayer(32, 2, 64, batch_first=True)
+        self.head = nn.Linear(32, 8)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(self.head(self.layer(x)).flatten(0, 1), y.flatten())
+
+
+def network() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 4))
+
+
+def recorded(iteration: Callable[[], Any], iterations: int = PROFILED, **options: Any) -> Anatomy:
+    """The anatomy of a loop of so many iterations; all checks of it agree."""
+    with opanatomy.record(**{"warmup": BEFORE, **options}) as recorder:
+        for _ in range(iterations):
+            iteration()
+            recorder.step()
+    anatomy = recorder.anatomy
+    assert not [difference for check in anatomy.checks for difference in check.unexplained]
+    return anatomy
+
+
+def run(iterations: int, iteration: Callable[[int], Any], trace: Path | None = None, **options: Any) -> None:
+    """Record a loop whose iterations know their number."""
+    with opanatomy.record(trace, **options) as recorder:
+        for number in range(iterations):
+            iteration(number)
+            recorder.step()
+
+
+def contractions(anatomy: Anatomy) -> dict[str, int]:
+    """The FLOPs of the products of each phase."""
+    return {str(row.phase): row.flops or 0 for row in anatomy.classes if row.operator_class == "tensor_contraction"}
+
+
+def calls(anatomy: Anatomy, phase: Phase) -> Counter[str]:
+    """The calls of each operator in a phase."""
+    counts: Counter[str] = Counter()
+    for row in anatomy.operators:
+        if row.phase is phase:
+            counts[row.operator] += row.calls
+    return counts
+
+
+def observed(anatomy: Anatomy) -> list[str]:
+    """The quantities that were compared with what a dispatch mode saw."""
+    counted = ("call counts", "contraction FLOPs")
+    return [check.quantity for check in anatomy.checks if check.compared and check.quantity in counted]
+
+
+# ----------------------------------------------------------------------------------------------------------- as profile
+
+
+def test_a_plain_loop_is_what_profile_says(tmp_path: Path) -> None:
+    x, y = torch.randn(4, 16, 32), torch.randint(0, 8, (4, 16))
+    model = Encoder()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
+    target = tmp_path / "step.json.gz"
+
+    def step() -> None:
+        model(x, y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    with opanatomy.record(target, memory=True, check=True) as recorder:
+        for _ in range(9):
+            step()
+            recorder.step()
+    ours = recorder.anatomy
+    other = opanatomy.profile(Encoder(), (x, y), optimizer="adamw", memory=True)
+
+    def figures(anatomy: Anatomy) -> dict[str, Any]:
+        operators = {(row.operator, row.phase, row.operator_class, row.calls, row.flops, row.read_bytes)
+                     for row in anatomy.operators}  # fmt: skip
+        modules = {(row.module, row.kind, row.phase, row.operator_class, row.flops) for row in anatomy.modules}
+        components = [(row.component, row.measured_bytes, row.at_peak_bytes, row.theory_bytes)
+                      for row in anatomy.memory.components]  # fmt: skip
+        checks = [(check.quantity, check.compared and "compared", check.source) for check in anatomy.checks]
+        return {
+            "operators": operators, "modules": modules, "components": components, "checks": checks,
+            "peak": (anatomy.memory.peak_bytes, anatomy.memory.peak_at), "activations": anatomy.memory.activations,
+            "ratios": [(row.operator_class, row.flops, row.theory_flops) for row in anatomy.ratios],
+            "workload": [getattr(anatomy.workload, name) for name in (
+                "model", "parameters", "trainable_parameters", "batch", "inputs", "dtype", "optimizer", "inference")],
+            "warnings": anatomy.warnings,
+        }  # fmt: skip
+
+    mine, theirs = figures(ours), figures(other)
+    for name in mine:
+        assert mine[name] == theirs[name], name
+    assert opanatomy.analyze(target) == ours
+    assert (ours.step.count, ours.step.unprofiled_count) == (1, 3)
+    assert None not in (
+        ours.step.forward_ns,
+        ours.step.backward_ns,
+        ours.step.optimizer_ns,
+        ours.step.unprofiled_wall_ns,
+    )
+
+
+# --------------------------------------------------------------------------------------------------------------- phases
+
+
+def test_accumulation_and_clipping() -> None:
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+
+    def iteration() -> None:
+        for _ in range(4):
+            batch = X + 1
+            (F.cross_entropy(model(batch), Y) / 4).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        model[0].weight.detach().exp()
+        optimizer.zero_grad()
+
+    anatomy = recorded(iteration, PROFILED + 1, memory=True)
+    assert contractions(anatomy) == {"forward": 4 * FORWARD, "backward": 4 * BACKWARD}
+    assert calls(anatomy, Phase.OTHER)["aten::add"] == 4
+    assert calls(anatomy, Phase.OTHER)["aten::exp"] == 1
+    assert calls(anatomy, Phase.FORWARD)["aten::div"] == 4
+    assert calls(anatomy, Phase.OPTIMIZER)["aten::_foreach_norm"] == 1
+    assert observed(anatomy) == ["call counts", "contraction FLOPs"]
+    assert (anatomy.workload.batch, anatomy.workload.accumulation, anatomy.workload.optimizer) == (4, 4, "sgd")
+    assert anatomy.step.samples_per_second == 16e9 / (anatomy.step.unprofiled_wall_ns or 0)
+    components = {row.component: row.measured_bytes for row in anatomy.memory.components}
+    parameters = 4 * (8 * 16 + 16 + 16 * 4 + 4)
+    # The loop's variable holds a batch until the next one is there.
+    assert components["inputs"] == 2 * X.nbytes + Y.nbytes
+    assert anatomy.memory.notes == ()
+    assert components["weights"] == components["gradients"] == components["optimizer_state"] == parameters
+    assert sum(row.at_peak_bytes or 0 for row in anatomy.memory.components) == anatomy.memory.peak_bytes
+
+
+def test_two_losses_of_one_forward() -> None:
+    model = network()
+    optimizer = torch.optim.Adam(model.parameters())
+
+    def iteration() -> None:
+        optimizer.zero_grad()
+        output = model(X)
+        F.cross_entropy(output, Y).backward(retain_graph=True)
+        output.pow(2).mean().backward()
+        optimizer.step()
+
+    anatomy = recorded(iteration)
+    assert contractions(anatomy) == {"forward": FORWARD, "backward": 2 * BACKWARD}
+    assert {"aten::pow", "aten::mean", "aten::_log_softmax"} <= set(calls(anatomy, Phase.FORWARD))
+    assert anatomy.workload.accumulation is None
+
+
+def test_a_gradient_scaler() -> None:
+    model = network()
+    optimizer = torch.optim.AdamW(model.parameters())
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+
+    def iteration() -> None:
+        with torch.autocast("cpu", dtype=torch.float16):
+            loss = F.cross_entropy(model(X), Y)
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+
+    anatomy = recorded(iteration)
+    assert contractions(anatomy) == {"forward": FORWARD, "backward": BACKWARD}
+    updates = calls(anatomy, Phase.OPTIMIZER)
+    assert updates["aten::_amp_foreach_non_finite_check_and_unscale_"] == updates["aten::_amp_update_scale_"] == 1
+    assert calls(anatomy, Phase.OTHER) == {}
+    assert (anatomy.workload.amp, anatomy.workload.loss_scale, anatomy.workload.optimizer) == (
+        "fp16", 2.0**10, "adamw-loop",
+    )  # fmt: skip
+    assert "autocast_weight_casts" in {row.component for row in anatomy.memory.components}
+
+
+def test_two_models_and_two_optimizers() -> None:
+    generator, critic = nn.Linear(4, 8), nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+    of_generator, of_critic = (torch.optim.SGD(part.parameters(), 0.1) for part in (generator, critic))
+
+    def iteration() -> None:
+        false = generator(torch.randn(4, 4))
+        loss = F.softplus(-critic(X)).mean() + F.softplus(critic(false.detach())).mean()
+        of_critic.zero_grad(set_to_none=False)
+        loss.backward()
+        of_critic.step()
+        of_generator.zero_grad()
+        F.softplus(-critic(false)).mean().backward()
+        of_generator.step()
+
+    anatomy = recorded(iteration, PROFILED + 1, memory=True)
+    of_generator_flops, of_critic_flops = 2 * 4 * 4 * 8, 2 * (4 * 8 * 16 + 4 * 16)
+    last = 2 * 4 * 16
+    # Weights of the critic three times, its hidden layer's input three times, the generator's output once.
+    backward = of_generator_flops + 3 * (of_critic_flops + last) + 2 * 4 * 8 * 16
+    assert contractions(anatomy) == {"forward": of_generator_flops + 3 * of_critic_flops, "backward": backward}
+    assert {row.module for row in anatomy.modules} >= {"Linear", "Sequential.0", "Sequential.2"}
+    assert set(calls(anatomy, Phase.OTHER)) >= {"aten::normal_", "aten::zero_"}
+    assert (anatomy.workload.model, anatomy.workload.accumulation) == ("Linear + Sequential", None)
+    assert anatomy.workload.parameters == 4 * 8 + 8 + 8 * 16 + 16 + 16 + 1
+
+
+def test_a_gradient_penalty() -> None:
+    critic = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1))
+    optimizer = torch.optim.SGD(critic.parameters(), 0.1)
+
+    def iteration() -> None:
+        x = X.clone().requires_grad_()
+        output = critic(x)
+        (gradient,) = grad(output.sum(), x, create_graph=True)
+        penalty = (gradient.norm(dim=1) - 1).pow(2).mean()
+        (output.mean() + penalty).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    anatomy = recorded(iteration)
+    assert "recompute" not in contractions(anatomy)
+    assert contractions(anatomy)["forward"] == 2 * (4 * 8 * 16 + 4 * 16)
+    assert "aten::linalg_vector_norm" in calls(anatomy, Phase.FORWARD)
+    assert observed(anatomy) == ["call counts", "contraction FLOPs"]
+
+
+@pytest.mark.parametrize("kind", ["reentrant", "non-reentrant"])
+def test_checkpointing(kind: str) -> None:
+    inner, last = network(), nn.Linear(4, 4)
+    x = X.clone().requires_grad_()
+    optimizer = torch.optim.SGD([*inner.parameters(), *last.parameters()], 0.1)
+
+    def iteration() -> None:
+        F.cross_entropy(last(checkpoint(inner, x, use_reentrant=kind == "reentrant")), Y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    anatomy = recorded(iteration, PROFILED + 1, memory=True)
+    products = contractions(anatomy)
+    # Without reentry recomputation stops in front of the last product of the segment.
+    assert products["recompute"] == (FORWARD if kind == "reentrant" else 2 * 4 * 8 * 16)
+    assert products["forward"] == FORWARD + 2 * 4 * 4 * 4
+    assert anatomy.workload.checkpointing == kind
+    assert observed(anatomy) == ["call counts", "contraction FLOPs"]
+    assert "rng_states" in {row.component for row in anatomy.memory.components}
+
+
+def test_an_optimizer_that_calls_the_loop_back() -> None:
+    model = network()
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=1)
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(X), Y)
+        loss.backward()
+        return loss
+
+    anatomy = recorded(lambda: optimizer.step(closure), PROFILED + 1)
+    # Each update looks at more of those before: what was counted is not what was profiled, nor what came behind.
+    assert "two steps of the loop that were watched differ from each other" in {
+        check.not_checked for check in anatomy.checks
+    }
+    assert contractions(anatomy).items() >= {"forward": FORWARD, "backward": BACKWARD}.items()
+    assert "aten::_log_softmax" in calls(anatomy, Phase.FORWARD)
+    assert "aten::dot" in calls(anatomy, Phase.OPTIMIZER)
+    assert calls(anatomy, Phase.OTHER) == {}
+    assert anatomy.workload.optimizer == "LBFGS"
+
+
+def test_a_data_loader_and_metrics_are_no_pass() -> None:
+    model, criterion = network(), nn.CrossEntropyLoss(label_smoothing=0.1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    loader = DataLoader(TensorDataset(X.repeat(2 * PROFILED, 1), Y.repeat(2 * PROFILED)), batch_size=4)
+    with opanatomy.record(warmup=BEFORE, module=model) as recorder:
+        for x, y in loader:
+            loss = criterion(model(x), y)
+            loss.backward()
+            optimizer.step()
+            with torch.no_grad():
+                model(x).argmax(1)
+            optimizer.zero_grad()
+            recorder.step()
+    anatomy = recorder.anatomy
+    assert contractions(anatomy) == {"forward": 2 * FORWARD, "backward": BACKWARD}
+    assert set(calls(anatomy, Phase.OTHER)) >= {"aten::cat", "aten::argmax"}
+    assert "aten::argmax" not in calls(anatomy, Phase.FORWARD)
+    assert {row.module for row in anatomy.modules} == {"0", "1", "2"}
+
+
+def test_without_a_module() -> None:
+    weight = torch.randn(8, 4, requires_grad=True)
+    optimizer = torch.optim.SGD([weight], 0.1)
+
+    def iteration() -> None:
+        F.cross_entropy(X @ weight, Y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    anatomy = recorded(iteration, PROFILED + 1, memory=True)
+    assert contractions(anatomy) == {"forward": 2 * 4 * 8 * 4, "backward": 2 * 4 * 8 * 4}
+    assert anatomy.modules == ()
+    assert (anatomy.workload.model, anatomy.workload.parameters, anatomy.workload.batch) == (None, None, None)
+    assert next(row.measured_bytes for row in anatomy.memory.components if row.component == "weights") == 4 * 8 * 4
+
+
+def test_a_block_is_one_step() -> None:
+    model = network()
+    with opanatomy.record(module={"net": model}) as recorder:
+        F.cross_entropy(model(X), Y).backward()
+    anatomy = recorder.anatomy
+    assert contractions(anatomy) == {"forward": FORWARD, "backward": BACKWARD}
+    assert (anatomy.step.count, anatomy.step.unprofiled_wall_ns, anatomy.provenance.trace) == (1, None, None)
+    assert {row.module for row in anatomy.modules} == {"net.0", "net.1", "net.2"}
+    reasons = [check.not_checked for check in anatomy.checks if check.quantity == "call counts"]
+    assert reasons == ["the block was run once, and that under the profiler"]
+
+
+def test_losses_that_are_made_anew() -> None:
+    model, last = network(), nn.Linear(4, 4)
+    anatomy = recorded(lambda: nn.MSELoss()(last(model(X)), torch.zeros(4, 4)).backward())
+    assert {row.module for row in anatomy.modules} == {
+        "Sequential.0",
+        "Sequential.1",
+        "Sequential.2",
+        "Linear",
+        "MSELoss",
+    }
+    with opanatomy.record() as recorder:
+        nn.MSELoss()(last(model(X)), nn.MSELoss()(X, X).expand(4, 4)).backward()
+    # Named as they came.
+    assert {row.module for row in recorder.anatomy.modules} == {"0", "1", "2", "Linear", "MSELoss"}
+
+
+def test_code_that_a_watch_breaks_is_told_how_to_do_without() -> None:
+    def iteration(_: int) -> None:
+        torch.func.grad(lambda x: x.sin().sum())(X)
+
+    with (
+        pytest.warns(UserWarning, match=r"failed under the watch of its second iteration.* - give warmup=1"),
+        pytest.raises(RuntimeError, match="saved tensor hooks"),
+    ):
+        run(3, iteration)
+    run(3, iteration, warmup=1)
+
+
+def test_a_module_that_calls_itself() -> None:
+    class Halved(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.exp() if len(x) == 1 else self(x[: len(x) // 2]).cos()
+
+    model = Halved()
+
+    def iteration() -> None:
+        with torch.no_grad():
+            model(X)
+            X.sin()
+
+    anatomy = recorded(iteration)
+    assert calls(anatomy, Phase.FORWARD) == {"aten::exp": 1, "aten::cos": 2}
+    assert set(calls(anatomy, Phase.OTHER)) == {"aten::sin"}
+
+
+def test_a_block_that_only_computes() -> None:
+    with opanatomy.record() as recorder:
+        X @ X.T
+    assert contractions(recorder.anatomy) == {"forward": 2 * 4 * 8 * 4}
+
+
+def test_steps_that_are_not_alike_are_not_compared() -> None:
+    model = network()
+    sizes = iter(range(1, 20))
+    anatomy = recorded(lambda: model(torch.ones(next(sizes), 8)).sum().backward(), warmup=2)
+    reasons = [check.not_checked for check in anatomy.checks if "dispatch mode" in check.source]
+    assert reasons == ["the step that was watched had other shapes or calls than the profiled ones"] * 2
+    assert contractions(anatomy)["forward"] == 2 * 3 * (8 * 16 + 16 * 4)
+
+
+def test_what_lies_between_two_calls() -> None:
+    def spans(*calls: tuple[int, int, Phase, bool]) -> list[tuple[int, int, str]]:
+        marked = loop_spans([MarkedCall(*call) for call in calls], [0, 1000])
+        return [(begin, end, str(phase)) for begin, end, phase in marked]
+
+    forward, backward, optimizer, other = Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER, Phase.OTHER
+    assert spans((10, 20, forward, True), (30, 40, backward, True), (50, 60, optimizer, True)) == [
+        (10, 20, "forward"), (20, 30, "forward"), (30, 40, "backward"), (40, 50, "optimizer"), (50, 60, "optimizer"),
+    ]  # fmt: skip
+    # What is called in between and decides nothing is cut out.
+    assert spans((10, 20, forward, True), (22, 24, other, False), (30, 40, backward, True)) == [
+        (10, 20, "forward"), (20, 22, "forward"), (24, 30, "forward"), (30, 40, "backward"),
+    ]  # fmt: skip
+    # Two forwards with nothing behind them, and the first of the next step.
+    assert spans((10, 20, forward, True), (30, 40, forward, True), (1010, 1020, backward, True)) == [
+        (10, 20, "forward"), (30, 40, "forward"), (1000, 1010, "forward"), (1010, 1020, "backward"),
+    ]  # fmt: skip
+    # A closure: what lies between its calls and the end of the optimizer is the optimizer's.
+    closure = ((0, 100, optimizer, True), (10, 20, forward, True), (30, 40, backward, True))
+    assert spans(*closure) == [
+        (0, 10, "optimizer"), (10, 20, "forward"), (20, 30, "forward"), (30, 40, "backward"), (40, 100, "optimizer"),
+    ]  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------------------- the loop's own
+
+
+def trained(iterations: int, step: Callable[[], None] = lambda: None) -> dict[str, torch.Tensor]:
+    """Weights and optimizer state after some training with dropout, in two precisions, scaled, accumulated, clipped."""
+    torch.manual_seed(1)
+    model = Encoder()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    for _ in range(iterations):
+        for amp in (False, True):
+            x, y = torch.randn(2, 4, 32), torch.randint(0, 8, (2, 4))
+            with torch.autocast("cpu", torch.bfloat16, enabled=amp):
+                loss = model(x, y)
+            scaler.scale(loss / 2).backward()
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+        step()
+    moments = [value for values in optimizer.state.values() for value in values.values()]
+    return {**model.state_dict(), **{str(place): value for place, value in enumerate(moments)}}
+
+
+def test_training_is_the_same_to_the_bit() -> None:
+    plain = trained(7)
+    after = torch.get_rng_state()
+    with opanatomy.record(warmup=BEFORE, steps=2, memory=True) as recorder:
+        watched = trained(7, recorder.step)
+    assert torch.equal(torch.get_rng_state(), after)
+    assert plain.keys() == watched.keys()
+    assert all(torch.equal(plain[name], watched[name]) for name in plain)
+    assert recorder.anatomy.step.count == 2
+
+
+def process() -> dict[str, Any]:
+    """What a recording puts in place of torch's own, or hangs into it."""
+    module_hooks = {name: dict(value) for name, value in vars(hooks).items() if name.startswith("_global") and value}
+    return {
+        **{f"autograd.{name}": value for name, value in vars(torch.autograd).items() if callable(value)},
+        **{f"scaler.{name}": value for name, value in vars(torch.amp.GradScaler).items()},
+        "zero_grad": (torch.optim.Optimizer.zero_grad, nn.Module.zero_grad),
+        "loader": dataloader._BaseDataLoaderIter.__next__,
+        "modules": module_hooks,
+        "of compiling": getattr(hooks, "_has_any_global_hook", None),
+        "optimizers": (dict(optimizers._global_optimizer_pre_hooks), dict(optimizers._global_optimizer_post_hooks)),
+        "modes": list(_get_current_dispatch_mode_stack()),
+        "saved": torch._C._autograd._top_saved_tensors_default_hooks(True),
+        "profiler": torch._C._autograd._profiler_enabled(),
+        "variables": dict(os.environ),
+    }  # fmt: skip
+
+
+def test_nothing_is_left_behind_when_all_is_recorded() -> None:
+    model = network()
+    run(1, lambda _: model(X), warmup=0)  # what torch itself sets when it is first profiled stays
+    before = process()
+    states = []
+    with opanatomy.record(warmup=BEFORE, memory=True) as recorder:
+        assert process() != before
+        for _ in range(PROFILED + 3):
+            model(X).sum().backward()
+            recorder.step()
+            states.append(process() == before)
+        assert recorder.anatomy.step.count == 1  # before the loop is done
+    # The third is on the clock; of those that follow one is profiled, one is followed, one is counted again.
+    assert states == [False, True, False, False, False, True, True]
+    assert process() == before
+
+
+def test_a_recorder_keeps_no_model() -> None:
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    model_left, optimizer_left = weakref.ref(model), weakref.ref(optimizer)
+    with opanatomy.record(warmup=BEFORE, module=model, memory=True) as recorder:
+        for _ in range(PROFILED + 3):
+            model(X).sum().backward()
+            optimizer.step()
+            recorder.step()
+    assert repr(recorder) == "<opanatomy.Recorder, recorded>"
+    del model, optimizer
+    gc.collect()
+    assert (model_left(), optimizer_left()) == (None, None)
+    assert recorder.anatomy.step.count == 1
+
+
+@pytest.mark.parametrize("kind", [ValueError, KeyboardInterrupt, SystemExit])
+def test_an_error_of_the_loop_goes_through(kind: type[BaseException], tmp_path: Path) -> None:
+    run(1, lambda _: X + 1, warmup=0)
+    before = process()
+    for iterations in range(7):  # in every stage
+        raised = kind("the user's own")
+
+        class Failing(nn.Module):
+            def forward(self, x: torch.Tensor, fails: bool) -> torch.Tensor:
+                if fails:
+                    raise raised  # noqa: B023
+                return x * 2
+
+        model = nn.ModuleList([Failing()])
+
+        def iteration(number: int) -> None:
+            model[0](X.clone().requires_grad_(), number == iterations).sum().backward()  # noqa: B023
+
+        with pytest.raises(kind) as caught:
+            run(iterations + 1, iteration, tmp_path / "t.json", warmup=3, memory=True, force=True)
+        assert caught.value is raised
+        assert process() == before
+        assert bool(list(tmp_path.iterdir())) is (iterations > 5)
+    assert [path.name for path in tmp_path.iterdir()] == ["t.json"]
+
+
+def test_errors_that_the_loop_catches() -> None:
+    model = network()
+
+    def iteration() -> None:
+        with pytest.raises(TypeError):
+            model(None)
+        with pytest.raises(RuntimeError):
+            X.sum().backward()
+        model(X).sum().backward()
+
+    anatomy = recorded(iteration)
+    assert contractions(anatomy) == {"forward": FORWARD, "backward": BACKWARD}
+
+
+# ----------------------------------------------------------------------------------------------------- too short, wrong
+
+
+def test_a_loop_that_is_too_short(tmp_path: Path) -> None:
+    model = network()
+    target = tmp_path / "t.json"
+    with pytest.raises(CaptureError) as caught:
+        run(3, lambda _: model(X).sum().backward(), target)
+    assert "ended after 3 iterations, and the first to be profiled is number 6 - give warmup=2 or" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+    assert recorded(lambda: model(X).sum().backward(), 3, warmup=2).step.count == 1
+
+
+def test_fewer_steps_than_asked_for(tmp_path: Path) -> None:
+    model = network()
+    anatomy = recorded(lambda: model(X).sum().backward(), PROFILED + 1, steps=5, memory=True)
+    assert (anatomy.step.count, anatomy.workload.steps) == (2, 2)
+    assert [warning[:30] for warning in anatomy.warnings] == [
+        "the loop ended before the iter", "2 of 5 steps were profiled: th",
+    ]  # fmt: skip
+    assert contractions(anatomy) == {"forward": 2 * FORWARD, "backward": 2 * BACKWARD}
+    with opanatomy.record(tmp_path / "t.json", warmup=1, steps=2) as recorder:
+        for number in range(3):
+            model(X).sum().backward()
+            if number < 2:
+                recorder.step()
+    assert recorder.anatomy.step.count == 2
+    assert recorder.anatomy.warnings == ("the last profiled step was cut off: the recording ended inside of it",)
+
+
+def test_no_warm_up_at_all() -> None:
+    model = network()
+    anatomy = recorded(lambda: model(X).sum().backward(), 3, warmup=0, steps=2)
+    assert anatomy.step.count == 2
+    assert contractions(anatomy) == {"forward": 2 * FORWARD, "backward": 2 * BACKWARD}
+
+
+def test_where_the_profiler_warms_up_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on an accelerator: one more iteration, which is in no figure."""
+    monkeypatch.setattr(recording, "kineto_records", lambda device: True)
+    model = network()
+    sizes = iter((4, 4, 4, 9, 4, 4, 7))
+    anatomy = recorded(lambda: model(torch.ones(next(sizes), 8)).sum().backward(), 6, warmup=3, steps=2)
+    assert (anatomy.step.count, anatomy.step.unprofiled_count) == (2, 1)
+    assert contractions(anatomy) == {"forward": 2 * FORWARD, "backward": 2 * BACKWARD}
+    for iterations in (3, 4):
+        with pytest.raises(
+            CaptureError, match=f"after {iterations} iterations, .* number 5 - give warmup={iterations - 2}"
+        ):
+            run(iterations, lambda _: model(X).sum().backward(), warmup=3)
+
+
+def test_one_recorder_and_one_profiler_at_a_time() -> None:
+    with pytest.raises(CaptureError, match="a recorder is running already"), opanatomy.record(), opanatomy.record():
+        pass
+    with (
+        torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as running,
+        pytest.raises(CaptureError, match=r"record: a torch profiler is running already"),
+        opanatomy.record(),
+    ):
+        pass
+    assert running.events() is not None
+    recorder = opanatomy.record()
+    with pytest.raises(CaptureError, match="was not started"):
+        recorder.step()
+    with pytest.raises(CaptureError, match="nothing is recorded yet"), recorder:
+        _ = recorder.anatomy
+    with pytest.raises(CaptureError, match="started already"):
+        recorder.start()
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "said"),
+    [
+        ({"steps": 0}, UsageError, "steps=0: must be at least 1"),
+        ({"warmup": -1}, UsageError, "warmup=-1: must be at least 0"),
+        ({"memory": "yes"}, UsageError, "memory='yes': must be True or False"),
+        ({"trace": "t.txt"}, UsageError, "record: trace t.txt: the name must end in .json or .json.gz"),
+        ({"trace": 3}, UsageError, "record: trace: a path is text, not of type int"),
+        ({"module": len}, UsageError, "record: the module is of type builtin_function_or_method"),
+        ({"module": nn.Linear}, UsageError, "the class Linear - call it first"),
+        ({"module": []}, UsageError, "module has no module in it"),
+        ({"module": {"a": 1}}, UsageError, "record: the module is of type int"),
+        ({"module": nn.Linear(4, 4, device="meta")}, ModelError, "meta device"),
+    ],
+)
+def test_wrong_arguments(options: dict[str, Any], kind: type[OpanatomyError], said: str) -> None:
+    with pytest.raises(kind) as caught:
+        opanatomy.record(**options)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_is_there(tmp_path: Path) -> None:
+    target = tmp_path / "t.json"
+    target.write_text("mine")
+    with pytest.raises(OutputError, match=r"it exists already - give force=True"), opanatomy.record(target):
+        pass
+    assert target.read_text() == "mine"
+    with opanatomy.record(target, force=True):
+        X @ X.T
+    assert contractions(opanatomy.analyze(target)) == {"forward": 2 * 4 * 8 * 4}
+
+
+# ------------------------------------------------------------------------------------------------------------- compiled
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("how", ["compiled", "in place"])
+def test_compiled_models_are_compiled_once(how: str) -> None:
+    from torch._dynamo.utils import counters
+
+    torch._dynamo.reset()
+    model: Any = network()
+    called = model
+    if how == "in place":
+        model.compile(backend="eager")
+    else:
+        called = torch.compile(model, backend="eager")
+    frames = []
+
+    def iteration() -> None:
+        F.cross_entropy(called(X), Y).backward()
+        frames.append(counters["frames"]["total"])
+
+    anatomy = recorded(iteration, module=model if how == "in place" else None)
+    assert contractions(anatomy) == {"forward": FORWARD, "backward": BACKWARD}
+    assert len(set(frames)) == 1
+    assert anatomy.workload.compiled
+    assert anatomy.workload.batch == 4
+    assert "_call_impl" not in vars(model)
