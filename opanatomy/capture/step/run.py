@@ -224,7 +224,7 @@ class Run:
         self.compiles_always = self.compiled and compilations() >= translated + len(texts.batches) * (len(times) + 1)
         self.stepper.take(texts.longest)
         if texts.observed.longest.length != texts.observed.batches[texts.observed.profiled].length:
-            self.instruments.saves_again(self._saves(tensors_in(texts.longest)), self._clocked)
+            self.instruments.saves_again(self._saves(tensors_in(self.stepper.inputs)), self._clocked)
         self.meter.reset()
         self._clocked()
         self.memory = self._after_step()
