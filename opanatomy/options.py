@@ -1,87 +1,25 @@
 """Every option, declared once: the command line, its checks, those of `opanatomy.profile`, and what a report records.
 
 An option of a run is one `Option` here, its field of `RunOptions`, and where Python takes it a keyword of
-`opanatomy.profile`; a test holds the three equal. Choices are forgiving: case, `-` and `_` do not matter, and the names
-that torch, the Hub and the Trainer have for the same are taken too.
+`opanatomy.profile`; a test holds the three equal.
 """
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Iterable
-from enum import Enum
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
 from opanatomy.errors import UsageError
+from opanatomy.option_values import Choice, Kind, Option, Spelling, as_argument, checked, choice_of, instead_of
 from opanatomy.records.data_types import DATA_TYPES
 from opanatomy.records.optimizers import OPTIMIZERS
-
-
-class Kind(Enum):
-    """What the value of an option is."""
-
-    TEXT = "text"
-    NUMBER = "a whole number"
-    SWITCH = "True or False"
-    #: `KEY=VALUE`, as often as wanted: pairs in a tuple.
-    PAIRS = "pairs"
-    #: A text, as often as wanted.
-    TEXTS = "texts"
-
-
-class Choice(Struct, frozen=True):
-    """A value of an option, and what else it is called."""
-
-    name: str
-    aliases: tuple[str, ...] = ()
 
 
 def _data_type(torch_name: str, name: str | None = None) -> Choice:
     """A data type as a choice, by torch's name or another of its own."""
     return next(Choice(name or kind.name, (kind.name, *kind.short)) for kind in DATA_TYPES if kind.name == torch_name)
-
-
-class Option(Struct, frozen=True, kw_only=True):
-    """An option by its name in Python; on the command line it is `--name` unless `flag` says otherwise.
-
-    In `help`, `{choices}`, `{default}` and, by the parser, `{formats}` are filled in. With `is_open` other values than
-    the `choices` are taken as they are. `bare` is the value of a flag that comes without one. `recorded` is the field
-    of `Workload` that has the value of a run.
-    """
-
-    name: str
-    help: str
-    kind: Kind = Kind.TEXT
-    default: Any = None
-    choices: tuple[Choice, ...] = ()
-    is_open: bool = False
-    bare: str | None = None
-    minimum: int = 0
-    maximum: int = 2**31 - 1
-    metavar: str | None = None
-    flag: str = ""
-    short_flag: str = ""
-    #: A heading of the help; none for what stands before all of them.
-    group: str = ""
-    #: How many values an argument without a flag takes, as `argparse` says it; empty for a flag.
-    positional: str = ""
-    #: The functions of `opanatomy` that it is a keyword of.
-    python: tuple[str, ...] = ()
-    recorded: str = ""
-
-    @property
-    def flags(self) -> tuple[str, ...]:
-        """The names on the command line, the long one last."""
-        long = self.flag or "--" + self.name.replace("_", "-")
-        return (self.short_flag, long) if self.short_flag else (long,)
-
-    @property
-    def description(self) -> str:
-        """The help, filled in."""
-        return self.help.replace("{choices}", _listed(self.choices)).replace("{default}", str(self.default))
 
 
 # --------------------------------------------------------------------------------------------------------- declarations
@@ -125,6 +63,10 @@ CHECKPOINTING: Final = Option(
     help="recompute activations in backward; KIND is non-reentrant (the default) or reentrant",
     choices=(Choice("non-reentrant"), Choice("reentrant")),
 )  # fmt: skip
+CHECKPOINT_EVERY: Final = Option(
+    name="checkpoint_every", group=_STEP, kind=Kind.NUMBER, minimum=1, metavar="N", recorded="checkpoint_every",
+    help="recompute N layers at a time, of which only the first one's input is kept",
+)  # fmt: skip
 OPTIMIZER: Final = Option(
     name="optimizer", group=_STEP, metavar="NAME", help="also step an optimizer: {choices}",
     python=("profile",), recorded="optimizer",
@@ -156,6 +98,51 @@ TOKENIZER: Final = Option(
 )  # fmt: skip
 #: What says how texts become batches, and nothing without any.
 OF_TEXTS: Final = (PADDING, TOKENIZER)
+ACCUMULATE: Final = Option(
+    name="accumulate", group=_STEP, kind=Kind.NUMBER, default=1, minimum=1, metavar="N", python=("profile",),
+    recorded="accumulate", help="gradient accumulation: the batch in N micro-batches, one update (default: {default})",
+)  # fmt: skip
+CLIP: Final = Option(
+    name="clip", group=_STEP, kind=Kind.AMOUNT, metavar="NORM", python=("profile",), recorded="clip",
+    help="scale gradients down to this norm, before the update",
+)  # fmt: skip
+#: What can be frozen; `layers` with how many.
+FROZEN_PARTS: Final = ("embeddings", "layers", "all-but-biases", "all-but-head")
+
+
+def frozen_parts(text: str) -> str:
+    """The parts of `--freeze` in one spelling: `embeddings,layers:3`; `ValueError` where one is none."""
+    parts = []
+    for word in filter(None, text.split(",")):
+        part, colon, number = word.partition(":")
+        name = choice_of(part, map(Choice, FROZEN_PARTS))
+        if name is None:
+            raise ValueError(f"{word.strip()!r} is no part - {instead_of(part, FROZEN_PARTS)}")
+        if (name == "layers") is not bool(colon) or (colon and not number.strip().isdecimal()):
+            raise ValueError(f"{word.strip()!r} is no part - {name}{':N, the lowest N' if name == 'layers' else ''}")
+        if colon and not int(number):
+            raise ValueError(f"{word.strip()!r} freezes nothing - give 1 or more")
+        parts.append(f"{name}:{int(number)}" if colon else name)
+    if not parts:
+        raise ValueError(f"no part is named - one of {', '.join(FROZEN_PARTS)}")
+    if {"all-but-biases", "all-but-head"} <= set(parts):
+        raise ValueError("what is all but one cannot be all but the other - leave one out")
+    return ",".join(dict.fromkeys(parts))
+
+
+FREEZE: Final = Option(
+    name="freeze", group=_STEP, metavar="PARTS", recorded="frozen", canonical=frozen_parts,
+    help="train only a part; of embeddings, layers:N (the lowest), all-but-biases, all-but-head, those with commas"
+    " between are frozen",
+)  # fmt: skip
+LORA: Final = Option(
+    name="lora", group=_STEP, kind=Kind.NUMBER, minimum=1, metavar="RANK", recorded="lora",
+    help="train low-rank adapters alone (peft)",
+)  # fmt: skip
+FUSED_LOSS: Final = Option(
+    name="fused_loss", group=_STEP, kind=Kind.SWITCH, default=False, recorded="fused_loss",
+    help="head and cross entropy of a language model in one, in chunks (torch 2.13)",
+)  # fmt: skip
 DEVICE: Final = Option(
     name="device", group=_STEP, default="auto", metavar="DEVICE", help="auto, cpu, cuda, cuda:N (default: {default})",
 )  # fmt: skip
@@ -173,6 +160,9 @@ TRACE: Final = Option(
 NO_TRACE: Final = Option(
     name="no_trace", group="the trace", kind=Kind.SWITCH, default=False, help="keep no trace, only the report",
 )  # fmt: skip
+
+#: What changes backward or the update, and nothing without them.
+OF_BACKWARD: Final = (OPTIMIZER, CHECKPOINTING, CHECKPOINT_EVERY, ACCUMULATE, CLIP, FREEZE, LORA, FUSED_LOSS)
 
 #: What a run is made of, field by field that of `RunOptions`.
 RUN: Final = (
@@ -202,9 +192,15 @@ RUN: Final = (
     DEVICE,
     AMP,
     CHECKPOINTING,
+    CHECKPOINT_EVERY,
     Option(name="compile", group=_STEP, kind=Kind.SWITCH, default=False, python=("profile",), recorded="compiled",
            help="torch.compile the model"),
     OPTIMIZER,
+    ACCUMULATE,
+    CLIP,
+    FREEZE,
+    LORA,
+    FUSED_LOSS,
     INFERENCE,
     Option(name="memory", group=_STEP, kind=Kind.SWITCH, default=False, python=("profile", "record"),
            help="follow the memory of one more step, block by block"),
@@ -291,8 +287,14 @@ class RunOptions(Struct, frozen=True, kw_only=True):
     device: str = "auto"
     amp: str | None = None
     checkpointing: str | None = None
+    checkpoint_every: int | None = None
     compile: bool = False
     optimizer: str | None = None
+    accumulate: int = 1
+    clip: float | None = None
+    freeze: str | None = None
+    lora: int | None = None
+    fused_loss: bool = False
     inference: bool = False
     memory: bool = False
     check: bool = False
@@ -307,6 +309,8 @@ class RunOptions(Struct, frozen=True, kw_only=True):
             if value is not given:
                 force_setattr(self, option.name, value)
         check_together(self, as_argument)
+        if self.checkpoint_every is not None and self.checkpointing is None:
+            force_setattr(self, CHECKPOINTING.name, CHECKPOINTING.bare)
 
 
 def recorded(options: RunOptions) -> dict[str, Any]:
@@ -316,114 +320,28 @@ def recorded(options: RunOptions) -> dict[str, Any]:
 
 # --------------------------------------------------------------------------------------------------------------- checks
 
-#: How a message writes an option and its value.
-Spelling: TypeAlias = Callable[[Option, object], str]
-
-
-def as_flag(option: Option, value: object) -> str:
-    """`--batch 0`, as the command line has it."""
-    flag = option.flags[-1]
-    return flag if value is True else f"{flag} {value}"
-
-
-def as_argument(option: Option, value: object) -> str:
-    """`batch=0`, as Python has it."""
-    return f"{option.name}={value!r}"
-
-
-def from_text(option: Option, text: str) -> Any:
-    """The value that the command line's `text` gives an option; `UsageError` that speaks of the flag."""
-    if option.kind is Kind.PAIRS:
-        key, equals, value = text.partition("=")
-        if not equals or not key:
-            raise UsageError(f"{as_flag(option, text)}: not of the form key=value")
-        return key, value
-    if option.kind is Kind.NUMBER:
-        try:
-            return checked(option, int(text), as_flag)
-        except ValueError:
-            raise UsageError(f"{as_flag(option, text)}: must be a whole number") from None
-    return checked(option, text, as_flag)
-
-
-def checked(option: Option, value: Any, spelled: Spelling) -> Any:
-    """The value of an option, a choice by its own name; `UsageError` for one that it cannot have."""
-    if value is None and option.default is None:
-        return None
-    if option.kind is Kind.NUMBER:
-        return _number(option, value, spelled)
-    if option.kind is Kind.SWITCH and not (isinstance(value, int) and value in (0, 1)):
-        raise UsageError(f"{spelled(option, value)}: must be {option.kind.value}")
-    if option.choices:
-        names = [choice.name for choice in option.choices]
-        name = choice_of(value, option.choices)
-        if name is None and not option.is_open:
-            raise UsageError(f"{spelled(option, value)}: not known - {instead_of(value, names)}")
-        return value if name is None else name
-    return bool(value) if option.kind is Kind.SWITCH else value
-
-
-def _number(option: Option, value: Any, spelled: Spelling) -> int:
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = None
-    if number is None or isinstance(value, bool):
-        raise UsageError(f"{spelled(option, value)}: must be a whole number")
-    if number < option.minimum:
-        raise UsageError(f"{spelled(option, value)}: must be at least {option.minimum}")
-    if number > option.maximum:
-        raise UsageError(f"{spelled(option, value)}: must be at most {option.maximum}")
-    return number
-
-
-def named(value: object, names: Iterable[str], spelled: str) -> str:
-    """The one of `names` that `value` means; `UsageError` that begins with `spelled` where it is none."""
-    choices = [Choice(name) for name in names]
-    name = choice_of(value, choices)
-    if name is None:
-        raise UsageError(f"{spelled}: not known - {instead_of(value, [choice.name for choice in choices])}")
-    return name
-
-
-def choice_of(value: object, choices: Iterable[Choice]) -> str | None:
-    """The name of the choice that `value` means (`torch.bfloat16` is `bfloat16`), `None` where there is none."""
-    wanted = _plain(str(value))
-    return next(
-        (choice.name for choice in choices if wanted in map(_plain, (choice.name, *choice.aliases))),
-        None,
-    )
-
-
-def instead_of(value: object, names: Iterable[str]) -> str:
-    """What to give instead of `value`: the nearest name, and all of them."""
-    from difflib import get_close_matches
-
-    plain = {_plain(name): name for name in names}
-    near = get_close_matches(_plain(str(value)), plain, n=1, cutoff=0.6)
-    return (f"did you mean {plain[near[0]]}? It is " if near else "") + f"one of {', '.join(plain.values())}"
-
-
-def _plain(name: str) -> str:
-    return name.strip().lower().removeprefix("torch.").replace("-", "").replace("_", "")
-
-
-def _listed(choices: Iterable[Choice]) -> str:
-    return ", ".join(choice.name for choice in choices)
-
 
 def check_together(options: Any, spelled: Spelling) -> None:
     """Raise `UsageError` where one option leaves another without effect."""
     if options.inference:
-        for option in (OPTIMIZER, CHECKPOINTING):
+        for option in OF_BACKWARD:
             value = getattr(options, option.name)
-            if value is not None:
+            if value != option.default:
                 raise UsageError(f"{spelled(INFERENCE, True)} has no backward: leave out {spelled(option, value)}")
     if getattr(options, TEXTS.name, None) is None:
         for option in OF_TEXTS:
             value = getattr(options, option.name, None)
             if value is not None:
                 raise UsageError(f"{spelled(option, value)} is of texts: give {TEXTS.flags[-1]} too")
+    if options.lora is not None and options.freeze is not None:
+        raise UsageError(
+            f"{spelled(LORA, options.lora)} freezes all but its adapters: leave out {spelled(FREEZE, options.freeze)}"
+        )
+    if options.clip is not None and options.optimizer is None:
+        raise UsageError(
+            f"{spelled(CLIP, options.clip)} is a part of the update, and there is none - add"
+            f" {spelled(OPTIMIZER, OPTIMIZERS[0].name)}"
+        )
     if getattr(options, NO_TRACE.name, False) and options.trace is not None:
         raise UsageError(
             f"{spelled(NO_TRACE, True)} keeps no trace, {spelled(TRACE, options.trace)} does - leave one out"

@@ -195,7 +195,8 @@ def _with_texts(anatomy: Anatomy, trace: Trace, calls: TraceCalls, table: CallTa
     texts = trace.capture.texts if trace.capture else None
     if texts is None:
         return anatomy
-    padding = padding_flops(calls, table, texts.batches[texts.profiled], steps=anatomy.step.count)
+    batch, parts = texts.batches[texts.profiled], anatomy.workload.accumulate or 1
+    padding = padding_flops(calls, table, batch, steps=anatomy.step.count, micro_batches=parts)
     return replace(anatomy, texts=text_figures(texts, padding))
 
 

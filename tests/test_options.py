@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import opanatomy
-from opanatomy import commands, options
+from opanatomy import commands, option_values, options
 from opanatomy.capture.model import building
 from opanatomy.capture.model import workload as making
 from opanatomy.capture.model.tasks import TASKS
@@ -25,13 +25,16 @@ from opanatomy.commands.profile import run_options
 from opanatomy.console.dispatch import main
 from opanatomy.console.parser import make_parser
 from opanatomy.errors import OpanatomyError, UsageError
-from opanatomy.options import ANALYZE, PROFILE, RUN, Kind, Option, RunOptions
+from opanatomy.option_values import Kind, Option
+from opanatomy.options import ANALYZE, PROFILE, RUN, RunOptions
 from opanatomy.records.data_types import ITEM_SIZE
+from opanatomy.records.optimizers import BY_NAME
 from opanatomy.records.workload import Workload
 from tests.tiny import BERT, tiny_request
 
 TYPES: dict[Kind, tuple[object, ...]] = {
     Kind.TEXT: (str, str | None), Kind.NUMBER: (int, int | None), Kind.SWITCH: (bool,),
+    Kind.AMOUNT: (float, float | None),
     Kind.PAIRS: (tuple[tuple[str, str], ...],),
 }  # fmt: skip
 
@@ -68,13 +71,14 @@ def test_the_command_line_gives_the_record() -> None:
         " --attention SDPA --weights Pretrained --hub --trust-remote-code --device cpu --amp Float16"
         " --checkpointing non_reentrant --compile --optimizer AdamW --memory --check --steps 4 --warmup 0 --redact"
         " --texts a.csv:text --padding Group-By-Length --tokenizer Slow"
+        " --accumulate 2 --clip 1 --freeze Layers:1 --checkpoint-every 2"
     )
     assert run_options(make_parser().parse_args(words.split())) == RunOptions(
         model="m", batch=2, seq=16, task="masked-lm", seed=3, layers=1, settings=(("a", "1"), ("b", "x=y")),
         dtype="bfloat16", attention="sdpa", weights="pretrained", hub=True, trust_remote_code=True, device="cpu",
         texts="a.csv:text", padding="grouped", tokenizer="slow",
         amp="fp16", checkpointing="non-reentrant", compile=True, optimizer="adamw", memory=True, check=True, steps=4,
-        warmup=0, redact=True,
+        warmup=0, redact=True, accumulate=2, clip=1.0, freeze="layers:1", checkpoint_every=2,
     )  # fmt: skip
 
 
@@ -84,7 +88,8 @@ def test_what_a_report_records_are_fields_of_the_workload() -> None:
     chosen = RunOptions(amp="half", checkpointing="Reentrant", compile=True, optimizer="SGD", steps=2, warmup=5)
     assert options.recorded(chosen) == {
         "amp": "fp16", "checkpointing": "reentrant", "compiled": True, "optimizer": "sgd", "inference": False,
-        "steps": 2, "warmup": 5,
+        "steps": 2, "warmup": 5, "accumulate": 1, "frozen": None,
+        "checkpoint_every": None, "clip": None, "lora": None, "fused_loss": False,
     }  # fmt: skip
 
 
@@ -95,13 +100,13 @@ def test_choices_are_what_the_capture_can_do() -> None:
     assert {choice.name for choice in options.TASK.choices} == set(TASKS)
     assert {choice.name for choice in options.DTYPE.choices} <= set(ITEM_SIZE)
     for choice in options.OPTIMIZER.choices:
-        if choice.name != "adamw8bit":
+        if BY_NAME[choice.name].package is None:
             assert make_optimizer(choice.name, torch.nn.Linear(2, 2)).param_groups
 
 
 @pytest.mark.parametrize("declared", [option for option in PROFILE if option.choices], ids=lambda option: option.name)
 def test_no_name_means_two_choices(declared: Option) -> None:
-    names = [{options._plain(name) for name in (choice.name, *choice.aliases)} for choice in declared.choices]
+    names = [{option_values._plain(name) for name in (choice.name, *choice.aliases)} for choice in declared.choices]
     assert sum(map(len, names)) == len(set().union(*names))
 
 
@@ -134,6 +139,9 @@ WRONG: list[tuple[str, Any, str]] = [
     ("layers", 0, "must be at least 1"),
     ("steps", 0, "must be at least 1"),
     ("warmup", -1, "must be at least 0"),
+    ("accumulate", 0, "must be at least 1"),
+    ("clip", 0.0, "must be above 0, and finite"),
+    ("clip", "hard", "must be a number"),
     ("seed", 2**32, f"must be at most {2**32 - 1}"),
     ("batch", 2**31, f"must be at most {2**31 - 1}"),
     ("amp", "bf61", "not known - did you mean bf16? It is one of bf16, fp16"),
@@ -156,9 +164,15 @@ def test_a_flag_and_an_argument_are_refused_in_one_wording(name: str, value: Any
     assert str(argument.value).startswith(f"{name}={value!r}: {said}")
 
 
-@pytest.mark.parametrize("other", [{"optimizer": "sgd"}, {"checkpointing": "reentrant"}])
-def test_inference_has_no_backward(other: dict[str, str]) -> None:
-    with pytest.raises(UsageError, match=r"^inference=True has no backward: leave out \w+='\w+'$"):
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"optimizer": "sgd"}, {"checkpointing": "reentrant"}, {"accumulate": 2}, {"freeze": "embeddings"}, {"lora": 4},
+        {"clip": 1.0}, {"checkpoint_every": 2}, {"fused_loss": True},
+    ],
+)  # fmt: skip
+def test_inference_has_no_backward(other: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=r"^inference=True has no backward: leave out \w+='?[\w.]+'?$"):
         RunOptions(inference=True, **other)
 
 

@@ -468,9 +468,10 @@ def text_model(**options: Any) -> Any:
     ("phase", "workload", "options", "expected"),
     [
         (Phase.FORWARD, {}, {},
-         "lower --batch or --seq, add --checkpointing, add --amp bf16, keep fewer --layers or use --dtype bfloat16"),
+         "lower --batch or --seq, add --accumulate 2, add --checkpointing, add --amp bf16, keep fewer --layers or use"
+         " --dtype bfloat16"),
         (Phase.BACKWARD, {"sequence_length": None}, {"checkpointing": "reentrant", "amp": "bf16"},
-         "lower --batch, keep fewer --layers or use --dtype bfloat16"),
+         "lower --batch, add --accumulate 2, keep fewer --layers or use --dtype bfloat16"),
         (Phase.FORWARD, {"batch": 1, "dtype": "bfloat16"}, {"inference": True}, "lower --seq or keep fewer --layers"),
         (Phase.OPTIMIZER, {}, {"optimizer": "adamw"},
          "use --optimizer sgd or adafactor, keep fewer --layers or use --dtype bfloat16"),
@@ -481,7 +482,7 @@ def text_model(**options: Any) -> Any:
         (Phase.OPTIMIZER, {}, {"optimizer": "adafactor"}, "keep fewer --layers or use --dtype bfloat16"),
         (Phase.OTHER, {}, {}, "keep fewer --layers or use --dtype bfloat16"),
         (Phase.FORWARD, {"model_source": "function", "dtype": "bfloat16"}, {},
-         "add --checkpointing or have it return a smaller module or smaller inputs"),
+         "add --accumulate 2, add --checkpointing or have it return a smaller module or smaller inputs"),
         (Phase.OPTIMIZER, {"model_source": "function"}, {"optimizer": "adam"},
          "use --optimizer sgd or adafactor, have it return a smaller module or use --dtype bfloat16"),
     ],

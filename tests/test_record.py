@@ -163,7 +163,7 @@ def test_accumulation_and_clipping() -> None:
     assert calls(anatomy, Phase.FORWARD)["aten::div"] == 4
     assert calls(anatomy, Phase.OPTIMIZER)["aten::_foreach_norm"] == 1
     assert observed(anatomy) == ["call counts", "contraction FLOPs"]
-    assert (anatomy.workload.batch, anatomy.workload.accumulation, anatomy.workload.optimizer) == (4, 4, "sgd")
+    assert (anatomy.workload.batch, anatomy.workload.accumulate, anatomy.workload.optimizer) == (16, 4, "sgd")
     assert anatomy.step.samples_per_second == 16e9 / (anatomy.step.unprofiled_wall_ns or 0)
     components = {row.component: row.measured_bytes for row in anatomy.memory.components}
     parameters = 4 * (8 * 16 + 16 + 16 * 4 + 4)
@@ -188,7 +188,7 @@ def test_two_losses_of_one_forward() -> None:
     anatomy = recorded(iteration)
     assert contractions(anatomy) == {"forward": FORWARD, "backward": 2 * BACKWARD}
     assert {"aten::pow", "aten::mean", "aten::_log_softmax"} <= set(calls(anatomy, Phase.FORWARD))
-    assert anatomy.workload.accumulation is None
+    assert anatomy.workload.accumulate is None
 
 
 def test_a_gradient_scaler() -> None:
@@ -239,7 +239,7 @@ def test_two_models_and_two_optimizers() -> None:
     assert contractions(anatomy) == {"forward": of_generator_flops + 3 * of_critic_flops, "backward": backward}
     assert {row.module for row in anatomy.modules} >= {"Linear", "Sequential.0", "Sequential.2"}
     assert set(calls(anatomy, Phase.OTHER)) >= {"aten::normal_", "aten::zero_"}
-    assert (anatomy.workload.model, anatomy.workload.accumulation) == ("Linear + Sequential", None)
+    assert (anatomy.workload.model, anatomy.workload.accumulate) == ("Linear + Sequential", None)
     assert anatomy.workload.parameters == 4 * 8 + 8 + 8 * 16 + 16 + 16 + 1
 
 

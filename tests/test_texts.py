@@ -378,18 +378,27 @@ def _contractions(made: Prepared, inputs: dict[str, Any]) -> int:
     return counter.get_total_flops()
 
 
-@pytest.mark.parametrize("name", [BERT, GPT2, T5])
+#: A model, and what the step on it is changed by.
+STEPS: dict[str, tuple[str, dict[str, Any]]] = {
+    "bert": (BERT, {}), "gpt2": (GPT2, {}), "t5": (T5, {}),
+    "in micro-batches": (BERT, {"accumulate": 2, "batch": 4}), "frozen": (BERT, {"freeze": "layers:1"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("step", STEPS)
 def test_flops_on_padding_are_what_the_texts_alone_do_not_need(
-    name: str,
+    step: str,
     run: tuple[Anatomy, Prepared, Path],
     comments: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     anatomy, made, _ = run
-    if name != BERT:
+    name, changes = STEPS[step]
+    if step != "bert":
         monkeypatch.setattr(text_steps, "_ROUNDS", 1)
-        options = request(name, comments, padding="longest", attention="eager", seq=60, batch=3)
+        common = {"padding": "longest", "attention": "eager", "seq": 60, "batch": 3}
+        options = request(name, comments, **{**common, **changes})
         capture_model(options, tmp_path / "t.json", NullProgress(), lambda text: None)
         anatomy, made = analyze_traces([tmp_path / "t.json"]), prepare(options)
         require_agreement(anatomy)

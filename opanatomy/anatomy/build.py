@@ -76,6 +76,9 @@ def _theory(calls: CallTable, capture: Capture | None) -> Theory | None:
     gradients = capture.gradients if capture else {}
     if not gradients:
         return None
+    if capture is not None and capture.workload.fused_loss:
+        # The products of the head's backward run in its forward, chunk by chunk.
+        return Theory(contraction_flops=None, all_need_both=False)
     return Theory(contraction_flops=backward_over_forward(calls, gradients), all_need_both=all_need_both(gradients))
 
 

@@ -79,8 +79,10 @@ def _all_trained(plain: float | None, workload: Workload) -> float | None:
 
 
 def _with_recompute(plain: float | None, workload: Workload) -> float | None:
-    """Recomputing the whole forward adds 1."""
-    return None if plain is None else plain + 1 if workload.checkpointing else plain
+    """Recomputing the whole forward adds 1; of a model that is frozen in part it is not known how much of it runs."""
+    if plain is None or not workload.checkpointing:
+        return plain
+    return None if workload.frozen else plain + 1
 
 
 def _total(rows: list[ClassRow], name: str) -> int | None:

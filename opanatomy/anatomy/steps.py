@@ -135,4 +135,4 @@ def _median(values: Sequence[int]) -> int | None:
 def _rate(capture: Capture | None, wall_ns: int | None) -> float | None:
     if capture is None or not capture.workload.batch or not wall_ns:
         return None
-    return capture.workload.batch * (capture.workload.accumulation or 1) * 1e9 / wall_ns
+    return capture.workload.batch * 1e9 / wall_ns

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 from opanatomy.console.parser import add_options
 from opanatomy.errors import OutOfMemory, UsageError
-from opanatomy.options import PROFILE, RUN, RunOptions, as_flag, check_together
+from opanatomy.option_values import as_flag
+from opanatomy.options import PROFILE, RUN, RunOptions, check_together
 
 if TYPE_CHECKING:
     from opanatomy.console.destination import Destination

@@ -17,7 +17,7 @@ from opanatomy.console.stdout import check_open, columns_of, say, write_out
 from opanatomy.errors import OutputError, UsageError
 from opanatomy.files.addresses import check_no_address
 from opanatomy.files.outputs import Claim, claimed, same_file
-from opanatomy.options import named
+from opanatomy.option_values import named
 from opanatomy.records.anatomy import Anatomy
 
 

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 from opanatomy.commands import verbs
 from opanatomy.console.stdout import write_out
 from opanatomy.errors import UsageError
-from opanatomy.options import Kind, Option, from_text
+from opanatomy.option_values import Kind, Option, from_text
 from opanatomy.report.formats import format_names
 from opanatomy.version import __version__
 

@@ -24,9 +24,11 @@ def is_published(workload: Workload) -> bool:
     return (
         (workload.model or "").rsplit("/", 1)[-1] == "bert-large-uncased"
         and not workload.changes
+        and workload.micro_batch == workload.batch
         and (workload.batch, workload.sequence_length) == (4, 512)
         and (workload.dtype, workload.amp) == ("float32", None)
         and workload.optimizer in _OPTIMIZERS
+        and not (workload.frozen or workload.lora or workload.fused_loss)
         and not (workload.checkpointing or workload.compiled or workload.inference)
     )
 

@@ -91,12 +91,24 @@ def _techniques(workload: Workload) -> list[_Technique]:
     if workload.optimizer is not None:
         techniques += [_with_optimizer(workload, name) for name in _OPTIMIZERS]
     if workload.batch is not None and workload.batch > 1:
-        half = workload.batch // 2
-        techniques.append(_Technique(
-            name="half the batch, accumulated", option=f"--batch {half}", in_python=f"--batch {half}",
-            of_inputs=f"inputs of batch {half}", changed=replace(workload, batch=half),
-        ))  # fmt: skip
+        techniques.append(_smaller_batch(workload, workload.batch))
     return techniques
+
+
+def _smaller_batch(workload: Workload, batch: int) -> _Technique:
+    """The batch in more micro-batches; half of it where there is no backward to accumulate or nothing left to cut."""
+    now = workload.accumulate or 1
+    parts = next((parts for parts in range(now + 1, batch + 1) if batch % parts == 0), None)
+    if parts is None or workload.inference:
+        half = batch // 2
+        return _Technique(
+            name="half the batch", option=f"--batch {half}", in_python=f"--batch {half}",
+            of_inputs=f"inputs of batch {half}", changed=replace(workload, batch=half, accumulate=None),
+        )  # fmt: skip
+    return _Technique(
+        name=f"the batch in {parts} parts, accumulated", option=f"--accumulate {parts}",
+        in_python=f"accumulate={parts}", changed=replace(workload, accumulate=parts),
+    )  # fmt: skip
 
 
 def _with_optimizer(workload: Workload, name: str) -> _Technique:

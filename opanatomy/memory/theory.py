@@ -1,9 +1,9 @@
 """What a training step needs by theory: closed formulas, term by term, and what each technique takes from them.
 
-s sequence length, b batch, h hidden size, a heads, i inner size of the feed-forward, V vocabulary, L layers;
-e bytes of an activation, m bytes of a dropout-mask element (1 on CUDA, those of the activations on the CPU), c bytes
-of an autocast copy. The formula of a layer, s*b*h*(16e + 2m) + a*s^2*b*(2e + m), is that of Korthikanti et al. (arXiv
-2205.05198) for any e and m: with e = 2 and m = 1 it is s*b*h*(34 + 5*a*s/h).
+s sequence length, b batch of one forward, h hidden size, a heads, i inner size of the feed-forward, V vocabulary, L
+layers; e bytes of an activation, m bytes of a dropout-mask element (1 on CUDA, those of the activations on the CPU), c
+bytes of an autocast copy. The formula of a layer, s*b*h*(16e + 2m) + a*s^2*b*(2e + m), is that of Korthikanti et al.
+(arXiv 2205.05198) for any e and m: with e = 2 and m = 1 it is s*b*h*(34 + 5*a*s/h).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from opanatomy.records.data_types import ITEM_SIZE
 from opanatomy.records.memory import Memory, MemoryComponent, MemoryTerm, ModelShape
-from opanatomy.records.optimizers import BY_NAME
+from opanatomy.records.optimizers import BY_NAME, FULL_STATE_BYTES, Optimizer
 from opanatomy.records.workload import Workload
 
 _ACTIVATIONS: Final = "forward_activations"
@@ -99,10 +99,18 @@ def state_theory(workload: Workload, parameters: ParameterBytes | None = None) -
         text = f"{copies * size} B x " if uniform and size else f"{copies} x bytes an element x "
         rows.append(_theory("optimizer_state", copies * parameters.trained, f"{text}trainable parameters"))
     elif workload.trainable_parameters is not None:
-        state = optimizer.state_bytes_per_parameter
-        text = f"{state:.3f} B x trainable parameters"
-        rows.append(_theory("optimizer_state", round(state * workload.trainable_parameters), text))
+        rows.append(_few_bits(optimizer, optimizer.state_bytes_per_parameter, workload.trainable_parameters, workload))
     return tuple(rows)
+
+
+def _few_bits(optimizer: Optimizer, state: float, trained: int, workload: Workload) -> MemoryComponent:
+    """The state of an optimizer that keeps it in few bits: in 32 for small tensors, and embeddings if it says so."""
+    full = optimizer.full_parameters(workload.small_parameters or 0, workload.embedding_parameters or 0)
+    text = f"{state:.3f} B x trainable parameters"
+    if full:
+        kept = "small tensors and embeddings" if optimizer.full_embeddings else "small tensors"
+        text = f"{state:.3f} B x (trainable parameters - n) + {FULL_STATE_BYTES} B x n  [n {full:,} of {kept}]"
+    return _theory("optimizer_state", round(state * (trained - full)) + FULL_STATE_BYTES * full, text)
 
 
 def _theory(component: str, size: int, formula: str) -> MemoryComponent:
@@ -117,11 +125,11 @@ def _activations_theory(terms: tuple[MemoryTerm, ...]) -> tuple[MemoryComponent,
 
 def activation_terms(shape: ModelShape | None, workload: Workload) -> tuple[MemoryTerm, ...]:
     """The terms of the saved activations; empty where no closed formula is known for the workload."""
-    s, b, e = workload.sequence_length, workload.batch, ITEM_SIZE.get(workload.dtype or "")
+    s, b, e = workload.sequence_length, workload.micro_batch, ITEM_SIZE.get(workload.dtype or "")
     if shape is None or s is None or b is None or e is None:
         return ()
     frozen = workload.trainable_parameters != workload.parameters
-    if workload.inference or workload.checkpointing or workload.compiled or frozen:
+    if workload.inference or workload.checkpointing or workload.compiled or workload.fused_loss or frozen:
         return ()
     on_cpu = shape.mask_bytes is None
     fused = workload.attention == "sdpa"
@@ -265,17 +273,19 @@ def needed_bytes(shape: ModelShape | None, workload: Workload) -> int | None:
 
 
 def _kept_bytes(shape: ModelShape | None, workload: Workload) -> int | None:
-    """The saved activations; under checkpointing each layer's input and one layer's own."""
+    """The saved activations; under checkpointing each segment's input and one segment's own, of one layer or more."""
     if workload.inference:
         return 0
     if workload.checkpointing and shape is not None:
         plain = replace(workload, checkpointing=None)
+        every = min(workload.checkpoint_every or 1, shape.layers)
         terms = activation_terms(shape, plain)
         inside = sum(term.bytes for term in terms if term.per_layer)
-        s, b, e = workload.sequence_length, workload.batch, ITEM_SIZE.get(workload.dtype or "")
+        s, b, e = workload.sequence_length, workload.micro_batch, ITEM_SIZE.get(workload.dtype or "")
         if not terms or s is None or b is None or e is None:
             return None
         outside = sum(term.bytes for term in terms) - inside
-        return outside + shape.layers * s * b * shape.hidden * e + inside // shape.layers
+        segments = -(-shape.layers // every)
+        return outside + segments * s * b * shape.hidden * e + every * inside // shape.layers
     terms = activation_terms(shape, workload)
     return sum(term.bytes for term in terms) if terms else None

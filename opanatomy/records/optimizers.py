@@ -24,6 +24,10 @@ class Optimizer(Struct, frozen=True, kw_only=True):
     state_bytes_per_parameter: float | None = None
     update_copies: int = 0
     factored: bool = False
+    #: State of its own is kept for the weights of embeddings in 32 bits, two copies of it, as for small tensors.
+    full_embeddings: bool = False
+    #: Whether its update is compiled by `torch.compile`, in the first step.
+    compiled: bool = False
     #: The package that has it where that is not torch, and the extra of ours that installs it.
     package: str | None = None
     #: What others call the same: transformers' `OptimizerNames`.
@@ -35,13 +39,28 @@ class Optimizer(Struct, frozen=True, kw_only=True):
             return self.state_bytes_per_parameter
         return self.state_copies * item_bytes
 
+    def full_parameters(self, small: int, embeddings: int) -> int:
+        """The parameters whose state is kept in 32 bits, of `small` ones and those of `embeddings`, where the others
+        have state of few bits."""
+        if self.state_bytes_per_parameter is None:
+            return 0
+        return small + (embeddings if self.full_embeddings else 0)
+
     def update_bytes(self, item_bytes: int) -> float:
         """The most that an update needs for each trained parameter: its state, and what lives only while it runs."""
         return self.state_bytes(item_bytes) + self.update_copies * item_bytes
 
 
-#: The first is the default of transformers' Trainer. Block-wise 8-bit states: two bytes, and two scales of four bytes
-#: for each block of 256 (Dettmers et al., arXiv 2110.02861; bitsandbytes).
+#: Bytes of a parameter's AdamW state in 32 bits; optimizers with 8-bit state keep that of a tensor of fewer elements
+#: than `SMALL` so (bitsandbytes' `min_8bit_size`, torchao's `_new_buffer`).
+FULL_STATE_BYTES: Final = 8
+SMALL: Final = 4096
+
+#: Block-wise 8-bit states: two bytes, and two scales of four bytes for each block of 256 (Dettmers et al., arXiv
+#: 2110.02861; bitsandbytes, torchao).
+_EIGHT_BITS: Final = 2 + 2 * 4 / 256
+
+#: The first is the default of transformers' Trainer.
 OPTIMIZERS: Final = (
     Optimizer(
         name="adamw", label="AdamW", torch_class="AdamW", arguments={"lr": 1e-5, "fused": True}, state_copies=2,
@@ -57,7 +76,15 @@ OPTIMIZERS: Final = (
     ),
     Optimizer(
         name="adamw8bit", label="8-bit AdamW", torch_class="AdamW8bit", arguments={"lr": 1e-5},
-        state_bytes_per_parameter=2 + 2 * 4 / 256, package="bitsandbytes", aliases=("adamw_bnb_8bit",),
+        state_bytes_per_parameter=_EIGHT_BITS, package="bitsandbytes", aliases=("adamw_bnb_8bit",),
+    ),
+    Optimizer(
+        name="adamw8bit-embeddings32", label="8-bit AdamW, embeddings at 32 bits", torch_class="AdamW8bit",
+        arguments={"lr": 1e-5}, state_bytes_per_parameter=_EIGHT_BITS, full_embeddings=True, package="bitsandbytes",
+    ),
+    Optimizer(
+        name="adamw8bit-torchao", label="8-bit AdamW of torchao", torch_class="AdamW8bit", arguments={"lr": 1e-5},
+        state_bytes_per_parameter=_EIGHT_BITS, package="torchao", compiled=True,
     ),
     Optimizer(name="adam", label="Adam", torch_class="Adam", arguments={"lr": 1e-5, "fused": True}, state_copies=2),
     Optimizer(

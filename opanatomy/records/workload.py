@@ -53,10 +53,12 @@ class Workload(Struct, frozen=True, kw_only=True):
     model_source: str | None = None
     parameters: int | None = None
     trainable_parameters: int | None = None
+    #: Of the trained ones those in tensors of fewer than 4096 elements, and those of embeddings' larger tables: for
+    #: them optimizers with 8-bit state may keep 32 bits.
+    small_parameters: int | None = None
+    embedding_parameters: int | None = None
     task: str | None = None
     batch: int | None = None
-    #: How many batches a step accumulates gradients of, where a loop was recorded.
-    accumulation: int | None = None
     sequence_length: int | None = None
     inputs: tuple[str, ...] = ()
     dtype: str | None = None
@@ -65,8 +67,20 @@ class Workload(Struct, frozen=True, kw_only=True):
     loss_scale: float | None = None
     attention: str | None = None
     checkpointing: str | None = None
+    #: How many layers are recomputed together; each by itself where it is `None`.
+    checkpoint_every: int | None = None
     compiled: bool | None = None
     optimizer: str | None = None
+    #: Into how many micro-batches `batch` is cut, whose gradients are accumulated for one update.
+    accumulate: int | None = None
+    #: The norm that gradients are scaled down to before the update.
+    clip: float | None = None
+    #: The parts of the model that are not trained, as they were asked for: `embeddings,layers:3`.
+    frozen: str | None = None
+    #: The rank of the adapters, which alone are trained with the head of a classifier.
+    lora: int | None = None
+    #: Whether head and cross entropy are one function, which has the logits of some tokens at a time.
+    fused_loss: bool | None = None
     inference: bool | None = None
     steps: int | None = None
     warmup: int | None = None
@@ -74,6 +88,11 @@ class Workload(Struct, frozen=True, kw_only=True):
     #: What backward started from: an expression of the model's output, and why that one.
     backward_from: str | None = None
     changes: tuple[str, ...] = ()
+
+    @property
+    def micro_batch(self) -> int | None:
+        """The samples of one forward."""
+        return None if self.batch is None else self.batch // (self.accumulate or 1)
 
 
 class ObservedCall(Struct, frozen=True, kw_only=True):

@@ -74,12 +74,13 @@ class Seen:
         modules = self.modules.trained or self.modules.outermost
         parameters = list({id(one): one for module in modules for one in module.parameters()}.values())
         name = " + ".join(dict.fromkeys(_class_name(module) for module in modules)) or None
+        parts = passes if passes > 1 and len(modules) == 1 else 1
         return Workload(
             model=name, architecture=name, model_source="loop",
             parameters=sum(parameter.numel() for parameter in parameters) if modules else None,
             trainable_parameters=sum(one.numel() for one in parameters if one.requires_grad) if modules else None,
-            batch=self.batch, sequence_length=self.sequence_length, inputs=self.inputs,
-            accumulation=passes if passes > 1 and len(modules) == 1 else None,
+            batch=None if self.batch is None else self.batch * parts, sequence_length=self.sequence_length,
+            inputs=self.inputs, accumulate=parts if parts > 1 else None,
             dtype=data_type_name(parameters[0].dtype) if parameters else None,
             amp=self.amp, loss_scale=self.loss_scale(),
             attention=next(filter(None, map(attention_of, modules)), None),

@@ -55,6 +55,7 @@ def _of_flags(phase: Phase, subject: Subject, options: RunOptions) -> list[str]:
     parts = []
     if phase in (Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE):
         parts += [] if by_function else batch_and_length(workload.batch, workload.sequence_length)
+        parts += [f"add --accumulate {more}" for more in _more_parts(workload)]
         if _could_checkpoint(subject.module, options):
             parts.append("add --checkpointing")
         if _could_cast(workload, options):
@@ -72,6 +73,7 @@ def _of_code(phase: Phase, subject: Subject, options: RunOptions) -> list[str]:
     parts = []
     if not _only_weights(phase):
         parts.append("give smaller inputs")
+        parts += [f"add accumulate={more}" for more in _more_parts(subject.workload)]
         if _could_checkpoint(subject.module, options):
             parts.append("call gradient_checkpointing_enable()")
         if _could_cast(subject.workload, options):
@@ -82,6 +84,14 @@ def _of_code(phase: Phase, subject: Subject, options: RunOptions) -> list[str]:
     if _is_wide(subject.workload.dtype):
         parts.append("make it .to(torch.bfloat16)")
     return parts
+
+
+def _more_parts(workload: Workload) -> list[int]:
+    """The next number of micro-batches that the batch can be cut into, where there is a backward to accumulate."""
+    batch, now = workload.batch or 1, workload.accumulate or 1
+    if workload.inference:
+        return []
+    return [parts for parts in range(now + 1, batch + 1) if batch % parts == 0][:1]
 
 
 def batch_and_length(batch: int | None, length: int | None) -> list[str]:

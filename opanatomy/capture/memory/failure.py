@@ -91,7 +91,7 @@ def _of_step(
 
 def _without_profiler(stepper: Stepper, module: torch.nn.Module, snapshots: Snapshots) -> MemoryObservations:
     """What autograd has saved, and the storages of the rest, where the step breaks; temporary buffers stay unknown."""
-    known = [*module.parameters(), *module.buffers(), *tensors_in(stepper.inputs)]
+    known = [*module.parameters(), *module.buffers(), *tensors_in(stepper.micro_batches)]
     saves = ForwardSaves(known, snapshots)
     outer, stepper.watch = stepper.watch, saves
     try:

@@ -56,7 +56,7 @@ def holders_of(stepper: Stepper, module: torch.nn.Module) -> Holders:
         device=stepper.device,
         modules=(module,),
         optimizers=() if stepper.optimizer is None else (stepper.optimizer,),
-        inputs=stepper.inputs,
+        inputs=stepper.micro_batches,
         other_leaves=stepper.other_leaves,
     )
 

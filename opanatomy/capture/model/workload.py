@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from opanatomy.capture.memory.advice import inputs_fit
 from opanatomy.capture.model.batches import Shape, choose_shape, input_texts, make_batch, move, sizes, tensors_of
-from opanatomy.capture.model.building import build_module, build_on_meta, enable_checkpointing
+from opanatomy.capture.model.building import build_module, build_on_meta
 from opanatomy.capture.model.configuration import Configuration, find_configuration, make_config
+from opanatomy.capture.model.micro_batches import check_divides
+from opanatomy.capture.model.parts import trained_tables
 from opanatomy.capture.model.quiet import one_line
 from opanatomy.capture.model.settings import apply_settings, check_fit
 from opanatomy.capture.model.tasks import choose_task
+from opanatomy.capture.model.techniques import apply_techniques
 from opanatomy.capture.model.user_function import call_function, is_function
 from opanatomy.capture.texts.inputs import TextInputs, TextPlan, plan_texts
 from opanatomy.capture.texts.tokenizing import OfModel
 from opanatomy.errors import ModelError, OpanatomyError, UsageError
 from opanatomy.options import DTYPE, RUN, RunOptions, recorded
+from opanatomy.records.optimizers import SMALL
 from opanatomy.records.out_of_memory import is_out_of_memory
 from opanatomy.records.workload import Workload
 
@@ -107,12 +111,16 @@ def given(module: torch.nn.Module, inputs: dict[str, Any] | tuple[Any, ...]) -> 
 def workload_of(prepared: Prepared, options: RunOptions) -> Workload:
     """What a capture records of the model, its batch and the options."""
     parameters = list(prepared.module.parameters())
+    trained = [parameter for parameter in parameters if parameter.requires_grad]
+    small = [parameter for parameter in trained if parameter.numel() < SMALL]
     return Workload(
         model=prepared.name,
         architecture=prepared.architecture,
         model_source=prepared.source,
-        parameters=sum(parameter.numel() for parameter in parameters),
-        trainable_parameters=sum(parameter.numel() for parameter in parameters if parameter.requires_grad),
+        parameters=_elements(parameters),
+        trainable_parameters=_elements(trained),
+        small_parameters=_elements(small),
+        embedding_parameters=_elements(table for table in trained_tables(prepared.module) if table.numel() >= SMALL),
         task=prepared.task,
         batch=prepared.batch,
         sequence_length=prepared.sequence_length,
@@ -123,6 +131,10 @@ def workload_of(prepared: Prepared, options: RunOptions) -> Workload:
         changes=prepared.changes,
         **recorded(options),
     )
+
+
+def _elements(parameters: Iterable[torch.Tensor]) -> int:
+    return sum(parameter.numel() for parameter in parameters)
 
 
 def _prepare_plan(plan: Plan, options: RunOptions) -> Prepared:
@@ -137,8 +149,7 @@ def _prepare_plan(plan: Plan, options: RunOptions) -> Prepared:
         trust_remote_code=options.trust_remote_code,
     )
     module.train(not options.inference)
-    if options.checkpointing is not None:
-        enable_checkpointing(module, options.checkpointing)
+    apply_techniques(module, options)
     with _readable(plan.name, options), inputs_fit(options.model, plan.shape, options.dtype):
         texts = None if plan.texts is None else plan.texts.inputs()
         made = make_batch(module, plan.shape, options.seed) if texts is None else texts.profiled
@@ -188,7 +199,9 @@ def _planned(configuration: Configuration, options: RunOptions) -> Plan:
     if task == "sequence-classification" and getattr(config, "pad_token_id", 0) is None:
         config.pad_token_id = 0  # a decoder looks for the last token that is none; ours never are
     module = build_on_meta(config, auto_class, options.attention, trust)
-    shape = choose_shape(module, task, options.batch or BATCH, options.seq, options.inference)
+    batch = options.batch or BATCH
+    check_divides(batch, options.accumulate)
+    shape = choose_shape(module, task, batch, options.seq, options.inference)
     of_model = OfModel(module=module, location=configuration.location, hub=options.hub, trust_remote_code=trust)
     return Plan(
         name=configuration.name,
@@ -268,8 +281,7 @@ def _prepare_function(options: RunOptions) -> Prepared:
     module = module.to(options.device) if dtype is None else module.to(options.device, dtype)
     if options.inference:
         module.eval()
-    if options.checkpointing is not None:
-        enable_checkpointing(module, options.checkpointing)
+    apply_techniques(module, options)
     inputs = move(inputs, options.device, dtype)
     batch, length = sizes(inputs)
     _seed(options.seed)

@@ -190,7 +190,7 @@ class Instruments:
         self.saves.look_for_casts = Instrument.CASTS in active
         with ExitStack() as stack:
             if Instrument.PROGRESS in active:
-                stack.enter_context(watched(self.module, self.progress))
+                stack.enter_context(watched(self.module, self.progress, len(self.stepper.micro_batches)))
             if Instrument.OBSERVER in active:
                 observer: AbstractContextManager[Observation] = observing(lambda: self.stepper.phase)
                 self.observation = stack.enter_context(observer)

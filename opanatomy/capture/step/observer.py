@@ -33,6 +33,8 @@ class _Operator:
     #: Whether it is made of other operators, which are what runs.
     is_composite: bool
     second_count: SecondCount | None
+    #: The function of one that `torch.library.custom_op` made: the operators that it calls are what runs.
+    written_in_python: Callable[..., Any] | None = None
     calls: list[int] = field(default_factory=lambda: [0] * (len(_PHASES) + 1))
     #: For each phase the calls by what their FLOPs are a function of.
     contractions: list[Counter[Any]] = field(default_factory=lambda: [Counter() for _ in (*_PHASES, None)])
@@ -159,6 +161,9 @@ class _CallCounter:
             if isinstance(function, self.higher_order):
                 return _run_inside(self.observation, mode, function, args, kwargs)
             operator = operators[id(function)] = _looked_up(function)
+        if operator.written_in_python is not None:
+            with mode:
+                return operator.written_in_python(*args, **kwargs)
         if operator.is_composite:
             with mode:
                 result = function.decompose(*args, **kwargs)
@@ -272,4 +277,18 @@ def _looked_up(function: Any) -> _Operator:
         is_incomplete=is_incomplete(function),
         is_composite=_is_composite(function),
         second_count=second_count_of(function),
+        written_in_python=_written_in_python(function),
     )
+
+
+def _written_in_python(function: Any) -> Callable[..., Any] | None:
+    """The Python function of a custom operator with one for all devices."""
+    try:
+        from torch._library.custom_ops import OPDEFS
+    except ImportError:
+        return None
+    custom: Any = OPDEFS.get(function._schema.name)
+    if custom is None or getattr(custom, "_backend_fns", None) is None or set(custom._backend_fns) - {None}:
+        return None
+    written: Callable[..., Any] = custom._init_fn
+    return written

@@ -14,6 +14,7 @@ from opanatomy.capture.device.start import device_text, first_use, run_first_ker
 from opanatomy.capture.memory.advice import either, fewer_weights, listed
 from opanatomy.capture.memory.measurement import available_bytes, limited_to_available
 from opanatomy.capture.memory.snapshots import Snapshots
+from opanatomy.capture.model.adapters import check_peft
 from opanatomy.capture.model.user_function import is_function
 from opanatomy.capture.model.workload import Plan, Prepared, plan_of, prepare, workload_of
 from opanatomy.capture.step.recorder import Progress, Subject, record_step
@@ -33,6 +34,7 @@ def capture_model(
     `command` is what the trace says it was made by.
     """
     check_installed(options.optimizer)
+    check_peft(options.lora)
     progress.stage(f"building {options.model}")
     device = choose_device(options.device)
     if device == "cpu":
@@ -75,12 +77,13 @@ def _prepared(options: RunOptions) -> Prepared:
 
 
 def _check_it_can_fit(plan: Plan, options: RunOptions) -> None:
-    """Refuse at once what cannot fit the host: weights, and gradients and optimizer state in training."""
+    """Refuse at once what cannot fit the host: weights, and gradients and optimizer state where all is trained."""
     available = available_bytes()
-    optimizer = None if options.inference else BY_NAME.get(options.optimizer or "")
+    trains_all = not (options.inference or options.freeze or options.lora)
+    optimizer = BY_NAME.get(options.optimizer or "") if trains_all else None
     states = optimizer.state_copies if optimizer else 0
-    parts = ["weights", *([] if options.inference else ["gradients"]), *(["optimizer state"] if states else [])]
-    needed = plan.parameters * ITEM_SIZE[options.dtype] * ((1 if options.inference else 2) + states)
+    parts = ["weights", *(["gradients"] if trains_all else []), *(["optimizer state"] if states else [])]
+    needed = plan.parameters * ITEM_SIZE[options.dtype] * ((2 if trains_all else 1) + states)
     if available is not None and needed > available:
         raise OutOfMemory(
             f"{options.model} cannot fit: its {plan.parameters / 1e9:.3g} billion parameters need at least"

@@ -34,8 +34,9 @@ class NullProgress:
 
 
 @contextmanager
-def watched(module: torch.nn.Module, progress: Progress) -> Iterator[None]:
-    """Tell how far the first step is: modules done in forward (a third of the work), gradients made in backward.
+def watched(module: torch.nn.Module, progress: Progress, passes: int = 1) -> Iterator[None]:
+    """Tell how far the first step is: modules done in forward (a third of the work), gradients made in backward, over
+    so many passes.
 
     Compiled parts have no hooks, and no share.
     """
@@ -44,8 +45,8 @@ def watched(module: torch.nn.Module, progress: Progress) -> Iterator[None]:
     leaves = [child for child in outside if next(child.children(), None) is None]
     share = {id(child): sum(p.numel() for p in child.parameters(recurse=False)) for child in leaves}
     parameters = [p for child in outside for p in child.parameters(recurse=False) if p.requires_grad and p.is_leaf]
-    forward_total = sum(share.values()) or 1
-    backward_total = sum(parameter.numel() for parameter in parameters) or 1
+    forward_total = passes * sum(share.values()) or 1
+    backward_total = passes * sum(parameter.numel() for parameter in parameters) or 1
     done = [0, 0]
 
     def advance() -> None:

@@ -18,6 +18,7 @@ from opanatomy.capture.memory.failure import StepOutOfMemory, observations_of_fa
 from opanatomy.capture.memory.measurement import PeakMeter, limited_to_available
 from opanatomy.capture.memory.snapshots import Snapshots
 from opanatomy.capture.memory.storages import tensors_in
+from opanatomy.capture.model.micro_batches import micro_batches
 from opanatomy.capture.model.quiet import first_line, one_line, quiet_libraries
 from opanatomy.capture.model.shape import shape_of
 from opanatomy.capture.step.progress_hooks import NullProgress, Progress
@@ -149,17 +150,20 @@ def _make_stepper(subject: Subject, options: RunOptions) -> Stepper:
     optimizer = None
     if options.optimizer and not options.inference:
         optimizer = make_optimizer(options.optimizer, subject.module)
-    inputs = own_inputs(subject.module, subject.inputs)
+    parts = micro_batches(subject.inputs, options.accumulate, borrowed=subject.borrowed)
+    own = tuple(own_inputs(subject.module, part) for part in parts)
     parameters = tuple(subject.module.parameters())
     return Stepper(
         module=module,
         parameters=parameters,
-        inputs=inputs,
+        inputs=own[0],
+        micro_batches=own,
         device=options.device,
         amp=options.amp,
         optimizer=optimizer,
         inference=options.inference,
-        other_leaves=_other_leaves(inputs, parameters),
+        clip=options.clip,
+        other_leaves=_other_leaves(own, parameters),
     )
 
 

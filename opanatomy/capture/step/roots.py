@@ -71,6 +71,15 @@ def backward_roots(output: Any) -> Roots:
     return _roots(wanted, _all_text(wanted))
 
 
+def averaged(roots: Roots, parts: int) -> tuple[torch.Tensor, ...]:
+    """What the backward of one of so many micro-batches starts from: a single number, which is a mean over its
+    samples, is divided; outputs that start with a gradient of ones are summed over the samples as they are."""
+    return tuple(
+        root / parts if gradient is None else root
+        for root, gradient in zip(roots.tensors, roots.gradients, strict=True)
+    )
+
+
 def _loss(leaves: list[_Leaf]) -> _Leaf | None:
     """The tensor called `loss`: on the outermost level that has one, and the only one there."""
     named = [leaf for leaf in leaves if leaf.name == "loss"]

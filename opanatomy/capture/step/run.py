@@ -21,6 +21,7 @@ from opanatomy.capture.memory.saved import ForwardSaves, PointWatch
 from opanatomy.capture.memory.snapshots import Snapshots
 from opanatomy.capture.memory.step import ObservedStep, observe_step, why_not_kept
 from opanatomy.capture.memory.storages import other_devices, tensors_in
+from opanatomy.capture.model.freezing import undone_by_checkpointing
 from opanatomy.capture.model.shape import shape_of
 from opanatomy.capture.step.compiled_parts import compilations, has_compiled_parts, mode_keeps_compiled
 from opanatomy.capture.step.export import export_trace
@@ -38,6 +39,7 @@ from opanatomy.capture.step.text_steps import timed_on_texts
 from opanatomy.capture.texts.inputs import TextInputs
 from opanatomy.options import RunOptions
 from opanatomy.records.memory_observations import MemoryObservations
+from opanatomy.records.optimizers import BY_NAME
 from opanatomy.records.out_of_memory import is_out_of_memory
 from opanatomy.records.texts import TextObservations
 from opanatomy.records.workload import Capture
@@ -80,6 +82,7 @@ class Run:
         module = self.subject.module
         self.devices = devices_of(module, self.options.device)
         self.warnings.extend(of_the_peak(self.devices))
+        self.warnings.extend(undone_by_checkpointing(module))
         self.compiled = self.options.compile or has_compiled_parts(module)
         self.instruments = Instruments(
             stepper=self.stepper, module=module, kept=self.kept, progress=self.progress,
@@ -140,7 +143,8 @@ class Run:
         maximum = count + (_COMPILING_STEPS if options.warmup is None else 0)
         last = number = 0
         translated = True
-        while number < count or (number < maximum and self.compiled and translated):
+        compiled = self.compiled or (options.optimizer is not None and BY_NAME[options.optimizer].compiled)
+        while number < count or (number < maximum and compiled and translated):
             number += 1
             after = max(count - number, 0) + 2 * options.steps
             text = f"warm-up step {number} of {max(count, number)}"

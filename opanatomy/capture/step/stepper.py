@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from opanatomy.capture.device import accelerators
 from opanatomy.capture.model.batches import move
+from opanatomy.capture.model.micro_batches import micro_batches
 from opanatomy.capture.step.loss_scale import LossScale
 from opanatomy.capture.step.optimizer_state import FinishedState
+from opanatomy.capture.step.overrides import keep_embeddings_in_32_bits
 from opanatomy.capture.step.ranges import phase_range
-from opanatomy.capture.step.roots import Roots, backward_roots, leaves_below, materialized
+from opanatomy.capture.step.roots import Roots, averaged, backward_roots, leaves_below, materialized
 from opanatomy.errors import CaptureError
 from opanatomy.records.data_types import data_type_of
 from opanatomy.records.optimizers import BY_NAME, Optimizer
@@ -43,6 +45,8 @@ def make_optimizer(name: str, module: torch.nn.Module) -> torch.optim.Optimizer:
     except ImportError as error:
         raise CaptureError(_not_installed(chosen)) from error
     made: torch.optim.Optimizer = getattr(home, chosen.torch_class)(parameters, **chosen.arguments)
+    if chosen.full_embeddings:
+        keep_embeddings_in_32_bits(made, module)
     return made
 
 
@@ -82,6 +86,10 @@ class Stepper:
     amp: str | None = None
     optimizer: torch.optim.Optimizer | None = None
     inference: bool = False
+    #: The norm that gradients are scaled down to before the update.
+    clip: float | None = None
+    #: The arguments of each forward of a step, which accumulate their gradients for one update: `inputs`, or its parts.
+    micro_batches: tuple[dict[str, Any] | tuple[Any, ...], ...] = ()
     #: Under float16 autocast, in training.
     loss_scale: LossScale | None = None
     phase: Phase = Phase.OTHER
@@ -98,6 +106,7 @@ class Stepper:
     strangers: list[tuple[torch.Tensor, torch.Tensor | None]] | None = None
 
     def __post_init__(self) -> None:
+        self.micro_batches = self.micro_batches or (self.inputs,)
         if self.amp == "fp16" and not self.inference and not self.has_float16_gradients:
             self.loss_scale = LossScale(device=self.device)
         if self.optimizer is not None:
@@ -114,7 +123,7 @@ class Stepper:
         """One step; the gradients are freed before it, not after, so that they can be measured."""
         self.free_gradients()
         try:
-            self._forward_backward()
+            self._passes()
             if self.optimizer is not None and not self.inference:
                 self._update()
                 self.watch.after_optimizer()
@@ -126,12 +135,13 @@ class Stepper:
     def take(self, inputs: dict[str, Any]) -> None:
         """Run the next steps on this batch, moved to the device."""
         self.inputs = move(inputs, self.device)
+        self.micro_batches = micro_batches(self.inputs, len(self.micro_batches))
 
     def gradients_only(self) -> None:
         """Forward and backward of a step, without the update."""
         self.free_gradients()
         try:
-            self._forward_backward()
+            self._passes()
         finally:
             self.synchronize()
         self.phase = Phase.OTHER
@@ -163,13 +173,18 @@ class Stepper:
         for leaf in (*self.parameters, *self.other_leaves):
             leaf.grad = None
 
-    def _forward_backward(self) -> None:
+    def _passes(self) -> None:
+        """Forward and backward of each micro-batch."""
+        for inputs in self.micro_batches:
+            self._forward_backward(inputs)
+
+    def _forward_backward(self, inputs: dict[str, Any] | tuple[Any, ...]) -> None:
         import torch
 
         self.phase = Phase.FORWARD
         with phase_range(Phase.FORWARD), torch.set_grad_enabled(not self.inference):
             with self.watch.forward(), self._autocast():
-                output = self._call()
+                output = self._call(inputs)
             roots = backward_roots(output) if not self.inference else Roots()
         del output
         self.watch.after_forward(roots.tensors)
@@ -181,6 +196,8 @@ class Stepper:
         loss = roots.tensors
         self.phase = Phase.BACKWARD
         with phase_range(Phase.BACKWARD):
+            if len(self.micro_batches) > 1:
+                loss = averaged(roots, len(self.micro_batches))
             if self.loss_scale is not None:
                 loss = self.loss_scale.scaled(loss)
             torch.autograd.backward(loss, roots.gradients)
@@ -191,16 +208,26 @@ class Stepper:
         assert self.optimizer is not None
         assert self.finished is not None
         with phase_range(Phase.OPTIMIZER):
+            if self.clip is not None:
+                self._clip(self.clip, self.optimizer)
             if self.loss_scale is not None:
                 self.loss_scale.update(self.optimizer)
             else:
                 self.optimizer.step()
         self.finished.updated()
 
-    def _call(self) -> Any:
-        if isinstance(self.inputs, dict):
-            return materialized(self.module(**self.inputs))
-        return materialized(self.module(*self.inputs))
+    def _clip(self, norm: float, optimizer: torch.optim.Optimizer) -> None:
+        """Clip the gradients by the norm of all of them; scaled ones are unscaled before."""
+        from torch.nn.utils import clip_grad_norm_
+
+        if self.loss_scale is not None:
+            self.loss_scale.scaler.unscale_(optimizer)
+        clip_grad_norm_(self.parameters, norm)
+
+    def _call(self, inputs: dict[str, Any] | tuple[Any, ...]) -> Any:
+        if isinstance(inputs, dict):
+            return materialized(self.module(**inputs))
+        return materialized(self.module(*inputs))
 
     def _autocast(self) -> AbstractContextManager[Any]:
         import torch

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from opanatomy.records.anatomy import Anatomy
+from opanatomy.records.workload import Workload
 from opanatomy.report.section import Bytes, Count, Fact, Note, Phrase, Section, Tone, facts_of, joined, phrase
 
 
@@ -37,7 +38,7 @@ def warnings(anatomy: Anatomy) -> Section:
     return Section(name="warnings", title="Warnings", facts=facts)
 
 
-def _options(anatomy: Anatomy) -> tuple[str | None, ...]:
+def _options(anatomy: Anatomy) -> tuple[str | Phrase | None, ...]:
     """How the step was run, where it is not as every step is."""
     workload = anatomy.workload
     return (
@@ -45,11 +46,30 @@ def _options(anatomy: Anatomy) -> tuple[str | None, ...]:
         workload.amp and f"autocast {workload.amp}",
         f"loss scale {workload.loss_scale:,g}" if workload.loss_scale else None,
         workload.attention and f"{workload.attention} attention",
-        workload.checkpointing and f"checkpointing {workload.checkpointing}",
+        _checkpointing(workload),
         "compiled" if workload.compiled else None,
         "inference" if workload.inference else None,
+        _micro_batches(workload),
+        f"clipped to {workload.clip:g}" if workload.clip else None,
+        "fused loss" if workload.fused_loss else None,
+        f"adapters of rank {workload.lora}" if workload.lora else None,
+        workload.frozen and f"frozen {workload.frozen.replace(',', ' and ')}",
         workload.optimizer and f"optimizer {workload.optimizer}",
     )
+
+
+def _checkpointing(workload: Workload) -> str | None:
+    if not workload.checkpointing:
+        return None
+    every = workload.checkpoint_every
+    return f"checkpointing {workload.checkpointing}" + (f" of every {every} layers" if every and every > 1 else "")
+
+
+def _micro_batches(workload: Workload) -> Phrase | None:
+    parts, size = workload.accumulate or 1, workload.micro_batch
+    if parts == 1 or size is None:
+        return None
+    return phrase("accumulated over {} of {}", Count(parts, "micro-batch"), Count(size))
 
 
 def _rank(anatomy: Anatomy) -> str | None:
@@ -74,7 +94,6 @@ def _batch(anatomy: Anatomy) -> Phrase | None:
     return joined(
         (
             None if batch is None else phrase("batch {}", Count(batch)),
-            None if workload.accumulation is None else phrase("accumulated over {}", Count(workload.accumulation)),
             None if length is None else phrase("length {}", Count(length)),
         )
     )

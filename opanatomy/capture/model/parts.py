@@ -1,0 +1,92 @@
+"""The parts of a model by what they are: its embeddings, its stacks of like layers, its head."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
+
+if TYPE_CHECKING:
+    import torch
+
+#: A stack is told from other lists of modules by its share of the weights in such lists.
+_MIN_SHARE: Final = 0.1
+
+
+class Stack(Struct, frozen=True, kw_only=True):
+    """A list of like layers that run one after another, by its path."""
+
+    path: str
+    layers: tuple[torch.nn.Module, ...]
+
+    @property
+    def kind(self) -> str:
+        """The class of its layers."""
+        return type(self.layers[0]).__name__
+
+
+def stacks_of(module: torch.nn.Module) -> tuple[Stack, ...]:
+    """The model's stacks, in the order in which they stand in it: of an encoder and a decoder the encoder's first.
+
+    A stack is an `nn.ModuleList` in no other one, whose members are of one class, or as many as the configuration has
+    layers; one with less than a tenth of the weights of all of them (a convolutional stem) is left out.
+    """
+    import torch
+
+    count = getattr(getattr(module, "config", None), "num_hidden_layers", None)
+    lists: list[tuple[str, Any]] = []
+    for path, child in module.named_modules():
+        inside = any(path.startswith(outer + ".") for outer, _ in lists)
+        if type(child) is torch.nn.ModuleList and len(child) and not inside:
+            like = len({type(layer) for layer in child}) == 1 or len(child) == count
+            if like and _size(child):
+                lists.append((path, child))
+    whole = sum(_size(child) for _, child in lists)
+    return tuple(
+        Stack(path=path, layers=tuple(child)) for path, child in lists if _size(child) >= _MIN_SHARE * whole
+    )  # fmt: skip
+
+
+def embeddings_of(module: torch.nn.Module) -> dict[str, torch.nn.Module]:
+    """What makes the first vectors, by path: look-ups (of words, positions, types), patches and all that is in a
+    module named an embedding; what lies inside a layer of a stack (T5's relative positions) is a part of the layer."""
+    import torch
+
+    inside = {id(part) for stack in stacks_of(module) for layer in stack.layers for part in layer.modules()}
+    parts = {
+        path: child
+        for path, child in module.named_modules()
+        if id(child) not in inside and (isinstance(child, torch.nn.Embedding) or "Embed" in type(child).__name__)
+    }
+    return {path: child for path, child in parts.items() if _size(child)}
+
+
+def trained_tables(module: torch.nn.Module) -> list[torch.Tensor]:
+    """The trained weights of all look-ups (`nn.Embedding`), each once."""
+    import torch
+
+    tables = {id(part.weight): part.weight for part in module.modules() if isinstance(part, torch.nn.Embedding)}
+    return [table for table in tables.values() if table.requires_grad]
+
+
+def head_of(module: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
+    """The weights outside of the base model (`base_model` of transformers), by name; those of an output layer where a
+    model is its own base. A head that shares all its weights with the base model has none."""
+    model: Any = module
+    base = getattr(model, "base_model", module)
+    if base is module:
+        output = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
+        within = {id(parameter) for part in embeddings_of(module).values() for parameter in part.parameters()}
+        head = set() if output is None else {id(parameter) for parameter in output.parameters()} - within
+        return {name: parameter for name, parameter in module.named_parameters() if id(parameter) in head}
+    within = {id(parameter) for parameter in base.parameters()}
+    return {name: parameter for name, parameter in module.named_parameters() if id(parameter) not in within}
+
+
+def is_bias(name: str) -> bool:
+    """Whether a parameter of this name is added: `dense.bias`, `in_proj_bias`."""
+    return name.rpartition(".")[2].endswith("bias")
+
+
+def _size(module: torch.nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
