@@ -62,6 +62,8 @@ def profile(
     accumulate: int = 1,
     clip: float | None = None,
     inference: bool = False,
+    generate: int | None = None,
+    beams: int | None = None,
     compile: bool = False,
     steps: int = 1,
     warmup: int | None = None,
@@ -76,7 +78,8 @@ def profile(
     ones (`workload.backward_from` says which). `amp` is `bf16` or `fp16`; `trace` keeps the Chrome trace in a new file
     of that name, with `force` in place of an old one. With `accumulate` the batch, the first dimension of each input,
     is cut into so many micro-batches, whose gradients one update takes together; `clip` is the norm that they are
-    scaled down to before it. `memory` follows the memory of one more step, block by block.
+    scaled down to before it. With `generate` the step is `module.generate(**inputs)` with so many new tokens for each
+    sample, by beam search with `beams` above 1. `memory` follows the memory of one more step, block by block.
     Every run is counted a second time (`Anatomy.checks`); with `check` a count that does not agree raises `GateError`.
     With `redact` paths, arguments, hosts and users are left out of the report and the trace, secrets always.
 
@@ -91,8 +94,8 @@ def profile(
     arguments = _arguments(inputs)
     target = None if trace is None else trace_target("profile", trace)
     options = RunOptions(
-        amp=amp, optimizer=optimizer, accumulate=accumulate, clip=clip, inference=inference, compile=compile,
-        steps=steps, warmup=warmup, memory=memory, check=check, redact=redact,
+        amp=amp, optimizer=optimizer, accumulate=accumulate, clip=clip, inference=inference, generate=generate,
+        beams=beams, compile=compile, steps=steps, warmup=warmup, memory=memory, check=check, redact=redact,
     )  # fmt: skip
     check_no_profiler("profile")
     with _recorded(_subject(module, arguments, options), options, target, force) as path:

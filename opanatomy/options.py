@@ -67,6 +67,10 @@ CHECKPOINT_EVERY: Final = Option(
     name="checkpoint_every", group=_STEP, kind=Kind.NUMBER, minimum=1, metavar="N", recorded="checkpoint_every",
     help="recompute N layers at a time, of which only the first one's input is kept",
 )  # fmt: skip
+COMPILE: Final = Option(
+    name="compile", group=_STEP, kind=Kind.SWITCH, default=False, python=("profile",), recorded="compiled",
+    help="torch.compile the model",
+)  # fmt: skip
 OPTIMIZER: Final = Option(
     name="optimizer", group=_STEP, metavar="NAME", help="also step an optimizer: {choices}",
     python=("profile",), recorded="optimizer",
@@ -143,6 +147,14 @@ FUSED_LOSS: Final = Option(
     name="fused_loss", group=_STEP, kind=Kind.SWITCH, default=False, recorded="fused_loss",
     help="head and cross entropy of a language model in one, in chunks (torch 2.13)",
 )  # fmt: skip
+GENERATE: Final = Option(
+    name="generate", group=_STEP, kind=Kind.NUMBER, minimum=1, metavar="N", python=("profile",), recorded="generate",
+    help="the step is a generation of N new tokens for each sample, with prefill and decoding for phases",
+)  # fmt: skip
+BEAMS: Final = Option(
+    name="beams", group=_STEP, kind=Kind.NUMBER, minimum=1, metavar="N", python=("profile",), recorded="beams",
+    help="with --generate: beam search with N beams (default: 1, greedy)",
+)  # fmt: skip
 DEVICE: Final = Option(
     name="device", group=_STEP, default="auto", metavar="DEVICE", help="auto, cpu, cuda, cuda:N (default: {default})",
 )  # fmt: skip
@@ -193,8 +205,7 @@ RUN: Final = (
     AMP,
     CHECKPOINTING,
     CHECKPOINT_EVERY,
-    Option(name="compile", group=_STEP, kind=Kind.SWITCH, default=False, python=("profile",), recorded="compiled",
-           help="torch.compile the model"),
+    COMPILE,
     OPTIMIZER,
     ACCUMULATE,
     CLIP,
@@ -202,6 +213,8 @@ RUN: Final = (
     LORA,
     FUSED_LOSS,
     INFERENCE,
+    GENERATE,
+    BEAMS,
     Option(name="memory", group=_STEP, kind=Kind.SWITCH, default=False, python=("profile", "record"),
            help="follow the memory of one more step, block by block"),
     Option(name="check", group=_STEP, kind=Kind.SWITCH, default=False, python=("profile", "record"),
@@ -234,7 +247,7 @@ ANALYZE: Final = (
            help="a trace, - for stdin; several, a folder or a zip: one for each rank"),
     Option(name="phases", flag="--phase", kind=Kind.TEXTS, metavar="PHASE=REGEX", python=("analyze",),
            help="what runs in the trace's own ranges whose name fits is of this phase (forward, backward, recompute,"
-           " optimizer, other), innermost first; repeatable"),
+           " optimizer, prefill, decoding, other), innermost first; repeatable"),
     Option(name="check", kind=Kind.SWITCH, default=False, help="exit 3 where a second source does not agree"),
     REDACT,
     *REPORT,
@@ -266,7 +279,8 @@ class RunOptions(Struct, frozen=True, kw_only=True):
     """The options of one run, checked, each choice by its own name; `None` leaves it to the model and the device.
 
     `model` is empty where a module is at hand. `seq` is in tokens, of raw audio in samples. `settings` are pairs of a
-    configuration key (dots reach into parts) and its value.
+    configuration key (dots reach into parts) and its value. With `generate` it is `inference`, of 1 of the `beams`
+    where no other number is given.
     """
 
     model: str = ""
@@ -296,6 +310,8 @@ class RunOptions(Struct, frozen=True, kw_only=True):
     lora: int | None = None
     fused_loss: bool = False
     inference: bool = False
+    generate: int | None = None
+    beams: int | None = None
     memory: bool = False
     check: bool = False
     steps: int = 1
@@ -311,6 +327,9 @@ class RunOptions(Struct, frozen=True, kw_only=True):
         check_together(self, as_argument)
         if self.checkpoint_every is not None and self.checkpointing is None:
             force_setattr(self, CHECKPOINTING.name, CHECKPOINTING.bare)
+        if self.generate is not None:
+            force_setattr(self, INFERENCE.name, True)
+            force_setattr(self, BEAMS.name, self.beams or 1)
 
 
 def recorded(options: RunOptions) -> dict[str, Any]:
@@ -323,16 +342,14 @@ def recorded(options: RunOptions) -> dict[str, Any]:
 
 def check_together(options: Any, spelled: Spelling) -> None:
     """Raise `UsageError` where one option leaves another without effect."""
-    if options.inference:
+    if options.inference or options.generate is not None:
+        forward_only = spelled(INFERENCE, True) if options.generate is None else spelled(GENERATE, options.generate)
         for option in OF_BACKWARD:
             value = getattr(options, option.name)
             if value != option.default:
-                raise UsageError(f"{spelled(INFERENCE, True)} has no backward: leave out {spelled(option, value)}")
-    if getattr(options, TEXTS.name, None) is None:
-        for option in OF_TEXTS:
-            value = getattr(options, option.name, None)
-            if value is not None:
-                raise UsageError(f"{spelled(option, value)} is of texts: give {TEXTS.flags[-1]} too")
+                raise UsageError(f"{forward_only} has no backward: leave out {spelled(option, value)}")
+    _check_texts(options, spelled)
+    _check_generation(options, spelled)
     if options.lora is not None and options.freeze is not None:
         raise UsageError(
             f"{spelled(LORA, options.lora)} freezes all but its adapters: leave out {spelled(FREEZE, options.freeze)}"
@@ -345,4 +362,30 @@ def check_together(options: Any, spelled: Spelling) -> None:
     if getattr(options, NO_TRACE.name, False) and options.trace is not None:
         raise UsageError(
             f"{spelled(NO_TRACE, True)} keeps no trace, {spelled(TRACE, options.trace)} does - leave one out"
+        )
+
+
+def _check_texts(options: Any, spelled: Spelling) -> None:
+    texts = getattr(options, TEXTS.name, None)
+    if texts is not None and options.generate is not None:
+        raise UsageError(
+            f"{spelled(GENERATE, options.generate)} goes on from prompts of one length: leave out"
+            f" {spelled(TEXTS, texts)}"
+        )
+    for option in OF_TEXTS:
+        value = getattr(options, option.name, None)
+        if texts is None and value is not None:
+            raise UsageError(f"{spelled(option, value)} is of texts: give {spelled(TEXTS, SAMPLE)} with it")
+
+
+def _check_generation(options: Any, spelled: Spelling) -> None:
+    if options.generate is None:
+        if options.beams is not None:
+            needed = spelled(GENERATE, 32)
+            raise UsageError(f"{spelled(BEAMS, options.beams)} is of a generation: give {needed} with it")
+        return
+    if options.compile:
+        raise UsageError(
+            f"{spelled(GENERATE, options.generate)} runs the model's own forward, not a compiled one: leave out"
+            f" {spelled(COMPILE, True)}"
         )

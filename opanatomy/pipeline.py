@@ -266,11 +266,11 @@ def _with_theory(anatomy: Anatomy, observations: MemoryObservations) -> Memory:
     if anatomy.texts is not None:  # the memory is of the longest batch
         workload = replace(workload, sequence_length=anatomy.texts.memory_length)
     parameters = None if size is None else ParameterBytes(all=size, trained=observations.trainable_bytes)
-    memory = with_theory(anatomy.memory, workload, parameters)
+    memory = with_theory(anatomy.memory, workload, parameters, observations.cache)
     return replace(
         memory,
-        needed_bytes=needed_bytes(memory.shape, workload),
-        savings=savings_of(memory.shape, workload, memory),
+        needed_bytes=needed_bytes(memory.shape, workload, observations.cache),
+        savings=savings_of(memory.shape, workload, memory, observations.cache),
         published=published_run(
             memory, workload, anatomy.step.samples_per_second, on_cpu=anatomy.environment.device_kind == "cpu"
         ),

@@ -297,3 +297,16 @@ def test_a_step_that_does_not_repeat_itself_is_said_and_fails_the_check() -> Non
     assert steps > watched * 2 * 4 * 8 * 8
     with pytest.raises(GateError, match=r"^check: 6 figures are not confirmed; the first: call counts of aten::add in"):
         opanatomy.profile(Unsteady(), (R(4, 8),), check=True)
+
+
+@torch.library.custom_op("opanatomy_tests::squared_product", mutates_args=())
+def squared_product(x: Tensor, w: Tensor) -> Tensor:
+    return (x @ w).pow(2)
+
+
+def test_a_custom_operator_is_counted_by_what_it_calls() -> None:
+    anatomy = profiled(lambda: made(lambda w, x: squared_product(x, w), (R(8, 6),), R(4, 8)), inference=True)
+    assert disagreements(anatomy) == []
+    (check,) = [check for check in anatomy.checks if check.quantity == "contraction FLOPs"]
+    assert (check.compared, check.not_checked) == (1, None)
+    assert {row.operator: row.flops for row in anatomy.operators}["aten::mm"] == 2 * 4 * 8 * 6

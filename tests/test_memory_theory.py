@@ -151,11 +151,18 @@ def test_embeddings_keep_two_statistics_a_token_and_their_ids() -> None:
     assert of(activation_terms(LARGE, workload()), "embedding normalization and ids") == s * b * 2 * 4 + s * 8
 
 
-@pytest.mark.parametrize(("batch", "options"), [(1, []), (2, ["--batch 1"]), (3, ["--batch 1"])])
-def test_a_batch_of_one_has_no_half(batch: int, options: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("batch", "parts", "option"),
+    [
+        (1, 1, []), (2, 1, ["--accumulate 2"]), (3, 1, ["--accumulate 3"]), (8, 2, ["--accumulate 4"]), (2, 2, []),
+        (9, 9, []),
+    ],
+)  # fmt: skip
+def test_a_batch_is_cut_while_it_can_be(batch: int, parts: int, option: list[str]) -> None:
     failure = MemoryFailure(phase=Phase.FORWARD, message="", requested_bytes=1, allocated_bytes=1)
-    rows = savings_of(LARGE, replace(workload(), batch=batch), Memory(failure=failure))
-    assert [row.option for row in rows if row.option.startswith("--batch")] == options
+    ran = replace(workload(), batch=batch, accumulate=parts)
+    rows = savings_of(LARGE, ran, Memory(failure=failure))
+    assert [row.option for row in rows if row.option.startswith(("--batch", "--accumulate"))] == option
 
 
 @pytest.mark.parametrize("source", ["catalog", "object"])

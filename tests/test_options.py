@@ -88,7 +88,7 @@ def test_what_a_report_records_are_fields_of_the_workload() -> None:
     chosen = RunOptions(amp="half", checkpointing="Reentrant", compile=True, optimizer="SGD", steps=2, warmup=5)
     assert options.recorded(chosen) == {
         "amp": "fp16", "checkpointing": "reentrant", "compiled": True, "optimizer": "sgd", "inference": False,
-        "steps": 2, "warmup": 5, "accumulate": 1, "frozen": None,
+        "generate": None, "beams": None, "steps": 2, "warmup": 5, "accumulate": 1, "frozen": None,
         "checkpoint_every": None, "clip": None, "lora": None, "fused_loss": False,
     }  # fmt: skip
 

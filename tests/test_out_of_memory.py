@@ -485,6 +485,10 @@ def text_model(**options: Any) -> Any:
          "add --accumulate 2, add --checkpointing or have it return a smaller module or smaller inputs"),
         (Phase.OPTIMIZER, {"model_source": "function"}, {"optimizer": "adam"},
          "use --optimizer sgd or adafactor, have it return a smaller module or use --dtype bfloat16"),
+        (Phase.PREFILL, {"dtype": "bfloat16"}, {"generate": 8, "beams": 4},
+         "lower --batch or --seq, search with fewer than --beams 4 or keep fewer --layers"),
+        (Phase.DECODING, {"dtype": "bfloat16"}, {"generate": 8},
+         "lower --batch or --seq, make fewer tokens than --generate 8 or keep fewer --layers"),
     ],
 )  # fmt: skip
 def test_the_advice_fits_the_phase_and_what_is_used(

@@ -806,7 +806,10 @@ def test_a_rule_that_fits_nothing_is_a_warning(tmp_path: Path) -> None:
     ("option", "line"),
     [
         ("forward", "--phase 'forward': no '=' in it - give PHASE=REGEX, such as --phase 'forward=(F)$'"),
-        ("fwd=x", "--phase fwd=x: no phase 'fwd' - one of forward, backward, recompute, optimizer, other"),
+        (
+            "fwd=x",
+            "--phase fwd=x: no phase 'fwd' - one of forward, backward, recompute, optimizer, prefill, decoding, other",
+        ),
         ("forward=(F", "--phase forward=(F: no regular expression: missing ), unterminated subpattern at position 0"),
         ("forward=", "--phase forward=: no regular expression - give one that is found in annotations' names"),
     ],

@@ -46,18 +46,19 @@ def test_the_loss_and_its_gradients_are_the_same(name: str) -> None:
 
 @has_it
 def test_logits_are_never_whole_and_every_chunk_is_counted(tmp_path: Path) -> None:
-    wide = (*TINY[BERT], ("vocab_size", "4000"))
+    wide = (*TINY[BERT], ("vocab_size", "2000"))
     options: dict[str, Any] = {"settings": wide, "batch": 8, "memory": True, "optimizer": "adamw"}
     plain, fused = captured(tmp_path, **options), captured(tmp_path, **options, fused_loss=True)
     # Plain, the logits, their logarithms and the gradient of these; fused, the gradient of the weight before its time.
-    whole = 8 * 16 * 4000 * 4
+    whole = 8 * 16 * 2000 * 4
     assert (plain.memory.peak_bytes or 0) - (fused.memory.peak_bytes or 0) > whole
     assert fused.workload.fused_loss
     rows = {(row.operator, row.phase) for row in fused.operators}
     assert ("aten::_log_softmax", Phase.FORWARD) not in rows
-    # The products of the head's backward are in its forward.
-    head = 2 * 8 * 16 * 32 * 4000
-    assert contractions(fused, Phase.FORWARD) == contractions(plain, Phase.FORWARD) + 2 * head
+    # The products of the head's backward are in its forward, and two of each token's loss with its weight.
+    tokens = 8 * 16
+    head = 2 * tokens * 32 * 2000
+    assert contractions(fused, Phase.FORWARD) == contractions(plain, Phase.FORWARD) + 2 * head + 2 * 2 * tokens
     assert contractions(fused, Phase.BACKWARD) == contractions(plain, Phase.BACKWARD) - 2 * head
     (ratio,) = [row for row in fused.ratios if row.operator_class == "tensor_contraction"]
     assert ratio.theory_flops is None

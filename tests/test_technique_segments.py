@@ -161,9 +161,10 @@ def test_segments_imply_checkpointing_and_need_a_backward() -> None:
         RunOptions(inference=True, checkpoint_every=2)
 
 
+@pytest.mark.slow
 def test_compiled_code_has_the_segments_too() -> None:
-    plain = prepare(tiny_request(BERT, settings=settings(BERT)))
-    again = prepare(tiny_request(BERT, settings=settings(BERT), checkpoint_every=2))
+    plain = prepare(tiny_request(BERT, settings=settings(BERT, 2)))
+    again = prepare(tiny_request(BERT, settings=settings(BERT, 2), checkpoint_every=2))
     expected = gradients_of(plain)
     compiled: Any = torch.compile(again.module, backend="aot_eager", fullgraph=True)
     assert isinstance(again.inputs, dict)

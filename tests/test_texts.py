@@ -356,8 +356,13 @@ def test_too_few_texts_or_tokens_are_refused(comments: str) -> None:
 @pytest.mark.parametrize("option", ["padding", "tokenizer"])
 def test_what_is_of_texts_needs_them(option: str) -> None:
     value = {"padding": "sorted", "tokenizer": "slow"}[option]
-    with pytest.raises(UsageError, match=rf"^{option}='{value}' is of texts: give --texts too$"):
+    with pytest.raises(UsageError, match=rf"^{option}='{value}' is of texts: give texts='sample' with it$"):
         RunOptions(**{option: value})
+
+
+def test_a_generation_has_no_texts() -> None:
+    with pytest.raises(UsageError, match=r"^generate=2 goes on from prompts of one length: leave out texts='sample'$"):
+        RunOptions(generate=2, texts="sample")
 
 
 # ---------------------------------------------------------------------------------------------------------------- a run

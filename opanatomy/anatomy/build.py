@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from opanatomy.anatomy.generation import generation_of
 from opanatomy.anatomy.launched_work import LaunchedWork
 from opanatomy.anatomy.occupancy import device_figures_of
 from opanatomy.anatomy.ratios import Theory, ratios_of
@@ -65,6 +66,7 @@ def build_anatomy(inputs: AnatomyInputs) -> Anatomy:
         device=_device_figures(launched, kernels, steps_ns),
         ledger=_ledger(calls, inputs.linked),
         conventions=CONVENTIONS,
+        generation=generation_of(capture, classes, step.count),
         warnings=inputs.warnings,
     )
     check_conservation(anatomy)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from statistics import median
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import numpy as np
 
@@ -18,6 +18,8 @@ from opanatomy.records.columns import CallTable, Int64
 from opanatomy.records.taxonomy import Phase
 from opanatomy.records.workload import Capture
 
+#: The phases whose time a step has. One inside another is its own: a closure's forward and backward in the optimizer.
+MEASURED: Final = (Phase.BACKWARD, Phase.FORWARD, Phase.OPTIMIZER, Phase.PREFILL, Phase.DECODING)
 #: With fewer plain steps nobody knows how much they differ among themselves.
 _MIN_PLAIN_STEPS = 2
 
@@ -54,13 +56,17 @@ def step_of_rows(rows: tuple[StepRow, ...], capture: Capture | None, *, recordin
         count=len(rows), wall_ns=wall, wall_min_ns=min(walls), wall_max_ns=max(walls),
         unprofiled_wall_ns=plain_wall, unprofiled_wall_min_ns=min(plain, default=None),
         unprofiled_wall_max_ns=max(plain, default=None), unprofiled_count=len(plain) or None,
-        forward_ns=mean([row.forward_ns for row in chosen]), backward_ns=mean([row.backward_ns for row in chosen]),
-        optimizer_ns=mean([row.optimizer_ns for row in chosen]),
+        **{name: mean([getattr(row, name) for row in chosen]) for name in map(phase_field, MEASURED)},
         busy_ns=busy, kernel_time_ns=mean([row.kernel_time_ns for row in chosen]),
         framework_ns=framework, profiler_ns=profiler,
         samples_per_second=_rate(capture, plain_wall or wall),
         steps=rows,
     )  # fmt: skip
+
+
+def phase_field(phase: Phase) -> str:
+    """The field of a step that has the time of a phase."""
+    return f"{phase}_ns"
 
 
 def host_steps(
@@ -77,12 +83,11 @@ def host_steps(
     for index, wall in enumerate((ends - begins).tolist()):
         # Operators of several threads at once sum to more than the time they take together.
         busy = min(spent[index], wall)
-        forward, backward, optimizer = (phase[index] if phase else None for phase in phases)
         rows.append(
             StepRow(
                 number=numbers[index] if index < len(numbers) else None, wall_ns=wall, busy_ns=busy,
                 kernel_time_ns=spent[index], framework_ns=wall - busy,
-                forward_ns=forward, backward_ns=backward, optimizer_ns=optimizer,
+                **{phase_field(phase): times[index] for phase, times in phases.items()},
             )
         )  # fmt: skip
     return tuple(rows)
@@ -98,22 +103,19 @@ def _operator_time(begins: Int64, ends: Int64, calls: CallTable) -> list[int]:
     return by_step
 
 
-def _phase_times(begins: Int64, ends: Int64, spans: Sequence[tuple[int, int, Phase]]) -> list[list[int] | None]:
-    """Wall time of forward, backward and optimizer in each step; `None` for a phase without a range.
-
-    A range inside another one of another phase is its own: a closure's forward and backward inside the optimizer.
-    """
-    times: list[list[int] | None] = []
+def _phase_times(begins: Int64, ends: Int64, spans: Sequence[tuple[int, int, Phase]]) -> dict[Phase, list[int]]:
+    """Wall time in each step of the phases that have a range."""
+    times: dict[Phase, list[int]] = {}
     seen: list[tuple[int, int]] = []
     before = np.zeros(len(begins), dtype=np.int64)
-    for phase in (Phase.BACKWARD, Phase.FORWARD, Phase.OPTIMIZER):
+    for phase in MEASURED:
         ranges = [(start, end) for start, end, of in spans if of is phase]
         seen += ranges
         covered = within(_union(seen), begins, ends)
-        times.append((covered - before).tolist() if ranges else None)
+        if ranges:
+            times[phase] = (covered - before).tolist()
         before = covered
-    backward, forward, optimizer = times
-    return [forward, backward, optimizer]
+    return times
 
 
 def _union(spans: Sequence[tuple[int, int]]) -> Intervals:

@@ -11,7 +11,7 @@ from opanatomy.anatomy.idle import Idle, idle_by_device
 from opanatomy.anatomy.intervals import Intervals, covered, covered_by_group, exposed, union, within
 from opanatomy.anatomy.launched_work import LaunchedWork
 from opanatomy.anatomy.launches import launching_of
-from opanatomy.anatomy.steps import host_steps, step_of_rows
+from opanatomy.anatomy.steps import MEASURED, host_steps, phase_field, step_of_rows
 from opanatomy.records.anatomy import Step, StepRow
 from opanatomy.records.columns import MEMCPY, Bool, CallTable, Int64, KernelTable, distinct, rows_by_value
 from opanatomy.records.taxonomy import CLASS_CODE, CLASSES, PHASE_CODE, OperatorClass, Phase
@@ -116,19 +116,18 @@ def _device_steps(step_window: StepWindow, time: DeviceTime) -> tuple[StepRow, .
     spent = np.zeros((count, 3), dtype=np.int64)
     np.add.at(spent, (time.step, time.kind), time.duration)
     walls = time.step_end - time.step_start
-    measured = (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
-    phases = [_device_phase_times(time, time.phase == PHASE_CODE[phase]) for phase in measured]
+    phases = {phase: _device_phase_times(time, time.phase == PHASE_CODE[phase]) for phase in MEASURED}
     rows = []
     for index, parts in enumerate(time.parts(time.step_start, time.step_end)):
         busy, outside, host, stream, other = parts
         kernels, copies, fills = spent[index].tolist()
-        forward, backward, optimizer = (phase[index] if phase else None for phase in phases)
         rows.append(
             StepRow(
                 number=_number(step_window, index), wall_ns=int(walls[index]), busy_ns=busy, outside_ns=outside,
                 host_idle_ns=host, stream_idle_ns=stream, other_idle_ns=other,
                 kernel_time_ns=kernels + copies + fills, kernel_ns=kernels, memcpy_ns=copies, memset_ns=fills,
-                work=int(work[index]), forward_ns=forward, backward_ns=backward, optimizer_ns=optimizer,
+                work=int(work[index]),
+                **{phase_field(phase): times[index] for phase, times in phases.items() if times},
             )
         )  # fmt: skip
     return tuple(rows)

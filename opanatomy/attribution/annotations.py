@@ -12,7 +12,7 @@ from opanatomy.attribution.phases import Placed, phases_at
 from opanatomy.attribution.rows import HostRows, contains
 from opanatomy.records.checks import Check, Difference
 from opanatomy.records.columns import Bool, Int64, is_among
-from opanatomy.records.taxonomy import BACKWARD, FORWARD, OPTIMIZER, PHASES, RECOMPUTE
+from opanatomy.records.taxonomy import BACKWARD, FORWARD, FORWARDS, OPTIMIZER, PHASES, RECOMPUTE
 
 _BEFORE = r"(?:model|module|net|loss|self|trainer|engine|accelerator|scaler|fabric|train(?:ing)?|step)"
 _BEHIND = r"(?:[ _.-]?(?:pass|step|steps|propagation|prop|update|call))?(?:\(\))?(?:[ _:#-]*\d{1,9})?"
@@ -22,6 +22,10 @@ _SPELLINGS = {
     BACKWARD: re.compile(rf"(?:{_BEFORE}[ _./:-]{{1,2}})?(?:backward|backwards|bwd|backprop){_BEHIND}"),
     OPTIMIZER: re.compile(rf"(?:{_BEFORE}[ _./:-]{{1,2}})?(?:optimizer|optimiser|optim|opt){_BEHIND}"),
 }
+#: What a user annotates the phases as: recomputation lies inside of backward, and a generation goes forward.
+_AS_ANNOTATED = np.array(
+    [BACKWARD if code == RECOMPUTE else FORWARD if code in FORWARDS else code for code in range(len(PHASES))]
+)
 _DECORATION = "#*=-_<>[]|~ \t"
 #: A phase agrees where no more of its annotated time than this lies elsewhere: a loss's `sum` in a range of backward.
 _TOLERATED = 0.005
@@ -62,10 +66,8 @@ def annotated_phases(names: Sequence[str], rows: HostRows, placed: Placed, timed
     known = np.flatnonzero((timed.row >= 0) & here[timed.row])
     expected = phases_at(spans, rows.start_ns[timed.row[known]])
     known, expected = known[expected >= 0], expected[expected >= 0]
-    # Recomputation happens inside what a user annotates as backward.
-    places = timed.phase[known]
     compared = _Compared(
-        index=known, expected=expected, placed=np.where(places == RECOMPUTE, BACKWARD, places),
+        index=known, expected=expected, placed=_AS_ANNOTATED[timed.phase[known]],
         differentiated=((rows.sequence >= 0) & (placed.nodes.enclosing < 0))[timed.row[known]],
     )  # fmt: skip
     return _check(names, rows, timed, compared)

@@ -59,11 +59,14 @@ class Blocks(Struct, frozen=True, kw_only=True):
         live = (self.address[block] == address) & (self.alloc[block] >= 0) & (self.alloc[block] < event)
         return np.where(live & (event < self.free[block]), block, -1)
 
-    def changes(self, block: Int64, size: Int64) -> Int64:
-        """What each event adds to the bytes of shares of blocks, from before the first event on (the first entry)."""
+    def changes(self, block: Int64, size: Int64, begin: Int64 | None = None, end: Int64 | None = None) -> Int64:
+        """What each event adds to the bytes of shares of blocks, from before the first event on (the first entry).
+
+        A share is there from the event `begin` to the event `end`, without them as long as its block.
+        """
         steps = np.zeros(self.events + 2, dtype=np.int64)
-        np.add.at(steps, self.alloc[block] + 1, size)
-        np.subtract.at(steps, self.free[block] + 1, size)
+        np.add.at(steps, (self.alloc[block] if begin is None else begin) + 1, size)
+        np.subtract.at(steps, (self.free[block] if end is None else end) + 1, size)
         return steps[:-1]
 
 

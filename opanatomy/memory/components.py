@@ -15,6 +15,8 @@ WEIGHT_CASTS: Final = "autocast_weight_casts"
 RNG_STATES: Final = "rng_states"
 CHECKPOINT_ARGUMENTS: Final = "checkpoint_arguments"
 RECOMPUTED: Final = "recomputed_activations"
+KEY_VALUE_CACHE: Final = "key_value_cache"
+BEAM_COPIES: Final = "beam_copies"
 OUTPUTS: Final = "outputs"
 HELD_BY_MODEL: Final = "held_by_model"
 WORKSPACE: Final = "blas_workspace"
@@ -24,7 +26,8 @@ TEMPORARY: Final = "temporary_buffers"
 #: They sum to what is allocated.
 COMPONENTS: Final = (
     WEIGHTS, BUFFERS, INPUTS, GRADIENTS, OPTIMIZER_STATE, STEP_COUNTERS, ACTIVATIONS, WEIGHT_CASTS, RNG_STATES,
-    CHECKPOINT_ARGUMENTS, RECOMPUTED, OUTPUTS, HELD_BY_MODEL, WORKSPACE, HELD_BEFORE, ROUNDING, TEMPORARY,
+    CHECKPOINT_ARGUMENTS, RECOMPUTED, KEY_VALUE_CACHE, BEAM_COPIES, OUTPUTS, HELD_BY_MODEL, WORKSPACE, HELD_BEFORE,
+    ROUNDING, TEMPORARY,
 )  # fmt: skip
 #: Components that are complete when forward is done, and from then on are freed.
 OF_FORWARD: Final = (ACTIVATIONS, WEIGHT_CASTS, RNG_STATES, CHECKPOINT_ARGUMENTS, HELD_BY_MODEL)

@@ -25,6 +25,9 @@ class Shares(Struct, frozen=True, kw_only=True):
     block: Int64
     component: Int64
     bytes: Int64
+    #: The events at which each begins and ends; those of its block where that is of one component all its life.
+    begin: Int64 | None = None
+    end: Int64 | None = None
     #: The component of what was there before the first event without being a block: frees of unknown blocks lower it,
     #: `earlier_bytes` is what it starts with. Without one such frees are of nothing that is counted.
     earlier: str | None = None
@@ -61,7 +64,8 @@ def curve_of(blocks: Blocks, shares: Shares, time_ns: Int64, window: tuple[int, 
     by_component = np.zeros((len(shares.components), blocks.events + 1), dtype=np.int64)
     for place in np.flatnonzero(np.bincount(shares.component, minlength=len(shares.components))).tolist():
         chosen = shares.component == place
-        by_component[place] = blocks.changes(shares.block[chosen], shares.bytes[chosen])
+        begin, end = (None if edge is None else edge[chosen] for edge in (shares.begin, shares.end))
+        by_component[place] = blocks.changes(shares.block[chosen], shares.bytes[chosen], begin, end)
     if shares.earlier is not None:
         row = by_component[shares.components.index(shares.earlier)]
         row[0] += shares.earlier_bytes

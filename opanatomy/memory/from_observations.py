@@ -120,7 +120,7 @@ def _of_step(step: StepObservations, snapshots: Sequence[MemorySnapshot]) -> Mem
         curve = replace(curve, peak=_broken_at(measured))
     peak = curve.peak
     blocks, unlisted = groups_at(
-        measured.blocks, peak, measured.operator, measured.module, measured.phase, measured.component,
+        measured.blocks, peak, measured.operator, measured.module, measured.phase, measured.component_at(peak),
         [(component, None) for component in COMPONENTS],
     )  # fmt: skip
     timeline = points_of(curve, table.events.total_reserved, measured.passes) if measured.blocks.events else ()

@@ -13,7 +13,7 @@ from opanatomy.memory.enclosing import outermost, wanting
 from opanatomy.memory.passes import Passes
 from opanatomy.records.columns import Bool, Int64
 from opanatomy.records.memory_columns import HostCalls
-from opanatomy.records.taxonomy import BACKWARD, FORWARD, OPTIMIZER, RECOMPUTE
+from opanatomy.records.taxonomy import BACKWARD, FORWARDS, OPTIMIZER, RECOMPUTE
 from opanatomy.records.workload import MODULE_RANGE, PHASE_RANGE
 
 BEFORE_WINDOW: Final = "before_window"
@@ -115,7 +115,7 @@ def _rules(blocks: Blocks, time_ns: Int64, passes: tuple[Passes, Passes], phase:
     begin, end = time_ns[blocks.alloc], time_ns[np.minimum(blocks.free, max(blocks.events - 1, 0))]
     whole, parts = passes
     same = freed & (whole.at(begin) == whole.at(end))
-    in_forward, in_update = phase == FORWARD, phase == OPTIMIZER
+    in_forward, in_update = np.isin(phase, FORWARDS), phase == OPTIMIZER
     in_backward = (phase == BACKWARD) | (phase == RECOMPUTE)
     cases = (
         (Rule.RECOMPUTED, (phase == RECOMPUTE) & same & (parts.at(begin) != parts.at(end))),

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from opanatomy.memory import components as named
 from opanatomy.memory.blocks import Blocks, blocks_of
 from opanatomy.memory.components import COMPONENTS
+from opanatomy.memory.copies import Copies, copies_of
 from opanatomy.memory.curve import Shares
 from opanatomy.memory.enclosing import wanting
 from opanatomy.memory.held import Held
@@ -27,9 +28,10 @@ _PLACE: Final = {name: place for place, name in enumerate(COMPONENTS)}
 _KIND: Final = {kind: place for place, kind in enumerate(MARK_KINDS)}
 #: The component of storages that a mark names; of what autograd saved it is the activations.
 _COMPONENT_OF_KIND: Final = {
-    kind: _PLACE[named.ACTIVATIONS if kind is MarkKind.SAVED else str(kind)]
-    for kind in MARK_KINDS if kind is MarkKind.SAVED or str(kind) in _PLACE
-}  # fmt: skip
+    **{kind: _PLACE[str(kind)] for kind in MARK_KINDS if str(kind) in _PLACE},
+    MarkKind.SAVED: _PLACE[named.ACTIVATIONS],
+    MarkKind.REORDERED_CACHE: _PLACE[named.KEY_VALUE_CACHE],
+}
 _NO_ROLE: Final = -1
 _OF_FORWARD: Final = tuple(_PLACE[name] for name in named.OF_FORWARD)
 
@@ -64,6 +66,7 @@ class MeasuredStep(Struct, frozen=True, kw_only=True):
     component: Int64
     #: Which blocks from before the allocator reported as freed.
     reported: Bool
+    copies: Copies
 
     @property
     def own_bytes(self) -> Int64:
@@ -76,6 +79,10 @@ class MeasuredStep(Struct, frozen=True, kw_only=True):
         assert self.table.marks is not None
         rows = self.table.marks.event[self.table.marks.kind == _KIND[kind]]
         return int(rows[-1]) if len(rows) else None
+
+    def component_at(self, state: int) -> Int64:
+        """The component of each block after so many events."""
+        return np.where(self.copies.until >= state, self.copies.component, self.component)
 
     @property
     def after_forward(self) -> int | None:
@@ -91,15 +98,22 @@ class MeasuredStep(Struct, frozen=True, kw_only=True):
         Where all of the allocator was known before, a free of an unknown block is of one that was held before.
         """
         new = np.flatnonzero(~self.blocks.from_before)
-        own = self.own_bytes[new]
+        own = self.own_bytes
+        alloc, free = self.blocks.alloc, self.blocks.free
+        copy = np.flatnonzero(self.copies.until >= 0)
+        single = new[self.copies.until[new] < 0]
+        held, taken = self.held.part_block, np.minimum(self.copies.until[copy], free[copy])
+        rounding = np.full(len(new), _PLACE[named.ROUNDING])
         parts = (
-            (self.held.part_block, self.held.part_component, self.held.part_bytes),
-            (new, self.component[new], own),
-            (new, np.full(len(new), _PLACE[named.ROUNDING]), self.blocks.bytes[new] - own),
+            (held, self.held.part_component, self.held.part_bytes, alloc[held], free[held]),
+            (single, self.component[single], own[single], alloc[single], free[single]),
+            (copy, self.copies.component[copy], own[copy], alloc[copy], taken),
+            (copy, self.component[copy], own[copy], taken, free[copy]),
+            (new, rounding, self.blocks.bytes[new] - own[new], alloc[new], free[new]),
         )
-        block, component, size = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+        block, component, size, begin, end = (np.concatenate(columns) for columns in zip(*parts, strict=True))
         return Shares(
-            components=COMPONENTS, block=block, component=component, bytes=size,
+            components=COMPONENTS, block=block, component=component, bytes=size, begin=begin, end=end,
             earlier=named.HELD_BEFORE if self.held.whole else None,
         )  # fmt: skip
 
@@ -122,7 +136,7 @@ def measured_step(step: StepObservations, table: MemoryTable, held: Held) -> Mea
     return MeasuredStep(
         table=table, held=held, blocks=blocks, labels=labels, passes=passes, phase=phase, component=component,
         operator=operator, module=calls.module.take(call),
-        reported=reported,
+        reported=reported, copies=copies_of(table, blocks),
     )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from opanatomy.memory.theory import needed_bytes, state_theory
-from opanatomy.records.memory import Memory, MemorySaving, ModelShape
+from opanatomy.records.memory import CacheShape, Memory, MemorySaving, ModelShape
 from opanatomy.records.optimizers import BY_NAME
 from opanatomy.records.taxonomy import Phase
 from opanatomy.records.workload import Workload
@@ -22,22 +22,23 @@ class _Technique(Struct, frozen=True, kw_only=True):
     """A technique, and the workload with it.
 
     `option` is how it is asked for, `in_python` how for a module of the caller's own, `in_loop` (where it is something
-    else) in a loop of his; where the caller gives the inputs too, `of_inputs` is what these should be.
+    else) in a loop of his.
     """
 
     name: str
     option: str
     in_python: str
     in_loop: str | None = None
-    of_inputs: str | None = None
     changed: Workload
 
 
-def savings_of(shape: ModelShape | None, workload: Workload, memory: Memory) -> tuple[MemorySaving, ...]:
+def savings_of(
+    shape: ModelShape | None, workload: Workload, memory: Memory, cache: CacheShape | None = None
+) -> tuple[MemorySaving, ...]:
     """The techniques that lower the need, most first, and whether the step then fits what the failure showed to be
     there: at least what was allocated, less than that and the request that failed. In the optimizer phase the
     activations are freed: only what lowers weights, gradients and state helps there."""
-    need = _state_bytes if _in_optimizer(memory) else partial(needed_bytes, shape)
+    need = _state_bytes if _in_optimizer(memory) else partial(needed_bytes, shape, cache=cache)
     needed = need(workload)
     if needed is None:
         return ()
@@ -64,9 +65,7 @@ def _state_bytes(workload: Workload) -> int | None:
 
 
 def _as_called(technique: _Technique, workload: Workload) -> str:
-    """The option; by Python where the module is the caller's, without flags that a function does not take."""
-    if technique.of_inputs is not None and workload.model_source in ("object", "function", "loop"):
-        return technique.of_inputs
+    """The option; by Python where the module is the caller's."""
     if workload.model_source == "loop":
         return technique.in_loop or technique.in_python
     return technique.in_python if workload.model_source == "object" else technique.option
@@ -90,25 +89,27 @@ def _techniques(workload: Workload) -> list[_Technique]:
         ))  # fmt: skip
     if workload.optimizer is not None:
         techniques += [_with_optimizer(workload, name) for name in _OPTIMIZERS]
+    if (workload.beams or 1) > 1:
+        techniques.append(_Technique(
+            name="greedy search", option="--beams 1", in_python="beams=1", changed=replace(workload, beams=1),
+        ))  # fmt: skip
     if workload.batch is not None and workload.batch > 1:
-        techniques.append(_smaller_batch(workload, workload.batch))
+        techniques += _smaller_batch(workload, workload.batch)
     return techniques
 
 
-def _smaller_batch(workload: Workload, batch: int) -> _Technique:
-    """The batch in more micro-batches; half of it where there is no backward to accumulate or nothing left to cut."""
+def _smaller_batch(workload: Workload, batch: int) -> list[_Technique]:
+    """The batch in more micro-batches, as long as it can be cut and there is a backward to accumulate."""
     now = workload.accumulate or 1
-    parts = next((parts for parts in range(now + 1, batch + 1) if batch % parts == 0), None)
-    if parts is None or workload.inference:
-        half = batch // 2
-        return _Technique(
-            name="half the batch", option=f"--batch {half}", in_python=f"--batch {half}",
-            of_inputs=f"inputs of batch {half}", changed=replace(workload, batch=half, accumulate=None),
-        )  # fmt: skip
-    return _Technique(
-        name=f"the batch in {parts} parts, accumulated", option=f"--accumulate {parts}",
-        in_python=f"accumulate={parts}", changed=replace(workload, accumulate=parts),
-    )  # fmt: skip
+    more = [parts for parts in range(now + 1, batch + 1) if batch % parts == 0 and not workload.inference]
+    return [
+        _Technique(
+            name=f"the batch in {parts} parts, accumulated", option=f"--accumulate {parts}",
+            in_python=f"accumulate={parts}", in_loop=f"{parts} micro-batches of {batch // parts}",
+            changed=replace(workload, accumulate=parts),
+        )
+        for parts in more[:1]
+    ]  # fmt: skip
 
 
 def _with_optimizer(workload: Workload, name: str) -> _Technique:

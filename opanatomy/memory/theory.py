@@ -14,8 +14,9 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from opanatomy.memory.cache import cache_theory
 from opanatomy.records.data_types import ITEM_SIZE
-from opanatomy.records.memory import Memory, MemoryComponent, MemoryTerm, ModelShape
+from opanatomy.records.memory import CacheShape, Memory, MemoryComponent, MemoryTerm, ModelShape
 from opanatomy.records.optimizers import BY_NAME, FULL_STATE_BYTES, Optimizer
 from opanatomy.records.workload import Workload
 
@@ -57,13 +58,15 @@ class ParameterBytes(Struct, frozen=True, kw_only=True):
     trained: int | None
 
 
-def with_theory(memory: Memory, workload: Workload, parameters: ParameterBytes | None = None) -> Memory:
+def with_theory(
+    memory: Memory, workload: Workload, parameters: ParameterBytes | None = None, cache: CacheShape | None = None
+) -> Memory:
     """The memory with the theory of each component beside what was measured, and the terms of the activations.
 
-    `parameters` are those on the device of the memory, where a capture counted them.
+    `parameters` are those on the device of the memory, where a capture counted them; `cache` is that of a generation.
     """
     terms = activation_terms(memory.shape, workload)
-    rows = (*state_theory(workload, parameters), *_activations_theory(terms))
+    rows = (*state_theory(workload, parameters), *_activations_theory(terms), *cache_theory(cache, workload))
     theories = {row.component: row for row in rows}
     components = []
     for component in memory.components:
@@ -263,13 +266,14 @@ _FORMULAS: Final[dict[str, Callable[[_Sizes], tuple[MemoryTerm, ...]]]] = {
 }  # fmt: skip
 
 
-def needed_bytes(shape: ModelShape | None, workload: Workload) -> int | None:
+def needed_bytes(shape: ModelShape | None, workload: Workload, cache: CacheShape | None = None) -> int | None:
     """What a step needs by theory, temporary buffers apart; `None` where a formula is missing."""
     state = state_theory(workload)
     activations = _kept_bytes(shape, workload)
-    if not state or activations is None:
+    kept = cache_theory(cache, workload)
+    if not state or activations is None or (workload.generate and not kept):
         return None
-    return sum(component.theory_bytes or 0 for component in state) + activations
+    return sum(component.theory_bytes or 0 for component in (*state, *kept)) + activations
 
 
 def _kept_bytes(shape: ModelShape | None, workload: Workload) -> int | None:

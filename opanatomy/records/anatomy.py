@@ -6,6 +6,7 @@ from msgspec import Struct, field
 
 from opanatomy.records.checks import Check
 from opanatomy.records.device import DeviceFigures
+from opanatomy.records.generation import Generation
 from opanatomy.records.memory import Memory
 from opanatomy.records.ranks import Collective, Rank, Spread
 from opanatomy.records.signature_text import SignatureText
@@ -61,6 +62,8 @@ class StepRow(Struct, frozen=True, kw_only=True):
     forward_ns: int | None = None
     backward_ns: int | None = None
     optimizer_ns: int | None = None
+    prefill_ns: int | None = None
+    decoding_ns: int | None = None
     framework_ns: int | None = None
 
 
@@ -88,6 +91,8 @@ class Step(Struct, frozen=True, kw_only=True):
     forward_ns: int | None = None
     backward_ns: int | None = None
     optimizer_ns: int | None = None
+    prefill_ns: int | None = None
+    decoding_ns: int | None = None
     busy_ns: int | None = None
     kernel_time_ns: int | None = None
     framework_ns: int | None = None
@@ -212,6 +217,8 @@ class Anatomy(Struct, frozen=True, kw_only=True):
     device: DeviceFigures
     ledger: Ledger
     conventions: dict[str, str | int] = field(default_factory=dict)
+    #: Where the steps are generations.
+    generation: Generation | None = None
     collectives: tuple[Collective, ...] = ()
     #: The ranks that the report is over; one trace that says its rank has one row, other traces none.
     ranks: tuple[Rank, ...] = ()

@@ -123,6 +123,24 @@ class ModelShape(Struct, frozen=True, kw_only=True):
     activation: str = "gelu"
 
 
+class CacheShape(Struct, frozen=True, kw_only=True):
+    """The numbers of a generation that its key-value cache is a function of.
+
+    `windows` has one entry a layer: the tokens that its attention slides over, 0 where it sees all. `prompt` is what
+    the decoder begins with; of each token `prompt_copies` 8-byte integers (its id, its position) are repeated for each
+    beam, `None` where other inputs are too. `cross_length` is what each layer keeps of the encoder's output, which has
+    `encoder_hidden` numbers a token.
+    """
+
+    windows: tuple[int, ...]
+    key_value_heads: int
+    head_size: int
+    prompt: int
+    prompt_copies: int | None = 1
+    cross_length: int = 0
+    encoder_hidden: int = 0
+
+
 class MemoryInference(Struct, frozen=True, kw_only=True):
     """What of a component is so called only because of what was seen of its blocks (`rule`), at the peak."""
 

@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from msgspec import Struct, field
 
-from opanatomy.records.memory import MemoryFailure, MemorySnapshot, ModelShape
+from opanatomy.records.memory import CacheShape, MemoryFailure, MemorySnapshot, ModelShape
 from opanatomy.records.taxonomy import Phase
 
 #: A column as `records/packed.py` packs it.
@@ -36,6 +36,12 @@ class MarkKind(str, Enum):
     BROKEN = "broken"
     #: What a forward in a user's own loop was called with.
     INPUTS = "inputs"
+    #: What the cache of a generation holds after a forward, and after it was put in the order of the beams: the
+    #: storages of each in the same order.
+    KEY_VALUE_CACHE = "key_value_cache"
+    REORDERED_CACHE = "reordered_cache"
+    #: The inputs, repeated for each beam.
+    BEAM_COPIES = "beam_copies"
 
     __str__ = str.__str__
 
@@ -177,5 +183,6 @@ class MemoryObservations(Struct, frozen=True, kw_only=True):
     #: What could not be observed, and why.
     notes: tuple[str, ...] = ()
     shape: ModelShape | None = None
+    cache: CacheShape | None = None
     step: StepObservations | None = None
     failure: MemoryFailure | None = None

@@ -34,12 +34,15 @@ class OperatorClass(StrEnum):
 
 
 class Phase(StrEnum):
-    """The part of a training step that an operator ran in."""
+    """The part of a training step, or of a generation, that an operator ran in."""
 
     FORWARD = auto()
     BACKWARD = auto()
     RECOMPUTE = auto()
     OPTIMIZER = auto()
+    #: Of a generation: what it takes to the first new token of each sample, and all behind it.
+    PREFILL = auto()
+    DECODING = auto()
     OTHER = auto()
 
 
@@ -60,3 +63,5 @@ PEAK_OF_COMPUTE_TYPE: Final = {FLOAT32: FLOAT32, TF32: TF32, THREE_TF32: TF32}
 FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, OTHER = (
     PHASE_CODE[phase] for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE, Phase.OPTIMIZER, Phase.OTHER)
 )
+#: Those in which a model goes forward: a step's forward, or what a generation has instead.
+FORWARDS: Final = tuple(PHASE_CODE[phase] for phase in (Phase.FORWARD, Phase.PREFILL, Phase.DECODING))

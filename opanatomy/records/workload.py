@@ -82,6 +82,9 @@ class Workload(Struct, frozen=True, kw_only=True):
     #: Whether head and cross entropy are one function, which has the logits of some tokens at a time.
     fused_loss: bool | None = None
     inference: bool | None = None
+    #: The new tokens of each sample where a step is a generation, and the beams that its search keeps (1: greedy).
+    generate: int | None = None
+    beams: int | None = None
     steps: int | None = None
     warmup: int | None = None
     seed: int | None = None
@@ -127,6 +130,8 @@ class Capture(Struct, frozen=True, kw_only=True):
     #: Wall time of each unprofiled and each profiled step.
     unprofiled_step_ns: tuple[int, ...] = ()
     profiled_step_ns: tuple[int, ...] = ()
+    #: Of each unprofiled generation the time to its first new token.
+    unprofiled_first_token_ns: tuple[int, ...] = ()
     #: Module path -> class name, in the order of `named_modules`.
     modules: dict[str, str] = field(default_factory=dict)
     #: Kineto drops the data types of tensor lists, and the shapes of long ones: the distinct lists as text

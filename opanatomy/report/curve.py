@@ -16,7 +16,8 @@ _FEWEST_POINTS: Final = 3
 #: The letters of the components, from the bottom up; any other one is `?`.
 _LETTERS: Final = {
     "before_window": "=", "weights": "w", "autocast_weight_casts": "c", "buffers": "b", "optimizer_state": "o",
-    "gradients": "g", "forward_activations": "a", "inputs": "i", "rng_states": "r", "temporary_buffers": "t",
+    "gradients": "g", "forward_activations": "a", "inputs": "i", "rng_states": "r", "key_value_cache": "k",
+    "beam_copies": "m", "temporary_buffers": "t",
 }  # fmt: skip
 _OTHER: Final = "?"
 

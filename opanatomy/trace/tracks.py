@@ -33,6 +33,8 @@ PHASE_COLOURS: Final = {
     Phase.BACKWARD: "rail_load",
     Phase.RECOMPUTE: "bad",
     Phase.OPTIMIZER: "vsync_highlight_color",
+    Phase.PREFILL: "good",
+    Phase.DECODING: "rail_load",
     Phase.OTHER: "grey",
 }
 

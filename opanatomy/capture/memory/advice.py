@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Final
 from opanatomy.capture.model.batches import Shape
 from opanatomy.capture.step.subject import Subject
 from opanatomy.errors import OutOfMemory
-from opanatomy.options import RunOptions
+from opanatomy.option_values import Spelling, as_argument, as_flag
+from opanatomy.options import BEAMS, GENERATE, RunOptions
 from opanatomy.records.data_types import ITEM_SIZE
 from opanatomy.records.optimizers import BY_NAME
 from opanatomy.records.out_of_memory import is_out_of_memory
@@ -53,6 +54,9 @@ def _of_steps(phase: Phase, subject: Subject, options: RunOptions, *, recorded: 
 def _of_flags(phase: Phase, subject: Subject, options: RunOptions) -> list[str]:
     workload, by_function = subject.workload, subject.workload.model_source == "function"
     parts = []
+    if phase in (Phase.PREFILL, Phase.DECODING):
+        parts += [] if by_function else batch_and_length(workload.batch, workload.sequence_length)
+        parts += _fewer_tokens(phase, options, as_flag)
     if phase in (Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE):
         parts += [] if by_function else batch_and_length(workload.batch, workload.sequence_length)
         parts += [f"add --accumulate {more}" for more in _more_parts(workload)]
@@ -73,6 +77,7 @@ def _of_code(phase: Phase, subject: Subject, options: RunOptions) -> list[str]:
     parts = []
     if not _only_weights(phase):
         parts.append("give smaller inputs")
+        parts += _fewer_tokens(phase, options, as_argument)
         parts += [f"add accumulate={more}" for more in _more_parts(subject.workload)]
         if _could_checkpoint(subject.module, options):
             parts.append("call gradient_checkpointing_enable()")
@@ -83,6 +88,16 @@ def _of_code(phase: Phase, subject: Subject, options: RunOptions) -> list[str]:
     parts.append("give a smaller module")
     if _is_wide(subject.workload.dtype):
         parts.append("make it .to(torch.bfloat16)")
+    return parts
+
+
+def _fewer_tokens(phase: Phase, options: RunOptions, spelled: Spelling) -> list[str]:
+    """What of a generation can be lowered."""
+    parts = []
+    if (options.beams or 1) > 1:
+        parts.append(f"search with fewer than {spelled(BEAMS, options.beams)}")
+    if phase is Phase.DECODING:
+        parts.append(f"make fewer tokens than {spelled(GENERATE, options.generate)}")
     return parts
 
 

@@ -6,7 +6,7 @@ import gc
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -16,12 +16,14 @@ from msgspec import Struct
 from opanatomy.capture.device import kineto_log
 from opanatomy.capture.memory.allocator import DeviceAllocator, allocator_name, why_no_blocks
 from opanatomy.capture.memory.before import Before, before, block_columns, storage_columns
+from opanatomy.capture.memory.cache import CacheMarks
 from opanatomy.capture.memory.events import MARK_RANGE, Mark, ObservedEvents, observed_events
 from opanatomy.capture.memory.holders import Holders, holders_of
 from opanatomy.capture.memory.measurement import held_bytes, room_for
 from opanatomy.capture.memory.saved import saved_form, uncompiled
 from opanatomy.capture.memory.snapshots import Snapshots
 from opanatomy.capture.memory.storages import Storages, storages_of, unpacked
+from opanatomy.capture.step.generation import Generator
 from opanatomy.capture.step.ranges import forward_hooks, module_ranges
 from opanatomy.capture.step.stepper import StepObserver, Stepper
 from opanatomy.records.memory import AFTER_BACKWARD, AFTER_FORWARD, AFTER_OPTIMIZER
@@ -68,6 +70,8 @@ class MemoryObserver(StepObserver):
     snapshots: Snapshots
     #: The module behind whose parts what is gone is looked for; none where nothing can hang on it.
     module: torch.nn.Module | None = None
+    #: What makes the generation that a step is.
+    generator: Generator | None = None
     hooked: bool = True
     marks: list[Mark] = field(default_factory=list)
     #: Storages from before the step that the allocator would not report as freed, by address.
@@ -85,6 +89,8 @@ class MemoryObserver(StepObserver):
                 stack.enter_context(saved_tensor_hooks(self.saved))
             if self.references and self.module is not None:
                 stack.enter_context(forward_hooks(self.module, None, self.behind_module, always=False))
+            if self.generator is not None:
+                stack.enter_context(CacheMarks(self.generator, self._note).noted())
             yield
 
     def behind_module(self, *_: object) -> None:
@@ -117,6 +123,10 @@ class MemoryObserver(StepObserver):
 
     def _storages(self, tensors: Any) -> Storages:
         return storages_of(tensors, self.device)
+
+    def _note(self, kind: MarkKind, tensors: Iterable[torch.Tensor]) -> None:
+        if threading.get_ident() == self.thread and (storages := self._storages(tensors)):
+            self._mark(kind, storages)
 
     def _of_model(self) -> None:
         """Note the weights and buffers, for those that the step itself allocated."""
@@ -189,7 +199,7 @@ def observe_step(
 
     profiler = MemoryProfiler(holders())
     observer = MemoryObserver(
-        holders, stepper.device, snapshots, module=None if compiled else module,
+        holders, stepper.device, snapshots, module=None if compiled else module, generator=stepper.generator,
         hooked=hooked and not compiled and not stepper.inference, references=profiler.earlier.references,
     )  # fmt: skip
     ranges: AbstractContextManager[Any] = nullcontext() if compiled else module_ranges(module)

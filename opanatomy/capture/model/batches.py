@@ -30,9 +30,13 @@ class Shape(Struct, frozen=True, kw_only=True):
     batch: int
     sequence_length: int | None
     inference: bool
+    #: The new tokens of a generation, whose prompts this batch is.
+    new_tokens: int | None = None
 
 
-def choose_shape(module: torch.nn.Module, task: str, batch: int, seq: int | None, inference: bool) -> Shape:
+def choose_shape(
+    module: torch.nn.Module, task: str, batch: int, seq: int | None, inference: bool, new_tokens: int | None = None
+) -> Shape:
     """The sizes of the batch of `module` (which may be on the meta device), checked against what it can take."""
     config: Any = module.config
     kind = _input_kind(module)
@@ -41,11 +45,15 @@ def choose_shape(module: torch.nn.Module, task: str, batch: int, seq: int | None
             raise UsageError(f"--seq {seq}: {config.model_type} takes images - use --set image_size=... for their side")
         return Shape(task=task, batch=batch, sequence_length=None, inference=inference)
     if kind == "input_values":
-        length = AUDIO_LENGTH if seq is None else seq
-        _check_audio(config, length)
+        samples = AUDIO_LENGTH if seq is None else seq
+        _check_audio(config, samples)
+        length: int | None = samples
+    elif kind == "input_features" and new_tokens is not None:
+        _check_no_prompt(module, seq, new_tokens)
+        length = None
     else:
-        length = _text_length(module, seq, TEXT_LENGTH if kind == "input_ids" else None)
-    return Shape(task=task, batch=batch, sequence_length=length, inference=inference)
+        length = _text_length(module, seq, TEXT_LENGTH if kind == "input_ids" else None, new_tokens)
+    return Shape(task=task, batch=batch, sequence_length=length, inference=inference, new_tokens=new_tokens)
 
 
 def make_batch(module: torch.nn.Module, shape: Shape, seed: int) -> dict[str, Any]:
@@ -77,7 +85,7 @@ def _targets(module: torch.nn.Module, shape: Shape, generator: torch.Generator) 
     config: Any = module.config
     batch, length = shape.batch, shape.sequence_length or 0
     if shape.inference or shape.task == "base":
-        decodes = getattr(config, "is_encoder_decoder", False)
+        decodes = getattr(config, "is_encoder_decoder", False) and shape.new_tokens is None
         return {"decoder_input_ids": _tokens(config, (batch, length), generator)} if decodes else {}
     if shape.task == "contrastive":
         return {"return_loss": True}
@@ -125,23 +133,44 @@ def _input_kind(module: torch.nn.Module) -> str:
 # --------------------------------------------------------------------------------------------------------------- sizes
 
 
-def _text_length(module: torch.nn.Module, seq: int | None, usual: int | None) -> int:
+def _text_length(module: torch.nn.Module, seq: int | None, usual: int | None, new_tokens: int | None) -> int:
     config: Any = module.config
     part = getattr(config, "text_config", config)
     key = "max_position_embeddings" if usual else "max_target_positions"
     table: int | None = getattr(part, key, None)
     reserved = _reserved_positions(module, table)
     limit = None if table is None or table < 1 else table - reserved
+    if new_tokens is not None and limit is not None:
+        taken = _taken_from_prompt(config, limit, new_tokens)
+        limit, reserved = limit - taken, reserved + taken
     if seq is None:
         usual = usual or limit or TEXT_LENGTH
         return usual if limit is None else min(usual, limit)
     if limit is not None and seq > limit:
-        why = f"{limit} tokens ({table} positions, {reserved} of them reserved)" if reserved else f"{limit} tokens"
+        what = "reserved or of new tokens" if new_tokens else "reserved"
+        why = f"{limit} tokens ({table} positions, {reserved} of them {what})" if reserved else f"{limit} tokens"
         where = key if part is config else f"text_config.{key}"
         raise UsageError(
             f"--seq {seq}: {config.model_type} takes at most {why} - give less, or --set {where}={seq + reserved}"
         )
     return seq
+
+
+def _check_no_prompt(module: torch.nn.Module, seq: int | None, new_tokens: int) -> None:
+    """Check the new tokens of a model whose prompt is audio of one length."""
+    config: Any = module.config
+    if seq is not None:
+        raise UsageError(f"--seq {seq}: the prompt of {config.model_type} is its audio - leave it out")
+    _taken_from_prompt(config, config.max_target_positions, new_tokens)
+
+
+def _taken_from_prompt(config: Any, limit: int, new_tokens: int) -> int:
+    """The positions among `limit` that new tokens take from the prompt: of the last nothing follows, and in a decoder
+    of its own a token begins; `UsageError` where they are too many."""
+    most = limit - 1 if config.is_encoder_decoder else limit
+    if new_tokens > most:
+        raise UsageError(f"--generate {new_tokens}: {config.model_type} has room for {most} new tokens - give less")
+    return 0 if config.is_encoder_decoder else new_tokens - 1
 
 
 def _reserved_positions(module: torch.nn.Module, table: int | None) -> int:

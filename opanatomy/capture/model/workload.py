@@ -19,10 +19,12 @@ from opanatomy.capture.model.settings import apply_settings, check_fit
 from opanatomy.capture.model.tasks import choose_task
 from opanatomy.capture.model.techniques import apply_techniques
 from opanatomy.capture.model.user_function import call_function, is_function
+from opanatomy.capture.step.generation import check_generates
 from opanatomy.capture.texts.inputs import TextInputs, TextPlan, plan_texts
 from opanatomy.capture.texts.tokenizing import OfModel
 from opanatomy.errors import ModelError, OpanatomyError, UsageError
-from opanatomy.options import DTYPE, RUN, RunOptions, recorded
+from opanatomy.option_values import as_flag
+from opanatomy.options import DTYPE, GENERATE, RUN, RunOptions, recorded
 from opanatomy.records.optimizers import SMALL
 from opanatomy.records.out_of_memory import is_out_of_memory
 from opanatomy.records.workload import Workload
@@ -199,9 +201,11 @@ def _planned(configuration: Configuration, options: RunOptions) -> Plan:
     if task == "sequence-classification" and getattr(config, "pad_token_id", 0) is None:
         config.pad_token_id = 0  # a decoder looks for the last token that is none; ours never are
     module = build_on_meta(config, auto_class, options.attention, trust)
+    if options.generate is not None:
+        check_generates(module, as_flag(GENERATE, options.generate))
     batch = options.batch or BATCH
     check_divides(batch, options.accumulate)
-    shape = choose_shape(module, task, batch, options.seq, options.inference)
+    shape = choose_shape(module, task, batch, options.seq, options.inference, options.generate)
     of_model = OfModel(module=module, location=configuration.location, hub=options.hub, trust_remote_code=trust)
     return Plan(
         name=configuration.name,

@@ -282,13 +282,14 @@ def _looked_up(function: Any) -> _Operator:
 
 
 def _written_in_python(function: Any) -> Callable[..., Any] | None:
-    """The Python function of a custom operator with one for all devices."""
+    """The Python function of a custom operator that has one for all devices; torch's own `prims` are counted."""
     try:
         from torch._library.custom_ops import OPDEFS
     except ImportError:
         return None
-    custom: Any = OPDEFS.get(function._schema.name)
-    if custom is None or getattr(custom, "_backend_fns", None) is None or set(custom._backend_fns) - {None}:
+    name: str = function._schema.name
+    custom: Any = None if name.startswith("prims::") else OPDEFS.get(name)
+    if custom is None or set(getattr(custom, "_backend_fns", ("unknown",))) - {None}:
         return None
     written: Callable[..., Any] = custom._init_fn
     return written

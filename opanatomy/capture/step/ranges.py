@@ -52,6 +52,30 @@ class OpenRanges:
 
 
 @contextmanager
+def open_phase(enter: Callable[[Phase], None], first: Phase) -> Iterator[Callable[[Phase], None]]:
+    """Mark what runs inside as `first`, and from each call of what this gives on as the phase that it is given.
+
+    `enter` is told each phase that begins.
+    """
+    from torch._C._profiler import _RecordFunctionFast
+
+    running: list[Any] = []
+
+    def switch(phase: Phase) -> None:
+        if running:
+            running.pop().__exit__(None, None, None)
+        enter(phase)
+        running.append(_RecordFunctionFast(PHASE_RANGE + phase))
+        running[-1].__enter__()
+
+    switch(first)
+    try:
+        yield switch
+    finally:
+        running.pop().__exit__(None, None, None)
+
+
+@contextmanager
 def module_ranges(module: torch.nn.Module) -> Iterator[dict[str, str]]:
     """Mark the forward of every submodule while inside; gives module path -> class name.
 

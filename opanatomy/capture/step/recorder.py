@@ -18,16 +18,19 @@ from opanatomy.capture.memory.failure import StepOutOfMemory, observations_of_fa
 from opanatomy.capture.memory.measurement import PeakMeter, limited_to_available
 from opanatomy.capture.memory.snapshots import Snapshots
 from opanatomy.capture.memory.storages import tensors_in
+from opanatomy.capture.model.cache_shape import cache_shape_of
 from opanatomy.capture.model.micro_batches import micro_batches
 from opanatomy.capture.model.quiet import first_line, one_line, quiet_libraries
 from opanatomy.capture.model.shape import shape_of
+from opanatomy.capture.step.generation import generator_of
 from opanatomy.capture.step.progress_hooks import NullProgress, Progress
 from opanatomy.capture.step.restore import Kept, own_inputs, process_as_it_was
 from opanatomy.capture.step.run import Run
 from opanatomy.capture.step.stepper import Stepper, make_optimizer
 from opanatomy.capture.step.subject import Subject
 from opanatomy.errors import CaptureError, OpanatomyError
-from opanatomy.options import DEVICE, RunOptions
+from opanatomy.option_values import as_argument, as_flag
+from opanatomy.options import DEVICE, GENERATE, RunOptions
 from opanatomy.records.memory import WEIGHTS
 from opanatomy.records.memory_observations import MemoryObservations
 from opanatomy.records.out_of_memory import is_out_of_memory
@@ -123,7 +126,8 @@ def _memory_at_failure(
                 error, stepper, subject.module, points,
                 compiled=options.compile, checkpointing=bool(options.checkpointing),
             )  # fmt: skip
-        return replace(observations, shape=shape_of(subject.module, options.device)), ""
+        cache = None if stepper.generator is None else cache_shape_of(stepper.generator)
+        return replace(observations, shape=shape_of(subject.module, options.device), cache=cache), ""
     except Exception as second:
         return None, f"; what held it could not be read: {type(second).__name__}: {one_line(second, 100)}"
 
@@ -153,6 +157,7 @@ def _make_stepper(subject: Subject, options: RunOptions) -> Stepper:
     parts = micro_batches(subject.inputs, options.accumulate, borrowed=subject.borrowed)
     own = tuple(own_inputs(subject.module, part) for part in parts)
     parameters = tuple(subject.module.parameters())
+    option = (as_argument if subject.borrowed else as_flag)(GENERATE, options.generate)
     return Stepper(
         module=module,
         parameters=parameters,
@@ -162,6 +167,7 @@ def _make_stepper(subject: Subject, options: RunOptions) -> Stepper:
         amp=options.amp,
         optimizer=optimizer,
         inference=options.inference,
+        generator=generator_of(subject.module, own[0], options, option=option),
         clip=options.clip,
         other_leaves=_other_leaves(own, parameters),
     )

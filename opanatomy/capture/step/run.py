@@ -21,6 +21,7 @@ from opanatomy.capture.memory.saved import ForwardSaves, PointWatch
 from opanatomy.capture.memory.snapshots import Snapshots
 from opanatomy.capture.memory.step import ObservedStep, observe_step, why_not_kept
 from opanatomy.capture.memory.storages import other_devices, tensors_in
+from opanatomy.capture.model.cache_shape import cache_shape_of
 from opanatomy.capture.model.freezing import undone_by_checkpointing
 from opanatomy.capture.model.shape import shape_of
 from opanatomy.capture.step.compiled_parts import compilations, has_compiled_parts, mode_keeps_compiled
@@ -69,6 +70,8 @@ class Run:
     kept: Kept
     instruments: Instruments = field(init=False)
     memory: MemoryObservations = field(default_factory=MemoryObservations)
+    #: Of each timed generation the time to its first new token.
+    first_token_ns: list[int] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     #: Whether a part of the model is compiled, and whether it is in every step anew.
     compiled: bool = False
@@ -104,6 +107,8 @@ class Run:
             active.add(Instrument.CASTS)
         if self.options.compile:
             active.remove(Instrument.PROGRESS)
+        if self.stepper.generator is not None:
+            active.remove(Instrument.PROGRESS)  # a generation tells its own, by tokens
         if self.compiled:
             active -= {Instrument.GRADIENTS}  # global module hooks would have it compiled again
         if self.compiled and not mode_keeps_compiled():
@@ -169,7 +174,8 @@ class Run:
         return self._clocked(PointWatch(self.points))
 
     def _first_step(self) -> int:
-        last = self.instruments.run(self._clocked)
+        with nullcontext() if self.stepper.generator is None else self.stepper.generator.telling(self.progress.advance):
+            last = self.instruments.run(self._clocked)
         if self.options.optimizer is not None or not self.subject.borrowed:
             self.kept.let_go_of_weights()
         return last
@@ -204,12 +210,15 @@ class Run:
                 f"timed step {number} of {planned}", steps_after=after, expected_ns=(times or [expected])[-1] or None
             )
             times.append(self._clocked())
+            if self.stepper.generator is not None:
+                self.first_token_ns.append(self.stepper.generator.first_token_ns)
             if number == 1:
                 planned = self._planned(times[0]) + (cold and times[0] < _TIMED_NS)
         self.warnings += skipped_updates(self.stepper, scale, number, "timed")
         self.compiles_always = self.compiled and compilations() >= translated + planned
         if cold and len(times) > self.options.steps:
             times.pop(0)
+            self.first_token_ns = self.first_token_ns[1:]
         elif cold:
             self.warnings.append("without a warm-up step the first unprofiled step includes what is done only once")
         self.memory = self._after_step()
@@ -253,6 +262,7 @@ class Run:
             other_devices=other_devices(module, device),
             notes=tuple(self.points.notes),
             shape=shape_of(module, device),
+            cache=None if self.stepper.generator is None else cache_shape_of(self.stepper.generator),
         )
 
     def _look_at_memory(self) -> None:
@@ -336,6 +346,7 @@ class Run:
             memory=self._memory_observed(),
             unprofiled_step_ns=tuple(unprofiled),
             profiled_step_ns=tuple(profiled),
+            unprofiled_first_token_ns=tuple(self.first_token_ns),
             modules=modules,
             lists=lists,
             list_arguments=arguments,

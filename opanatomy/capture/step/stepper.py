@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from opanatomy.capture.device import accelerators
 from opanatomy.capture.model.batches import move
 from opanatomy.capture.model.micro_batches import micro_batches
+from opanatomy.capture.step.generation import Generator
 from opanatomy.capture.step.loss_scale import LossScale
 from opanatomy.capture.step.optimizer_state import FinishedState
 from opanatomy.capture.step.overrides import keep_embeddings_in_32_bits
@@ -86,6 +87,8 @@ class Stepper:
     amp: str | None = None
     optimizer: torch.optim.Optimizer | None = None
     inference: bool = False
+    #: Where a step is a generation.
+    generator: Generator | None = None
     #: The norm that gradients are scaled down to before the update.
     clip: float | None = None
     #: The arguments of each forward of a step, which accumulate their gradients for one update: `inputs`, or its parts.
@@ -111,6 +114,8 @@ class Stepper:
             self.loss_scale = LossScale(device=self.device)
         if self.optimizer is not None:
             self.finished = FinishedState(optimizer=self.optimizer)
+        if self.generator is not None:
+            self.generator.enter = self._enter
 
     @property
     def has_float16_gradients(self) -> bool:
@@ -123,7 +128,10 @@ class Stepper:
         """One step; the gradients are freed before it, not after, so that they can be measured."""
         self.free_gradients()
         try:
-            self._passes()
+            if self.generator is None:
+                self._passes()
+            else:
+                self._generate(self.generator)
             if self.optimizer is not None and not self.inference:
                 self._update()
                 self.watch.after_optimizer()
@@ -202,6 +210,14 @@ class Stepper:
                 loss = self.loss_scale.scaled(loss)
             torch.autograd.backward(loss, roots.gradients)
         self.watch.after_backward()
+
+    def _generate(self, generator: Generator) -> None:
+        with self.watch.forward(), self._autocast():
+            generator.run()
+        self.watch.after_forward(())
+
+    def _enter(self, phase: Phase) -> None:
+        self.phase = phase
 
     def _update(self) -> None:
         self.phase = Phase.OPTIMIZER

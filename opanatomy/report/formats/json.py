@@ -15,7 +15,7 @@ from opanatomy.report.format import Format
 _SECTIONS: Final = (
     "schema", "provenance", "environment", "workload", "conventions", "step", "classes", "ratios", "operators",
     "kernels", "modules", "memory", "timeline", "device", "ledger", "collectives",
-    "ranks", "spread", "checks", "texts", "warnings",
+    "ranks", "spread", "generation", "checks", "texts", "warnings",
 )  # fmt: skip
 
 
@@ -49,7 +49,7 @@ def read_anatomy(text: str | bytes) -> Anatomy:
 
 
 def _section(value: object) -> str:
-    """A table with one row a line, a record or a mapping with one key a line."""
+    """A table with one row a line, a record or a mapping with one key a line; a record that is not there is null."""
     if value is None or isinstance(value, int | tuple):
         return _rows(value, depth=1) if isinstance(value, tuple) else _line(value)
     keys = value if isinstance(value, dict) else _keys(value)

@@ -8,7 +8,7 @@ from typing import Final
 from msgspec import Struct
 
 from opanatomy.records.anatomy import Anatomy, ClassRow, OperatorRow
-from opanatomy.records.taxonomy import OperatorClass
+from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.report import units
 from opanatomy.report.section import (
     ByteRate,
@@ -31,6 +31,8 @@ from opanatomy.report.sections.operators import Group, grouped
 from opanatomy.report.totals import Total, total
 
 _MEMORY: Final = "memory"
+#: Phases that bounds differ between: of many tokens at once, and of one by one.
+_OF_GENERATION: Final = (Phase.PREFILL, Phase.DECODING)
 _NOTE: Final = (
     "bound: the longer of FLOP / peak and bytes / bandwidth; of: bound / time - where memory bounds, the paper's MUE,"
     " whose factors (needless traffic, reached bandwidth) only hardware counters tell apart; headroom: time - bound"
@@ -71,13 +73,15 @@ class _Line(Struct, frozen=True):
 
 
 def _classes(anatomy: Anatomy) -> list[_Line]:
-    groups: list[tuple[OperatorClass | None, Sequence[ClassRow]]] = [
-        (item, rows) for item, rows in by_class(anatomy) if any(row.bound_ns is not None for row in rows)
+    groups: list[tuple[OperatorClass | str, OperatorClass | None, Sequence[ClassRow]]] = [
+        (item, item, rows) for item, rows in by_class(anatomy) if any(row.bound_ns is not None for row in rows)
     ]
-    return [
-        _Line(item or "total", total(rows), _headroom_ns(rows), _class_bound(rows), item)
-        for item, rows in [*groups, (None, anatomy.classes)]
-    ]
+    for phase in _OF_GENERATION:
+        rows = [row for row in anatomy.classes if row.phase is phase]
+        if any(row.bound_ns is not None for row in rows):
+            groups.append((str(phase), None, rows))
+    groups.append(("total", None, anatomy.classes))
+    return [_Line(name, total(rows), _headroom_ns(rows), _class_bound(rows), item) for name, item, rows in groups]
 
 
 def _operators(anatomy: Anatomy, top: int) -> list[_Line]:

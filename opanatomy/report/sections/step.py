@@ -27,7 +27,8 @@ from opanatomy.report.section import (
 def one_step(anatomy: Anatomy) -> Section:
     """The figures of one step."""
     step, timeline = anatomy.step, anatomy.timeline
-    phases = (("forward", step.forward_ns), ("backward", step.backward_ns), ("optimizer", step.optimizer_ns))
+    phases = (("forward", step.forward_ns), ("backward", step.backward_ns), ("optimizer", step.optimizer_ns),
+              ("prefill", step.prefill_ns), ("decoding", step.decoding_ns))  # fmt: skip
     overlap = (("communication", timeline.communication_ns), ("of it exposed", timeline.exposed_communication_ns),
                ("exposed memcpy", timeline.exposed_memcpy_ns))  # fmt: skip
     facts = facts_of(

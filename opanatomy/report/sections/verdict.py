@@ -7,11 +7,12 @@ from typing import Final
 
 from opanatomy.records.anatomy import Anatomy, ClassRow
 from opanatomy.records.taxonomy import OperatorClass, Phase
-from opanatomy.report.section import Note, Phrase, Section, Share, Tone, phrase
+from opanatomy.report.section import Bytes, Note, Phrase, Section, Share, Tone, phrase
 from opanatomy.report.totals import Total, total
 
 #: The part of the time from which a finding is the story of the step.
 UNEXPLAINED, WAITING, EXPOSED, UPDATING, RECOMPUTING, CONTRACTING = 0.2, 0.4, 0.25, 1 / 3, 0.25, 0.85
+DECODING: Final = 0.5
 #: The part of the time whose FLOPs must be known to speak of all the arithmetic.
 COSTED = 0.99
 
@@ -71,6 +72,21 @@ def _updating(anatomy: Anatomy) -> Phrase | None:
 
 def _recomputing(anatomy: Anatomy) -> Phrase | None:
     return _phase(anatomy, Phase.RECOMPUTE, RECOMPUTING, "Computing activations again takes {} of the device time.")
+
+
+def _decoding(anatomy: Anatomy) -> Phrase | None:
+    """Of a generation that one token after the other takes its time, and what bounds that where it is known."""
+    made, rows = anatomy.generation, [row for row in anatomy.classes if row.phase is Phase.DECODING]
+    whole, part_ns, bound_ns = _time(anatomy.classes), _time(rows), sum(row.bound_ns or 0 for row in rows)
+    if made is None or made.token_read_bytes is None or part_ns < DECODING * whole:
+        return None
+    by_memory = bound_ns > 0 and sum(row.memory_bound_ns or 0 for row in rows) >= DECODING * bound_ns
+    return phrase(
+        "Decoding takes {} of the time{}: each token reads {}.",
+        Share(part_ns, whole),
+        ", bound by memory" if by_memory else "",
+        Bytes(made.token_read_bytes),
+    )
 
 
 def _contracting(anatomy: Anatomy) -> Phrase | None:
@@ -143,5 +159,5 @@ def _time(rows: Iterable[ClassRow]) -> int:
 
 
 _FINDINGS: Final[tuple[Callable[[Anatomy], Phrase | None], ...]] = (
-    _nothing, _unexplained, _waiting, _exposed, _updating, _recomputing, _contracting, _arithmetic, _largest,
+    _nothing, _unexplained, _waiting, _exposed, _decoding, _updating, _recomputing, _contracting, _arithmetic, _largest,
 )  # fmt: skip
