@@ -27,6 +27,10 @@ class OutOfMemory(CaptureError):
     """A step that does not fit the device's memory."""
 
 
+class EstimateError(OpanatomyError):
+    """A step that could not be followed without running it."""
+
+
 class TraceError(OpanatomyError):
     """A trace file that cannot be read."""
 

@@ -255,6 +255,31 @@ ANALYZE: Final = (
            help="file or folder to write the trace back to, with classes, phases and rates in it"),
 )  # fmt: skip
 
+_EXPERIMENT: Final = "the experiment"
+_NO_SWITCH_OF_ONE = frozenset({"memory", "check", "redact", "steps"})
+
+#: An experiment with techniques: the options of its baseline, and its own.
+TECHNIQUES: Final = (
+    *(option for option in RUN if option.name not in _NO_SWITCH_OF_ONE),
+    Option(name="list", group=_EXPERIMENT, kind=Kind.SWITCH, default=False,
+           help="say what each technique does, what it is switched on by, and why it cannot run here; run nothing"),
+    Option(name="only", group=_EXPERIMENT, kind=Kind.TEXTS, metavar="TECHNIQUE", help="only this one; repeatable"),
+    Option(name="skip", group=_EXPERIMENT, kind=Kind.TEXTS, metavar="TECHNIQUE", help="not this one; repeatable"),
+    Option(name="combine", group=_EXPERIMENT, kind=Kind.TEXTS, metavar="A+B",
+           help="also these techniques together, such as amp+checkpointing; repeatable"),
+    Option(name="predict_only", group=_EXPERIMENT, kind=Kind.SWITCH, default=False,
+           help="run the baseline alone, and rank the techniques by what they would save"),
+    Option(name="repetitions", group=_EXPERIMENT, kind=Kind.NUMBER, default=3, minimum=1, metavar="N",
+           help="times that each is timed, in turn (default: {default})"),
+    Option(name="loss_steps", group=_EXPERIMENT, kind=Kind.NUMBER, default=8, minimum=1, metavar="N",
+           help="steps of which the losses are compared, of techniques that change them (default: {default})"),
+    Option(name="folder", group=_EXPERIMENT, metavar="DIR",
+           help="folder for traces and reports of all runs (default: MODEL.techniques, counting up)"),
+    Option(name="resume", group=_EXPERIMENT, kind=Kind.SWITCH, default=False,
+           help="go on with the folder: what is there is not run again"),
+    *(option for option in REPORT if option.group != _CEILINGS),
+)  # fmt: skip
+
 EXPLAIN: Final = (
     Option(name="name", positional="*", metavar="OPERATOR-OR-KERNEL",
            help="such as aten::addmm or ampere_sgemm_128x64_nn"),

@@ -91,6 +91,7 @@ def _kept(options: RunOptions, trace: Claim, where: Destination, ceilings: Overr
         _capture(options, partial, where)
     try:
         anatomy = analyze_traces([trace.target], ceilings=ceilings, redact=options.redact)
+        anatomy = _with_suggestions(anatomy, options, trace.target)
         show(anatomy, where)
     except KeyboardInterrupt as error:
         raise KeyboardInterrupt("the trace is written, the report is not") from error
@@ -110,9 +111,22 @@ def _not_kept(options: RunOptions, where: Destination, ceilings: Overrides) -> A
     with temporary("step.trace.json.gz", "the trace") as trace:
         _capture(options, trace, where)
         anatomy = analyze_traces([trace], ceilings=ceilings, redact=options.redact)
+        anatomy = _with_suggestions(anatomy, options, trace)
     anatomy = replace(anatomy, provenance=replace(anatomy.provenance, trace=None))
     show(anatomy, where)
     return anatomy
+
+
+def _with_suggestions(anatomy: Anatomy, options: RunOptions, trace: Path) -> Anatomy:
+    """The anatomy with the techniques that would save most of this run."""
+    from msgspec.structs import replace
+
+    from opanatomy.console.progress import Display
+    from opanatomy.techniques.suggestions import suggestions_for
+
+    with Display() as display:
+        display.stage("what would save most")
+        return replace(anatomy, suggestions=suggestions_for(options, anatomy, trace))
 
 
 def _show_failure(error: OutOfMemory, where: Destination, *, redact: bool) -> None:

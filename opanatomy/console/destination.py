@@ -19,6 +19,7 @@ from opanatomy.files.addresses import check_no_address
 from opanatomy.files.outputs import Claim, claimed, same_file
 from opanatomy.option_values import named
 from opanatomy.records.anatomy import Anatomy
+from opanatomy.records.techniques import Techniques
 
 
 class Destination(Struct, frozen=True, kw_only=True):
@@ -109,7 +110,7 @@ def chosen_format(arguments: argparse.Namespace) -> str:
     return format_of(Path(name))
 
 
-def show(anatomy: Anatomy, where: Destination) -> None:
+def show(report: Anatomy | Techniques, where: Destination) -> None:
     """The report to stdout, or to the file of `-o`."""
     from opanatomy.report import format_named
     from opanatomy.report.format import Page
@@ -117,7 +118,7 @@ def show(anatomy: Anatomy, where: Destination) -> None:
     color = where.claim is None and wants_color(where.stream)
     width = columns_of(where.stream) if where.claim is None else 100
     chosen = format_named(where.format)
-    text = chosen.write(anatomy, Page(width=width, color=color))
+    text = chosen.write(report, Page(width=width, color=color))
     if where.claim is None:
         write_out(text, machine_readable=chosen.machine_readable, stream=where.stream)
         return

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from opanatomy.records.anatomy import Anatomy
+from opanatomy.records.techniques import Techniques
 
 
 class Page(Struct, frozen=True, kw_only=True):
@@ -20,5 +21,5 @@ class Format(Struct, frozen=True, kw_only=True):
     """One format: how the names of its files end, the function that makes the text, and whether a machine reads it."""
 
     ending: str
-    write: Callable[[Anatomy, Page], str]
+    write: Callable[[Anatomy | Techniques, Page], str]
     machine_readable: bool

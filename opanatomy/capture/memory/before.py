@@ -36,7 +36,7 @@ class Before(Struct, frozen=True, kw_only=True):
 def before(holders: Holders) -> Before:
     """What is there now."""
     device = holders.device
-    tensors = _tensors(holders)
+    tensors = components_before(holders)
     storages = {component: storages_of(some, device) for component, some in tensors.items()}
     if device == "cpu":
         references = weakly([tensor for some in tensors.values() for tensor in some], device)
@@ -49,7 +49,8 @@ def before(holders: Holders) -> Before:
     )  # fmt: skip
 
 
-def _tensors(holders: Holders) -> dict[str, list[torch.Tensor]]:
+def components_before(holders: Holders) -> dict[str, list[torch.Tensor]]:
+    """The tensors of each component that are there before a step."""
     state, counters = holders.optimizer_tensors()
     return {
         "weights": holders.parameters(), "buffers": holders.buffers(), "inputs": holders.input_tensors(),

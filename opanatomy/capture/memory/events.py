@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -31,6 +31,8 @@ _CASTS: Final = ("aten::to", "aten::_to_copy")
 #: What the events call a device that torch calls otherwise: ROCm's allocator is c10/hip's, the device is `cuda` there.
 _ALSO_CALLED: Final = {"cuda": "hip"}
 _NONE: Final = -1
+#: What a moment has that is an allocation or a free.
+NO_MARK: Final = -1
 
 
 class Mark(Struct, frozen=True, kw_only=True):
@@ -55,8 +57,13 @@ class _Enclosing(NamedTuple):
     recomputed_until: int = _NONE
 
 
-class _Context(NamedTuple):
-    """The part of it that is recorded; like ones are one."""
+class Context(NamedTuple):
+    """In what an event happened, as far as it is recorded; like ones are one.
+
+    `caller` is the number of the context that the operator was called in, -1 for none. `sequence` is that of the
+    autograd node, where no module is known. `recomputed_until` is the end of the outermost module range inside a
+    backward, -1 outside of one.
+    """
 
     operator: str | None
     caller: int
@@ -66,8 +73,8 @@ class _Context(NamedTuple):
     recomputed_until: int
 
 
-class _Moment(NamedTuple):
-    """An allocation, a free or a mark (`mark` its number) in one context."""
+class Moment(NamedTuple):
+    """An allocation (bytes above 0), a free (below 0) or a mark (`mark` its number) in one context."""
 
     time_ns: int
     bytes: int
@@ -75,7 +82,7 @@ class _Moment(NamedTuple):
     total_allocated: int
     total_reserved: int
     context: int
-    mark: int = _NONE
+    mark: int = NO_MARK
 
 
 class ObservedEvents(Struct, frozen=True, kw_only=True):
@@ -95,13 +102,24 @@ def observed_events(
     """Walk the tree once; `weights` are the storages of which a cast is a weight cast, `marks` those that were made."""
     walk = _Walk(weights=weights)
     moments = sorted(walk.moments(roots, device), key=lambda moment: moment.time_ns)
-    contexts, rows = _contexts(walk)
+    return events_of(moments, tuple(walk.contexts), walk.module_of_sequence.get, marks, walk.phases())
+
+
+def events_of(
+    moments: Sequence[Moment],
+    contexts: Sequence[Context],
+    module_of_sequence: Callable[[int], str | None],
+    marks: Sequence[Mark],
+    phases: Iterable[PhaseSpan],
+) -> ObservedEvents:
+    """The moments of a step, in order of time, as columns; each has the number of its context."""
+    columns, rows = _contexts(contexts, module_of_sequence)
     return ObservedEvents(
         events=_events(moments, rows),
-        contexts=contexts,
+        contexts=columns,
         marks=_marks(moments, marks),
-        phases=walk.phases(),
-        allocations=sum(moment.mark == _NONE for moment in moments),
+        phases=tuple(phases),
+        allocations=sum(moment.mark == NO_MARK for moment in moments),
     )
 
 
@@ -110,12 +128,12 @@ class _Walk:
     """A walk over the tree: the contexts that it met, phases, and the modules of forward operators."""
 
     weights: frozenset[int]
-    contexts: dict[_Context, int] = field(default_factory=dict)
+    contexts: dict[Context, int] = field(default_factory=dict)
     calls: list[MarkedCall] = field(default_factory=list)
     begin_ns: int = 0
     module_of_sequence: dict[int, str] = field(default_factory=dict)
 
-    def moments(self, roots: Iterable[Any], device: str) -> Iterator[_Moment]:
+    def moments(self, roots: Iterable[Any], device: str) -> Iterator[Moment]:
         """The events of the device and the marks, parents first, each thread in order of time."""
         from torch._C._profiler import _EventType
 
@@ -126,13 +144,13 @@ class _Walk:
             if event.tag == _EventType.Allocation:
                 fields = event.extra_fields
                 if _is_of(fields.device, device) and fields.alloc_size:
-                    yield _Moment(
+                    yield Moment(
                         event.start_time_ns, fields.alloc_size, fields.ptr, fields.total_allocated,
                         fields.total_reserved, self._context(enclosing),
                     )  # fmt: skip
             elif event.name.startswith(MARK_RANGE):
                 number = int(event.name.removeprefix(MARK_RANGE))
-                yield _Moment(event.start_time_ns, 0, _NONE, 0, _NONE, self._context(enclosing), number)
+                yield Moment(event.start_time_ns, 0, _NONE, 0, _NONE, self._context(enclosing), number)
             children = event.children
             if children:
                 inside = self._inside(event, enclosing)
@@ -147,7 +165,7 @@ class _Walk:
 
     def _context(self, enclosing: _Enclosing) -> int:
         """The number of what encloses an event."""
-        context = _Context(
+        context = Context(
             enclosing.operator, enclosing.caller, enclosing.module,
             enclosing.sequence if enclosing.module is None else None, enclosing.casts_weight,
             enclosing.recomputed_until,
@@ -195,16 +213,18 @@ def _is_of(device: Any, wanted: str) -> bool:
 # ------------------------------------------------------------------------------------------------------------ columns
 
 
-def _contexts(walk: _Walk) -> tuple[ContextColumns, Int64]:
-    """The contexts with the modules that sequence numbers lead to, and the row of each as the walk numbered them."""
+def _contexts(
+    contexts: Sequence[Context], module_of_sequence: Callable[[int], str | None]
+) -> tuple[ContextColumns, Int64]:
+    """The contexts with the modules that sequence numbers lead to, and the row of each by its number."""
     operators: dict[str, int] = {}
     modules: dict[str, int] = {}
     distinct: dict[tuple[int, int, int, int, int], int] = {}
     rows: list[int] = []
-    for context in walk.contexts:
+    for context in contexts:
         module = context.module
         if module is None and context.sequence is not None:
-            module = walk.module_of_sequence.get(context.sequence)
+            module = module_of_sequence(context.sequence)
         key = (
             _NONE if context.operator is None else operators.setdefault(context.operator, len(operators)),
             _NONE if context.caller == _NONE else rows[context.caller],
@@ -220,7 +240,7 @@ def _contexts(walk: _Walk) -> tuple[ContextColumns, Int64]:
     return columns, np.array(rows, dtype=np.int64)
 
 
-def _events(moments: Sequence[_Moment], rows: Int64) -> EventColumns:
+def _events(moments: Sequence[Moment], rows: Int64) -> EventColumns:
     time_ns, size, address, total, reserved, context, mark = _columns(moments, 7)
     uncounted = _carried(np.where(mark == _NONE, total - np.cumsum(size), 0), mark)
     return EventColumns(
@@ -235,7 +255,7 @@ def _carried(values: Int64, mark: Int64) -> Int64:
     return values[last]
 
 
-def _marks(moments: Sequence[_Moment], marks: Sequence[Mark]) -> MarkColumns:
+def _marks(moments: Sequence[Moment], marks: Sequence[Mark]) -> MarkColumns:
     tensors: dict[TensorType, int] = {}
     rows: list[tuple[int, int, int, int, int]] = []
     for event, moment in enumerate(moments):

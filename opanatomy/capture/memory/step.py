@@ -22,7 +22,7 @@ from opanatomy.capture.memory.holders import Holders, holders_of
 from opanatomy.capture.memory.measurement import held_bytes, room_for
 from opanatomy.capture.memory.saved import saved_form, uncompiled
 from opanatomy.capture.memory.snapshots import Snapshots
-from opanatomy.capture.memory.storages import Storages, storages_of, unpacked
+from opanatomy.capture.memory.storages import Storages, address_of, storages_of, unpacked
 from opanatomy.capture.step.generation import Generator
 from opanatomy.capture.step.ranges import forward_hooks, module_ranges
 from opanatomy.capture.step.stepper import StepObserver, Stepper
@@ -105,7 +105,7 @@ class MemoryObserver(StepObserver):
             storage = part.untyped_storage()
             if storage.nbytes():
                 saved = TensorType(dtype=str(part.dtype).removeprefix("torch."), shape=tuple(part.shape))
-                self._mark(MarkKind.SAVED, {storage.data_ptr(): storage.nbytes()}, saved)
+                self._mark(MarkKind.SAVED, {address_of(storage): storage.nbytes()}, saved)
         return saved_form(tensor)
 
     def _mark(self, kind: MarkKind, storages: Storages | None = None, tensor: TensorType | None = None) -> None:
@@ -251,11 +251,14 @@ class MemoryProfiler:
         """What was observed, when it is stopped."""
         roots = self._profiler.profiler.kineto_results.experimental_event_tree()
         events = observed_events(roots, self.device, frozenset(self.earlier.storages["weights"]), marks)
-        return observations_of(events, self.earlier, settings, self.device)
+        allocator = _allocator(events, self.earlier, self.device)
+        return observations_of(events, self.earlier, settings, self.device, allocator)
 
 
-def observations_of(events: ObservedEvents, earlier: Before, settings: StepSettings, device: str) -> StepObservations:
-    """What was observed of a step, with what its allocator says of itself now."""
+def observations_of(
+    events: ObservedEvents, earlier: Before, settings: StepSettings, device: str, allocator: AllocatorObservation
+) -> StepObservations:
+    """What was observed of a step, with what its allocator says of itself."""
     return StepObservations(
         device=device,
         events=events.events,
@@ -264,7 +267,7 @@ def observations_of(events: ObservedEvents, earlier: Before, settings: StepSetti
         phases=events.phases,
         storages=storage_columns(earlier.storages),
         blocks=None if earlier.blocks is None else block_columns(earlier.blocks),
-        allocator=_allocator(events, earlier, device),
+        allocator=allocator,
         hooked=settings.hooked,
         autocast=settings.autocast,
         checkpointing=settings.checkpointing,

@@ -21,8 +21,13 @@ def storages_of(tensors: Iterable[torch.Tensor], device: str) -> Storages:
         if same_device(str(tensor.device), device):
             storage = tensor.untyped_storage()
             if storage.nbytes():
-                storages[storage.data_ptr()] = storage.nbytes()
+                storages[address_of(storage)] = storage.nbytes()
     return storages
+
+
+def address_of(storage: torch.UntypedStorage) -> int:
+    """Where the bytes of a storage are; of one without memory (meta and fake tensors) the address of its own record."""
+    return storage.data_ptr() or storage._cdata
 
 
 def weakly(tensors: Iterable[torch.Tensor], device: str) -> dict[int, Any]:
@@ -34,7 +39,7 @@ def weakly(tensors: Iterable[torch.Tensor], device: str) -> dict[int, Any]:
     for tensor in unpacked(tensors):
         storage = tensor.untyped_storage()
         if same_device(str(tensor.device), device) and storage.nbytes():
-            references.setdefault(storage.data_ptr(), reference(storage))
+            references.setdefault(address_of(storage), reference(storage))
     return references
 
 

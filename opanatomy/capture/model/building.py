@@ -56,10 +56,10 @@ def build_module(
         try:
             if pretrained is not None:
                 options = {**_options(dtype, attention, trust_remote_code), **_placement(device)}
-                return _from_pretrained(pretrained, config, auto_class, attention, options).to(device)
+                return _moved(_from_pretrained(pretrained, config, auto_class, attention, options), device)
             with torch.device(device):
                 module = _from_config(config, auto_class, dtype, attention, trust_remote_code)
-            return module.to(device)
+            return _moved(module, device)
         except Exception as error:  # the readers of weights have errors of their own
             if is_out_of_memory(error):
                 smaller = "keep fewer --layers" + (" or use --dtype bfloat16" if dtype in _WIDE else "")
@@ -68,6 +68,16 @@ def build_module(
                     f"out of memory: the weights in {dtype} do not fit the memory of {device}{which} - {smaller}"
                 ) from error
             raise
+
+
+def _moved(module: torch.nn.Module, device: str) -> torch.nn.Module:
+    """The module on the device; one that is there already as it is, for fake tensors cannot be moved in place."""
+    import torch
+
+    here = torch.empty(0, device=device).device
+    if all(tensor.device == here for tensor in (*module.parameters(), *module.buffers())):
+        return module
+    return module.to(device)
 
 
 def _from_config(

@@ -78,6 +78,8 @@ class Plan:
     architecture: str
     parameters: int
     changes: tuple[str, ...]
+    #: The implementation of attention in force.
+    attention: str | None
     texts: TextPlan | None = None
 
 
@@ -218,6 +220,7 @@ def _planned(configuration: Configuration, options: RunOptions) -> Plan:
         architecture=type(module).__name__,
         parameters=sum(parameter.numel() for parameter in module.parameters()),
         changes=dropped + changes,
+        attention=attention_of(module),
         texts=plan_texts(of_model, shape, options),
     )
 

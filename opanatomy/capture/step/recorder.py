@@ -62,7 +62,7 @@ def record_step(subject: Subject, options: RunOptions, trace: Path, progress: Pr
     with as_it_was, current_device(options.device), _kept(subject, options) as kept:
         meter = PeakMeter(options.device)
         try:
-            stepper = _make_stepper(subject, options)
+            stepper = make_stepper(subject, options)
             with guard, quiet_libraries(), _strangers(stepper):
                 run = Run(
                     subject=subject, options=options, stepper=stepper, meter=meter, progress=progress or NullProgress(),
@@ -145,7 +145,8 @@ def _out_of_memory_line(
     return f"out of memory {where}{reached} - {less_memory(phase, subject, options, recorded=recorded)} ({first})"
 
 
-def _make_stepper(subject: Subject, options: RunOptions) -> Stepper:
+def make_stepper(subject: Subject, options: RunOptions) -> Stepper:
+    """What runs the steps that the options ask for."""
     import torch
 
     module: Any = subject.module

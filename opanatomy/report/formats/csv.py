@@ -7,11 +7,13 @@ FLOPs a second, bytes a second, FLOPs a byte. An empty cell is what is not known
 from __future__ import annotations
 
 import csv
+from collections.abc import Iterator
 from io import StringIO
 from typing import Final
 
 from opanatomy.records.anatomy import Anatomy, OperatorRow
 from opanatomy.records.signature_text import SignatureText
+from opanatomy.records.techniques import StepFigures, TechniqueRow, Techniques
 from opanatomy.report import units
 from opanatomy.report.format import Format
 from opanatomy.report.totals import moved
@@ -21,14 +23,41 @@ _DERIVED: Final = ("flops_per_second", "bytes_per_second", "flops_per_byte")
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
 
 
-def csv_report(anatomy: Anatomy) -> str:
-    """The operators of the anatomy as CSV text with one header line."""
+#: What of a technique's row is written as it is, and which figures are, predicted and measured.
+_TECHNIQUE: Final = ("name", "title", "option", "keeps_result", "failed", "not_predicted")
+_FIGURES: Final = ("peak_bytes", "step_ns", "low_ns", "high_ns", "samples_per_second", "all_flops", "backward_ratio")
+
+
+def csv_report(report: Anatomy | Techniques) -> str:
+    """The operators of an anatomy, or the techniques of an experiment, as CSV text with one header line."""
     text = StringIO()
     writer = csv.writer(text, lineterminator="\n")
+    if isinstance(report, Techniques):
+        writer.writerows(_techniques(report))
+        return text.getvalue()
     writer.writerow(_RECORD + _DERIVED)
-    for row in anatomy.operators:
+    for row in report.operators:
         writer.writerow([_cell(getattr(row, name)) for name in _RECORD] + _derived(row))
     return text.getvalue()
+
+
+def _techniques(report: Techniques) -> Iterator[list[object]]:
+    """The header and a row for each technique: its components, predicted and measured, behind its figures."""
+    every = [figures for row in report.rows for figures in (row.predicted, row.measured) if figures is not None]
+    components = sorted({name for figures in every for name in figures.components})
+    names = [*_FIGURES, *(f"{name}_bytes" for name in components)]
+    yield [*_TECHNIQUE, *(f"{kind}_{name}" for kind in ("predicted", "measured") for name in names)]
+    for row in report.rows:
+        yield _technique(row, components)
+
+
+def _technique(row: TechniqueRow, components: list[str]) -> list[object]:
+    cells: list[object] = [_cell(getattr(row, name)) for name in _TECHNIQUE]
+    for figures in (row.predicted, row.measured):
+        known = figures if figures is not None else StepFigures()
+        cells += [units.plain(getattr(known, name)) for name in _FIGURES]
+        cells += [units.plain(known.components.get(name)) for name in components]
+    return cells
 
 
 def _derived(row: OperatorRow) -> list[str]:

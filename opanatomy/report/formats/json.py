@@ -9,13 +9,14 @@ import msgspec
 from opanatomy.errors import OpanatomyError
 from opanatomy.records.anatomy import SCHEMA, Anatomy
 from opanatomy.records.signature_text import SignatureText
+from opanatomy.records.techniques import Techniques
 from opanatomy.report.format import Format
 
 #: The keys of schema 1 in the order of the file.
 _SECTIONS: Final = (
     "schema", "provenance", "environment", "workload", "conventions", "step", "classes", "ratios", "operators",
     "kernels", "modules", "memory", "timeline", "device", "ledger", "collectives",
-    "ranks", "spread", "generation", "checks", "texts", "warnings",
+    "ranks", "spread", "generation", "checks", "texts", "suggestions", "warnings",
 )  # fmt: skip
 
 
@@ -23,8 +24,16 @@ class _Head(msgspec.Struct):
     schema: int
 
 
-def json_report(anatomy: Anatomy) -> str:
-    """The anatomy as JSON text of schema 1; `read_anatomy` takes it back."""
+def json_report(report: Anatomy | Techniques) -> str:
+    """The report as JSON text of schema 1; `read_anatomy` takes that of an anatomy back."""
+    if isinstance(report, Techniques):
+        typed_report = msgspec.json.decode(msgspec.json.encode(report), type=Techniques)
+        return _block("{", [f"{_line(name)}: {_rows(value, depth=1)}" for name, value in _keys(typed_report).items()],
+                      "}", depth=0) + "\n"  # fmt: skip
+    return _anatomy_report(report)
+
+
+def _anatomy_report(anatomy: Anatomy) -> str:
     # A whole number in a field of fractions is written as the fraction it is read back as: hence the typed round trip.
     typed = _decoded(msgspec.json.encode(anatomy, enc_hook=_plain))
     sections = {name: getattr(typed, name, ()) for name in _SECTIONS}

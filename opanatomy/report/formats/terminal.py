@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.taxonomy import OperatorClass
+from opanatomy.records.techniques import Techniques
 from opanatomy.report import units
 from opanatomy.report.classes import COLOUR, LABEL, SHORT_LABEL
 from opanatomy.report.format import Format
@@ -28,7 +29,8 @@ _NAME_WIDTH, _SECOND_NAME_WIDTH = 56, 40
 _FIRST_LEAST: Final = {
     "classes": 13, "phases": 13, "ratios": 13, "paper": 13, "operators": 18, "roofline": 16, "ranks": 8,
     "collectives": 10, "memory": 13, "memory-peak": 18, "saved-activations": 11, "snapshots": 18,
-    "activation-terms": 20, "published": 20, "out-of-memory": 24, "savings": 20,
+    "activation-terms": 20, "published": 20, "out-of-memory": 24, "savings": 20, "techniques": 14, "predictions": 14,
+    "technique-memory": 14, "suggestions": 16, "same-training": 18, "losses": 14, "not-run": 14,
 }  # fmt: skip
 _LATER_LEAST: Final = {"class": 13, "phase": 9, "made by": 8, "shape": 16, "option": 16, "figure": 8}
 _LEAST: Final = 12
@@ -38,7 +40,7 @@ _STYLE: Final = {
 }  # fmt: skip
 
 
-def terminal_report(anatomy: Anatomy, *, width: int = 80, color: bool = False, top: int = 8) -> str:
+def terminal_report(anatomy: Anatomy | Techniques, *, width: int = 80, color: bool = False, top: int = 8) -> str:
     """The report as lines of at most `width` cells, with ANSI colours if `color`, and the `top` operators."""
     from opanatomy.report.sections import sections_of
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from opanatomy.records.anatomy import Anatomy
+from opanatomy.records.techniques import Techniques
 from opanatomy.report.section import Section
 from opanatomy.report.sections import (
     checks,
@@ -18,16 +19,22 @@ from opanatomy.report.sections import (
     roofline,
     run,
     step,
+    suggestions,
     texts,
     verdict,
 )
+from opanatomy.report.sections.techniques import sections_of_techniques
 
 #: How many operators are listed by name.
 TOP = 8
 
 
-def sections_of(anatomy: Anatomy, *, top: int = TOP) -> tuple[Section, ...]:
-    """The sections of a report that have something to say of this anatomy, in the order of the page."""
+def sections_of(report: Anatomy | Techniques, *, top: int = TOP) -> tuple[Section, ...]:
+    """The sections of a report that have something to say, in the order of the page."""
+    return sections_of_techniques(report) if isinstance(report, Techniques) else _of_anatomy(report, top)
+
+
+def _of_anatomy(anatomy: Anatomy, top: int) -> tuple[Section, ...]:
     sections = (
         run.title(anatomy),
         checks.disagreements(anatomy),
@@ -56,6 +63,7 @@ def sections_of(anatomy: Anatomy, *, top: int = TOP) -> tuple[Section, ...]:
         memory.remarks(anatomy),
         ledger.ledger(anatomy),
         run.warnings(anatomy),
+        suggestions.suggestions(anatomy),
         verdict.conclusion(anatomy),
     )
     return tuple(section for section in sections if section is not None and not section.empty)

@@ -1,0 +1,104 @@
+"""`opanatomy techniques MODEL`: what each training technique changes, predicted, then measured."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from typing import TYPE_CHECKING, Final
+
+from opanatomy.console.parser import add_options
+from opanatomy.option_values import as_flag
+from opanatomy.options import RUN, TECHNIQUES, RunOptions, check_together
+
+if TYPE_CHECKING:
+    from opanatomy.techniques.experiment import Experiment, Settings
+
+SUMMARY: Final = "say what each training technique would change, then measure it"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what the verb takes."""
+    parser.description = (
+        "Predict what each technique changes of a model's training step from a run of the baseline, then measure it."
+    )
+    add_options(parser, TECHNIQUES)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Predict, measure, show; what is done is shown also where the run is interrupted."""
+    from opanatomy.console.destination import destination, note, show
+    from opanatomy.console.progress import Display
+    from opanatomy.console.stdout import kept_for_the_report
+    from opanatomy.files.addresses import check_no_address
+    from opanatomy.report.units import duration
+    from opanatomy.techniques.experiment import Experiment
+    from opanatomy.techniques.store import Store, folder_for
+
+    check_together(arguments, as_flag)
+    options, settings = run_options(arguments), _settings(arguments)
+    check_no_address("MODEL", options.model)
+    if arguments.list:
+        _show_list(options, settings)
+        return
+    stem = _stem(arguments.model)
+    with kept_for_the_report() as stream, destination(arguments, stem=stem, stream=stream) as where:
+        folder = folder_for(arguments.folder, stem, resume=arguments.resume)
+        store = Store(folder, resume=arguments.resume)
+        experiment = Experiment(options, settings, store, told := Display())
+        with store.open(), told:
+            experiment.predict()
+        if not settings.predict_only:
+            note(
+                f"measuring takes about {duration(experiment.budget_ns())}: Ctrl-C keeps what is done, --resume goes on"
+            )
+            _measure(experiment, told)
+        show(experiment.result(), where)
+        note(f"traces and reports: {folder}")
+        if experiment.interrupted:
+            raise KeyboardInterrupt(f"the report is of what was done - go on with --folder {folder} --resume")
+
+
+def run_options(arguments: argparse.Namespace) -> RunOptions:
+    """The options of the baseline, of all that was parsed; it trains with AdamW where nothing else is said."""
+    values = {option.name: getattr(arguments, option.name) for option in RUN if hasattr(arguments, option.name)}
+    if values["optimizer"] is None and not values["inference"]:
+        values["optimizer"] = "adamw"
+    return RunOptions(**{**values, "settings": tuple(arguments.settings)})
+
+
+def _settings(arguments: argparse.Namespace) -> Settings:
+    from opanatomy.techniques.experiment import Settings
+
+    return Settings(
+        only=tuple(arguments.only), skip=tuple(arguments.skip), combine=tuple(arguments.combine),
+        predict_only=arguments.predict_only, repetitions=arguments.repetitions, loss_steps=arguments.loss_steps,
+        command=shlex.join(["opanatomy", *sys.argv[1:]]),
+    )  # fmt: skip
+
+
+def _measure(experiment: Experiment, told: object) -> None:
+    from opanatomy.console.progress import Display
+
+    assert isinstance(told, Display)
+    try:
+        with told:
+            experiment.measure()
+    except KeyboardInterrupt:
+        experiment.interrupted = True
+
+
+def _show_list(options: RunOptions, settings: Settings) -> None:
+    from opanatomy.console.stdout import columns_of, write_out
+    from opanatomy.techniques.listing import listing_of
+
+    width = columns_of(sys.stdout)
+    text = listing_of(options, width, only=settings.only, skip=settings.skip)
+    write_out(text, machine_readable=False)
+
+
+def _stem(model: str) -> str:
+    from opanatomy.console.destination import stem_of
+    from opanatomy.redaction.texts import spoken
+
+    return stem_of(spoken(model).replace(":", "-")) or "model"

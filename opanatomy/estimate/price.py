@@ -1,0 +1,160 @@
+"""The calls of a step that was not run -> its time, at the rates that a run of another step reached on this device."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from statistics import median
+from typing import Final
+
+from msgspec import Struct
+
+from opanatomy.cost import cost
+from opanatomy.estimate.rates import CallTimes, Timed, Work, tensors_of, work_of
+from opanatomy.records.predicted import Basis, PredictedRow, PredictedTime
+from opanatomy.records.simulated import SimulatedCall, SimulatedStep
+from opanatomy.records.taxonomy import OperatorClass
+
+#: The factor by which a call may take more or less than is predicted; that of the whole step is within that of its
+#: worst part. Measured: docs/techniques.md has every prediction beside what it became.
+FACTOR: Final = {
+    Basis.SAME_CALL: 1.08, Basis.SAME_OPERATOR: 1.18, Basis.OTHER_DTYPE: 1.26, Basis.SAME_CLASS: 1.26,
+    Basis.NOTHING: 1.26,
+}  # fmt: skip
+#: Calls of so much of the work of the largest one of their class tell what a unit of it takes.
+_LARGE: Final = 0.25
+#: No call takes less: what a call costs the host.
+_LEAST_NS: Final = 1000.0
+#: Classes whose time goes with their FLOPs.
+_CONTRACTION: Final = OperatorClass.TENSOR_CONTRACTION
+
+
+class ClassRate(Struct, frozen=True, kw_only=True):
+    """The least time of a call of one class, and the time of a FLOP of a contraction, of a byte of any other."""
+
+    least_ns: float
+    unit_ns: float
+
+
+class Rates(Struct, frozen=True, kw_only=True):
+    """What a run reached: the times of its calls, by class the time of a unit of work, the time between its calls.
+
+    `wall_ns` is its step without the profiler. `peaks` are the device's FLOP/s by data type, where they are known.
+    """
+
+    times: CallTimes
+    by_class: dict[OperatorClass, ClassRate]
+    between_ns: float
+    scale: float
+    peaks: Mapping[str, float]
+
+
+def rates_of(times: CallTimes, baseline: SimulatedStep, wall_ns: float, peaks: Mapping[str, float]) -> Rates:
+    """The rates of a run whose step takes `wall_ns`: the sum of its calls and of what is between them is that."""
+    rates = Rates(times=times, by_class=_by_class(times), between_ns=0.0, scale=1.0, peaks=peaks)
+    operators = sum(_time(call, rates)[0] * call.calls for call in baseline.calls)
+    count = sum(call.calls for call in baseline.calls)
+    if operators >= wall_ns or not count:
+        # The profiler's own time in each operator: all of them are that much shorter without it.
+        return Rates(times=times, by_class=rates.by_class, between_ns=0.0, scale=wall_ns / operators, peaks=peaks)
+    between = (wall_ns - operators) / count
+    return Rates(times=times, by_class=rates.by_class, between_ns=between, scale=1.0, peaks=peaks)
+
+
+def _by_class(times: CallTimes) -> dict[OperatorClass, ClassRate]:
+    """What a call of each class takes at least, and what the large ones take for a unit of work."""
+    grouped: dict[OperatorClass, list[Timed]] = defaultdict(list)
+    for timed in times.exact.values():
+        if timed.work.amount:
+            grouped[timed.work.operator_class].append(timed)
+    rates = {}
+    for kind, known in grouped.items():
+        most = max(timed.work.amount for timed in known)
+        large = [timed.time_ns / timed.work.amount for timed in known if timed.work.amount >= _LARGE * most]
+        rates[kind] = ClassRate(least_ns=min(timed.time_ns for timed in known), unit_ns=median(large))
+    return rates
+
+
+def predicted_time(step: SimulatedStep, rates: Rates) -> PredictedTime:
+    """The time of the step at these rates."""
+    rows = tuple(_merged(_row(call, rates) for call in step.calls))
+    count = sum(call.calls for call in step.calls)
+    framework = rates.between_ns * count
+    spread = FACTOR[Basis.SAME_CALL]
+    return PredictedTime(
+        time_ns=framework + sum(row.time_ns for row in rows),
+        low_ns=framework / spread + sum(row.low_ns for row in rows),
+        high_ns=framework * spread + sum(row.high_ns for row in rows),
+        framework_ns=framework,
+        rows=rows,
+    )
+
+
+def _row(call: SimulatedCall, rates: Rates) -> PredictedRow:
+    time, basis = _time(call, rates)
+    total = time * call.calls * rates.scale
+    work = work_of(call.operator, call.signature)
+    costs = cost(call.operator, call.signature)
+    return PredictedRow(
+        operator=call.operator, phase=call.phase, operator_class=work.operator_class, calls=call.calls,
+        time_ns=total, low_ns=total / FACTOR[basis], high_ns=total * FACTOR[basis],
+        flops=None if costs is None else costs.flops * call.calls, basis=basis,
+    )  # fmt: skip
+
+
+def _merged(rows: Iterable[PredictedRow]) -> Iterable[PredictedRow]:
+    """Rows of one operator in one phase and on one basis as one."""
+    grouped: dict[tuple[object, ...], list[PredictedRow]] = defaultdict(list)
+    for row in rows:
+        grouped[row.operator, row.phase, row.operator_class, row.basis].append(row)
+    for same in grouped.values():
+        known = [row.flops for row in same if row.flops is not None]
+        yield PredictedRow(
+            operator=same[0].operator, phase=same[0].phase, operator_class=same[0].operator_class,
+            calls=sum(row.calls for row in same), time_ns=sum(row.time_ns for row in same),
+            low_ns=sum(row.low_ns for row in same), high_ns=sum(row.high_ns for row in same),
+            flops=sum(known) if len(known) == len(same) else None, basis=same[0].basis,
+        )  # fmt: skip
+
+
+def _time(call: SimulatedCall, rates: Rates) -> tuple[float, Basis]:
+    """The time of one such call, and what it is known from."""
+    exact = rates.times.exact.get((call.operator, tensors_of(call.signature)))
+    if exact is not None:
+        return exact.time_ns, Basis.SAME_CALL
+    work = work_of(call.operator, call.signature)
+    known = rates.times.by_operator.get(call.operator, ())
+    alike = tuple(timed for timed in known if timed.work.dtype == work.dtype)
+    if alike:
+        return _scaled(alike, work), Basis.SAME_OPERATOR
+    if known:
+        return _scaled(known, work) * _dtype_factor(known, work, rates.peaks), Basis.OTHER_DTYPE
+    rate = rates.by_class.get(work.operator_class)
+    if rate is None:
+        return _LEAST_NS, Basis.NOTHING
+    return max(rate.unit_ns * work.amount, rate.least_ns), Basis.SAME_CLASS
+
+
+def _scaled(known: tuple[Timed, ...], work: Work) -> float:
+    """The time of so much work, from the calls of the operator with the nearest amounts."""
+    above = [timed for timed in known if timed.work.amount >= work.amount]
+    below = [timed for timed in known if timed.work.amount < work.amount]
+    if not above:
+        nearest = below[-1]
+        return nearest.time_ns * (work.amount / nearest.work.amount if nearest.work.amount else 1.0)
+    if not below:
+        least = min(timed.time_ns for timed in known)
+        nearest = above[0]
+        share = work.amount / nearest.work.amount if nearest.work.amount else 1.0
+        return max(nearest.time_ns * share, min(least, _LEAST_NS))
+    low, high = below[-1], above[0]
+    part = (work.amount - low.work.amount) / (high.work.amount - low.work.amount)
+    return low.time_ns + part * (high.time_ns - low.time_ns)
+
+
+def _dtype_factor(known: tuple[Timed, ...], work: Work, peaks: Mapping[str, float]) -> float:
+    """How much longer a contraction takes in its data type than in that of the known ones; others go by their bytes."""
+    if work.operator_class is not _CONTRACTION:
+        return 1.0
+    theirs, ours = peaks.get(known[0].work.dtype or ""), peaks.get(work.dtype or "")
+    return 1.0 if theirs is None or ours is None else theirs / ours

@@ -1,0 +1,30 @@
+"""A step that was not run: its calls and its memory, as seen on fake tensors."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from opanatomy.records.memory_observations import MemoryObservations
+from opanatomy.records.signature import Signature, Tensor
+from opanatomy.records.taxonomy import Phase
+from opanatomy.records.workload import Workload
+
+
+class SimulatedCall(Struct, frozen=True, kw_only=True):
+    """Like calls of one operator in one phase of a step: arguments in the order of the schema, the tensors it made."""
+
+    operator: str
+    signature: Signature
+    results: tuple[Tensor, ...]
+    phase: Phase
+    calls: int
+
+
+class SimulatedStep(Struct, frozen=True, kw_only=True):
+    """What one step after the first would call and allocate on `device`; `notes` say what of it is not known."""
+
+    workload: Workload
+    device: str
+    calls: tuple[SimulatedCall, ...]
+    memory: MemoryObservations
+    notes: tuple[str, ...] = ()

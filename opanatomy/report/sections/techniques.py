@@ -1,0 +1,284 @@
+"""An experiment with techniques: one row each, predicted beside measured, what cannot run and why, advice."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from opanatomy.records.comparison import memory_agrees, memory_error, time_agrees, time_error, within_noise
+from opanatomy.records.sameness import Sameness
+from opanatomy.records.techniques import StepFigures, TechniqueRow, Techniques
+from opanatomy.report.section import (
+    Bytes,
+    Cell,
+    Change,
+    Column,
+    Count,
+    Figure,
+    Holds,
+    Note,
+    Phrase,
+    Rate,
+    Ratio,
+    Row,
+    Section,
+    Share,
+    Time,
+    Tone,
+    phrase,
+)
+
+#: Marks of the table.
+_SAME, _DISAGREES = "~", "!"
+#: The components that have a column, the largest ones of the baseline; the others are in the JSON report.
+_SHOWN: Final = 6
+
+
+def sections_of_techniques(report: Techniques) -> tuple[Section, ...]:
+    """The sections of an experiment, in the order of the page."""
+    sections = (
+        _title(report), _table(report), _predictions(report), _components(report), _same_training(report),
+        _losses(report), _failed(report), _offenders(report), _warnings(report), _advice(report),
+    )  # fmt: skip
+    return tuple(section for section in sections if not section.empty)
+
+
+def _title(report: Techniques) -> Section:
+    workload = report.workload
+    what = "predicted, not run" if report.predicted_only else f"{report.repetitions} repetitions, seed {report.seed}"
+    text = phrase(
+        "{}: what {} would change, {}", workload.model or "the model",
+        Count(len(report.rows) - 1, "technique"), what,
+    )  # fmt: skip
+    device = report.environment.device or "unknown device"
+    batch = f"batch {workload.batch}" if workload.batch else "batch unknown"
+    return Section(
+        name="experiment", title="Experiment",
+        notes=(Note(text=text, tone=Tone.TITLE), Note(text=f"{batch} on {device}", tone=Tone.PLAIN)),
+    )  # fmt: skip
+
+
+def figures_of(row: TechniqueRow) -> StepFigures | None:
+    """The measured figures, those of the prediction where nothing was measured."""
+    return row.measured if row.measured is not None else row.predicted
+
+
+def _table(report: Techniques) -> Section:
+    """One row a technique: memory, time and arithmetic, each beside the baseline."""
+    base = figures_of(report.baseline)
+    columns = (
+        Column(header="technique", holds=Holds.NAMES),
+        Column(header="peak"),
+        Column(header="d.peak", expendable=3),
+        Column(header="step", expendable=1),
+        Column(header="d.step", expendable=2),
+        Column(header="samples/s", expendable=6),
+        Column(header="B/F FLOPs", expendable=5),
+        Column(header="FLOPs", expendable=7),
+        Column(header="", expendable=4),
+    )
+    rows = tuple(_row(row, report) for row in report.rows if figures_of(row) is not None)
+    if base is None:
+        rows = ()
+    notes = [Note(text="d.: beside the baseline; B/F: backward with recomputation over forward")]
+    if any(_SAME in row.cells for row in rows):
+        notes.append(Note(text=f"{_SAME}: no difference beyond that of the repetitions"))
+    if any(row.cells[-1] == _DISAGREES for row in rows):
+        notes.append(Note(text=f"{_DISAGREES}: the prediction does not agree, see the table of predictions"))
+    title = "Techniques, predicted" if report.predicted_only else "Techniques, measured"
+    return Section(name="techniques", title=title, columns=columns, rows=rows, notes=tuple(notes))
+
+
+def _row(row: TechniqueRow, report: Techniques) -> Row:
+    figures, base = figures_of(row), figures_of(report.baseline)
+    assert figures is not None
+    assert base is not None
+    first = row.name == report.baseline.name
+    return Row(
+        cells=(
+            row.name,
+            Bytes(figures.peak_bytes),
+            None if first else Change(figures.peak_bytes, base.peak_bytes),
+            Time(figures.step_ns),
+            None if first else _time_change(row, report),
+            None if figures.samples_per_second is None else Rate(figures.samples_per_second, ""),
+            Ratio(figures.backward_ratio),
+            Ratio(None if not base.all_flops or figures.all_flops is None else figures.all_flops / base.all_flops),
+            _DISAGREES if memory_agrees(row) is False or time_agrees(row, report.baseline) is False else None,
+        )
+    )
+
+
+def _time_change(row: TechniqueRow, report: Techniques) -> Cell:
+    ours, theirs = figures_of(row), figures_of(report.baseline)
+    if ours is None or theirs is None or ours.step_ns is None or theirs.step_ns is None:
+        return None
+    if row.measured is not None and report.baseline.measured is not None and within_noise(ours, theirs):
+        return _SAME
+    return Change(ours.step_ns, theirs.step_ns)
+
+
+def _predictions(report: Techniques) -> Section:
+    """Predicted beside measured; of what was only predicted the range."""
+    columns = (
+        Column(header="prediction of", holds=Holds.NAMES),
+        Column(header="peak"),
+        Column(header="off by", expendable=3),
+        Column(header="step", expendable=1),
+        Column(header="from", expendable=5),
+        Column(header="to", expendable=5),
+        Column(header="off by", expendable=4),
+        Column(header="", expendable=2),
+    )
+    rows = tuple(_prediction(row, report) for row in report.rows if row.predicted is not None)
+    notes = (
+        Note(text="step: at the rates that the calls of the baseline reached; off by: predicted over measured change"),
+    )
+    return Section(name="predictions", title="Predictions", columns=columns, rows=rows, notes=notes if rows else ())
+
+
+def _prediction(row: TechniqueRow, report: Techniques) -> Row:
+    predicted = row.predicted
+    assert predicted is not None
+    memory, time = memory_error(row), time_error(row, report.baseline)
+    wrong = [
+        word
+        for word, agrees in (("memory", memory_agrees(row)), ("time", time_agrees(row, report.baseline)))
+        if agrees is False
+    ]
+    return Row(
+        cells=(
+            row.name,
+            Bytes(predicted.peak_bytes),
+            None if memory is None else Change(1 + memory, 1),
+            Time(predicted.step_ns),
+            Time(predicted.low_ns),
+            Time(predicted.high_ns),
+            None if time is None else Change(1 + time, 1),
+            " and ".join(wrong) or None,
+        )
+    )
+
+
+def _components(report: Techniques) -> Section:
+    """Each component at its fullest."""
+    base = figures_of(report.baseline)
+    sizes: dict[str, int] = {}
+    for row in report.rows:
+        figures = figures_of(row)
+        for name, size in (figures.components if figures is not None else {}).items():
+            sizes[name] = max(sizes.get(name, 0), size)
+    shown = sorted(sizes, key=lambda name: -sizes[name])[:_SHOWN] if base is not None else []
+    columns = (
+        Column(header="memory of", holds=Holds.NAMES),
+        *(
+            Column(header=name.replace("forward_", "").replace("_", " "), expendable=place)
+            for place, name in enumerate(shown)
+        ),
+    )
+    rows = tuple(
+        Row(cells=(row.name, *(Bytes(figures.components.get(name)) for name in shown)))
+        for row in report.rows
+        if (figures := figures_of(row)) is not None
+    )
+    notes = (Note(text="each component at its fullest in the step"),) if rows else ()
+    return Section(
+        name="technique-memory", title="Memory by component", columns=columns, rows=rows if shown else (), notes=notes
+    )
+
+
+def _same_training(report: Techniques) -> Section:
+    """One step of each that must not change the training beside the baseline's."""
+    columns = (
+        Column(header="the same training?", holds=Holds.NAMES),
+        Column(header="loss", expendable=1),
+        Column(header="gradients", expendable=1),
+        Column(header="worst gradient", holds=Holds.NAMES, expendable=2),
+        Column(header="", holds=Holds.NAMES),
+    )
+    rows = tuple(_same(row, row.sameness) for row in report.rows if row.sameness is not None)
+    note = "differences in units of rounding of float32, of one step without dropout from the same weights and data"
+    notes = (Note(text=note),) if rows else ()
+    return Section(name="same-training", title="The same training?", columns=columns, rows=rows, notes=notes)
+
+
+def _same(row: TechniqueRow, sameness: Sameness) -> Row:
+    worst = sameness.worst_gradient
+    verdict = "same" if sameness.same else "DIFFERS"
+    if sameness.first_operator is not None:
+        verdict += f", first in {sameness.first_operator}"
+    elif sameness.not_compared:
+        verdict += f"; {len(sameness.not_compared)} parameters not compared"
+    return Row(
+        cells=(
+            row.name,
+            Figure(sameness.loss_units, ""),
+            Figure(sameness.gradient_units, ""),
+            None if worst is None or not worst.units else worst.name,
+            verdict,
+        )
+    )
+
+
+def _losses(report: Techniques) -> Section:
+    """The losses of techniques that change the result beside the baseline's."""
+    columns = (
+        Column(header="losses of", holds=Holds.NAMES),
+        Column(header="first", expendable=2),
+        Column(header="last", expendable=1),
+        Column(header="baseline's", expendable=1),
+        Column(header="apart at most"),
+    )
+    rows = tuple(
+        Row(
+            cells=(
+                row.name,
+                Figure(row.losses.losses[0], ""),
+                Figure(row.losses.losses[-1], ""),
+                Figure(row.losses.baseline[-1], ""),
+                Share(row.losses.largest_difference, 1.0, decimals=2),
+            )
+        )
+        for row in report.rows
+        if row.losses is not None and row.losses.losses
+    )
+    steps = max((len(row.losses.losses) for row in report.rows if row.losses is not None), default=0)
+    notes = (Note(text=phrase("{} on one batch, without dropout", Count(steps, "step"))),) if rows else ()
+    return Section(name="losses", title="Losses", columns=columns, rows=rows, notes=notes)
+
+
+def _failed(report: Techniques) -> Section:
+    """What did not run, or could not be predicted, and why."""
+    columns = (Column(header="technique", holds=Holds.NAMES), Column(header="why not", holds=Holds.NAMES))
+    rows = tuple(
+        Row(cells=(row.name, f"{'not run' if row.failed else 'not predicted'}: {row.failed or row.not_predicted}"))
+        for row in report.rows
+        if row.failed or row.not_predicted
+    )
+    return Section(name="not-run", title="Not run, not predicted", columns=columns, rows=rows)
+
+
+def _offenders(report: Techniques) -> Section:
+    """The operators that made predictions of time wrong."""
+    notes = []
+    for row in report.rows:
+        if time_agrees(row, report.baseline) is False and row.offenders:
+            notes.append(Note(text=_offender_text(row), tone=Tone.REMARK))
+    return Section(name="offenders", title="What made predictions wrong", notes=tuple(notes))
+
+
+def _offender_text(row: TechniqueRow) -> Phrase:
+    words = [
+        phrase("{} ({}) {} for {}", error.operator, str(error.phase), Time(error.measured_ns), Time(error.predicted_ns))
+        for error in row.offenders
+    ]
+    return phrase(f"{row.name}: " + ", ".join("{}" for _ in words), *words)
+
+
+def _warnings(report: Techniques) -> Section:
+    notes = tuple(Note(text=text, tone=Tone.WARNING) for text in report.warnings)
+    return Section(name="warnings", title="Warnings", notes=notes)
+
+
+def _advice(report: Techniques) -> Section:
+    notes = tuple(Note(text=text, tone=Tone.CONCLUSION) for text in report.advice)
+    return Section(name="advice", title="Advice", notes=notes)

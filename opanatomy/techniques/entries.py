@@ -1,0 +1,208 @@
+"""The techniques: of each its switch (options of a run), what it does, and why it cannot run where it cannot."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
+from math import isqrt
+from typing import Any, Final
+
+from msgspec import Struct
+
+from opanatomy.options import RUN, RunOptions
+from opanatomy.records.optimizers import BY_NAME
+
+Switch = Callable[["Situation"], Mapping[str, Any]]
+#: The option that names the baseline in tables.
+BASELINE: Final = "baseline"
+
+
+class Situation(Struct, frozen=True, kw_only=True):
+    """What a technique is switched on in: the options of the baseline, and what its capture says of the model."""
+
+    options: RunOptions
+    batch: int
+    layers: int | None
+    #: The implementation of attention in force.
+    attention: str | None
+    on_cpu: bool
+
+
+class Technique(Struct, frozen=True, kw_only=True):
+    """One technique: `switch` gives the options that it changes, `impossible` why it cannot run here."""
+
+    name: str
+    title: str
+    what: str
+    switch: Switch
+    impossible: Callable[[Situation], str | None] = lambda situation: None
+    #: Whether the training is to be the same, up to rounding.
+    keeps_result: bool = False
+
+
+def _sets(**changes: Any) -> Switch:
+    return lambda situation: changes
+
+
+def _needs(package: str, extra: str | None = None) -> Callable[[Situation], str | None]:
+    def impossible(situation: Situation) -> str | None:
+        if find_spec(package) is None:
+            return f"needs {package}, which is not installed - pip install 'opanatomy[{extra or package}]'"
+        return None
+
+    return impossible
+
+
+def _first(*reasons: Callable[[Situation], str | None]) -> Callable[[Situation], str | None]:
+    return lambda situation: next((text for reason in reasons if (text := reason(situation))), None)
+
+
+def _trains(situation: Situation) -> str | None:
+    return "the baseline is inference: there is no backward" if situation.options.inference else None
+
+
+def _splits(situation: Situation) -> str | None:
+    if situation.batch < 2:
+        return "a batch of 1 cannot be split: give --batch 2 or more"
+    return _trains(situation)
+
+
+def _micro_batches(situation: Situation) -> Mapping[str, Any]:
+    return {"accumulate": next(parts for parts in (4, 3, 2, situation.batch) if situation.batch % parts == 0)}
+
+
+def _lower_layers(situation: Situation) -> Mapping[str, Any]:
+    return {"freeze": f"embeddings,layers:{(situation.layers or 1) * 3 // 4}"}
+
+
+def _has_layers(situation: Situation) -> str | None:
+    return None if situation.layers else "the model has no list of like layers"
+
+
+def _segment(situation: Situation) -> Mapping[str, Any]:
+    return {"checkpointing": "non-reentrant", "checkpoint_every": max(isqrt(situation.layers or 1), 2)}
+
+
+def _compiles(situation: Situation) -> str | None:
+    return "torch.compile has no compiler on this system" if sys.platform == "win32" else None
+
+
+def _attention(name: str, title: str, what: str) -> Technique:
+    def impossible(situation: Situation) -> str | None:
+        if situation.attention is None:
+            return "the model has no attention of the library's"
+        return "the baseline has it" if situation.attention == name else None
+
+    return Technique(
+        name=name, title=title, what=what, switch=_sets(attention=name), impossible=impossible, keeps_result=True
+    )  # fmt: skip
+
+
+def _without_scaler(situation: Situation) -> str | None:
+    if situation.on_cpu:
+        return "left to a GPU: processors have no float16 arithmetic, a step takes many times as long"
+    return None
+
+
+def _optimizer(name: str, *, keeps_result: bool = False, what: str) -> Technique:
+    optimizer = BY_NAME[name]
+    reasons = [_trains, *([_needs(optimizer.package)] if optimizer.package else [])]
+    return Technique(
+        name=name, title=optimizer.label, what=what, switch=_sets(optimizer=name), impossible=_first(*reasons),
+        keeps_result=keeps_result,
+    )  # fmt: skip
+
+
+TECHNIQUES: Final[tuple[Technique, ...]] = (
+    Technique(
+        name="accumulation", title="gradient accumulation", switch=_micro_batches, impossible=_splits,
+        keeps_result=True, what="the batch in parts, one update: activations of one part at a time",
+    ),
+    Technique(
+        name="checkpointing", title="activation checkpointing", switch=_sets(checkpointing="non-reentrant"),
+        impossible=_trains, keeps_result=True, what="keeps the input of each layer and runs it again in backward",
+    ),
+    Technique(
+        name="checkpointing-reentrant", title="checkpointing, reentrant", switch=_sets(checkpointing="reentrant"),
+        impossible=_trains, keeps_result=True, what="the older kind, which runs the layer inside an autograd function",
+    ),
+    Technique(
+        name="checkpointing-segments", title="checkpointing by segments", switch=_segment,
+        impossible=_first(_trains, _has_layers), keeps_result=True,
+        what="keeps the input of every few layers only: memory of O(sqrt n)",
+    ),
+    Technique(
+        name="amp", title="mixed precision, bf16", switch=_sets(amp="bf16"),
+        what="products in bfloat16 by autocast, weights and optimizer in float32",
+    ),
+    Technique(
+        name="amp-fp16", title="mixed precision, fp16", switch=_sets(amp="fp16"), impossible=_without_scaler,
+        what="products in float16, the loss scaled so that small gradients survive",
+    ),
+    _attention(
+        "sdpa", "fused attention",
+        "torch's scaled_dot_product_attention: no matrix of probabilities where its kernel is fused",
+    ),
+    _attention(
+        "eager", "attention written out", "attention as products and a softmax: the matrix of probabilities is kept"
+    ),
+    Technique(
+        name="fused-loss", title="fused loss", switch=_sets(fused_loss=True), impossible=_trains, keeps_result=True,
+        what="head and cross entropy in chunks: the logits are never whole",
+    ),
+    Technique(
+        name="freeze-embeddings", title="embeddings frozen", switch=_sets(freeze="embeddings"), impossible=_trains,
+        what="no gradients and no state of the embeddings",
+    ),
+    Technique(
+        name="freeze-lower", title="lower layers frozen", switch=_lower_layers,
+        impossible=_first(_trains, _has_layers), what="embeddings and three quarters of the layers are not trained",
+    ),
+    Technique(
+        name="freeze-all-but-biases", title="biases only", switch=_sets(freeze="all-but-biases"), impossible=_trains,
+        what="trains the biases alone (BitFit)",
+    ),
+    Technique(
+        name="freeze-all-but-head", title="head only", switch=_sets(freeze="all-but-head"), impossible=_trains,
+        what="trains what stands on top of the base model",
+    ),
+    Technique(
+        name="lora", title="low-rank adapters", switch=_sets(lora=8), impossible=_first(_trains, _needs("peft")),
+        what="trains two thin matrices beside each attention projection",
+    ),
+    Technique(
+        name="lora-checkpointing", title="adapters and checkpointing",
+        switch=_sets(lora=8, checkpointing="non-reentrant"), impossible=_first(_trains, _needs("peft")),
+        what="adapters whose layers run again in backward",
+    ),
+    _optimizer("adamw", keeps_result=True, what="all of an update in one kernel for each list of tensors"),
+    _optimizer("adamw-foreach", keeps_result=True, what="one call of each operation for the list of all tensors"),
+    _optimizer("adamw-loop", keeps_result=True, what="a loop over the tensors in Python"),
+    _optimizer("adamw8bit", what="both moments in 8 bits by blocks (bitsandbytes)"),
+    *(
+        (_optimizer("adamw8bit-embeddings32", what="8 bits but for the embeddings, which bitsandbytes advises"),)
+        if "adamw8bit-embeddings32" in BY_NAME else ()
+    ),
+    *(
+        (_optimizer("adamw8bit-torchao", what="both moments in 8 bits by blocks (torchao)"),)
+        if "adamw8bit-torchao" in BY_NAME else ()
+    ),
+    _optimizer("sgd", what="one moment: half the state of AdamW"),
+    _optimizer("adafactor", what="the second moment as a row and a column of each matrix"),
+    Technique(
+        name="compile", title="torch.compile", switch=_sets(compile=True), impossible=_compiles, keeps_result=True,
+        what="element-wise work fused into few kernels",
+    ),
+)  # fmt: skip
+
+TECHNIQUE: Final[dict[str, Technique]] = {technique.name: technique for technique in TECHNIQUES}
+
+
+def option_text(changes: Mapping[str, Any]) -> str:
+    """The changes as they are typed after `opanatomy profile MODEL`."""
+    flags = {option.name: option.flags[-1] for option in RUN}
+    words = []
+    for name, value in changes.items():
+        words.append(flags[name] if value is True else f"{flags[name]} {value}")
+    return " ".join(words)

@@ -1,0 +1,194 @@
+"""The experiment: the baseline is captured, all is predicted, then each technique captured, compared and timed."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+from random import Random
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from opanatomy.errors import OpanatomyError
+from opanatomy.options import RunOptions
+from opanatomy.records.anatomy import Anatomy
+from opanatomy.records.sameness import LossCurve
+from opanatomy.records.techniques import TechniqueRow, Techniques
+from opanatomy.techniques.advice import advice_of
+from opanatomy.techniques.figures import measured_figures
+from opanatomy.techniques.listing import situation_of
+from opanatomy.techniques.prediction import Prediction, predict
+from opanatomy.techniques.runs import Runs, Told
+from opanatomy.techniques.store import Store
+from opanatomy.techniques.variants import Variant, variants_of
+from opanatomy.version import __version__
+
+#: Profiled steps of each capture: of like calls the median is taken, which one alone has none of.
+_PROFILED: Final = 3
+#: For the budget: steps of a capture (warm-up, timed, profiled, memory), and of a repetition with its warm-up.
+_STEPS_OF_A_CAPTURE: Final = 12
+_STEPS_OF_A_REPETITION: Final = 5
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """What of an experiment is no option of its runs."""
+
+    only: tuple[str, ...] = ()
+    skip: tuple[str, ...] = ()
+    combine: tuple[str, ...] = ()
+    predict_only: bool = False
+    repetitions: int = 3
+    #: Steps of which the losses are held against the baseline's, for techniques that change the result.
+    loss_steps: int = 8
+    command: str = ""
+
+
+class Experiment:
+    """One experiment; `rows` are what is known so far, and `interrupted` whether it was left early."""
+
+    def __init__(self, options: RunOptions, settings: Settings, store: Store, told: Told) -> None:
+        self.options = replace(options, memory=True, check=False, steps=max(options.steps, _PROFILED))
+        self.settings = settings
+        self.runs = Runs(model=options.model, store=store, told=told)
+        self.variants: tuple[Variant, ...] = ()
+        self.prediction: Prediction | None = None
+        self.rows: dict[str, TechniqueRow] = {}
+        self.times: dict[str, list[float]] = {}
+        self.order: list[tuple[str, ...]] = []
+        self.warnings: list[str] = []
+        self.interrupted = False
+
+    # --------------------------------------------------------------------------------------------------------- stages
+
+    def predict(self) -> None:
+        """Capture the baseline, then predict every technique; the rows have predictions afterwards."""
+        self.runs.told.stage("starting")
+        settings = self.settings
+        situation = situation_of(self.options)
+        self.variants = variants_of(situation, only=settings.only, skip=settings.skip, combine=settings.combine)
+        self.prediction = predict(self.runs, self.variants)
+        self.rows = {variant.name: self.prediction.row(variant) for variant in self.variants}
+
+    def measure(self) -> None:
+        """Capture each technique that can run, compare its result, then time all in turn, the order new each time."""
+        for variant in self._shuffled(0):
+            if variant is not self.variants[0]:
+                self._capture(variant)
+        self._compare()
+        for repetition in range(self.settings.repetitions):
+            order = self._shuffled(repetition + 1)
+            self.order.append(tuple(variant.name for variant in order))
+            for variant in order:
+                self._time(variant, repetition)
+
+    def _running(self) -> list[Variant]:
+        """The variants that have not failed."""
+        return [variant for variant in self.variants if self.rows[variant.name].failed is None]
+
+    def _shuffled(self, repetition: int) -> list[Variant]:
+        order = self._running()
+        Random(f"{self.options.seed}/{repetition}").shuffle(order)
+        return order
+
+    def _capture(self, variant: Variant) -> None:
+        try:
+            anatomy = self.runs.captured(variant)
+        except OpanatomyError as error:
+            self._change(variant, failed=str(error))
+            return
+        self._has_anatomy(variant, anatomy)
+
+    def _has_anatomy(self, variant: Variant, anatomy: Anatomy) -> None:
+        assert self.prediction is not None
+        kept = self.runs.store.kept(variant.name, variant.options)
+        self._change(
+            variant, measured=measured_figures(anatomy), offenders=self.prediction.offenders(variant.name, anatomy),
+            warnings=anatomy.warnings, trace=kept.trace.name, report=kept.report.name,
+        )  # fmt: skip
+
+    def _time(self, variant: Variant, repetition: int) -> None:
+        try:
+            times = self.runs.times(variant, repetition, self.settings.repetitions)
+        except OpanatomyError as error:
+            self._change(variant, failed=str(error))
+            return
+        self.times.setdefault(variant.name, []).append(statistics.median(times))
+
+    # ----------------------------------------------------------------------------------------------- the same training
+
+    def _compare(self) -> None:
+        """Hold one step of each that must not change the training against the baseline's, the losses of the others."""
+        baseline, *others = self._running()
+        kept = [variant for variant in others if variant.keeps_result]
+        changing = [variant for variant in others if not variant.keeps_result]
+        if kept:
+            self._compare_results(baseline, kept)
+        if changing and (theirs := self._losses(baseline)):
+            for variant in changing:
+                if ours := self._losses(variant):
+                    self._change(variant, losses=LossCurve(losses=ours, baseline=theirs))
+
+    def _compare_results(self, baseline: Variant, variants: Sequence[Variant]) -> None:
+        with self.runs.store.scratch() as folder:
+            try:
+                loss = self.runs.outcome(baseline, folder)
+            except OpanatomyError as error:
+                self.warnings.append(f"whether the training stays the same is not known: {error}")
+                return
+            for variant in variants:
+                try:
+                    self._change(variant, sameness=self.runs.sameness(variant, baseline, folder, loss))
+                except OpanatomyError as error:
+                    self.warnings.append(f"{variant.name}: whether the training stays the same is not known: {error}")
+
+    def _losses(self, variant: Variant) -> tuple[float, ...]:
+        try:
+            return self.runs.losses(variant, self.settings.loss_steps)
+        except OpanatomyError as error:
+            self.warnings.append(f"{variant.name}: its losses are not known: {error}")
+            return ()
+
+    # ---------------------------------------------------------------------------------------------------------- result
+
+    def _change(self, variant: Variant, **fields: object) -> None:
+        self.rows[variant.name] = replace(self.rows[variant.name], **fields)
+
+    def result(self) -> Techniques:
+        """All that is known now."""
+        assert self.prediction is not None
+        anatomy = self.prediction.anatomy
+        report = Techniques(
+            opanatomy=__version__, command=self.settings.command,
+            created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), environment=anatomy.environment,
+            workload=anatomy.workload, rows=tuple(map(self._timed, self.rows.values())), seed=self.options.seed,
+            repetitions=self.settings.repetitions, predicted_only=self.settings.predict_only, order=tuple(self.order),
+            folder=str(self.runs.store.folder), warnings=(*self._general_warnings(), *self.warnings),
+        )  # fmt: skip
+        return replace(report, advice=advice_of(report))
+
+    def _timed(self, row: TechniqueRow) -> TechniqueRow:
+        """The row with the times of its repetitions."""
+        times = self.times.get(row.name)
+        if row.measured is None or not times:
+            return row
+        middle = replace(row.measured, step_ns=statistics.median(times), low_ns=min(times), high_ns=max(times))
+        return replace(row, repetitions_ns=tuple(times), measured=middle)
+
+    def _general_warnings(self) -> list[str]:
+        on_cpu = self.prediction is not None and self.prediction.anatomy.environment.device_kind == "cpu"
+        mixed = any(variant.options.amp or variant.options.dtype != "float32" for variant in self.variants)
+        return ["times of mixed precision on a processor say nothing of a GPU"] if on_cpu and mixed else []
+
+    def budget_ns(self) -> float:
+        """What measuring will take by the predictions: the steps, and the making of models."""
+        assert self.prediction is not None
+        total = 0.0
+        for variant in self._running():
+            row = self.rows[variant.name]
+            known = row.predicted or row.measured
+            step = (known.step_ns if known else None) or self.prediction.figures.step_ns or 0
+            steps = _STEPS_OF_A_CAPTURE + self.settings.loss_steps + _STEPS_OF_A_REPETITION * self.settings.repetitions
+            total += (2 + self.settings.repetitions) * self.runs.store.begin_ns + step * steps
+        return total

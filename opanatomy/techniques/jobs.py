@@ -1,0 +1,92 @@
+"""What a fresh process does for an experiment: follow a step on fake tensors, capture one, or time some."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from opanatomy.errors import OpanatomyError
+from opanatomy.options import RunOptions
+from opanatomy.records.sameness import Sameness
+from opanatomy.records.simulated import SimulatedStep
+
+
+class Planned(Struct, frozen=True, kw_only=True):
+    """What a run will be of, as far as that is known without weights; `layers` those of the longest list of them."""
+
+    device: str
+    batch: int
+    layers: int | None
+    #: The implementation of attention in force.
+    attention: str | None
+
+
+def planned(options: RunOptions) -> Planned:
+    """The device, the batch and the layers of a run; raises where the model cannot be."""
+    from opanatomy.capture.device.environment import choose_device
+    from opanatomy.capture.model.workload import BATCH, plan_of
+
+    plan = plan_of(options)
+    names = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
+    config = None if plan is None else plan.config
+    layers = next((count for name in names if isinstance(count := getattr(config, name, None), int)), None)
+    return Planned(
+        device=choose_device(options.device), batch=options.batch or BATCH, layers=layers,
+        attention=None if plan is None else plan.attention,
+    )  # fmt: skip
+
+
+def simulated(options: RunOptions) -> SimulatedStep:
+    """What the step would call and allocate."""
+    from opanatomy.estimate.simulate import simulate
+
+    return simulate(options)
+
+
+def captured(options: RunOptions, trace: str, command: str) -> None:
+    """Capture the step into the file `trace`, its memory with it."""
+    from opanatomy.capture.step.profile import capture_model
+    from opanatomy.capture.step.progress_hooks import NullProgress
+
+    capture_model(options, Path(trace), NullProgress(), lambda text: None, command=command)
+
+
+def timed(options: RunOptions) -> tuple[int, ...]:
+    """The wall times of some steps after the warm-up, in nanoseconds."""
+    from opanatomy.capture.step.timing import step_times
+
+    return step_times(options)
+
+
+def followed(runs: Sequence[RunOptions]) -> Iterator[SimulatedStep | str]:
+    """`simulated` of each run in turn, or why it cannot be: fake tensors leave nothing behind for the next."""
+    for options in runs:
+        try:
+            yield simulated(options)
+        except OpanatomyError as error:
+            yield str(error)
+
+
+def kept_outcome(options: RunOptions, folder: str) -> float | None:
+    """Keep what one step makes in the folder; its loss."""
+    from opanatomy.capture.step.outcome import keep_outcome
+
+    return keep_outcome(options, Path(folder))
+
+
+def compared(options: RunOptions, baseline: RunOptions, folder: str, loss: float | None) -> Sameness:
+    """What one step makes beside what was kept, and the first operator that makes a difference."""
+    from opanatomy.capture.step.outcome import compare_outcome, first_difference
+
+    sameness = compare_outcome(options, Path(folder), loss)
+    return sameness if sameness.same else replace(sameness, first_operator=first_difference(options, baseline))
+
+
+def losses(options: RunOptions, steps: int) -> tuple[float, ...]:
+    """The losses of some steps."""
+    from opanatomy.capture.step import outcome
+
+    return outcome.losses(options, steps)

@@ -1,0 +1,85 @@
+"""Which runs an experiment is made of: the baseline and each technique that was asked for, with its options."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from opanatomy.errors import UsageError
+from opanatomy.option_values import instead_of
+from opanatomy.options import RunOptions
+from opanatomy.techniques.entries import BASELINE, TECHNIQUE, TECHNIQUES, Situation, Technique, option_text
+
+#: What joins the techniques of a combination.
+AND = "+"
+
+
+class Variant(Struct, frozen=True, kw_only=True):
+    """One run: its options, or why it cannot be (`impossible`)."""
+
+    name: str
+    title: str
+    what: str
+    options: RunOptions
+    changes: dict[str, Any] = field(default_factory=dict)
+    keeps_result: bool = True
+    impossible: str | None = None
+
+    @property
+    def option(self) -> str:
+        """What is typed to have it."""
+        return option_text(self.changes)
+
+
+def variants_of(
+    situation: Situation, *, only: Sequence[str] = (), skip: Sequence[str] = (), combine: Sequence[str] = ()
+) -> tuple[Variant, ...]:
+    """The baseline, then the techniques; `UsageError` for names that are none.
+
+    A technique that the baseline has already is left out, unless it was asked for by name.
+    """
+    chosen = [_technique(name, "--only") for name in only] or list(TECHNIQUES)
+    skipped = {_technique(name, "--skip").name for name in skip}
+    baseline = Variant(name=BASELINE, title="as it is", what="the run that was given", options=situation.options)
+    singles = [
+        _variant(technique.name, (technique,), situation) for technique in chosen if technique.name not in skipped
+    ]
+    kept = [variant for variant in singles if only or variant.impossible or variant.options != situation.options]
+    combined = [
+        _variant(text, tuple(_technique(name, "--combine") for name in text.split(AND)), situation)
+        for text in combine
+    ]  # fmt: skip
+    return (baseline, *kept, *combined)
+
+
+def _technique(name: str, flag: str) -> Technique:
+    known = TECHNIQUE.get(name.strip().lower())
+    if known is None:
+        raise UsageError(f"{flag} {name}: no technique - {instead_of(name, TECHNIQUE)}")
+    return known
+
+
+def _variant(name: str, techniques: Sequence[Technique], situation: Situation) -> Variant:
+    """The run with all of these switched on."""
+    impossible = next((reason for technique in techniques if (reason := technique.impossible(situation))), None)
+    changes: dict[str, Any] = {}
+    options = situation.options
+    if impossible is None:
+        for technique in techniques:
+            changes |= technique.switch(situation)
+        try:
+            options = _with(options, changes)
+        except UsageError as error:
+            impossible = str(error)
+    return Variant(
+        name=name, title=" and ".join(technique.title for technique in techniques),
+        what="; ".join(technique.what for technique in techniques), options=options, changes=changes,
+        keeps_result=all(technique.keeps_result for technique in techniques), impossible=impossible,
+    )  # fmt: skip
+
+
+def _with(options: RunOptions, changes: Mapping[str, Any]) -> RunOptions:
+    return replace(options, **changes)

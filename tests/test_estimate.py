@@ -1,0 +1,206 @@
+"""A step followed on fake tensors beside the same step run: what it allocates, what its products cost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from msgspec.structs import replace
+
+from opanatomy.capture.step.profile import capture_model
+from opanatomy.capture.step.progress_hooks import NullProgress
+from opanatomy.errors import EstimateError, OpanatomyError
+from opanatomy.estimate.fake import fake_tensors
+from opanatomy.estimate.price import FACTOR, predicted_time, rates_of
+from opanatomy.estimate.rates import CallTimes, Timed, call_times, tensors_of, work_of
+from opanatomy.estimate.simulate import simulate
+from opanatomy.memory import memory_of_observations
+from opanatomy.options import RunOptions
+from opanatomy.pipeline import analyze_traces
+from opanatomy.records.anatomy import Anatomy
+from opanatomy.records.memory_observations import MemoryObservations
+from opanatomy.records.predicted import Basis
+from opanatomy.records.signature import Signature, Tensor
+from opanatomy.records.simulated import SimulatedCall, SimulatedStep
+from opanatomy.records.taxonomy import OperatorClass, Phase
+from opanatomy.records.workload import Workload
+from opanatomy.techniques.figures import contraction_flops, measured_figures
+from tests.tiny import tiny_request
+
+MODELS = ("google-bert/bert-base-uncased", "openai-community/gpt2", "google-t5/t5-base", "google/vit-base-patch16-224")
+WAYS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "checkpointing": {"checkpointing": "non-reentrant"},
+    "reentrant": {"checkpointing": "reentrant"},
+    "amp": {"amp": "bf16"},
+    "eager": {"attention": "eager"},
+    "foreach": {"optimizer": "adamw-foreach"},
+    "sgd": {"optimizer": "sgd"},
+    "inference": {"inference": True, "optimizer": None},
+}
+#: What every model is tried in; BERT in all of them. oneDNN's convolution in bfloat16 copies its operands inside, which
+#: is half of the memory of a tiny ViT.
+OF_EACH = {model: ("plain", "checkpointing", "eager" if "vit" in model else "amp") for model in MODELS}
+#: What oneDNN's convolution allocates inside, of which fake tensors show nothing: patches of a tiny batch.
+CONVOLUTION_BYTES = 16_384
+CASES = [(model, way) for model in MODELS for way in (WAYS if model == MODELS[0] else OF_EACH[model])]
+
+
+def options_of(model: str, way: str) -> RunOptions:
+    request = tiny_request(model, device="cpu", optimizer="adamw", memory=True)
+    return replace(request, **WAYS[way])
+
+
+def captured(options: RunOptions, path: Path) -> Anatomy:
+    capture_model(options, path, NullProgress(), lambda text: None)
+    return analyze_traces([path])
+
+
+@pytest.mark.parametrize(("model", "way"), CASES)
+def test_memory_and_products_are_those_of_the_step_that_was_run(model: str, way: str, tmp_path: Path) -> None:
+    options = options_of(model, way)
+    followed = simulate(options)
+    anatomy = captured(options, tmp_path / "step.json")
+    predicted, measured = memory_of_observations(followed.memory), anatomy.memory
+    assert predicted.peak_bytes is not None
+    assert measured.peak_bytes is not None
+    unseen = CONVOLUTION_BYTES if "vit" in model else 0
+    assert predicted.peak_bytes == pytest.approx(measured.peak_bytes, rel=0.02, abs=unseen)
+    assert predicted.peak_at == measured.peak_at
+    ours = {row.component: row.measured_bytes for row in predicted.components}
+    theirs = {row.component: row.measured_bytes for row in measured.components}
+    for component in ("weights", "gradients", "optimizer_state", "buffers", "inputs"):
+        assert ours.get(component) == theirs.get(component), component
+    assert ours.get("forward_activations", 0) == pytest.approx(theirs.get("forward_activations", 0), rel=0.02)
+    assert contraction_flops(followed) == measured_figures(anatomy).flops
+
+
+def test_following_a_step_leaves_the_process_as_it_was() -> None:
+    torch.manual_seed(7)
+    before, get_rng_state = torch.get_rng_state(), torch.get_rng_state
+    simulate(options_of(MODELS[0], "checkpointing"))
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.get_rng_state is get_rng_state
+    assert type(torch.ones(1)) is torch.Tensor
+
+
+def test_a_model_that_cannot_be_is_said_as_by_a_run() -> None:
+    with pytest.raises(OpanatomyError, match="no model"):
+        simulate(RunOptions(model="no/such-model", device="cpu"))
+
+
+def test_what_depends_on_values_is_answered() -> None:
+    with fake_tensors():
+        tensor = torch.ones(3, 4)
+        assert tensor.sum().item() == 0.0
+        assert tensor.nonzero().shape == (12, 2)
+        assert tensor[tensor > 0].shape == (12,)
+        assert not torch.equal(tensor, tensor)
+
+
+def test_what_cannot_run_without_values_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "needs_values.py").write_text(
+        "import torch\n"
+        "class Needs(torch.nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.weight = torch.nn.Parameter(torch.ones(2))\n"
+        "    def forward(self, x):\n"
+        "        return (x.numpy() * 1.0).sum() + self.weight.sum()\n"
+        "def make():\n"
+        "    return Needs(), {'x': torch.ones(2)}\n"
+    )
+    with pytest.raises(EstimateError, match="cannot run on fake tensors"):
+        simulate(RunOptions(model="needs_values:make", device="cpu"))
+
+
+# ------------------------------------------------------------------------------------------------------------- times
+
+
+def call(operator: str, *tensors: Tensor, calls: int = 1, phase: Phase = Phase.FORWARD) -> SimulatedCall:
+    return SimulatedCall(operator=operator, signature=Signature(tensors), results=(), phase=phase, calls=calls)
+
+
+def step(*calls: SimulatedCall) -> SimulatedStep:
+    return SimulatedStep(workload=Workload(), device="cpu", calls=calls, memory=MemoryObservations())
+
+
+def times(*known: tuple[SimulatedCall, float]) -> CallTimes:
+    exact = {
+        (one.operator, tensors_of(one.signature)): Timed(ns, one.calls, work_of(one.operator, one.signature))
+        for one, ns in known
+    }
+    by_operator: dict[str, list[Timed]] = {}
+    for (name, _), timed in exact.items():
+        by_operator.setdefault(name, []).append(timed)
+    return CallTimes(
+        exact=exact,
+        by_operator={name: tuple(sorted(r, key=lambda t: t.work.amount)) for name, r in by_operator.items()},
+    )
+
+
+def matrix(rows: int, columns: int, dtype: str = "float32") -> Tensor:
+    return Tensor((rows, columns), dtype, (columns, 1))
+
+
+SMALL, LARGE = call("aten::mm", matrix(64, 64), matrix(64, 64)), call("aten::mm", matrix(64, 64), matrix(64, 256))
+
+
+def test_the_baseline_itself_takes_what_it_took() -> None:
+    baseline = step(replace(SMALL, calls=3), LARGE)
+    rates = rates_of(times((SMALL, 10_000.0), (LARGE, 40_000.0)), baseline, 100_000.0, {})
+    predicted = predicted_time(baseline, rates)
+    assert predicted.time_ns == pytest.approx(100_000.0)
+    assert predicted.framework_ns == pytest.approx(30_000.0)
+    assert {row.basis for row in predicted.rows} == {Basis.SAME_CALL}
+    assert predicted.high_ns / predicted.low_ns <= 1.6
+
+
+def test_a_profiler_that_costs_more_than_the_step_is_taken_out_of_each_call() -> None:
+    baseline = step(SMALL, LARGE)
+    rates = rates_of(times((SMALL, 10_000.0), (LARGE, 40_000.0)), baseline, 25_000.0, {})
+    assert predicted_time(baseline, rates).time_ns == pytest.approx(25_000.0)
+
+
+def test_another_size_goes_by_its_work_between_the_nearest() -> None:
+    baseline = step(SMALL, LARGE)
+    rates = rates_of(times((SMALL, 10_000.0), (LARGE, 40_000.0)), baseline, 50_000.0, {})
+    between = predicted_time(step(call("aten::mm", matrix(64, 64), matrix(64, 128))), rates)
+    assert between.rows[0].basis is Basis.SAME_OPERATOR
+    assert between.time_ns == pytest.approx(20_000.0)
+    beyond = predicted_time(step(call("aten::mm", matrix(64, 64), matrix(64, 512))), rates)
+    assert beyond.time_ns == pytest.approx(80_000.0)
+
+
+def test_another_data_type_goes_by_the_peaks_of_the_device() -> None:
+    baseline = step(SMALL)
+    rates = rates_of(times((SMALL, 10_000.0)), baseline, 10_000.0, {"float32": 1e12, "bfloat16": 4e12})
+    half = call("aten::mm", matrix(64, 64, "bfloat16"), matrix(64, 64, "bfloat16"))
+    predicted = predicted_time(step(half), rates)
+    assert predicted.rows[0].basis is Basis.OTHER_DTYPE
+    assert predicted.time_ns == pytest.approx(2_500.0)
+
+
+def test_an_operator_that_did_not_run_takes_what_its_class_does() -> None:
+    add = call("aten::add", matrix(512, 512), matrix(512, 512))
+    rates = rates_of(times((add, 300_000.0)), step(add), 300_000.0, {})
+    predicted = predicted_time(step(call("aten::mul", matrix(1024, 512), matrix(1024, 512))), rates)
+    assert predicted.rows[0].basis is Basis.SAME_CLASS
+    assert predicted.rows[0].operator_class is OperatorClass.ELEMENTWISE
+    assert predicted.time_ns == pytest.approx(600_000.0, rel=0.01)
+    assert predicted.high_ns / predicted.time_ns == pytest.approx(FACTOR[Basis.SAME_CLASS])
+
+
+def test_times_of_a_trace_are_those_of_its_operators(tmp_path: Path) -> None:
+    options = options_of(MODELS[0], "plain")
+    anatomy = captured(options, tmp_path / "step.json")
+    known = call_times(tmp_path / "step.json")
+    followed = simulate(options)
+    seen = sum(one.calls for one in followed.calls if (one.operator, tensors_of(one.signature)) in known.exact)
+    assert seen >= 0.95 * sum(one.calls for one in followed.calls)
+    assert anatomy.step.unprofiled_wall_ns is not None
+    rates = rates_of(known, followed, anatomy.step.unprofiled_wall_ns, {})
+    assert predicted_time(followed, rates).time_ns == pytest.approx(anatomy.step.unprofiled_wall_ns, rel=0.01)
