@@ -80,6 +80,28 @@ INFERENCE: Final = Option(
     name="inference", group=_STEP, kind=Kind.SWITCH, default=False, python=("profile",), recorded="inference",
     help="forward only, in eval mode without gradients",
 )  # fmt: skip
+#: The texts that opanatomy brings.
+SAMPLE: Final = "sample"
+TEXTS: Final = Option(
+    name="texts", group=_BATCH, metavar="FILE", bare=SAMPLE,
+    help="run on real texts, not random tokens: FILE of lines, or FILE:COLUMN of JSON Lines, CSV or Parquet; without"
+    " a FILE those that opanatomy brings (sample)",
+)  # fmt: skip
+PADDING: Final = Option(
+    name="padding", group=_BATCH, metavar="KIND",
+    help="how texts are padded: {choices}; all to --seq (the default), to the longest of each batch, that with the"
+    " texts sorted by length, or grouped by it as the Trainer does",
+    choices=(
+        Choice("max-length"), Choice("longest", ("dynamic",)), Choice("sorted", ("uniform", "uniform-dynamic")),
+        Choice("grouped", ("group-by-length",)),
+    ),
+)  # fmt: skip
+TOKENIZER: Final = Option(
+    name="tokenizer", group=_BATCH, metavar="KIND", choices=(Choice("fast"), Choice("slow", ("python",))),
+    help="{choices}: the tokenizer in Rust, which is the default where there is one, or the one in Python",
+)  # fmt: skip
+#: What says how texts become batches, and nothing without any.
+OF_TEXTS: Final = (PADDING, TOKENIZER)
 ACCUMULATE: Final = Option(
     name="accumulate", group=_STEP, kind=Kind.NUMBER, default=1, minimum=1, metavar="N", python=("profile",),
     recorded="accumulate", help="gradient accumulation: the batch in N micro-batches, one update (default: {default})",
@@ -165,6 +187,9 @@ RUN: Final = (
     TASK,
     Option(name="seed", group=_BATCH, kind=Kind.NUMBER, default=0, maximum=2**32 - 1, metavar="N",
            help="seed of weights and batch (default: {default})"),
+    TEXTS,
+    PADDING,
+    TOKENIZER,
     Option(name="layers", group=_MODEL, kind=Kind.NUMBER, minimum=1, metavar="N", help="keep N layers"),
     Option(name="settings", flag="--set", group=_MODEL, kind=Kind.PAIRS, default=(), metavar="KEY=VALUE",
            help="change a configuration field (repeatable)"),
@@ -288,6 +313,9 @@ class RunOptions(Struct, frozen=True, kw_only=True):
     seq: int | None = None
     task: str | None = None
     seed: int = 0
+    texts: str | None = None
+    padding: str | None = None
+    tokenizer: str | None = None
     layers: int | None = None
     settings: tuple[tuple[str, str], ...] = ()
     dtype: str = "float32"
@@ -345,6 +373,7 @@ def check_together(options: Any, spelled: Spelling) -> None:
             value = getattr(options, option.name)
             if value != option.default:
                 raise UsageError(f"{forward_only} has no backward: leave out {spelled(option, value)}")
+    _check_texts(options, spelled)
     _check_generation(options, spelled)
     if options.lora is not None and options.freeze is not None:
         raise UsageError(
@@ -359,6 +388,19 @@ def check_together(options: Any, spelled: Spelling) -> None:
         raise UsageError(
             f"{spelled(NO_TRACE, True)} keeps no trace, {spelled(TRACE, options.trace)} does - leave one out"
         )
+
+
+def _check_texts(options: Any, spelled: Spelling) -> None:
+    texts = getattr(options, TEXTS.name, None)
+    if texts is not None and options.generate is not None:
+        raise UsageError(
+            f"{spelled(GENERATE, options.generate)} goes on from prompts of one length: leave out"
+            f" {spelled(TEXTS, texts)}"
+        )
+    for option in OF_TEXTS:
+        value = getattr(options, option.name, None)
+        if texts is None and value is not None:
+            raise UsageError(f"{spelled(option, value)} is of texts: give {spelled(TEXTS, SAMPLE)} with it")
 
 
 def _check_generation(options: Any, spelled: Spelling) -> None:

@@ -17,11 +17,13 @@ from opanatomy.anatomy import CONVENTIONS, AnatomyInputs, build_anatomy
 from opanatomy.anatomy.collectives import collectives_of
 from opanatomy.anatomy.ranks import over_ranks, with_rank, world_of
 from opanatomy.anatomy.roofline import with_roofline
+from opanatomy.anatomy.texts import text_figures
 from opanatomy.attribution import Attribution, PhaseRule, attribute
 from opanatomy.attribution.linking import enclosing_rows
 from opanatomy.calls.collectives import collective_table
 from opanatomy.calls.kernels import kernel_table
 from opanatomy.calls.overlay import overlay_of
+from opanatomy.calls.padding import padding_flops
 from opanatomy.calls.table import call_table
 from opanatomy.calls.trace_calls import TraceCalls, trace_calls_of
 from opanatomy.calls.warnings import environment_of, warnings_of_trace
@@ -165,7 +167,7 @@ def analyze_trace(
             ),
         )
     )
-    anatomy = _with_memory(anatomy, trace, attribution)
+    anatomy = _with_memory(_with_texts(anatomy, trace, calls, table), trace, attribution)
     collectives = collectives_of(collective_table(trace, calls, kernels), world_of(trace.metadata))
     checks = (
         *_checks(trace, calls, table, anatomy.step.count),
@@ -186,6 +188,16 @@ def _provenance(trace: Trace, path: Path, name: str | None) -> Provenance:
         begin_unix_ns=begin_unix_ns,
         end_unix_ns=end_unix_ns,
     )
+
+
+def _with_texts(anatomy: Anatomy, trace: Trace, calls: TraceCalls, table: CallTable) -> Anatomy:
+    """The anatomy with the figures of the texts that its capture ran on."""
+    texts = trace.capture.texts if trace.capture else None
+    if texts is None:
+        return anatomy
+    batch, parts = texts.batches[texts.profiled], anatomy.workload.accumulate or 1
+    padding = padding_flops(calls, table, batch, steps=anatomy.step.count, micro_batches=parts)
+    return replace(anatomy, texts=text_figures(texts, padding))
 
 
 def _with_memory(anatomy: Anatomy, trace: Trace, attribution: Attribution) -> Anatomy:
@@ -251,6 +263,8 @@ def anatomy_of_failure(
 def _with_theory(anatomy: Anatomy, observations: MemoryObservations) -> Memory:
     """The memory of a capture beside what theory and the published run say."""
     workload, size = anatomy.workload, observations.parameter_bytes
+    if anatomy.texts is not None:  # the memory is of the longest batch
+        workload = replace(workload, sequence_length=anatomy.texts.memory_length)
     parameters = None if size is None else ParameterBytes(all=size, trained=observations.trainable_bytes)
     memory = with_theory(anatomy.memory, workload, parameters, observations.cache)
     return replace(

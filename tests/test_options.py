@@ -70,11 +70,13 @@ def test_the_command_line_gives_the_record() -> None:
         "profile m --batch 2 --seq 16 --task fill-mask --seed 3 --layers 1 --set a=1 --set b=x=y --dtype BF16"
         " --attention SDPA --weights Pretrained --hub --trust-remote-code --device cpu --amp Float16"
         " --checkpointing non_reentrant --compile --optimizer AdamW --memory --check --steps 4 --warmup 0 --redact"
+        " --texts a.csv:text --padding Group-By-Length --tokenizer Slow"
         " --accumulate 2 --clip 1 --freeze Layers:1 --checkpoint-every 2"
     )
     assert run_options(make_parser().parse_args(words.split())) == RunOptions(
         model="m", batch=2, seq=16, task="masked-lm", seed=3, layers=1, settings=(("a", "1"), ("b", "x=y")),
         dtype="bfloat16", attention="sdpa", weights="pretrained", hub=True, trust_remote_code=True, device="cpu",
+        texts="a.csv:text", padding="grouped", tokenizer="slow",
         amp="fp16", checkpointing="non-reentrant", compile=True, optimizer="adamw", memory=True, check=True, steps=4,
         warmup=0, redact=True, accumulate=2, clip=1.0, freeze="layers:1", checkpoint_every=2,
     )  # fmt: skip

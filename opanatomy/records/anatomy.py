@@ -12,6 +12,7 @@ from opanatomy.records.ranks import Collective, Rank, Spread
 from opanatomy.records.signature_text import SignatureText
 from opanatomy.records.suggestion import Suggestion
 from opanatomy.records.taxonomy import OperatorClass, Phase
+from opanatomy.records.texts import TextFigures
 from opanatomy.records.timeline import Ledger, Timeline
 from opanatomy.records.workload import Environment, Workload
 
@@ -228,4 +229,6 @@ class Anatomy(Struct, frozen=True, kw_only=True):
     #: What the run could be given to save memory or time, by prediction; empty in the report of a trace alone.
     suggestions: tuple[Suggestion, ...] = ()
     warnings: tuple[str, ...] = ()
+    #: Of a run on real texts.
+    texts: TextFigures | None = None
     schema: int = SCHEMA

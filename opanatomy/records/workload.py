@@ -6,6 +6,7 @@ from msgspec import Struct, field
 
 from opanatomy.records.memory_observations import MemoryObservations
 from opanatomy.records.taxonomy import Phase
+from opanatomy.records.texts import TextObservations
 
 #: Ranges that a capture puts into the trace: `<prefix><phase>` and `<prefix><module path>`.
 PHASE_RANGE = "opanatomy.phase/"
@@ -150,4 +151,6 @@ class Capture(Struct, frozen=True, kw_only=True):
     #: Module path -> what of its products needs a gradient, as a step showed it: "weight", "input", "both", "none". A
     #: module without weights of its own has products of activations: "both" or "none".
     gradients: dict[str, str] = field(default_factory=dict)
+    #: What was observed of the texts that the run was on.
+    texts: TextObservations | None = None
     warnings: tuple[str, ...] = ()

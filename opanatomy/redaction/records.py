@@ -28,7 +28,7 @@ _OURS: Final = words(
     " DeviceFigures.vector_flops_per_second DeviceFigures.mfu_dtype Provenance.opanatomy Provenance.created"
     " Provenance.trace_sha256 Rank.trace_sha256 Capture.created Capture.version Capture.list_arguments"
     " MemoryObservations.measured_by MemoryObservations.storage_bytes AllocatorObservation.name"
-    " StorageColumns.components"
+    " StorageColumns.components TextObservations.padding TextFigures.padding"
 )
 #: Fields that hold the path of a module, as ranges in the trace do.
 _MODULES: Final = words(
@@ -49,7 +49,7 @@ _NAMES: Final = words(
 #: With `everything`, what is left of fields that say who ran what from where.
 _PLACES: Final = {
     "Provenance.command": REDACTED, "Capture.command": REDACTED, "Rank.trace": places.PATH,
-    "Spread.max_trace": places.PATH,
+    "Spread.max_trace": places.PATH, "TextObservations.file": places.PATH, "TextFigures.file": places.PATH,
 }  # fmt: skip
 _RANKS: Final = re.compile(r"^(\d+ ranks): .*", re.DOTALL)
 _ARGUMENTS: Final = words("OperatorRow.signature")

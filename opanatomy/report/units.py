@@ -119,8 +119,9 @@ def plain(value: float | None) -> str:
 
 
 def noun(number: int | None, singular: str) -> str:
-    """A count with what is counted: `1 thread`, `1,234 threads`."""
-    return f"{count(number)} {singular}{'' if number == 1 else 's'}"
+    """A count with what is counted: `1 thread`, `1,234 threads`, `8 batches`."""
+    plural = singular + ("es" if singular.endswith("ch") else "s")
+    return f"{count(number)} {singular if number == 1 else plural}"
 
 
 def figure(value: float | None, unit: str, *, sign: str = "-") -> str:

@@ -90,7 +90,7 @@ def _targets(module: torch.nn.Module, shape: Shape, generator: torch.Generator) 
     if shape.task == "contrastive":
         return {"return_loss": True}
     if shape.task in ("sequence-classification", "image-classification"):
-        return {"labels": _class_labels(config, batch, generator)}
+        return {"labels": class_labels(config, batch, generator)}
     if shape.task == "token-classification":
         return {"labels": _integers(0, config.num_labels, (batch, length), generator)}
     if _input_kind(module) == "input_values":
@@ -100,13 +100,19 @@ def _targets(module: torch.nn.Module, shape: Shape, generator: torch.Generator) 
     return {"labels": _tokens(config, (batch, length), generator)}
 
 
-def _class_labels(config: Any, batch: int, generator: torch.Generator) -> torch.Tensor:
+def class_labels(config: Any, batch: int, generator: torch.Generator) -> torch.Tensor:
+    """A label for each sample, as the configuration's loss takes them."""
     if config.problem_type == "multi_label_classification":
         return _integers(0, 2, (batch, config.num_labels), generator).float()
     if config.num_labels == 1 or config.problem_type == "regression":
         shape = (batch,) if config.num_labels == 1 else (batch, config.num_labels)
         return _noise(shape, None, generator)
     return _integers(0, config.num_labels, (batch,), generator)
+
+
+def takes_text(module: torch.nn.Module) -> bool:
+    """Whether text is all that it takes."""
+    return _input_kind(module) == "input_ids" and not hasattr(module.config, "vision_config")
 
 
 def _input_kind(module: torch.nn.Module) -> str:

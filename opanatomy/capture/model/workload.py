@@ -20,6 +20,8 @@ from opanatomy.capture.model.tasks import choose_task
 from opanatomy.capture.model.techniques import apply_techniques
 from opanatomy.capture.model.user_function import call_function, is_function
 from opanatomy.capture.step.generation import check_generates
+from opanatomy.capture.texts.inputs import TextInputs, TextPlan, plan_texts
+from opanatomy.capture.texts.tokenizing import OfModel
 from opanatomy.errors import ModelError, OpanatomyError, UsageError
 from opanatomy.option_values import as_flag
 from opanatomy.options import DTYPE, GENERATE, RUN, RunOptions, recorded
@@ -33,7 +35,9 @@ if TYPE_CHECKING:
 #: Samples in a batch where none are asked for.
 BATCH: Final = 8
 #: What a function decides that makes its own model.
-_OF_THE_MODEL: Final = frozenset({"batch", "seq", "layers", "settings", "task", "attention", "weights", "hub"})
+_OF_THE_MODEL: Final = frozenset(
+    {"batch", "seq", "layers", "settings", "task", "attention", "weights", "hub", "texts", "padding", "tokenizer"}
+)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -56,6 +60,8 @@ class Prepared:
     attention: str | None = None
     seed: int | None = None
     changes: tuple[str, ...] = ()
+    #: The batches that the texts of the run make; `inputs` is one of them.
+    texts: TextInputs | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -74,6 +80,7 @@ class Plan:
     changes: tuple[str, ...]
     #: The implementation of attention in force.
     attention: str | None
+    texts: TextPlan | None = None
 
 
 def plan_of(options: RunOptions) -> Plan | None:
@@ -148,7 +155,9 @@ def _prepare_plan(plan: Plan, options: RunOptions) -> Prepared:
     module.train(not options.inference)
     apply_techniques(module, options)
     with _readable(plan.name, options), inputs_fit(options.model, plan.shape, options.dtype):
-        inputs = move(make_batch(module, plan.shape, options.seed), options.device)
+        texts = None if plan.texts is None else plan.texts.inputs()
+        made = make_batch(module, plan.shape, options.seed) if texts is None else texts.profiled
+        inputs = move(made, options.device)
     _seed(options.seed)
     return Prepared(
         module=module,
@@ -158,7 +167,8 @@ def _prepare_plan(plan: Plan, options: RunOptions) -> Prepared:
         source=plan.source,
         task=plan.task,
         batch=plan.shape.batch,
-        sequence_length=plan.shape.sequence_length,
+        sequence_length=plan.shape.sequence_length if plan.texts is None else plan.texts.profiled_length,
+        texts=texts,
         dtype=_weights_dtype(module, options),
         changes=plan.changes,
         attention=attention_of(module),
@@ -197,6 +207,8 @@ def _planned(configuration: Configuration, options: RunOptions) -> Plan:
         check_generates(module, as_flag(GENERATE, options.generate))
     batch = options.batch or BATCH
     check_divides(batch, options.accumulate)
+    shape = choose_shape(module, task, batch, options.seq, options.inference, options.generate)
+    of_model = OfModel(module=module, location=configuration.location, hub=options.hub, trust_remote_code=trust)
     return Plan(
         name=configuration.name,
         source=configuration.source,
@@ -204,11 +216,12 @@ def _planned(configuration: Configuration, options: RunOptions) -> Plan:
         config=config,
         task=task,
         auto_class=auto_class,
-        shape=choose_shape(module, task, batch, options.seq, options.inference, options.generate),
+        shape=shape,
         architecture=type(module).__name__,
         parameters=sum(parameter.numel() for parameter in module.parameters()),
         changes=dropped + changes,
         attention=attention_of(module),
+        texts=plan_texts(of_model, shape, options),
     )
 
 

@@ -117,6 +117,15 @@ class Instruments:
         self.observation, self.observed_step = observation, 2
         return duration
 
+    def saves_again(self, saves: ForwardSaves, step: Callable[[], int]) -> None:
+        """One step more: `saves` counts what its forward keeps, in place of the first one's where that was counted."""
+        instruments = (self.active & {Instrument.SAVES, Instrument.CASTS}) - self.failed
+        if Instrument.SAVES not in instruments:
+            return
+        self.saves = saves
+        with self._watching(instruments):
+            step()
+
     def _tried(self, step: Callable[[], int], active: set[Instrument]) -> int | _Failure:
         """The time of the step, or what broke it; then all is as before it."""
         optimizer = self.stepper.optimizer

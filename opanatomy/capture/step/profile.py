@@ -48,7 +48,7 @@ def capture_model(
         prepared = _prepared(options)
         subject = Subject(
             module=prepared.module, inputs=prepared.inputs, workload=workload_of(prepared, options), command=command,
-            snapshots=points,
+            snapshots=points, texts=prepared.texts,
         )  # fmt: skip
         record_step(subject, options, trace, progress)
 

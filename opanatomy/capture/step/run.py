@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
@@ -35,11 +36,17 @@ from opanatomy.capture.step.restore import Kept
 from opanatomy.capture.step.stepper import StepObserver, Stepper
 from opanatomy.capture.step.subject import Subject
 from opanatomy.capture.step.tensor_lists import tensor_lists
+from opanatomy.capture.step.text_steps import timed_on_texts
+from opanatomy.capture.texts.inputs import TextInputs
 from opanatomy.options import RunOptions
 from opanatomy.records.memory_observations import MemoryObservations
 from opanatomy.records.optimizers import BY_NAME
 from opanatomy.records.out_of_memory import is_out_of_memory
+from opanatomy.records.texts import TextObservations
 from opanatomy.records.workload import Capture
+
+if TYPE_CHECKING:
+    import torch
 
 #: Unprofiled steps are repeated until there are so many, or until they have taken so long.
 _TIMED_STEPS: Final = 5
@@ -69,6 +76,8 @@ class Run:
     #: Whether a part of the model is compiled, and whether it is in every step anew.
     compiled: bool = False
     compiles_always: bool = False
+    #: What the texts of the run are, with the times of their batches.
+    texts: TextObservations | None = None
     #: Every device of the model; one of a model that is sharded goes on when the first is done.
     devices: tuple[str, ...] = field(init=False)
 
@@ -78,12 +87,16 @@ class Run:
         self.warnings.extend(of_the_peak(self.devices))
         self.warnings.extend(undone_by_checkpointing(module))
         self.compiled = self.options.compile or has_compiled_parts(module)
-        known = [*module.parameters(), *module.buffers(), *tensors_in(self.subject.inputs)]
-        weights = module.parameters() if self.options.amp is not None else ()
         self.instruments = Instruments(
             stepper=self.stepper, module=module, kept=self.kept, progress=self.progress,
-            saves=ForwardSaves(known, self.points, weights), active=self._instruments(),
+            saves=self._saves(tensors_in(self.subject.inputs)), active=self._instruments(),
         )  # fmt: skip
+
+    def _saves(self, inputs: Iterable[torch.Tensor]) -> ForwardSaves:
+        """The watch of what forward keeps of a batch for backward."""
+        module = self.subject.module
+        weights = module.parameters() if self.options.amp is not None else ()
+        return ForwardSaves([*module.parameters(), *module.buffers(), *inputs], self.points, weights)
 
     def _instruments(self) -> set[Instrument]:
         """Those that this step can have; without what torch would run compiled parts uncompiled for."""
@@ -111,10 +124,12 @@ class Run:
         self.warnings += prepared_loss_scale(self.stepper, self.kept, self.progress)
         warm = self._warm_up()
         self.meter.own_bytes = self.kept.host_bytes
-        unprofiled = self._timed(warm)
+        unprofiled = self._timed(warm) if self.subject.texts is None else self._timed_texts(self.subject.texts, warm)
         if self.options.memory:
             self.progress.stage("memory step", steps_after=self.options.steps, expected_ns=2 * max(unprofiled))
             self._look_at_memory()
+        if self.subject.texts is not None:
+            self.stepper.take(self.subject.texts.profiled)
         profiler, profiled, modules = self._profiled(max(unprofiled))
         require_device_events(profiler, self.options.device)
         if changed := self.kept.changed():
@@ -208,6 +223,25 @@ class Run:
             self.warnings.append("without a warm-up step the first unprofiled step includes what is done only once")
         self.memory = self._after_step()
         return times
+
+    def _timed_texts(self, texts: TextInputs, expected: int) -> list[int]:
+        """The wall times of unprofiled steps on the profiled batch, those on the others beside; then a step on the
+        longest batch, which the memory is of, and stays the current one."""
+        translated, scale = compilations(), scale_of(self.stepper)
+        cold = self.compiled or self.options.device != "cpu" or not expected
+        self.texts = timed_on_texts(
+            texts, self.stepper, self._clocked, self.progress, steps=self.options.steps, warm=cold
+        )
+        times = self.texts.batches[texts.observed.profiled].step_ns
+        self.warnings += skipped_updates(self.stepper, scale, sum(len(b.step_ns) for b in self.texts.batches), "timed")
+        self.compiles_always = self.compiled and compilations() >= translated + len(texts.batches) * (len(times) + 1)
+        self.stepper.take(texts.longest)
+        if texts.observed.longest.length != texts.observed.batches[texts.observed.profiled].length:
+            self.instruments.saves_again(self._saves(tensors_in(self.stepper.inputs)), self._clocked)
+        self.meter.reset()
+        self._clocked()
+        self.memory = self._after_step()
+        return list(times)
 
     def _planned(self, step_ns: int) -> int:
         """How many unprofiled steps of that length tell their time."""
@@ -322,6 +356,7 @@ class Run:
             not_observed=self._not_observed(),
             profiler_times_ns=profiler_times_ns(profiler, on_device=accelerators.is_accelerator(self.options.device)),
             gradients=dict(self.instruments.gradients),
+            texts=self.texts,
             warnings=(*self.instruments.warnings, *self.warnings),
         )
 

@@ -10,6 +10,8 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from opanatomy.capture.device import accelerators
+from opanatomy.capture.model.batches import move
+from opanatomy.capture.model.micro_batches import micro_batches
 from opanatomy.capture.step.generation import Generator
 from opanatomy.capture.step.loss_scale import LossScale
 from opanatomy.capture.step.optimizer_state import FinishedState
@@ -137,6 +139,11 @@ class Stepper:
             self.synchronize()
         self.steps += 1
         self.phase = Phase.OTHER
+
+    def take(self, inputs: dict[str, Any]) -> None:
+        """Run the next steps on this batch, moved to the device."""
+        self.inputs = move(inputs, self.device)
+        self.micro_batches = micro_batches(self.inputs, len(self.micro_batches))
 
     def gradients_only(self) -> None:
         """Forward and backward of a step, without the update."""

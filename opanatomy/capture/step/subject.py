@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from opanatomy.capture.memory.snapshots import Snapshots
+from opanatomy.capture.texts.inputs import TextInputs
 from opanatomy.records.workload import Workload
 
 if TYPE_CHECKING:
@@ -25,3 +26,5 @@ class Subject(Struct, frozen=True, kw_only=True):
     snapshots: Snapshots | None = None
     #: Whether the module is the caller's, and nothing of it may be another afterwards.
     borrowed: bool = False
+    #: The other batches of the texts of the run.
+    texts: TextInputs | None = None

@@ -20,6 +20,7 @@ from opanatomy.report.sections import (
     run,
     step,
     suggestions,
+    texts,
     verdict,
 )
 from opanatomy.report.sections.techniques import sections_of_techniques
@@ -40,6 +41,8 @@ def _of_anatomy(anatomy: Anatomy, top: int) -> tuple[Section, ...]:
         run.what_ran(anatomy),
         step.one_step(anatomy),
         generation.generation(anatomy),
+        texts.texts(anatomy),
+        texts.batches(anatomy),
         classes.classes(anatomy),
         classes.phases(anatomy),
         ratios.ratios(anatomy),
