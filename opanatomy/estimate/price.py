@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from opanatomy.cost import cost
 from opanatomy.estimate.rates import CallTimes, Timed, Work, tensors_of, work_of
@@ -52,8 +53,9 @@ class Rates(Struct, frozen=True, kw_only=True):
 def rates_of(times: CallTimes, baseline: SimulatedStep, wall_ns: float, peaks: Mapping[str, float]) -> Rates:
     """The rates of a run whose step takes `wall_ns`: the sum of its calls and of what is between them is that."""
     rates = Rates(times=times, by_class=_by_class(times), between_ns=0.0, scale=1.0, peaks=peaks)
-    operators = sum(_time(call, rates)[0] * call.calls for call in baseline.calls)
-    count = sum(call.calls for call in baseline.calls)
+    steps = baseline.batches or (baseline.calls,)
+    operators = sum(_time(call, rates)[0] * call.calls for calls in steps for call in calls) / len(steps)
+    count = sum(call.calls for calls in steps for call in calls) / len(steps)
     if operators >= wall_ns or not count:
         # The profiler's own time in each operator: all of them are that much shorter without it.
         return Rates(times=times, by_class=rates.by_class, between_ns=0.0, scale=wall_ns / operators, peaks=peaks)
@@ -76,9 +78,30 @@ def _by_class(times: CallTimes) -> dict[OperatorClass, ClassRate]:
 
 
 def predicted_time(step: SimulatedStep, rates: Rates) -> PredictedTime:
-    """The time of the step at these rates."""
-    rows = tuple(_merged(_row(call, rates) for call in step.calls))
-    count = sum(call.calls for call in step.calls)
+    """The time of the step at these rates; of a run on texts that is the mean of the batches."""
+    if step.batches:
+        return _mean([_of_calls(calls, rates) for calls in step.batches])
+    return _of_calls(step.calls, rates)
+
+
+def _mean(times: Sequence[PredictedTime]) -> PredictedTime:
+    """The mean of some steps; its rows are those of all, each with its part of the mean."""
+    count = len(times)
+    rows = [
+        replace(row, time_ns=row.time_ns / count, low_ns=row.low_ns / count, high_ns=row.high_ns / count)
+        for time in times
+        for row in time.rows
+    ]
+    return PredictedTime(
+        time_ns=sum(time.time_ns for time in times) / count, low_ns=sum(time.low_ns for time in times) / count,
+        high_ns=sum(time.high_ns for time in times) / count,
+        framework_ns=sum(time.framework_ns for time in times) / count, rows=tuple(_merged(rows)),
+    )  # fmt: skip
+
+
+def _of_calls(calls: Sequence[SimulatedCall], rates: Rates) -> PredictedTime:
+    rows = tuple(_merged(_row(call, rates) for call in calls))
+    count = sum(call.calls for call in calls)
     framework = rates.between_ns * count
     spread = FACTOR[Basis.SAME_CALL]
     return PredictedTime(

@@ -145,6 +145,10 @@ class Recording:
         )
         return Phase.RECOMPUTE if recomputes else phase
 
+    def start_calls(self) -> None:
+        """Forget the calls so far."""
+        self.calls = Counter()
+
     def simulated_calls(self) -> tuple[SimulatedCall, ...]:
         """The calls, like ones together, in the order of their first."""
         return tuple(

@@ -26,7 +26,7 @@ from opanatomy.estimate.fake import fake_tensors
 from opanatomy.estimate.recording import Recording, recording
 from opanatomy.options import RunOptions
 from opanatomy.records.memory_observations import AllocatorObservation, MarkKind, MemoryObservations, TensorType
-from opanatomy.records.simulated import SimulatedStep
+from opanatomy.records.simulated import SimulatedCall, SimulatedStep
 
 if TYPE_CHECKING:
     import torch
@@ -63,10 +63,23 @@ def _simulated(options: RunOptions) -> SimulatedStep:
             record.hold(tensor)
         stepper.run()
         stepper.free_gradients()
+        if prepared.texts is not None:
+            stepper.take(prepared.texts.longest)
         memory = _second_step(stepper, module, record, options)
-    return SimulatedStep(
-        workload=subject.workload, device=options.device, calls=record.simulated_calls(), memory=memory
-    )
+        calls = record.simulated_calls()
+        batches: tuple[tuple[SimulatedCall, ...], ...] = ()
+        if prepared.texts is not None:
+            batches = tuple(_calls_on(batch, stepper, record) for batch in prepared.texts.batches)
+            calls = batches[prepared.texts.observed.profiled]
+    return SimulatedStep(workload=subject.workload, device=options.device, calls=calls, memory=memory, batches=batches)
+
+
+def _calls_on(batch: dict[str, Any], stepper: Stepper, record: Recording) -> tuple[SimulatedCall, ...]:
+    """The calls of a step on another batch."""
+    stepper.take(batch)
+    record.start_calls()
+    stepper.run()
+    return record.simulated_calls()
 
 
 def _there(stepper: Stepper, module: torch.nn.Module) -> Iterator[torch.Tensor]:

@@ -27,4 +27,7 @@ class SimulatedStep(Struct, frozen=True, kw_only=True):
     device: str
     calls: tuple[SimulatedCall, ...]
     memory: MemoryObservations
+    #: The calls of a step on each batch of a run on texts; `calls` are of the one that is profiled, `memory` of the
+    #: longest.
+    batches: tuple[tuple[SimulatedCall, ...], ...] = ()
     notes: tuple[str, ...] = ()

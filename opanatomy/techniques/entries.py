@@ -99,6 +99,19 @@ def _attention(name: str, title: str, what: str) -> Technique:
     )  # fmt: skip
 
 
+def _has_texts(situation: Situation) -> str | None:
+    return None if situation.options.texts else "is of texts: give --texts FILE, or --texts for the sample"
+
+
+def _padding(name: str, padding: str, what: str) -> Technique:
+    def impossible(situation: Situation) -> str | None:
+        return "the baseline has it" if situation.options.padding == padding else _has_texts(situation)
+
+    return Technique(
+        name=name, title=f"padding {padding}", what=what, switch=_sets(padding=padding), impossible=impossible
+    )  # fmt: skip
+
+
 def _without_scaler(situation: Situation) -> str | None:
     if situation.on_cpu:
         return "left to a GPU: processors have no float16 arithmetic, a step takes many times as long"
@@ -190,6 +203,13 @@ TECHNIQUES: Final[tuple[Technique, ...]] = (
     ),
     _optimizer("sgd", what="one moment: half the state of AdamW"),
     _optimizer("adafactor", what="the second moment as a row and a column of each matrix"),
+    _padding("dynamic-padding", "longest", "pads each batch to its longest text"),
+    _padding("sorted-padding", "sorted", "the same, the texts sorted by length: uniform dynamic padding"),
+    _padding("grouped-padding", "grouped", "the same, texts of like length grouped as the Trainer does"),
+    Technique(
+        name="slow-tokenizer", title="tokenizer in Python", switch=_sets(tokenizer="slow"), impossible=_has_texts,
+        keeps_result=True, what="the tokenizer in Python instead of that in Rust",
+    ),
     Technique(
         name="compile", title="torch.compile", switch=_sets(compile=True), impossible=_compiles, keeps_result=True,
         what="element-wise work fused into few kernels",

@@ -32,11 +32,13 @@ def measured_figures(anatomy: Anatomy) -> StepFigures:
     for row in anatomy.classes:
         if row.operator_class is OperatorClass.TENSOR_CONTRACTION and row.flops is not None:
             flops[row.phase] += row.flops // steps
-    workload = anatomy.workload
+    workload, texts = anatomy.workload, anatomy.texts
+    wall = anatomy.step.unprofiled_wall_ns if texts is None else texts.mean_step_ns
     return StepFigures(
         peak_bytes=memory.peak_bytes, components=_components(memory), at_peak=_at_peak(memory),
-        step_ns=anatomy.step.unprofiled_wall_ns, low_ns=anatomy.step.unprofiled_wall_min_ns,
-        high_ns=anatomy.step.unprofiled_wall_max_ns, samples=workload.batch, class_ns=dict(class_ns),
+        step_ns=wall, low_ns=anatomy.step.unprofiled_wall_min_ns if texts is None else wall,
+        high_ns=anatomy.step.unprofiled_wall_max_ns if texts is None else wall, samples=workload.batch,
+        class_ns=dict(class_ns),
         phase_ns=dict(phase_ns), flops=dict(flops), parameters=workload.parameters,
         trainable_parameters=workload.trainable_parameters,
     )  # fmt: skip

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Final
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -17,6 +18,7 @@ from opanatomy.capture.step.loss_scale import prepared_loss_scale
 from opanatomy.capture.step.progress_hooks import NullProgress
 from opanatomy.capture.step.recorder import make_stepper
 from opanatomy.capture.step.restore import Kept
+from opanatomy.capture.step.stepper import Stepper
 from opanatomy.capture.step.subject import Subject
 from opanatomy.options import RunOptions
 
@@ -27,7 +29,10 @@ _WARMUP: Final = 2
 
 
 def step_times(options: RunOptions) -> tuple[int, ...]:
-    """Times of single steps in nanoseconds, after the warm-up; the model is made anew."""
+    """Times of single steps in nanoseconds, after the warm-up; the model is made anew.
+
+    Of a run on texts each is the mean over its batches.
+    """
     device = choose_device(options.device)
     options = replace(options, device=device)
     guard: AbstractContextManager[None] = limited_to_available() if device == "cpu" else nullcontext()
@@ -39,9 +44,24 @@ def step_times(options: RunOptions) -> tuple[int, ...]:
         prepared_loss_scale(stepper, kept, NullProgress())
         for _ in range(_WARMUP if options.warmup is None else options.warmup):
             stepper.run()
+        texts = prepared.texts
         times: list[int] = []
         while len(times) < _LEAST_STEPS or (sum(times) < _LONG_NS and len(times) < _MOST_STEPS):
-            begin = time.perf_counter_ns()
-            stepper.run()
-            times.append(time.perf_counter_ns() - begin)
+            batches = None if texts is None else texts.batches
+            times.append(_clocked(stepper) if batches is None else _mean_over(batches, stepper))
     return tuple(times)
+
+
+def _clocked(stepper: Stepper) -> int:
+    begin = time.perf_counter_ns()
+    stepper.run()
+    return time.perf_counter_ns() - begin
+
+
+def _mean_over(batches: Sequence[dict[str, Any]], stepper: Stepper) -> int:
+    """The mean of a step on each batch."""
+    total = 0
+    for batch in batches:
+        stepper.take(batch)
+        total += _clocked(stepper)
+    return total // len(batches)
