@@ -10,13 +10,15 @@ their own (`tests/fake_captures.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+
+from opanatomy.estimate.fake import parameters_replaced
 
 NAME = "fake"
 DEVICE = f"{NAME}:0"
@@ -114,13 +116,8 @@ def fake_device() -> Iterator[FakeDeviceMode]:
     """The device `fake:0` exists, and every tensor made inside has no values."""
     _register()
     mode = FakeDeviceMode(allow_non_fake_inputs=True)
-    apply = torch.nn.Module._apply
-    torch.nn.Module._apply = _moved  # type: ignore[method-assign, assignment]
-    try:
-        with mode:
-            yield mode
-    finally:
-        torch.nn.Module._apply = apply  # type: ignore[method-assign]
+    with mode, parameters_replaced():
+        yield mode
 
 
 #: What keeps the registrations alive.
@@ -182,22 +179,3 @@ def _float32_result(operator: Any) -> Any:
         return _below_autocast(operator, tensor, *args[:1], dtype=wide if dtype is None else dtype)
 
     return call
-
-
-def _moved(module: torch.nn.Module, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Any:
-    """`Module._apply`, which swaps the tensors of a parameter: one of a fake tensor has weak references, and cannot."""
-    made: dict[int, torch.nn.Parameter] = {}
-    for one in module.modules() if recurse else (module,):
-        for name, parameter in one._parameters.items():
-            if parameter is None:
-                continue
-            if id(parameter) not in made:
-                with torch.no_grad():
-                    tensor = fn(parameter)
-                same = tensor is parameter
-                made[id(parameter)] = parameter if same else torch.nn.Parameter(tensor, parameter.requires_grad)
-            one._parameters[name] = made[id(parameter)]
-        for name, buffer in one._buffers.items():
-            if buffer is not None:
-                one._buffers[name] = fn(buffer)
-    return module

@@ -43,6 +43,7 @@ def test_a_model_is_built_and_run_with_its_device_current(monkeypatch: pytest.Mo
     prepared = SimpleNamespace(
         module=nn.Linear(1, 1), inputs=(), name="m", architecture="Linear", source="function", task="function",
         batch=1, sequence_length=None, dtype="float32", attention=None, seed=0, changes=(),
+        texts=None,
     )  # fmt: skip
 
     def build(options: RunOptions) -> Any:

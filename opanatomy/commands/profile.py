@@ -122,8 +122,11 @@ def _with_suggestions(anatomy: Anatomy, options: RunOptions, trace: Path) -> Ana
     from msgspec.structs import replace
 
     from opanatomy.console.progress import Display
+    from opanatomy.techniques.recorded import RECORDED
     from opanatomy.techniques.suggestions import suggestions_for
 
+    if not RECORDED:
+        return anatomy
     with Display() as display:
         display.stage("what would save most")
         return replace(anatomy, suggestions=suggestions_for(options, anatomy, trace))

@@ -20,8 +20,43 @@ def fake_tensors() -> Iterator[FakeTensorMode]:
     """Every tensor made inside has no values; the random states are afterwards as they were."""
     import torch
 
-    with torch.random.fork_rng(devices=[]), fake_mode()(allow_non_fake_inputs=True) as mode:
+    with torch.random.fork_rng(devices=[]), fake_mode()(allow_non_fake_inputs=True) as mode, parameters_replaced():
         yield mode
+
+
+@contextmanager
+def parameters_replaced() -> Iterator[None]:
+    """`Module.to` and its like give a module other parameters while inside: the tensor of a fake one cannot be swapped,
+    for it has weak references."""
+    import torch
+
+    module: Any = torch.nn.Module
+    apply = module._apply
+    module._apply = _replaced
+    try:
+        yield
+    finally:
+        module._apply = apply
+
+
+def _replaced(module: torch.nn.Module, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Any:
+    import torch
+
+    made: dict[int, torch.nn.Parameter] = {}
+    for child in module.modules() if recurse else (module,):
+        for name, parameter in child._parameters.items():
+            if parameter is None:
+                continue
+            if id(parameter) not in made:
+                with torch.no_grad():
+                    tensor = fn(parameter)
+                same = tensor is parameter
+                made[id(parameter)] = parameter if same else torch.nn.Parameter(tensor, parameter.requires_grad)
+            child._parameters[name] = made[id(parameter)]
+        for name, buffer in child._buffers.items():
+            if buffer is not None:
+                child._buffers[name] = fn(buffer)
+    return module
 
 
 @cache

@@ -24,6 +24,8 @@ FACTOR: Final = {
 }  # fmt: skip
 #: Calls of so much of the work of the largest one of their class tell what a unit of it takes.
 _LARGE: Final = 0.25
+#: Of more than so many times the work of the largest known call the time is that of the class.
+_FAR: Final = 16
 #: No call takes less: what a call costs the host.
 _LEAST_NS: Final = 1000.0
 #: Classes whose time goes with their FLOPs.
@@ -148,23 +150,28 @@ def _time(call: SimulatedCall, rates: Rates) -> tuple[float, Basis]:
     work = work_of(call.operator, call.signature)
     known = rates.times.by_operator.get(call.operator, ())
     alike = tuple(timed for timed in known if timed.work.dtype == work.dtype)
-    if alike:
-        return _scaled(alike, work), Basis.SAME_OPERATOR
-    if known:
-        return _scaled(known, work) * _dtype_factor(known, work, rates.peaks), Basis.OTHER_DTYPE
     rate = rates.by_class.get(work.operator_class)
+    if alike:
+        return _scaled(alike, work, rate), Basis.SAME_OPERATOR
+    if known:
+        return _scaled(known, work, rate) * _dtype_factor(known, work, rates.peaks), Basis.OTHER_DTYPE
     if rate is None:
         return _LEAST_NS, Basis.NOTHING
     return max(rate.unit_ns * work.amount, rate.least_ns), Basis.SAME_CLASS
 
 
-def _scaled(known: tuple[Timed, ...], work: Work) -> float:
-    """The time of so much work, from the calls of the operator with the nearest amounts."""
+def _scaled(known: tuple[Timed, ...], work: Work, rate: ClassRate | None) -> float:
+    """The time of so much work, from the calls of the operator with the nearest amounts.
+
+    Far beyond the largest of them, of which most may be the call itself, goes what the class takes.
+    """
     above = [timed for timed in known if timed.work.amount >= work.amount]
     below = [timed for timed in known if timed.work.amount < work.amount]
     if not above:
         nearest = below[-1]
-        return nearest.time_ns * (work.amount / nearest.work.amount if nearest.work.amount else 1.0)
+        if rate is not None and work.amount > _FAR * nearest.work.amount:
+            return nearest.time_ns + rate.unit_ns * (work.amount - nearest.work.amount)
+        return nearest.time_ns * work.amount / nearest.work.amount
     if not below:
         least = min(timed.time_ns for timed in known)
         nearest = above[0]

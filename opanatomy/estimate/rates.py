@@ -117,8 +117,8 @@ def work_of(operator: str, signature: Signature) -> Work:
     dtype = next((tensor.dtype for tensor in tensors if tensor.dtype), None)
     costs = cost(operator, signature)
     if known is None or known.operator_class is None:
-        moved = 0 if costs is None and operator not in _COPIES else _bytes(signature)
-        return Work(OperatorClass.DATA_MOVEMENT, moved, dtype)
+        moved = 0 if costs is None else costs.read_bytes + costs.written_bytes
+        return Work(OperatorClass.DATA_MOVEMENT, _bytes(signature) if operator in _COPIES else moved, dtype)
     if costs is None:
         return Work(known.operator_class, _bytes(signature), dtype)
     contracts = known.operator_class is OperatorClass.TENSOR_CONTRACTION

@@ -16,6 +16,8 @@ from opanatomy.options import RunOptions
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.sameness import LossCurve
 from opanatomy.records.techniques import TechniqueRow, Techniques
+from opanatomy.redaction.records import redacted
+from opanatomy.redaction.texts import Texts
 from opanatomy.techniques.advice import advice_of
 from opanatomy.techniques.figures import measured_figures
 from opanatomy.techniques.listing import situation_of
@@ -51,7 +53,7 @@ class Experiment:
     def __init__(self, options: RunOptions, settings: Settings, store: Store, told: Told) -> None:
         self.options = replace(options, memory=True, check=False, steps=max(options.steps, _PROFILED))
         self.settings = settings
-        self.runs = Runs(model=options.model, store=store, told=told)
+        self.runs = Runs(model=options.model, store=store, told=told, texts=Texts())
         self.variants: tuple[Variant, ...] = ()
         self.prediction: Prediction | None = None
         self.rows: dict[str, TechniqueRow] = {}
@@ -166,7 +168,7 @@ class Experiment:
             repetitions=self.settings.repetitions, predicted_only=self.settings.predict_only, order=tuple(self.order),
             folder=str(self.runs.store.folder), warnings=(*self._general_warnings(), *self.warnings),
         )  # fmt: skip
-        return replace(report, advice=advice_of(report))
+        return redacted(replace(report, advice=advice_of(report)), self.runs.texts)
 
     def _timed(self, row: TechniqueRow) -> TechniqueRow:
         """The row with the times of its repetitions."""

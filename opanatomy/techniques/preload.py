@@ -6,5 +6,14 @@ import torch
 import torch._subclasses.fake_tensor
 import torch.profiler
 import transformers
+import transformers.generation.utils
+import transformers.masking_utils
+import transformers.modeling_utils
+import transformers.models.auto.modeling_auto
 
-__all__ = ["torch", "transformers"]
+import opanatomy.capture.step.outcome
+import opanatomy.capture.step.profile
+import opanatomy.capture.step.timing
+import opanatomy.estimate.simulate
+
+__all__ = ["opanatomy", "torch", "transformers"]

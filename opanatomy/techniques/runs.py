@@ -12,6 +12,7 @@ from opanatomy.pipeline import analyze_traces
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.sameness import Sameness
 from opanatomy.records.simulated import SimulatedStep
+from opanatomy.redaction.texts import Texts
 from opanatomy.techniques import jobs
 from opanatomy.techniques.store import Result, Store
 from opanatomy.techniques.variants import Variant
@@ -36,6 +37,8 @@ class Runs(Struct, frozen=True, kw_only=True):
     model: str
     store: Store
     told: Told
+    #: What texts of the experiment may be written as.
+    texts: Texts
 
     def captured(self, variant: Variant) -> Anatomy:
         """The anatomy of the variant's capture."""

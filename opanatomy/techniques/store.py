@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -40,10 +41,10 @@ class Store:
     def __init__(self, folder: Path, *, resume: bool) -> None:
         self.folder, self.resume = folder, resume
         self.begin_ns = _BEGIN_NS
-        self._runs: dict[str, RunOptions] = self._opened()
+        self._runs: dict[str, str] = self._opened()
 
-    def _opened(self) -> dict[str, RunOptions]:
-        """The runs that the folder has, which is made where it is not there."""
+    def _opened(self) -> dict[str, str]:
+        """A digest of the options of each run that the folder has, which is made where it is not there."""
         try:
             self.folder.mkdir(parents=True, exist_ok=self.resume)
         except FileExistsError:
@@ -53,7 +54,7 @@ class Store:
         except OSError as error:
             raise OutputError(f"cannot make the folder {self.folder}: {error.strerror or error}") from error
         try:
-            return msgspec.json.decode((self.folder / _INDEX).read_bytes(), type=dict[str, RunOptions])
+            return msgspec.json.decode((self.folder / _INDEX).read_bytes(), type=dict[str, str])
         except FileNotFoundError:
             return {}
         except (msgspec.MsgspecError, OSError) as error:
@@ -76,10 +77,12 @@ class Store:
             name=name, trace=self.folder / f"{name}.trace.json.gz", report=self.folder / f"{name}.report.json",
             results=self.folder / f"{name}.results.json",
         )  # fmt: skip
-        if self._runs.get(name) != options:
+        # Options may name a secret: what is kept of them only tells whether they are the same.
+        digest = hashlib.sha256(msgspec.json.encode(options)).hexdigest()
+        if self._runs.get(name) != digest:
             for path in (kept.trace, kept.report, kept.results):
                 path.unlink(missing_ok=True)
-            self._runs[name] = options
+            self._runs[name] = digest
             _write(self.folder / _INDEX, msgspec.json.format(msgspec.json.encode(self._runs), indent=2))
         return kept
 

@@ -251,14 +251,17 @@ class MemoryProfiler:
         """What was observed, when it is stopped."""
         roots = self._profiler.profiler.kineto_results.experimental_event_tree()
         events = observed_events(roots, self.device, frozenset(self.earlier.storages["weights"]), marks)
-        allocator = _allocator(events, self.earlier, self.device)
-        return observations_of(events, self.earlier, settings, self.device, allocator)
+        return observations_of(events, self.earlier, settings, self.device)
 
 
 def observations_of(
-    events: ObservedEvents, earlier: Before, settings: StepSettings, device: str, allocator: AllocatorObservation
+    events: ObservedEvents,
+    earlier: Before,
+    settings: StepSettings,
+    device: str,
+    allocator: AllocatorObservation | None = None,
 ) -> StepObservations:
-    """What was observed of a step, with what its allocator says of itself."""
+    """What was observed of a step, with what its allocator says of itself now, where that is not given."""
     return StepObservations(
         device=device,
         events=events.events,
@@ -267,7 +270,7 @@ def observations_of(
         phases=events.phases,
         storages=storage_columns(earlier.storages),
         blocks=None if earlier.blocks is None else block_columns(earlier.blocks),
-        allocator=allocator,
+        allocator=_allocator(events, earlier, device) if allocator is None else allocator,
         hooked=settings.hooked,
         autocast=settings.autocast,
         checkpointing=settings.checkpointing,

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from opanatomy.capture.device.start import device_text
+from opanatomy.capture.memory.storages import same_device
 from opanatomy.capture.model.hub import hub_answers
 from opanatomy.capture.model.quiet import one_line, quiet_libraries
 from opanatomy.errors import ModelError, OutOfMemory, UsageError
@@ -72,12 +73,8 @@ def build_module(
 
 def _moved(module: torch.nn.Module, device: str) -> torch.nn.Module:
     """The module on the device; one that is there already as it is, for fake tensors cannot be moved in place."""
-    import torch
-
-    here = torch.empty(0, device=device).device
-    if all(tensor.device == here for tensor in (*module.parameters(), *module.buffers())):
-        return module
-    return module.to(device)
+    tensors = (*module.parameters(), *module.buffers())
+    return module if all(same_device(str(tensor.device), device) for tensor in tensors) else module.to(device)
 
 
 def _from_config(
