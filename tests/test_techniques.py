@@ -234,15 +234,15 @@ class Quiet:
         self.stages.append(text)
 
 
-def experiment(folder: Path, told: Quiet, *, resume: bool = False, **settings: Any) -> Experiment:
+def experiment(folder: Path, stages: Quiet, *, resume: bool = False, **settings: Any) -> Experiment:
     options = tiny_request(BERT, optimizer="adamw", warmup=1)
     chosen = {"only": ("checkpointing", "sgd", "accumulation"), "repetitions": 1, "loss_steps": 2, **settings}
-    return Experiment(options, Settings(**chosen), Store(folder, resume=resume), told)
+    return Experiment(options, Settings(**chosen), Store(folder, resume=resume), stages)
 
 
 def test_an_experiment_from_end_to_end_and_on_from_where_it_was(tmp_path: Path) -> None:
-    told = Quiet()
-    first = experiment(tmp_path / "e", told)
+    stages = Quiet()
+    first = experiment(tmp_path / "e", stages)
     first.predict()
     first.measure()
     report = first.result()

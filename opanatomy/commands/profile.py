@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -32,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Check everything that is cheap, claim the outputs, capture, analyze the trace that was written, show."""
-    from opanatomy.console.destination import destination, note
+    from opanatomy.console.destination import destination, note, stem_of_model
     from opanatomy.console.stdout import kept_for_the_report
     from opanatomy.files.addresses import check_no_address
 
@@ -45,7 +44,7 @@ def run(arguments: argparse.Namespace) -> None:
         trace = None if arguments.no_trace else stack.enter_context(_claimed_trace(arguments))
         where = stack.enter_context(
             destination(
-                arguments, stem=_stem(arguments), traces=[trace.target] if trace else [], stream=stream
+                arguments, stem=stem_of_model(arguments.model), traces=[trace.target] if trace else [], stream=stream
             )
         )  # fmt: skip
         if trace is not None and not trace.alone:
@@ -71,12 +70,12 @@ def run_options(arguments: argparse.Namespace) -> RunOptions:
 
 def _capture(options: RunOptions, trace: Path, where: Destination) -> None:
     from opanatomy.capture.step.profile import capture_model
-    from opanatomy.console.destination import note
+    from opanatomy.console.destination import note, typed_command
     from opanatomy.console.progress import Display
 
     try:
         with Display() as display:
-            capture_model(options, trace, display, note, command=_command())
+            capture_model(options, trace, display, note, command=typed_command())
     except OutOfMemory as error:
         _show_failure(error, where, redact=options.redact)
         raise
@@ -135,22 +134,22 @@ def _with_suggestions(anatomy: Anatomy, options: RunOptions, trace: Path) -> Ana
 def _show_failure(error: OutOfMemory, where: Destination, *, redact: bool) -> None:
     """The report of a step that did not fit, as far as one could begin."""
     from opanatomy.capture.memory.failure import StepOutOfMemory
-    from opanatomy.console.destination import show
+    from opanatomy.console.destination import show, typed_command
     from opanatomy.pipeline import anatomy_of_failure
 
     if isinstance(error, StepOutOfMemory) and error.memory is not None:
-        anatomy = anatomy_of_failure(error.memory, error.workload, error.environment, _command(), redact=redact)
+        anatomy = anatomy_of_failure(error.memory, error.workload, error.environment, typed_command(), redact=redact)
         show(anatomy, where)
 
 
 @contextmanager
 def _claimed_trace(arguments: argparse.Namespace) -> Iterator[Claim]:
     """The file of `--trace`; else, and in a folder, a name from the model that is not taken yet."""
-    from opanatomy.console.destination import in_folder
+    from opanatomy.console.destination import in_folder, stem_of_model
     from opanatomy.files.addresses import check_no_address
     from opanatomy.files.outputs import claimed
 
-    default = f"{_stem(arguments)}.trace.json.gz"
+    default = f"{stem_of_model(arguments.model)}.trace.json.gz"
     if arguments.trace is None:
         with claimed(Path(default), force=arguments.force, numbered=True) as claim:
             yield claim
@@ -165,15 +164,3 @@ def _claimed_trace(arguments: argparse.Namespace) -> Iterator[Claim]:
             if claim.lock is None:
                 raise UsageError(f"--trace {path}: it is a pipe or a device, which the report cannot be read from")
             yield claim
-
-
-def _stem(arguments: argparse.Namespace) -> str:
-    from opanatomy.console.destination import stem_of
-    from opanatomy.redaction.texts import spoken
-
-    return stem_of(spoken(arguments.model).replace(":", "-")) or "model"
-
-
-def _command() -> str:
-    """The command as typed; a name that is no text keeps a mark for each such byte."""
-    return shlex.join(["opanatomy", *sys.argv[1:]]).encode("utf-8", "replace").decode()

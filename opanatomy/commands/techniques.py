@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 import sys
 from typing import TYPE_CHECKING, Final
 
@@ -12,6 +11,7 @@ from opanatomy.option_values import as_flag
 from opanatomy.options import RUN, TECHNIQUES, RunOptions, check_together
 
 if TYPE_CHECKING:
+    from opanatomy.console.progress import Display
     from opanatomy.techniques.experiment import Experiment, Settings
 
 SUMMARY: Final = "say what each training technique would change, then measure it"
@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Predict, measure, show; what is done is shown also where the run is interrupted."""
-    from opanatomy.console.destination import destination, note, show
+    from opanatomy.console.destination import destination, note, show, stem_of_model
     from opanatomy.console.progress import Display
     from opanatomy.console.stdout import kept_for_the_report
     from opanatomy.files.addresses import check_no_address
@@ -41,18 +41,18 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.list:
         _show_list(options, settings)
         return
-    stem = _stem(arguments.model)
+    stem = stem_of_model(arguments.model)
     with kept_for_the_report() as stream, destination(arguments, stem=stem, stream=stream) as where:
         folder = folder_for(arguments.folder, stem, resume=arguments.resume)
         store = Store(folder, resume=arguments.resume)
-        experiment = Experiment(options, settings, store, told := Display())
-        with store.open(), told:
+        experiment = Experiment(options, settings, store, progress := Display())
+        with store.open(), progress:
             experiment.predict()
         if not settings.predict_only:
             note(
                 f"measuring takes about {duration(experiment.budget_ns())}: Ctrl-C keeps what is done, --resume goes on"
             )
-            _measure(experiment, told)
+            _measure(experiment, progress)
         show(experiment.result(), where)
         note(f"traces and reports: {folder}")
         if experiment.interrupted:
@@ -68,21 +68,20 @@ def run_options(arguments: argparse.Namespace) -> RunOptions:
 
 
 def _settings(arguments: argparse.Namespace) -> Settings:
+    from opanatomy.console.destination import typed_command
     from opanatomy.techniques.experiment import Settings
 
     return Settings(
         only=tuple(arguments.only), skip=tuple(arguments.skip), combine=tuple(arguments.combine),
         predict_only=arguments.predict_only, repetitions=arguments.repetitions, loss_steps=arguments.loss_steps,
-        command=shlex.join(["opanatomy", *sys.argv[1:]]),
+        command=typed_command(),
     )  # fmt: skip
 
 
-def _measure(experiment: Experiment, told: object) -> None:
-    from opanatomy.console.progress import Display
-
-    assert isinstance(told, Display)
+def _measure(experiment: Experiment, progress: Display) -> None:
+    """Measure until it is done, or interrupted."""
     try:
-        with told:
+        with progress:
             experiment.measure()
     except KeyboardInterrupt:
         experiment.interrupted = True
@@ -95,10 +94,3 @@ def _show_list(options: RunOptions, settings: Settings) -> None:
     width = columns_of(sys.stdout)
     text = listing_of(options, width, only=settings.only, skip=settings.skip)
     write_out(text, machine_readable=False)
-
-
-def _stem(model: str) -> str:
-    from opanatomy.console.destination import stem_of
-    from opanatomy.redaction.texts import spoken
-
-    return stem_of(spoken(model).replace(":", "-")) or "model"

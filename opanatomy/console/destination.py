@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shlex
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -96,6 +97,18 @@ def stem_of(name: str) -> str:
     """What a model or a trace of this name begins the names of its files with."""
     last = re.sub(r"((\.pt)?\.trace)?(\.json)?(\.gz|\.zip)?$", "", name.rstrip("/").rsplit("/", 1)[-1], count=1)
     return re.sub(r"[^A-Za-z0-9._-]+", "-", last).strip("-.")
+
+
+def stem_of_model(model: str) -> str:
+    """What the names of a model's files begin with."""
+    from opanatomy.redaction.texts import spoken
+
+    return stem_of(spoken(model).replace(":", "-")) or "model"
+
+
+def typed_command() -> str:
+    """The command as typed; a name that is no text keeps a mark for each such byte."""
+    return shlex.join(["opanatomy", *sys.argv[1:]]).encode("utf-8", "replace").decode()
 
 
 def chosen_format(arguments: argparse.Namespace) -> str:

@@ -22,7 +22,7 @@ from opanatomy.techniques.advice import advice_of
 from opanatomy.techniques.figures import measured_figures
 from opanatomy.techniques.listing import situation_of
 from opanatomy.techniques.prediction import Prediction, predict
-from opanatomy.techniques.runs import Runs, Told
+from opanatomy.techniques.runs import Runs, Stages
 from opanatomy.techniques.store import Store
 from opanatomy.techniques.variants import Variant, variants_of
 from opanatomy.version import __version__
@@ -50,10 +50,10 @@ class Settings(Struct, frozen=True, kw_only=True):
 class Experiment:
     """One experiment; `rows` are what is known so far, and `interrupted` whether it was left early."""
 
-    def __init__(self, options: RunOptions, settings: Settings, store: Store, told: Told) -> None:
+    def __init__(self, options: RunOptions, settings: Settings, store: Store, progress: Stages) -> None:
         self.options = replace(options, memory=True, check=False, steps=max(options.steps, _PROFILED))
         self.settings = settings
-        self.runs = Runs(model=options.model, store=store, told=told, texts=Texts())
+        self.runs = Runs(model=options.model, store=store, progress=progress, texts=Texts())
         self.variants: tuple[Variant, ...] = ()
         self.prediction: Prediction | None = None
         self.rows: dict[str, TechniqueRow] = {}
@@ -66,7 +66,7 @@ class Experiment:
 
     def predict(self) -> None:
         """Capture the baseline, then predict every technique; the rows have predictions afterwards."""
-        self.runs.told.stage("starting")
+        self.runs.progress.stage("starting")
         settings = self.settings
         situation = situation_of(self.options)
         self.variants = variants_of(situation, only=settings.only, skip=settings.skip, combine=settings.combine)

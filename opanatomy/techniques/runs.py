@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 
 from msgspec import Struct
 
@@ -19,15 +19,15 @@ from opanatomy.techniques.variants import Variant
 from opanatomy.techniques.workers import JobFailed, run_job, run_jobs
 
 
-class Told(Protocol):
-    """What is told how far an experiment is."""
+class Stages(Protocol):
+    """Is told how far an experiment is."""
 
     def stage(self, text: str, *, steps_after: int = 0, expected_ns: int | None = None) -> None:
         """The stage `text` begins."""
 
 
-#: What is seen of a run that could not be followed.
-WhyNot = str
+#: Why a run could not be followed.
+WhyNot: TypeAlias = str
 _INTERRUPTED: Final = "the process that follows it on fake tensors ended before"
 
 
@@ -36,7 +36,7 @@ class Runs(Struct, frozen=True, kw_only=True):
 
     model: str
     store: Store
-    told: Told
+    progress: Stages
     #: What texts of the experiment may be written as.
     texts: Texts
 
@@ -44,7 +44,7 @@ class Runs(Struct, frozen=True, kw_only=True):
         """The anatomy of the variant's capture."""
         kept = self.store.kept(variant.name, variant.options)
         if not kept.trace.exists():
-            self.told.stage(f"{variant.name}: capture")
+            self.progress.stage(f"{variant.name}: capture")
             command = f"opanatomy profile {self.model} {variant.option}".strip()
             with self.store.new_trace(kept) as partial:
                 run_job(jobs.captured, variant.options, str(partial), command)
@@ -56,7 +56,7 @@ class Runs(Struct, frozen=True, kw_only=True):
         """What each step would call and allocate, in turn, or why that cannot be seen."""
         steps = run_jobs(jobs.followed, [variant.options for variant in variants])
         for place, variant in enumerate(variants):
-            self.told.stage(f"{variant.name}: prediction")
+            self.progress.stage(f"{variant.name}: prediction")
             try:
                 yield next(steps)
             except JobFailed as error:
@@ -66,25 +66,25 @@ class Runs(Struct, frozen=True, kw_only=True):
 
     def times(self, variant: Variant, repetition: int, repetitions: int) -> tuple[int, ...]:
         """The times of some steps, in nanoseconds."""
-        self.told.stage(f"{variant.name}: repetition {repetition + 1} of {repetitions}")
+        self.progress.stage(f"{variant.name}: repetition {repetition + 1} of {repetitions}")
         return self._remembered(
             variant, f"times {repetition}", tuple[int, ...], lambda: run_job(jobs.timed, variant.options)
         )
 
     def outcome(self, baseline: Variant, folder: Path) -> float | None:
         """Keep what one step of the baseline makes in the folder; its loss."""
-        self.told.stage("one step of the baseline, to compare with")
+        self.progress.stage("one step of the baseline, to compare with")
         return run_job(jobs.kept_outcome, baseline.options, str(folder))
 
     def sameness(self, variant: Variant, baseline: Variant, folder: Path, loss: float | None) -> Sameness:
         """One step beside that of the baseline in the folder."""
-        self.told.stage(f"{variant.name}: the same training?")
+        self.progress.stage(f"{variant.name}: the same training?")
         arguments = (variant.options, baseline.options, str(folder), loss)
         return self._remembered(variant, "sameness", Sameness, lambda: run_job(jobs.compared, *arguments))
 
     def losses(self, variant: Variant, steps: int) -> tuple[float, ...]:
         """The losses of so many steps."""
-        self.told.stage(f"{variant.name}: losses of {steps} steps")
+        self.progress.stage(f"{variant.name}: losses of {steps} steps")
         key = f"losses of {steps}"
         return self._remembered(variant, key, tuple[float, ...], lambda: run_job(jobs.losses, variant.options, steps))
 
