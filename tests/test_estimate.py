@@ -91,6 +91,11 @@ def test_a_model_that_cannot_be_is_said_as_by_a_run() -> None:
         simulate(RunOptions(model="no/such-model", device="cpu"))
 
 
+def test_compiled_code_is_not_followed() -> None:
+    with pytest.raises(EstimateError, match="decided when it compiles"):
+        simulate(replace(options_of(MODELS[0], "plain"), compile=True))
+
+
 def test_what_depends_on_values_is_answered() -> None:
     with fake_tensors():
         tensor = torch.ones(3, 4)

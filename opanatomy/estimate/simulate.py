@@ -40,6 +40,8 @@ def simulate(options: RunOptions) -> SimulatedStep:
 
     Raises `EstimateError` where the step cannot run without values, and says why.
     """
+    if options.compile:
+        raise EstimateError("what torch.compile calls and keeps is decided when it compiles - measure it")
     device = choose_device(options.device)
     options = replace(options, device=device)
     try:
