@@ -79,8 +79,7 @@ def _without_dropout(module: torch.nn.Module) -> None:
 def capture(case: str, device: str, path: Path) -> None:
     """The trace of a case, as `record_step` writes it."""
     name, _, variant = case.partition("/")
-    opanatomy.capture.step.run._TIMED_STEPS = 1  # type: ignore[misc]  # times of a fake device tell nothing
-    with fake_device() if device == DEVICE else like_the_device():
+    with one_timed_step(), fake_device() if device == DEVICE else like_the_device():
         one = prepared(name, variant, device)
         checkpointing = VARIANTS[variant].request.get("checkpointing")
         options = RunOptions(device=device, warmup=0, checkpointing=checkpointing, **VARIANTS[variant].options)
@@ -89,6 +88,17 @@ def capture(case: str, device: str, path: Path) -> None:
             record_step(Subject(module=one.module, inputs=one.inputs, workload=Workload()), options, path)
     if device == DEVICE:
         without_fake_kernels(path)
+
+
+@contextmanager
+def one_timed_step() -> Iterator[None]:
+    """Times of a fake device tell nothing: one unprofiled step is enough."""
+    run: Any = opanatomy.capture.step.run
+    steps, run._TIMED_STEPS = run._TIMED_STEPS, 1
+    try:
+        yield
+    finally:
+        run._TIMED_STEPS = steps
 
 
 @contextmanager
