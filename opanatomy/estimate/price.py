@@ -19,7 +19,7 @@ from opanatomy.records.taxonomy import OperatorClass
 #: The factor by which a call may take more or less than is predicted; that of the whole step is within that of its
 #: worst part. Measured: docs/techniques.md has every prediction beside what it became.
 FACTOR: Final = {
-    Basis.SAME_CALL: 1.08, Basis.SAME_OPERATOR: 1.18, Basis.OTHER_DTYPE: 1.26, Basis.SAME_CLASS: 1.26,
+    Basis.SAME_CALL: 1.15, Basis.SAME_OPERATOR: 1.22, Basis.OTHER_DTYPE: 1.26, Basis.SAME_CLASS: 1.26,
     Basis.NOTHING: 1.26,
 }  # fmt: skip
 #: Calls of so much of the work of the largest one of their class tell what a unit of it takes.
