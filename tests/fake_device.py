@@ -15,10 +15,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
-from opanatomy.estimate.fake import parameters_replaced
+from opanatomy.estimate.fake import fake_mode, parameters_replaced
 
 NAME = "fake"
 DEVICE = f"{NAME}:0"
@@ -57,58 +56,12 @@ class DeviceModule:
         return "Fake accelerator"
 
 
-class FakeDeviceMode(FakeTensorMode):
+class FakeDeviceMode(fake_mode()):  # type: ignore[misc]  # the class is made when it is first asked for
     """Fake tensors that never start a device, and whose values may be asked for."""
 
     @property
     def avoid_device_init(self) -> bool:
         return True
-
-    def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in _ANSWERS and not isinstance(getattr(args[0], "constant", None), torch.Tensor):
-            with self:
-                return _ANSWERS[func](*args, **(kwargs or {}))
-        return super().dispatch(func, types, args, kwargs or {})
-
-
-def _item(tensor: torch.Tensor) -> bool | int | float:
-    if tensor.dtype is torch.bool:
-        return False
-    return 0.0 if tensor.dtype.is_floating_point else 0
-
-
-def _nonzero(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.new_empty((tensor.numel(), tensor.dim()), dtype=torch.int64)
-
-
-def _masked_select(tensor: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    return tensor.new_empty((torch.broadcast_shapes(tensor.shape, mask.shape).numel(),))
-
-
-def _grouped_mm(a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor | None = None, *_: Any) -> torch.Tensor:
-    """Of any data type, as on the CPU; torch's own rule for shapes takes bfloat16 alone."""
-    if a.dim() == b.dim() == 2:
-        assert offs is not None
-        return a.new_empty((len(offs), a.shape[0], b.shape[1]))
-    return a.new_empty((*(b.shape[:1] if a.dim() == b.dim() else ()), a.shape[-2], b.shape[-1]))
-
-
-def _ctc_loss(log_probs: torch.Tensor, targets: torch.Tensor, *_: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    time, batch, _ = log_probs.shape
-    states = 2 * (targets.numel() // batch) + 1
-    return log_probs.new_empty((batch,)), log_probs.new_empty((batch, time, states))
-
-
-#: What depends on values, as if each were zero or false and every mask took all; and what torch has no rule for.
-_ANSWERS = {
-    aten._local_scalar_dense.default: _item,
-    aten.equal.default: lambda *_: False,
-    aten.nonzero.default: _nonzero,
-    aten.masked_select.default: _masked_select,
-    aten._ctc_loss.Tensor: _ctc_loss,
-    aten._ctc_loss_backward.Tensor: lambda grad, log_probs, *_: torch.empty_like(log_probs),
-    aten._grouped_mm.default: _grouped_mm,
-}
 
 
 @contextmanager

@@ -126,7 +126,7 @@ def test_what_cannot_run_without_values_says_why(tmp_path: Path, monkeypatch: py
 
 
 def call(operator: str, *tensors: Tensor, calls: int = 1, phase: Phase = Phase.FORWARD) -> SimulatedCall:
-    return SimulatedCall(operator=operator, signature=Signature(tensors), results=(), phase=phase, calls=calls)
+    return SimulatedCall(operator=operator, signature=Signature(tensors), phase=phase, calls=calls)
 
 
 def step(*calls: SimulatedCall) -> SimulatedStep:

@@ -15,6 +15,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from opanatomy.capture.step.outcome import compare_outcome, first_difference, keep_outcome
 from opanatomy.errors import UsageError
 from opanatomy.options import RUN, RunOptions
 from opanatomy.records.comparison import memory_agrees, time_agrees, time_error, within_noise
@@ -74,6 +75,11 @@ def test_a_combination_has_all_its_options() -> None:
     assert (options.amp, options.checkpointing) == ("bf16", "non-reentrant")
     assert variants[2].option == "--amp bf16 --checkpointing non-reentrant"
     assert not variants[2].keeps_result
+
+
+def test_techniques_that_exclude_each_other_are_not_combined() -> None:
+    with pytest.raises(UsageError, match="--optimizer sgd and --optimizer adafactor exclude"):
+        variants_of(situation(), combine=["sgd+adafactor"])
 
 
 @pytest.mark.parametrize("where", ["only", "skip", "combine"])
@@ -164,6 +170,32 @@ def test_memory_agrees_within_two_percent() -> None:
     assert memory_agrees(row("x", predicted=figures(1, 1_019_000), measured=figures(1)))
     assert memory_agrees(row("x", predicted=figures(1, 1_021_000), measured=figures(1))) is False
     assert memory_agrees(row("x", measured=figures(1))) is None
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"gradient_units": 1e6}, {"weight_units": 4_000.0}, {"loss_units": 1e3}, {"not_compared": ("head.weight",)}],
+)
+def test_the_training_is_the_same_only_where_all_of_it_is(changes: dict[str, Any]) -> None:
+    same = Sameness(loss_units=1.0, gradient_units=3.0, weight_units=0.5)
+    assert same.same
+    assert not replace(same, **changes).same
+
+
+def test_a_step_of_other_parameters_or_without_its_update_is_not_the_same(tmp_path: Path) -> None:
+    options = tiny_request(BERT, optimizer="adamw")
+    loss = keep_outcome(options, tmp_path / "kept")
+    assert compare_outcome(options, tmp_path / "kept", loss).same
+    assert not compare_outcome(replace(options, optimizer=None), tmp_path / "kept", loss).same
+    frozen = compare_outcome(replace(options, freeze="embeddings"), tmp_path / "kept", loss)
+    assert frozen.not_compared
+    assert not frozen.same
+
+
+def test_the_first_operator_that_differs_is_named() -> None:
+    options = tiny_request(BERT)
+    assert first_difference(options, options) is None
+    assert first_difference(replace(options, amp="bf16"), options) is not None
 
 
 def test_ranges_that_overlap_are_noise() -> None:

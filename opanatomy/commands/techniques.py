@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace) -> None:
 def run_options(arguments: argparse.Namespace) -> RunOptions:
     """The options of the baseline, of all that was parsed; it trains with AdamW where nothing else is said."""
     values = {option.name: getattr(arguments, option.name) for option in RUN if hasattr(arguments, option.name)}
-    if values["optimizer"] is None and not values["inference"]:
+    if values["optimizer"] is None and not values["inference"] and values["generate"] is None:
         values["optimizer"] = "adamw"
     return RunOptions(**{**values, "settings": tuple(arguments.settings)})
 

@@ -11,6 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from opanatomy.cost import cost
+from opanatomy.errors import EstimateError
 from opanatomy.estimate.rates import CallTimes, Timed, Work, tensors_of, work_of
 from opanatomy.records.predicted import Basis, PredictedRow, PredictedTime
 from opanatomy.records.simulated import SimulatedCall, SimulatedStep
@@ -42,7 +43,7 @@ class ClassRate(Struct, frozen=True, kw_only=True):
 class Rates(Struct, frozen=True, kw_only=True):
     """What a run reached: the times of its calls, by class the time of a unit of work, the time between its calls.
 
-    `wall_ns` is its step without the profiler. `peaks` are the device's FLOP/s by data type, where they are known.
+    The time of each call is to be multiplied by `scale`. `peaks` are the device's FLOP/s by data type, as far as known.
     """
 
     times: CallTimes
@@ -58,7 +59,9 @@ def rates_of(times: CallTimes, baseline: SimulatedStep, wall_ns: float, peaks: M
     steps = baseline.batches or (baseline.calls,)
     operators = sum(_time(call, rates)[0] * call.calls for calls in steps for call in calls) / len(steps)
     count = sum(call.calls for calls in steps for call in calls) / len(steps)
-    if operators >= wall_ns or not count:
+    if not count:
+        raise EstimateError("the baseline's step calls no operator: there is nothing to go by")
+    if operators >= wall_ns:
         # The profiler's own time in each operator: all of them are that much shorter without it.
         return Rates(times=times, by_class=rates.by_class, between_ns=0.0, scale=wall_ns / operators, peaks=peaks)
     between = (wall_ns - operators) / count

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     import torch
 
 _NONE: Final = -1
-#: The step between two moments of a clock that only counts.
-_TICK: Final = 1
 #: Questions after a tensor's properties, and ranges, come to a dispatch mode as operators.
 _NO_OPERATORS: Final = ("prim::", "profiler::")
 #: What CUDA's allocator rounds the size of a block up to.
@@ -51,7 +49,7 @@ class Recording:
     moments: list[Moment] = field(default_factory=list)
     marks: list[Mark] = field(default_factory=list)
     contexts: dict[Context, int] = field(default_factory=dict)
-    calls: Counter[Any] = field(default_factory=Counter)
+    calls: Counter[tuple[str, Signature, Phase]] = field(default_factory=Counter)
     spans: list[PhaseSpan] = field(default_factory=list)
     #: The modules that are open, and where each that is opened or left begins among autograd's sequence numbers.
     open_modules: list[str] = field(default_factory=list)
@@ -99,7 +97,7 @@ class Recording:
         self.marks.append(mark)
 
     def _tick(self) -> int:
-        self.now += _TICK
+        self.now += 1
         phase = self.phase_of()
         if self.spans and self.spans[-1].phase is phase:
             self.spans[-1] = replace(self.spans[-1], end_ns=self.now)
@@ -128,12 +126,10 @@ class Recording:
             return
         casts = name == "aten::_to_copy" and address_of(args[0].untyped_storage()) in self.weights
         context = self.context(name, casts_weight=casts)
-        made = tensors_in(result)
-        for tensor in made:
+        for tensor in tensors_in(result):
             self.hold(tensor, context)
         if self.started and not self.paused:
-            key = (name, signature_of(function, args, kwargs), tuple(map(tensor_of, made)), self._phase())
-            self.calls[key] += 1
+            self.calls[name, signature_of(function, args, kwargs), self._phase()] += 1
 
     def _phase(self) -> Phase:
         """The phase of a call: what an autograd node runs with gradient mode on is recomputation."""
@@ -152,8 +148,8 @@ class Recording:
     def simulated_calls(self) -> tuple[SimulatedCall, ...]:
         """The calls, like ones together, in the order of their first."""
         return tuple(
-            SimulatedCall(operator=name, signature=signature, results=results, phase=phase, calls=calls)
-            for (name, signature, results, phase), calls in self.calls.items()
+            SimulatedCall(operator=name, signature=signature, phase=phase, calls=calls)
+            for (name, signature, phase), calls in self.calls.items()
         )
 
     # -------------------------------------------------------------------------------------------------------- modules

@@ -2,35 +2,15 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
-
 from opanatomy.records.techniques import StepFigures, TechniqueRow
 
 #: A prediction of memory that is off by more disagrees; one of time where the measured time is out of its range.
 MEMORY_AGREES = 0.02
 
 
-class Change(Struct, frozen=True, kw_only=True):
-    """A figure beside that of the baseline; `noise` where the repetitions overlap, so that no difference is shown."""
-
-    value: float | None
-    baseline: float | None
-    noise: bool = False
-
-    @property
-    def share(self) -> float | None:
-        """The change in parts of the baseline."""
-        if self.value is None or not self.baseline:
-            return None
-        return self.value / self.baseline - 1
-
-
-def time_change(row: TechniqueRow, baseline: TechniqueRow) -> Change:
-    """The measured time beside the baseline's."""
-    ours, theirs = row.measured, baseline.measured
-    if ours is None or theirs is None:
-        return Change(value=None, baseline=None)
-    return Change(value=ours.step_ns, baseline=theirs.step_ns, noise=within_noise(ours, theirs))
+def figures_of(row: TechniqueRow) -> StepFigures | None:
+    """The measured figures, those of the prediction where nothing was measured."""
+    return row.measured if row.measured is not None else row.predicted
 
 
 def within_noise(one: StepFigures, other: StepFigures) -> bool:

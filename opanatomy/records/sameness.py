@@ -5,8 +5,8 @@ from __future__ import annotations
 from msgspec import Struct
 
 #: Differences up to so many units of rounding are those of sums in another order: a loss is a sum of few numbers, a
-#: gradient of many products of many.
-LOSS_UNITS, GRADIENT_UNITS = 64.0, 4096.0
+#: gradient of many products of many. An update that is left out is some thousand units of the weights.
+LOSS_UNITS, GRADIENT_UNITS, WEIGHT_UNITS = 64.0, 4096.0, 64.0
 
 
 class Difference(Struct, frozen=True, kw_only=True):
@@ -21,7 +21,7 @@ class Sameness(Struct, frozen=True, kw_only=True):
     norms of what they are of, in units of rounding of float32 (2^-23).
 
     `first_operator` is the first whose result is another one, where the step is not the same; `not_compared` are
-    parameters that the baseline does not train or does not have.
+    parameters that only one of the two has or trains.
     """
 
     loss_units: float | None
@@ -33,9 +33,10 @@ class Sameness(Struct, frozen=True, kw_only=True):
 
     @property
     def same(self) -> bool:
-        """Whether all differences are those of rounding."""
+        """Whether all parameters were compared, and all differences are those of rounding."""
         loss = self.loss_units is None or self.loss_units <= LOSS_UNITS
-        return loss and self.gradient_units <= GRADIENT_UNITS
+        values = self.gradient_units <= GRADIENT_UNITS and self.weight_units <= WEIGHT_UNITS
+        return loss and values and not self.not_compared
 
 
 class LossCurve(Struct, frozen=True, kw_only=True):

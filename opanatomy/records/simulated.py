@@ -5,23 +5,22 @@ from __future__ import annotations
 from msgspec import Struct
 
 from opanatomy.records.memory_observations import MemoryObservations
-from opanatomy.records.signature import Signature, Tensor
+from opanatomy.records.signature import Signature
 from opanatomy.records.taxonomy import Phase
 from opanatomy.records.workload import Workload
 
 
 class SimulatedCall(Struct, frozen=True, kw_only=True):
-    """Like calls of one operator in one phase of a step: arguments in the order of the schema, the tensors it made."""
+    """Like calls of one operator in one phase of a step: arguments in the order of the schema."""
 
     operator: str
     signature: Signature
-    results: tuple[Tensor, ...]
     phase: Phase
     calls: int
 
 
 class SimulatedStep(Struct, frozen=True, kw_only=True):
-    """What one step after the first would call and allocate on `device`; `notes` say what of it is not known."""
+    """What one step after the first would call and allocate on `device`."""
 
     workload: Workload
     device: str
@@ -30,4 +29,3 @@ class SimulatedStep(Struct, frozen=True, kw_only=True):
     #: The calls of a step on each batch of a run on texts; `calls` are of the one that is profiled, `memory` of the
     #: longest.
     batches: tuple[tuple[SimulatedCall, ...], ...] = ()
-    notes: tuple[str, ...] = ()

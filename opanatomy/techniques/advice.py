@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from opanatomy.records.comparison import within_noise
+from opanatomy.records.comparison import figures_of, within_noise
 from opanatomy.records.techniques import StepFigures, TechniqueRow, Techniques
+from opanatomy.report.units import size
 
 #: A saving of less is not worth a sentence: parts of the baseline's peak or time.
 _WORTH: Final = 0.05
@@ -15,13 +16,8 @@ _ADVISED: Final = 3
 
 
 def advice_of(report: Techniques) -> tuple[str, ...]:
-    """What to do: the largest savings of memory and of time, each with its option, and what undoes what."""
-    return (*_memory(report), *_time(report), *_undone(report))
-
-
-def figures_of(row: TechniqueRow) -> StepFigures | None:
-    """The measured figures, those of the prediction where nothing was measured."""
-    return row.measured if row.measured is not None else row.predicted
+    """What to do: the largest savings of memory and of time, each with its option."""
+    return (*_memory(report), *_time(report))
 
 
 def ranked(report: Techniques) -> list[TechniqueRow]:
@@ -46,20 +42,17 @@ def _memory(report: Techniques) -> Iterator[str]:
         if saved < _WORTH * base.peak_bytes:
             return
         largest = _largest_fall(base, figures_of(row))
-        where = f", {largest[1] / 1e6:,.0f} MB of them {largest[0].replace('_', ' ')}" if largest else ""
-        yield (
-            f"{row.option or row.name} saves {saved / 1e6:,.0f} MB of {base.peak_bytes / 1e6:,.0f} MB"
-            f"{where}{_cost(report, row)}"
-        )
+        where = f", {size(largest[1])} of them {largest[0].replace('_', ' ')}" if largest else ""
+        yield (f"{row.option or row.name} saves {size(saved)} of {size(base.peak_bytes)}{where}{_cost(report, row)}")
 
 
 def _largest_fall(base: StepFigures, figures: StepFigures | None) -> tuple[str, int] | None:
     """The component whose part of the peak falls most."""
     if figures is None:
         return None
-    falls = [(name, size - figures.at_peak.get(name, 0)) for name, size in base.at_peak.items()]
-    name, size = max(falls, key=lambda fall: fall[1], default=("", 0))
-    return (name, size) if size > 0 else None
+    falls = [(name, held - figures.at_peak.get(name, 0)) for name, held in base.at_peak.items()]
+    name, fall = max(falls, key=lambda pair: pair[1], default=("", 0))
+    return (name, fall) if fall > 0 else None
 
 
 def _cost(report: Techniques, row: TechniqueRow) -> str:
@@ -95,13 +88,3 @@ def _time(report: Techniques) -> Iterator[str]:
     for gained, row in faster[:_ADVISED]:
         how = "takes" if row.measured is not None else "would take"
         yield f"{row.option or row.name}: the step {how} {gained:.0%} less time"
-
-
-def _undone(report: Techniques) -> Iterator[str]:
-    """Checkpointing that undoes what freezing saves."""
-    seen = set()
-    for row in report.rows:
-        for warning in row.warnings:
-            if "undoes" in warning and warning not in seen:
-                seen.add(warning)
-                yield warning

@@ -14,7 +14,7 @@ from opanatomy.options import RUN, RunOptions
 from opanatomy.records.optimizers import BY_NAME
 
 Switch = Callable[["Situation"], Mapping[str, Any]]
-#: The option that names the baseline in tables.
+#: What the baseline is called in tables and file names.
 BASELINE: Final = "baseline"
 
 
@@ -193,14 +193,8 @@ TECHNIQUES: Final[tuple[Technique, ...]] = (
     _optimizer("adamw-foreach", keeps_result=True, what="one call of each operation for the list of all tensors"),
     _optimizer("adamw-loop", keeps_result=True, what="a loop over the tensors in Python"),
     _optimizer("adamw8bit", what="both moments in 8 bits by blocks (bitsandbytes)"),
-    *(
-        (_optimizer("adamw8bit-embeddings32", what="8 bits but for the embeddings, which bitsandbytes advises"),)
-        if "adamw8bit-embeddings32" in BY_NAME else ()
-    ),
-    *(
-        (_optimizer("adamw8bit-torchao", what="both moments in 8 bits by blocks (torchao)"),)
-        if "adamw8bit-torchao" in BY_NAME else ()
-    ),
+    _optimizer("adamw8bit-embeddings32", what="8 bits but for the embeddings, which bitsandbytes advises"),
+    _optimizer("adamw8bit-torchao", what="both moments in 8 bits by blocks (torchao)"),
     _optimizer("sgd", what="one moment: half the state of AdamW"),
     _optimizer("adafactor", what="the second moment as a row and a column of each matrix"),
     _padding("dynamic-padding", "longest", "pads each batch to its longest text"),

@@ -29,7 +29,9 @@ from opanatomy.version import __version__
 
 #: Profiled steps of each capture: of like calls the median is taken, which one alone has none of.
 _PROFILED: Final = 3
-#: For the budget: steps of a capture (warm-up, timed, profiled, memory), and of a repetition with its warm-up.
+#: For the budget: what a fresh process takes, about, to make a small model; steps of a capture (warm-up, timed, profiled,
+#: memory), and of a repetition with its warm-up.
+_BEGIN_NS: Final = 3e9
 _STEPS_OF_A_CAPTURE: Final = 12
 _STEPS_OF_A_REPETITION: Final = 5
 
@@ -57,7 +59,7 @@ class Experiment:
         self.variants: tuple[Variant, ...] = ()
         self.prediction: Prediction | None = None
         self.rows: dict[str, TechniqueRow] = {}
-        self.times: dict[str, list[float]] = {}
+        self.times: dict[str, list[tuple[int, ...]]] = {}
         self.order: list[tuple[str, ...]] = []
         self.warnings: list[str] = []
         self.interrupted = False
@@ -116,7 +118,7 @@ class Experiment:
         except OpanatomyError as error:
             self._change(variant, failed=str(error))
             return
-        self.times.setdefault(variant.name, []).append(statistics.median(times))
+        self.times.setdefault(variant.name, []).append(times)
 
     # ----------------------------------------------------------------------------------------------- the same training
 
@@ -172,16 +174,28 @@ class Experiment:
 
     def _timed(self, row: TechniqueRow) -> TechniqueRow:
         """The row with the times of its repetitions."""
-        times = self.times.get(row.name)
-        if row.measured is None or not times:
+        repetitions = self.times.get(row.name)
+        if row.measured is None or not repetitions:
             return row
-        middle = replace(row.measured, step_ns=statistics.median(times), low_ns=min(times), high_ns=max(times))
-        return replace(row, repetitions_ns=tuple(times), measured=middle)
+        medians = [statistics.median(times) for times in repetitions]
+        # One repetition does not tell how far they lie apart: its steps do.
+        apart = medians if len(medians) > 1 else repetitions[0]
+        middle = replace(row.measured, step_ns=statistics.median(medians), low_ns=min(apart), high_ns=max(apart))
+        return replace(row, repetitions_ns=tuple(medians), measured=middle)
 
     def _general_warnings(self) -> list[str]:
-        on_cpu = self.prediction is not None and self.prediction.anatomy.environment.device_kind == "cpu"
-        mixed = any(variant.options.amp or variant.options.dtype != "float32" for variant in self.variants)
-        return ["times of mixed precision on a processor say nothing of a GPU"] if on_cpu and mixed else []
+        """What is to be said of precision: of its times on a processor, and of what they are predicted from."""
+        if self.prediction is None or not any(v.options.amp or v.options.dtype != "float32" for v in self.variants):
+            return []
+        warnings = []
+        if self.prediction.anatomy.environment.device_kind == "cpu":
+            warnings.append("times of mixed precision on a processor say nothing of a GPU")
+        if self.prediction.rates is not None and not self.prediction.rates.peaks:
+            warnings.append(
+                "the peaks of this device are not known: products in another data type are predicted at the rate of the"
+                " baseline's - run `opanatomy ceilings`"
+            )
+        return warnings
 
     def budget_ns(self) -> float:
         """What measuring will take by the predictions: the steps, and the making of models."""
@@ -192,5 +206,5 @@ class Experiment:
             known = row.predicted or row.measured
             step = (known.step_ns if known else None) or self.prediction.figures.step_ns or 0
             steps = _STEPS_OF_A_CAPTURE + self.settings.loss_steps + _STEPS_OF_A_REPETITION * self.settings.repetitions
-            total += (2 + self.settings.repetitions) * self.runs.store.begin_ns + step * steps
+            total += (2 + self.settings.repetitions) * _BEGIN_NS + step * steps
         return total

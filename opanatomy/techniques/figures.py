@@ -7,7 +7,9 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
+from opanatomy.cost import cost
 from opanatomy.estimate.price import Rates, predicted_time
+from opanatomy.estimate.rates import work_of
 from opanatomy.memory import memory_of_observations
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.memory import Memory
@@ -28,18 +30,14 @@ def measured_figures(anatomy: Anatomy) -> StepFigures:
     for row in anatomy.classes:
         class_ns[row.operator_class] += row.time_ns / steps
         phase_ns[row.phase] += row.time_ns / steps
-    flops: dict[str, int] = defaultdict(int)
-    for row in anatomy.classes:
-        if row.operator_class is OperatorClass.TENSOR_CONTRACTION and row.flops is not None:
-            flops[row.phase] += row.flops // steps
     workload, texts = anatomy.workload, anatomy.texts
     wall = anatomy.step.unprofiled_wall_ns if texts is None else texts.mean_step_ns
     return StepFigures(
         peak_bytes=memory.peak_bytes, components=_components(memory), at_peak=_at_peak(memory),
-        step_ns=wall, low_ns=anatomy.step.unprofiled_wall_min_ns if texts is None else wall,
-        high_ns=anatomy.step.unprofiled_wall_max_ns if texts is None else wall, samples=workload.batch,
-        class_ns=dict(class_ns),
-        phase_ns=dict(phase_ns), flops=dict(flops), parameters=workload.parameters,
+        step_ns=wall, low_ns=None if texts else anatomy.step.unprofiled_wall_min_ns,
+        high_ns=None if texts else anatomy.step.unprofiled_wall_max_ns, samples=workload.batch,
+        class_ns=dict(class_ns), phase_ns=dict(phase_ns), flops=_measured_flops(anatomy),
+        parameters=workload.parameters,
         trainable_parameters=workload.trainable_parameters,
     )  # fmt: skip
 
@@ -63,16 +61,24 @@ def predicted_figures(
     return figures if rates is None else _with_time(figures, predicted_time(step, rates))
 
 
-def contraction_flops(step: SimulatedStep) -> dict[str, int]:
-    """FLOPs of tensor contractions by phase."""
-    from opanatomy.cost import cost
-    from opanatomy.estimate.rates import work_of
+def _measured_flops(anatomy: Anatomy) -> dict[str, int]:
+    """FLOPs of the tensor contractions of a step by phase; none where a part of them has no formula."""
+    rows = [row for row in anatomy.classes if row.operator_class is OperatorClass.TENSOR_CONTRACTION]
+    if any(row.uncosted_ns or row.flops is None for row in rows):
+        return {}
+    steps = max(anatomy.step.count, 1)
+    return {row.phase: (row.flops or 0) // steps for row in rows}
 
+
+def contraction_flops(step: SimulatedStep) -> dict[str, int]:
+    """FLOPs of the tensor contractions of a step by phase; none where one of them has no formula."""
     flops: dict[str, int] = defaultdict(int)
     for call in step.calls:
         if work_of(call.operator, call.signature).operator_class is OperatorClass.TENSOR_CONTRACTION:
             known = cost(call.operator, call.signature)
-            flops[call.phase] += 0 if known is None else known.flops * call.calls
+            if known is None:
+                return {}
+            flops[call.phase] += known.flops * call.calls
     return dict(flops)
 
 

@@ -37,6 +37,7 @@ class Prediction(Struct, frozen=True, kw_only=True):
             name=variant.name, title=variant.title, option=variant.option, keeps_result=variant.keeps_result,
             failed=variant.impossible, not_predicted=variant.impossible or self.not_predicted.get(variant.name),
             measured=self.figures if variant.name == BASELINE else None,
+            warnings=self.anatomy.warnings if variant.name == BASELINE else (),
         )  # fmt: skip
         step = self.steps.get(variant.name)
         if step is None or row.not_predicted is not None:

@@ -21,8 +21,6 @@ Result = TypeVar("Result")
 
 #: Says which options the files of each run are of.
 _INDEX: Final = "runs.json"
-#: What making a model takes before the first was made.
-_BEGIN_NS: Final = 3e9
 
 
 class Kept(Struct, frozen=True, kw_only=True):
@@ -40,7 +38,6 @@ class Store:
 
     def __init__(self, folder: Path, *, resume: bool) -> None:
         self.folder, self.resume = folder, resume
-        self.begin_ns = _BEGIN_NS
         self._runs: dict[str, str] = self._opened()
 
     def _opened(self) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec import Struct, field
@@ -48,6 +48,8 @@ def variants_of(
         _variant(technique.name, (technique,), situation) for technique in chosen if technique.name not in skipped
     ]
     kept = [variant for variant in singles if only or variant.impossible or variant.options != situation.options]
+    for text in combine:
+        _check_combination(text, situation)
     combined = [
         _variant(text, tuple(_technique(name, "--combine") for name in text.split(AND)), situation)
         for text in combine
@@ -62,6 +64,16 @@ def _technique(name: str, flag: str) -> Technique:
     return known
 
 
+def _check_combination(text: str, situation: Situation) -> None:
+    """Raise `UsageError` where two techniques of a combination set one option to different values."""
+    values: dict[str, Any] = {}
+    for technique in (_technique(name, "--combine") for name in text.split(AND)):
+        for option, value in technique.switch(situation).items():
+            if values.setdefault(option, value) != value:
+                wanted = f"{option_text({option: values[option]})} and {option_text({option: value})}"
+                raise UsageError(f"--combine {text}: {wanted} exclude each other - leave one of them out")
+
+
 def _variant(name: str, techniques: Sequence[Technique], situation: Situation) -> Variant:
     """The run with all of these switched on."""
     impossible = next((reason for technique in techniques if (reason := technique.impossible(situation))), None)
@@ -71,7 +83,7 @@ def _variant(name: str, techniques: Sequence[Technique], situation: Situation) -
         for technique in techniques:
             changes |= technique.switch(situation)
         try:
-            options = _with(options, changes)
+            options = replace(options, **changes)
         except UsageError as error:
             impossible = str(error)
     return Variant(
@@ -79,7 +91,3 @@ def _variant(name: str, techniques: Sequence[Technique], situation: Situation) -
         what="; ".join(technique.what for technique in techniques), options=options, changes=changes,
         keeps_result=all(technique.keeps_result for technique in techniques), impossible=impossible,
     )  # fmt: skip
-
-
-def _with(options: RunOptions, changes: Mapping[str, Any]) -> RunOptions:
-    return replace(options, **changes)

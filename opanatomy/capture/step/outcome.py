@@ -10,25 +10,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import replace
 
-from opanatomy.capture.device.devices import current_device
-from opanatomy.capture.device.environment import choose_device
-from opanatomy.capture.model.quiet import quiet_libraries
-from opanatomy.capture.model.workload import prepare, workload_of
-from opanatomy.capture.step.loss_scale import prepared_loss_scale
-from opanatomy.capture.step.progress_hooks import NullProgress
-from opanatomy.capture.step.recorder import make_stepper
-from opanatomy.capture.step.restore import Kept
-from opanatomy.capture.step.stepper import StepObserver, Stepper
-from opanatomy.capture.step.subject import Subject
+from opanatomy.capture.step.ready import ready_to_step
+from opanatomy.capture.step.stepper import StepObserver
 from opanatomy.options import RunOptions
 from opanatomy.records.sameness import Difference, Sameness
 
 if TYPE_CHECKING:
     import torch
-
-    from opanatomy.capture.model.workload import Prepared
 
 #: The unit of rounding of float32, which all is compared in.
 _EPSILON: Final = float(np.finfo(np.float32).eps)
@@ -37,11 +26,23 @@ _DIFFERS: Final = 1e-4
 
 
 class _Call(Struct, frozen=True):
-    """One call of an operator: its name, the shapes that it gives, the sums of the magnitudes in them."""
+    """One call of an operator: its name, the shape of each result, the sums of the magnitudes in them."""
 
     operator: str
     shapes: tuple[tuple[int, ...], ...]
     sums: tuple[float, ...]
+
+    @property
+    def kind(self) -> tuple[str, tuple[tuple[int, ...], ...]]:
+        """What calls that can be compared have in common."""
+        return self.operator, self.shapes
+
+
+class _Summed(Struct, frozen=True):
+    """The shape of a tensor, and the sum of the magnitudes in it."""
+
+    shape: tuple[int, ...]
+    magnitude: float
 
 
 class _Files(Struct, frozen=True):
@@ -52,6 +53,10 @@ class _Files(Struct, frozen=True):
     def array(self, kind: str, name: str) -> Path:
         """The file of one parameter's gradient or weight."""
         return self.folder / f"{kind}.{name}.npy"
+
+    def name_of(self, file: str) -> str:
+        """The parameter that a file of it is of."""
+        return file.partition(".")[2].removesuffix(".npy")
 
 
 class LossWatch(StepObserver):
@@ -80,13 +85,15 @@ def compare_outcome(options: RunOptions, folder: Path, loss: float | None) -> Sa
     files = _Files(folder)
     sums = {"gradient": [0.0, 0.0], "weight": [0.0, 0.0]}
     worst: dict[str, Difference] = {}
-    missing: list[str] = []
+    missing: set[str] = set()
+    unmatched = {path.name for path in folder.iterdir()}
     with _stepped(options) as (module, ours):
         for kind, name, array in _arrays(module):
             path = files.array(kind, name)
-            if not path.exists():
-                missing.append(name)
+            if path.name not in unmatched:
+                missing.add(name)
                 continue
+            unmatched.remove(path.name)
             theirs = np.load(path, mmap_mode="r")
             apart, size = _squares(array - theirs), _squares(theirs)
             sums[kind][0] += apart
@@ -97,28 +104,26 @@ def compare_outcome(options: RunOptions, folder: Path, loss: float | None) -> Sa
     return Sameness(
         loss_units=None if loss is None or ours is None else abs(ours - loss) / (max(abs(loss), 1e-30) * _EPSILON),
         gradient_units=_units(*sums["gradient"]), weight_units=_units(*sums["weight"]),
-        worst_gradient=worst.get("gradient"), not_compared=tuple(sorted(set(missing))),
+        worst_gradient=worst.get("gradient"), not_compared=tuple(sorted(missing | set(map(files.name_of, unmatched)))),
     )  # fmt: skip
 
 
 def first_difference(options: RunOptions, baseline: RunOptions) -> str | None:
-    """The first operator of the forward whose result is another one than the baseline's; `None` where there is none,
-    or this torch cannot say."""
-    with _logged(baseline) as theirs, _logged(options) as ours:
-        pass
-    matcher = SequenceMatcher(a=[(c.operator, c.shapes) for c in theirs], b=[(c.operator, c.shapes) for c in ours],
-                              autojunk=False)  # fmt: skip
+    """The first operator of the step that gives another result than the like call of the baseline; `None` where each
+    gives the same, the steps have no like calls, or this torch cannot say."""
+    theirs, ours = _logged(baseline), _logged(options)
+    matcher = SequenceMatcher(a=[call.kind for call in theirs], b=[call.kind for call in ours], autojunk=False)
     for block in matcher.get_matching_blocks():
         for place in range(block.size):
             old, new = theirs[block.a + place], ours[block.b + place]
-            if any(abs(a - b) > _DIFFERS * max(abs(a), 1e-12) for a, b in zip(old.sums, new.sums, strict=True)):
+            if any(not abs(a - b) <= _DIFFERS * max(abs(a), 1e-12) for a, b in zip(old.sums, new.sums, strict=True)):
                 return new.operator
     return None
 
 
 def losses(options: RunOptions, steps: int) -> tuple[float, ...]:
     """The loss of each of `steps` steps, one after the other on the one batch."""
-    with _prepared(options) as (_, stepper):
+    with ready_to_step(options, without_dropout) as (_, stepper):
         watch = LossWatch()
         stepper.watch = watch
         curve = []
@@ -133,62 +138,43 @@ def losses(options: RunOptions, steps: int) -> tuple[float, ...]:
 
 
 @contextmanager
-def _prepared(options: RunOptions) -> Iterator[tuple[torch.nn.Module, Stepper]]:
-    """The model without dropout and what steps it, its loss scale found."""
-    device = choose_device(options.device)
-    options = replace(options, device=device)
-    with current_device(device), quiet_libraries():
-        prepared: Prepared = prepare(options)
-        without_dropout(prepared.module)
-        subject = Subject(module=prepared.module, inputs=prepared.inputs, workload=workload_of(prepared, options))
-        stepper = make_stepper(subject, options)
-        kept = Kept.of(subject.module, subject.inputs, device, weights=options.amp == "fp16")
-        prepared_loss_scale(stepper, kept, NullProgress())
-        yield prepared.module, stepper
-
-
-@contextmanager
 def _stepped(options: RunOptions) -> Iterator[tuple[torch.nn.Module, float | None]]:
     """The model after one step, and the loss of it."""
-    with _prepared(options) as (module, stepper):
+    with ready_to_step(options, without_dropout) as (prepared, stepper):
         watch = LossWatch()
         stepper.watch = watch
         stepper.run()
-        yield module, _mean(watch.losses)
+        yield prepared.module, _mean(watch.losses)
 
 
-@contextmanager
-def _logged(options: RunOptions) -> Iterator[list[_Call]]:
-    """The calls of a step's forward with sums of their results; none where torch has no debug mode."""
+def _logged(options: RunOptions) -> list[_Call]:
+    """The calls of a step, forward and backward, with sums of their results; none where torch has no debug mode."""
     try:
         from torch.utils._debug_mode import DebugMode
     except ImportError:
-        yield []
-        return
+        return []
     mode: Any = DebugMode
-    calls: list[_Call] = []
-    with _prepared(options) as (_, stepper):
-        with mode(record_output=True) as debug, mode.log_tensor_hashes(hash_fn="norm"):
+    with ready_to_step(options, without_dropout) as (_, stepper):
+        with mode(record_output=True) as debug, mode.log_tensor_hashes(hash_fn=_summed):
             stepper.gradients_only()
-        for log in debug.logs:
-            hashed = (getattr(log, "log", None) or {}).get("hash")
-            if hashed is None or not hasattr(log, "op"):
-                continue
-            calls.append(_Call(str(log.op), _shapes(log), _numbers(hashed)))
-    yield calls
+        logs = [log for log in debug.logs if hasattr(log, "op") and (log.log or {}).get("hash") is not None]
+        return [_call(str(log.op), list(_sums_in(log.log["hash"]))) for log in logs]
 
 
-def _shapes(log: Any) -> tuple[tuple[int, ...], ...]:
-    import torch
-
-    values = (*getattr(log, "args", ()),)
-    return tuple(tuple(value.shape) for value in values if isinstance(value, torch.Tensor))
+def _call(operator: str, results: Sequence[_Summed]) -> _Call:
+    return _Call(operator, tuple(one.shape for one in results), tuple(one.magnitude for one in results))
 
 
-def _numbers(value: Any) -> tuple[float, ...]:
-    if isinstance(value, (list, tuple)):
-        return tuple(number for item in value for number in _numbers(item))
-    return (float(value),) if isinstance(value, (int, float)) else ()
+def _summed(tensor: torch.Tensor) -> _Summed:
+    return _Summed(tuple(tensor.shape), float(tensor.detach().double().abs().sum()))
+
+
+def _sums_in(value: Any) -> Iterator[_Summed]:
+    if isinstance(value, _Summed):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _sums_in(item)
 
 
 def _mean(values: Sequence[float]) -> float:

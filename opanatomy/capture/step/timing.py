@@ -4,22 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
-from msgspec.structs import replace
-
-from opanatomy.capture.device.devices import current_device
-from opanatomy.capture.device.environment import choose_device
-from opanatomy.capture.memory.measurement import limited_to_available
-from opanatomy.capture.model.quiet import quiet_libraries
-from opanatomy.capture.model.workload import prepare, workload_of
-from opanatomy.capture.step.loss_scale import prepared_loss_scale
-from opanatomy.capture.step.progress_hooks import NullProgress
-from opanatomy.capture.step.recorder import make_stepper
-from opanatomy.capture.step.restore import Kept
+from opanatomy.capture.step.ready import ready_to_step
 from opanatomy.capture.step.stepper import Stepper
-from opanatomy.capture.step.subject import Subject
 from opanatomy.options import RunOptions
 
 #: Steps are repeated until there are so many, or until they have taken so long.
@@ -33,15 +21,7 @@ def step_times(options: RunOptions) -> tuple[int, ...]:
 
     Of a run on texts each is the mean over its batches.
     """
-    device = choose_device(options.device)
-    options = replace(options, device=device)
-    guard: AbstractContextManager[None] = limited_to_available() if device == "cpu" else nullcontext()
-    with current_device(device), guard, quiet_libraries():
-        prepared = prepare(options)
-        subject = Subject(module=prepared.module, inputs=prepared.inputs, workload=workload_of(prepared, options))
-        stepper = make_stepper(subject, options)
-        kept = Kept.of(subject.module, subject.inputs, device, weights=options.amp == "fp16")
-        prepared_loss_scale(stepper, kept, NullProgress())
+    with ready_to_step(options) as (prepared, stepper):
         for _ in range(_WARMUP if options.warmup is None else options.warmup):
             stepper.run()
         texts = prepared.texts

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from opanatomy.records.comparison import memory_agrees, memory_error, time_agrees, time_error, within_noise
+from opanatomy.records.comparison import figures_of, memory_agrees, memory_error, time_agrees, time_error, within_noise
 from opanatomy.records.sameness import Sameness
-from opanatomy.records.techniques import StepFigures, TechniqueRow, Techniques
+from opanatomy.records.techniques import TechniqueRow, Techniques
 from opanatomy.report.section import (
     Bytes,
     Cell,
@@ -55,11 +55,6 @@ def _title(report: Techniques) -> Section:
         name="experiment", title="Experiment",
         notes=(Note(text=text, tone=Tone.TITLE), Note(text=f"{batch} on {device}", tone=Tone.PLAIN)),
     )  # fmt: skip
-
-
-def figures_of(row: TechniqueRow) -> StepFigures | None:
-    """The measured figures, those of the prediction where nothing was measured."""
-    return row.measured if row.measured is not None else row.predicted
 
 
 def _table(report: Techniques) -> Section:
@@ -192,6 +187,7 @@ def _same_training(report: Techniques) -> Section:
         Column(header="the same training?", holds=Holds.NAMES),
         Column(header="loss", expendable=1),
         Column(header="gradients", expendable=1),
+        Column(header="weights", expendable=1),
         Column(header="worst gradient", holds=Holds.NAMES, expendable=2),
         Column(header="", holds=Holds.NAMES),
     )
@@ -206,13 +202,14 @@ def _same(row: TechniqueRow, sameness: Sameness) -> Row:
     verdict = "same" if sameness.same else "DIFFERS"
     if sameness.first_operator is not None:
         verdict += f", first in {sameness.first_operator}"
-    elif sameness.not_compared:
-        verdict += f"; {len(sameness.not_compared)} parameters not compared"
+    if sameness.not_compared:
+        verdict += f"; {len(sameness.not_compared)} of the parameters only one of the two has or trains"
     return Row(
         cells=(
             row.name,
             Figure(sameness.loss_units, ""),
             Figure(sameness.gradient_units, ""),
+            Figure(sameness.weight_units, ""),
             None if worst is None or not worst.units else worst.name,
             verdict,
         )
@@ -275,7 +272,11 @@ def _offender_text(row: TechniqueRow) -> Phrase:
 
 
 def _warnings(report: Techniques) -> Section:
-    notes = tuple(Note(text=text, tone=Tone.WARNING) for text in report.warnings)
+    known = set(report.baseline.warnings)
+    of_rows = [f"{row.name}: {text}" for row in report.rows[1:] for text in row.warnings if text not in known]
+    notes = tuple(
+        Note(text=text, tone=Tone.WARNING) for text in (*report.warnings, *report.baseline.warnings, *of_rows)
+    )
     return Section(name="warnings", title="Warnings", notes=notes)
 
 
