@@ -43,7 +43,7 @@ class ClassRate(Struct, frozen=True, kw_only=True):
 class Rates(Struct, frozen=True, kw_only=True):
     """What a run reached: the times of its calls, by class the time of a unit of work, the time between its calls.
 
-    The time of each call is to be multiplied by `scale`. `peaks` are the device's FLOP/s by data type, as far as known.
+    The time of each call is to be multiplied by `scale`. `peaks` are the device's FLOP/s by data type, where known.
     """
 
     times: CallTimes
