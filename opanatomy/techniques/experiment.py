@@ -29,7 +29,7 @@ from opanatomy.version import __version__
 
 #: Profiled steps of each capture: of like calls the median is taken, which one alone has none of.
 _PROFILED: Final = 3
-#: For the budget: what a fresh process takes, about, to make a small model; steps of a capture (warm-up, timed, profiled,
+#: For the budget: about what a fresh process takes to make a small model; steps of a capture (warm-up, timed, profiled,
 #: memory), and of a repetition with its warm-up.
 _BEGIN_NS: Final = 3e9
 _STEPS_OF_A_CAPTURE: Final = 12
