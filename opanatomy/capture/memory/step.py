@@ -225,9 +225,9 @@ class MemoryProfiler:
         from torch.profiler import ProfilerActivity, profile
 
         self.device = holders.device
+        # What the collector would free later, before the first event or in the step, would be no work of the step.
+        gc.collect()
         if self.device != "cpu":
-            # What the collector would free between the snapshot and the first event would be in no event.
-            gc.collect()
             DeviceAllocator(self.device).reset_peak()
         self.earlier = before(holders)
         # Shapes carry the storages of the arguments, which tell casts of weights from other casts.
