@@ -102,13 +102,23 @@ def lu_unpack(signature: Signature) -> Cost:
     return moved(data * read(x) + order * read(pivots), fresh((prod(batch) * parts,), x.dtype))
 
 
-@formula("aten::_linalg_det", "aten::_linalg_slogdet")
+@formula("aten::_linalg_det")
 def determinant(signature: Signature) -> Cost:
     """`2/3 n^3` a matrix as lu_factor, and n for the product of the diagonal; writes the factors and pivots too."""
+    return _determinant(signature, 1)
+
+
+@formula("aten::_linalg_slogdet")
+def sign_and_log_determinant(signature: Signature) -> Cost:
+    """As _linalg_det; writes the sign and the logarithm."""
+    return _determinant(signature, 2)
+
+
+def _determinant(signature: Signature, results: int) -> Cost:
     x = signature.tensor(0)
     batch, n, _ = _matrices(x)
     return moved(
-        read(x), fresh(x.shape, x.dtype) + fresh((*batch, n), "int32") + fresh(batch, x.dtype),
+        read(x), fresh(x.shape, x.dtype) + fresh((*batch, n), "int32") + results * fresh(batch, x.dtype),
         flops=prod(batch) * (_lu(n, n) + n),
     )  # fmt: skip
 
