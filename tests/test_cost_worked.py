@@ -243,6 +243,7 @@ POTRF_3, POTRI_3, GETRI_3 = 9 + (9 + 1) // 2, 18 + (9 + 5) // 2, 36 - 9 + 5
 LINEAR_ALGEBRA: list[Example] = [
     ("aten::linalg_cholesky_ex", (dd(b, 3, 3), False, False), b * POTRF_3, 8 * b * 9, 8 * b * 9 + 4 * b),
     ("aten::cholesky_inverse", (dd(b, 3, 3), False), b * POTRI_3, 8 * b * 9, 8 * b * 9),
+    ("aten::cholesky_inverse", (dd(6, 6), False), 2 * 6**3 // 3 + 18 + 5, 8 * 36, 8 * 36),
     ("aten::linalg_lu_factor_ex", (dd(b, 5, 3), True, False), b * LU_53, 8 * b * 15, b * (8 * 15 + 4 * 3 + 4)),
     ("aten::linalg_lu_factor_ex", (dd(b, 3, 5), True, False), b * LU_35, 8 * b * 15, b * (8 * 15 + 4 * 3 + 4)),
     ("aten::linalg_lu", (dd(b, 5, 3), True), b * LU_53, 8 * b * 15, 8 * b * (25 + 15 + 9)),
@@ -282,6 +283,12 @@ LINEAR_ALGEBRA: list[Example] = [
         "aten::_linalg_solve_ex", (dd(b, 3, 3), t(b, 3), True, False), b * (LU_33 + 2 * 9),
         b * (8 * 9 + 4 * 3), b * (4 * 3 + 8 * 9 + 4 * 3 + 4),
     ),
+    ("aten::_linalg_solve_ex", (dd(3, 3), t(3, 7)), LU_33 + 2 * 9 * 7, 8 * 9 + 4 * 21, 4 * 21 + 8 * 9 + 4 * 3 + 4),
+    # a matrix for b matrices, and no b vectors
+    (
+        "aten::_linalg_solve_ex", (dd(b, 3, 3), t(3, 7)), b * (LU_33 + 2 * 9 * 7), b * 8 * 9 + 4 * 21,
+        b * (4 * 21 + 8 * 9 + 4 * 3 + 4),
+    ),
     ("aten::_linalg_solve_ex", (dd(3, 3), t(3)), LU_33 + 2 * 9, 8 * 9 + 4 * 3, 4 * 3 + 8 * 9 + 4 * 3 + 4),
     # one matrix of factors for each of b right-hand sides
     (
@@ -302,6 +309,10 @@ LINEAR_ALGEBRA: list[Example] = [
     # distances of m and n points with k coordinates; b pairs of sets by broadcasting
     ("aten::_cdist_forward", (bf(b, m, k), t(1, n, k), 2, None), b * m * n * (3 * k + 1), 2 * b * m * k + 4 * n * k,
      2 * b * m * n),
+    (
+        "aten::_cdist_forward", (bf(b, 1, m, k), t(g, n, k), 2, None), b * g * m * n * (3 * k + 1),
+        2 * b * m * k + 4 * g * n * k, 2 * b * g * m * n,
+    ),
     ("aten::_cdist_forward", (bf(m, k), t(n, k), 1.0, None), m * n * 3 * k, 2 * m * k + 4 * n * k, 2 * m * n),
     ("aten::_cdist_forward", (bf(m, k), t(n, k), 0.0, None), m * n * 2 * k, 2 * m * k + 4 * n * k, 2 * m * n),
     ("aten::_cdist_forward", (bf(m, k), t(n, k), float("inf"), None), m * n * 2 * k, 2 * m * k + 4 * n * k,

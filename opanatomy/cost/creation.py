@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import ceil
 
-from opanatomy.cost.operands import Unknown, fresh, integer, integers, moved, optional, read, result, scalar_type
+from opanatomy.cost.operands import Unknown, fresh, integer, integers, moved, optional, read, scalar_type
 from opanatomy.cost.registry import formula
 from opanatomy.records.signature import Argument, Cost, Signature, Tensor
 
@@ -55,10 +55,12 @@ def _number_type(value: Argument) -> str:
 @formula("aten::zeros", "aten::ones", "aten::rand", "aten::randn")
 def new(signature: Signature) -> Cost:
     """0; (size, dtype, ...): writes the tensor; float32 where no data type is asked for."""
+    out = signature.arguments[-1]
+    if isinstance(out, Tensor):
+        return moved(0, fresh(_new_size(signature, 0), out.dtype))
     with_generator = len(signature.arguments) == 6
     dtype = scalar_type(signature.get(2 if with_generator else 1)) or "float32"
-    out = signature.arguments[-1]
-    return moved(0, result(out if isinstance(out, Tensor) else None, _new_size(signature, 0), dtype))
+    return moved(0, fresh(_new_size(signature, 0), dtype))
 
 
 @formula("aten::full")

@@ -151,19 +151,25 @@ def grid_sampler(signature: Signature) -> Cost:
     return moved(read(x, grid), fresh(shape, x.dtype), flops=flops * prod(shape))
 
 
-@formula("aten::grid_sampler_2d_backward", "aten::grid_sampler_3d_backward", "aten::cudnn_grid_sampler_backward")
+@formula("aten::grid_sampler_2d_backward", "aten::grid_sampler_3d_backward")
 def grid_sampler_backward(signature: Signature) -> Cost:
     """The forward's FLOPs for the image and as many for the grid; (grad, x, grid, mode, ..., output_mask).
 
-    Writes the gradients asked for; those of cuDNN are both.
+    Writes the gradients asked for.
     """
     grad, x, grid = (signature.tensor(index) for index in range(3))
     asked = signature.get(6)
     wanted = mask(asked, 2) if asked is not None else (True, True)
-    mode = integer(signature.get(3, 0)) if len(signature.arguments) > 4 else 0
-    flops = (7 if len(x.shape) == 4 else 15, 0, 35)[mode] * grad.numel
+    flops = (7 if len(x.shape) == 4 else 15, 0, 35)[integer(signature.get(3, 0))] * grad.numel
     written = (fresh(x.shape, x.dtype) if wanted[0] else 0) + (fresh(grid.shape, grid.dtype) if wanted[1] else 0)
     return moved(read(grad, x, grid), written, flops=flops * sum(wanted))
+
+
+@formula("aten::cudnn_grid_sampler_backward")
+def cudnn_grid_sampler_backward(signature: Signature) -> Cost:
+    """The forward's FLOPs, bilinear, for the image and as many for the grid; (x, grid, grad): writes both gradients."""
+    x, grid, grad = (signature.tensor(index) for index in range(3))
+    return grid_sampler_backward(Signature((grad, x, grid)))
 
 
 @formula("aten::adaptive_max_pool2d", "aten::adaptive_max_pool3d")
