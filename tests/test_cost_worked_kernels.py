@@ -44,9 +44,9 @@ FLOPS_OF_MAPS = {
     9: "silu_backward",
     13: "mish_backward",
 }
-#: log1p(exp(x * beta)) / beta: multiply, exp, log1p, divide.
+#: Maps that give booleans.
 BOOLEAN = """isnan isinf isfinite isposinf isneginf logical_not signbit eq ne lt le gt ge logical_and logical_or
-    logical_xor greater greater_equal less less_equal not_equal""".split()
+    logical_xor greater greater_equal less less_equal not_equal"""
 
 
 def test_flops_of_every_map() -> None:
@@ -61,7 +61,7 @@ def test_operands_and_result_of_every_map(name: str) -> None:
     operands = (bf(m, n), bf(n), bf(1))[: row.operands]
     if row.result == "complex":
         operands = (t(m, n), t(n))
-    item = 1 if name in BOOLEAN else 8 if row.result == "complex" else 2
+    item = 1 if name in BOOLEAN.split() else 8 if row.result == "complex" else 2
     read = sum(x.bytes or 0 for x in operands)
     assert figures(f"aten::{name}", operands) == (row.flops * A, read, item * A)
 
@@ -271,7 +271,8 @@ QUANTIZED: list[Example] = [
         2 * m * b * 2 * h + 2 * 4 * 4 * b * h,
     ),
     (
-        "aten::quantized_lstm", (bf(m, b, k), (t(1, b, h), t(1, b, h)), (), False, 1, 0.0, False, False, False, 5, True),
+        "aten::quantized_lstm",
+        (bf(m, b, k), (t(1, b, h), t(1, b, h)), (), False, 1, 0.0, False, False, False, 5, True),
         2 * m * b * 4 * h * (k + h), 2 * m * b * k + 2 * 4 * b * h + 2 * 4 * h * (k + h),
         2 * m * b * h + 2 * 4 * b * h,
     ),

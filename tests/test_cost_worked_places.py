@@ -137,76 +137,76 @@ INDEXING: list[Example] = [
 ]  # fmt: skip
 
 # images of 8 x 13, windows of 3 x 2, stride (2, 3), padding (1, 0), dilation (2, 1)
-IMAGE, I = bf(b, c, 8, 13), b * c * 8 * 13
+IMAGE, PIXELS = bf(b, c, 8, 13), b * c * 8 * 13
 POOL = ((3, 2), (2, 3), (1, 0), (2, 1))
 #: rows (8 + 2 - 5) // 2 + 1 and one more rounded up, columns (13 - 2) // 3 + 1 and one more
 FLOOR, CEIL = b * c * 3 * 4, b * c * 4 * 5
 
 POOLS: list[Example] = [
-    ("aten::max_pool2d_with_indices", (IMAGE, *POOL, False), 0, 2 * I, (2 + 8) * FLOOR),
-    ("aten::max_pool2d_with_indices", (IMAGE, *POOL, True), 0, 2 * I, (2 + 8) * CEIL),
+    ("aten::max_pool2d_with_indices", (IMAGE, *POOL, False), 0, 2 * PIXELS, (2 + 8) * FLOOR),
+    ("aten::max_pool2d_with_indices", (IMAGE, *POOL, True), 0, 2 * PIXELS, (2 + 8) * CEIL),
     # a last window that would start behind the image is left out, be that in its padding: 4 of 12, 2 of 7
     ("aten::avg_pool1d", (bf(c, 12), (2,), (3,), (0,), True, True), c * 4 * 2, 2 * c * 12, 2 * c * 4),
     ("aten::avg_pool1d", (bf(c, 7), (2,), (4,), (1,), True, True), c * 2 * 2, 2 * c * 7, 2 * c * 2),
     ("aten::avg_pool1d", (bf(c, 8), (2,), (4,), (1,), True, True), c * 3 * 2, 2 * c * 8, 2 * c * 3),
-    ("aten::mkldnn_max_pool2d", (IMAGE, *POOL, True), 0, 2 * I, 2 * CEIL),
+    ("aten::mkldnn_max_pool2d", (IMAGE, *POOL, True), 0, 2 * PIXELS, 2 * CEIL),
     ("aten::max_pool3d_with_indices", (bf(b, 6, 8, 13), (2, 4, 3), (), 0, 1, False), 0, 2 * b * 6 * 8 * 13,
      10 * b * 3 * 2 * 4),
     (
         "aten::max_pool2d_with_indices_backward", (t(b, c, 3, 4), IMAGE, *POOL, False, int4(b, c, 3, 4)),
-        FLOOR, 8 * FLOOR, 2 * I,
+        FLOOR, 8 * FLOOR, 2 * PIXELS,
     ),
     # windows of 3 x 2, rows (8 + 2 - 3) // 2 + 1
-    ("aten::avg_pool2d", (IMAGE, (3, 2), (2, 3), (1, 0), False, True, None), b * c * 4 * 4 * 6, 2 * I, 2 * b * c * 16),
+    ("aten::avg_pool2d", (IMAGE, (3, 2), (2, 3), (1, 0), False, True, None), b * c * 4 * 4 * 6, 2 * PIXELS, 2 * b * c * 16),
     ("aten::avg_pool3d", (bf(b, 6, 8, 13), (2, 4, 3), (), 0, False, True, None), b * 3 * 2 * 4 * 24,
      2 * b * 6 * 8 * 13, 2 * b * 24),
     ("aten::avg_pool2d_backward", (t(b, c, 4, 4), IMAGE, (3, 2), (2, 3), (1, 0), False, True, None),
-     b * c * 16 * 6, 4 * b * c * 16, 2 * I),
-    ("aten::_adaptive_avg_pool2d", (IMAGE, (3, 2)), I, 2 * I, 2 * b * c * 6),
-    ("aten::_adaptive_avg_pool2d_backward", (t(b, c, 3, 2), IMAGE), I, 4 * b * c * 6, 2 * I),
-    ("aten::adaptive_max_pool2d", (IMAGE, (3, 2)), 0, 2 * I, 10 * b * c * 6),
-    ("aten::adaptive_max_pool2d_backward", (t(b, c, 3, 2), IMAGE, int4(b, c, 3, 2)), b * c * 6, 8 * b * c * 6, 2 * I),
-    ("aten::max_unpool2d", (bf(b, c, 3, 2), ints(b, c, 3, 2), (8, 13)), 0, 10 * b * c * 6, 2 * I),
-    ("aten::fractional_max_pool2d", (IMAGE, (2, 2), (3, 5), t(b, c, 2)), 0, 2 * I + 4 * b * c * 2, 10 * b * c * 15),
+     b * c * 16 * 6, 4 * b * c * 16, 2 * PIXELS),
+    ("aten::_adaptive_avg_pool2d", (IMAGE, (3, 2)), PIXELS, 2 * PIXELS, 2 * b * c * 6),
+    ("aten::_adaptive_avg_pool2d_backward", (t(b, c, 3, 2), IMAGE), PIXELS, 4 * b * c * 6, 2 * PIXELS),
+    ("aten::adaptive_max_pool2d", (IMAGE, (3, 2)), 0, 2 * PIXELS, 10 * b * c * 6),
+    ("aten::adaptive_max_pool2d_backward", (t(b, c, 3, 2), IMAGE, int4(b, c, 3, 2)), b * c * 6, 8 * b * c * 6, 2 * PIXELS),
+    ("aten::max_unpool2d", (bf(b, c, 3, 2), ints(b, c, 3, 2), (8, 13)), 0, 10 * b * c * 6, 2 * PIXELS),
+    ("aten::fractional_max_pool2d", (IMAGE, (2, 2), (3, 5), t(b, c, 2)), 0, 2 * PIXELS + 4 * b * c * 2, 10 * b * c * 15),
     ("aten::fractional_max_pool2d_backward", (t(b, c, 3, 5), IMAGE, (2, 2), (3, 5), int4(b, c, 3, 5)), b * c * 15,
-     8 * b * c * 15, 2 * I),
-    ("aten::upsample_nearest2d", (IMAGE, (9, 17), None, None), 0, 2 * I, 2 * b * c * 153),
+     8 * b * c * 15, 2 * PIXELS),
+    ("aten::upsample_nearest2d", (IMAGE, (9, 17), None, None), 0, 2 * PIXELS, 2 * b * c * 153),
     # 1.5 * 8 and 1.2 * 13, rounded down
-    ("aten::upsample_nearest2d", (IMAGE, None, (1.5, 1.2)), 0, 2 * I, 2 * b * c * 12 * 15),
-    ("aten::upsample_bilinear2d", (IMAGE, (), False, (1.5, 1.2)), 9 * b * c * 180, 2 * I, 2 * b * c * 180),
+    ("aten::upsample_nearest2d", (IMAGE, None, (1.5, 1.2)), 0, 2 * PIXELS, 2 * b * c * 12 * 15),
+    ("aten::upsample_bilinear2d", (IMAGE, (), False, (1.5, 1.2)), 9 * b * c * 180, 2 * PIXELS, 2 * b * c * 180),
     ("aten::upsample_linear1d", (bf(c, 13), (17,), False, None), 3 * c * 17, 2 * c * 13, 2 * c * 17),
     ("aten::upsample_trilinear3d", (bf(b, c, 2, 3, 5), (3, 5, 7), True), 21 * b * c * 105, 2 * b * c * 30,
      2 * b * c * 105),
-    ("aten::upsample_bicubic2d", (IMAGE, (9, 17), False), 35 * b * c * 153, 2 * I, 2 * b * c * 153),
+    ("aten::upsample_bicubic2d", (IMAGE, (9, 17), False), 35 * b * c * 153, 2 * PIXELS, 2 * b * c * 153),
     ("aten::upsample_bicubic2d_backward", (bf(b, c, 9, 17), (9, 17), (b, c, 8, 13), False), 35 * b * c * 153,
-     2 * b * c * 153, 2 * I),
+     2 * b * c * 153, 2 * PIXELS),
     ("aten::upsample_nearest1d_backward", (bf(b, c, 17), (17,), (b, c, 13)), b * c * 17, 2 * b * c * 17,
      2 * b * c * 13),
     ("aten::_upsample_nearest_exact3d", (bf(b, c, 2, 3, 5), (3, 5, 7)), 0, 2 * b * c * 30, 2 * b * c * 105),
     # a result of 3 x 5 from a grid of pairs; bilinear, nearest, bicubic
-    ("aten::grid_sampler_2d", (IMAGE, t(b, 3, 5, 2), 0, 0, False), 7 * b * c * 15, 2 * I + 4 * b * 30, 2 * b * c * 15),
-    ("aten::grid_sampler_2d", (IMAGE, t(b, 3, 5, 2), 1, 0, False), 0, 2 * I + 4 * b * 30, 2 * b * c * 15),
-    ("aten::grid_sampler_2d", (IMAGE, t(b, 3, 5, 2), 2, 0, False), 35 * b * c * 15, 2 * I + 4 * b * 30, 2 * b * c * 15),
-    ("aten::cudnn_grid_sampler", (IMAGE, t(b, 3, 5, 2)), 7 * b * c * 15, 2 * I + 4 * b * 30, 2 * b * c * 15),
+    ("aten::grid_sampler_2d", (IMAGE, t(b, 3, 5, 2), 0, 0, False), 7 * b * c * 15, 2 * PIXELS + 4 * b * 30, 2 * b * c * 15),
+    ("aten::grid_sampler_2d", (IMAGE, t(b, 3, 5, 2), 1, 0, False), 0, 2 * PIXELS + 4 * b * 30, 2 * b * c * 15),
+    ("aten::grid_sampler_2d", (IMAGE, t(b, 3, 5, 2), 2, 0, False), 35 * b * c * 15, 2 * PIXELS + 4 * b * 30, 2 * b * c * 15),
+    ("aten::cudnn_grid_sampler", (IMAGE, t(b, 3, 5, 2)), 7 * b * c * 15, 2 * PIXELS + 4 * b * 30, 2 * b * c * 15),
     ("aten::grid_sampler_3d", (bf(b, c, 2, 8, 13), t(b, 3, 5, 7, 3), 0, 0, True), 15 * b * c * 105,
-     4 * I + 4 * b * 315, 2 * b * c * 105),
+     4 * PIXELS + 4 * b * 315, 2 * b * c * 105),
     (
         "aten::grid_sampler_2d_backward", (dd(b, c, 3, 5), IMAGE, t(b, 3, 5, 2), 0, 0, False, (True, True)),
-        2 * 7 * b * c * 15, 8 * b * c * 15 + 2 * I + 4 * b * 30, 2 * I + 4 * b * 30,
+        2 * 7 * b * c * 15, 8 * b * c * 15 + 2 * PIXELS + 4 * b * 30, 2 * PIXELS + 4 * b * 30,
     ),
     (
         "aten::grid_sampler_2d_backward", (dd(b, c, 3, 5), IMAGE, t(b, 3, 5, 2), 2, 0, False, (False, True)),
-        35 * b * c * 15, 8 * b * c * 15 + 2 * I + 4 * b * 30, 4 * b * 30,
+        35 * b * c * 15, 8 * b * c * 15 + 2 * PIXELS + 4 * b * 30, 4 * b * 30,
     ),
     (
         "aten::grid_sampler_3d_backward", (dd(b, c, 3, 5, 7), bf(b, c, 2, 8, 13), t(b, 3, 5, 7, 3), 0, 0, False,
                                            (True, False)),
-        15 * b * c * 105, 8 * b * c * 105 + 4 * I + 4 * b * 315, 4 * I,
+        15 * b * c * 105, 8 * b * c * 105 + 4 * PIXELS + 4 * b * 315, 4 * PIXELS,
     ),
     # cuDNN's has the gradient last
     (
         "aten::cudnn_grid_sampler_backward", (IMAGE, t(b, 3, 5, 2), dd(b, c, 3, 5)),
-        2 * 7 * b * c * 15, 8 * b * c * 15 + 2 * I + 4 * b * 30, 2 * I + 4 * b * 30,
+        2 * 7 * b * c * 15, 8 * b * c * 15 + 2 * PIXELS + 4 * b * 30, 2 * PIXELS + 4 * b * 30,
     ),
     # rows of 8 to 4: 3 + 4 + 4 + 3 taps, done first, for 6 rows; the 6 rows to 3 likewise: 3 + 4 + 3, for 4 columns
     ("aten::_upsample_bilinear2d_aa", (bf(b, c, 6, 8), (3, 4), False, None, None), b * c * 2 * (6 * 14 + 4 * 10),
@@ -215,6 +215,39 @@ POOLS: list[Example] = [
      2 * b * c * 48, 2 * b * c * 24),
     ("aten::_upsample_bilinear2d_aa_backward", (bf(b, c, 3, 4), (3, 4), (b, c, 6, 8), False, None, None),
      b * c * 2 * (6 * 14 + 4 * 10), 2 * b * c * 12, 2 * b * c * 48),
+    # only columns; cubic (twice as wide) and Lanczos filters (three times)
+    ("aten::_upsample_bilinear2d_aa", (bf(b, c, 6, 8), (3, 8), False, None, None), b * c * 2 * 8 * 10,
+     2 * b * c * 48, 2 * b * c * 24),
+    ("aten::_upsample_bicubic2d_aa", (bf(b, c, 6, 8), (6, 4), False, None, None), b * c * 2 * 6 * (5 + 7 + 7 + 5),
+     2 * b * c * 48, 2 * b * c * 24),
+    ("aten::_upsample_lanczos2d_aa", (bf(b, c, 6, 8), (6, 4), False, None, None), b * c * 2 * 6 * (7 + 8 + 8 + 7),
+     2 * b * c * 48, 2 * b * c * 24),
+    # twice as large: the filter does not get narrower than two elements
+    ("aten::_upsample_bilinear2d_aa", (bf(b, c, 6, 4), (6, 8), False, None, None), b * c * 2 * 6 * (1 + 6 * 2 + 1),
+     2 * b * c * 24, 2 * b * c * 48),
+    # a factor of 0.4 is a scale of 2.5, and 3 of 8 without one 2.67: 4 + 5 + 4 and 4 + 6 + 4 taps
+    ("aten::_upsample_bilinear2d_aa", (bf(b, c, 8, 8), (3, 3), False, 0.4, None), b * c * 2 * (8 * 14 + 3 * 13),
+     2 * b * c * 64, 2 * b * c * 9),
+    ("aten::_upsample_bilinear2d_aa", (bf(b, c, 8, 8), (3, 3), False, None, 0.4), b * c * 2 * (8 * 13 + 3 * 14),
+     2 * b * c * 64, 2 * b * c * 9),
+    ("aten::_upsample_bilinear2d_aa", (bf(b, c, 8, 8), (3, 3), False, 0.0, None), b * c * 2 * (8 * 14 + 3 * 14),
+     2 * b * c * 64, 2 * b * c * 9),
+    (
+        "aten::_upsample_bilinear2d_aa_backward", (bf(b, c, 3, 3), (3, 3), (b, c, 8, 8), False, 0.4, None),
+        b * c * 2 * (8 * 14 + 3 * 13), 2 * b * c * 9, 2 * b * c * 64,
+    ),
+    (
+        "aten::_upsample_bilinear2d_aa_backward", (bf(b, c, 3, 3), (3, 3), (b, c, 8, 8), False, None, 0.4),
+        b * c * 2 * (8 * 13 + 3 * 14), 2 * b * c * 9, 2 * b * c * 64,
+    ),
+    # a factor of 1.9: the taps of 7 of 4, of which the first has one
+    ("aten::_upsample_bilinear2d_aa", (bf(b, c, 6, 4), (6, 7), False, None, 1.9), b * c * 2 * 6 * (1 + 6 * 2),
+     2 * b * c * 24, 2 * b * c * 42),
+    # corners aligned: of one element the first; of two a scale of 7
+    ("aten::_upsample_bilinear2d_aa", (bf(b, c, 6, 8), (6, 1), True, None, None), b * c * 2 * 6,
+     2 * b * c * 48, 2 * b * c * 6),
+    ("aten::_upsample_bilinear2d_aa", (bf(b, c, 6, 8), (6, 2), True, None, None), b * c * 2 * 6 * (8 + 4),
+     2 * b * c * 48, 2 * b * c * 12),
     # corners aligned: a scale of 7 / 3 at centers 7 / 6, 3.5, 35 / 6, 49 / 6: taps 0-3, 1-6, 4-8, 6-8
     ("aten::_upsample_bilinear2d_aa", (bf(b, c, 6, 8), (6, 4), True, None, None), b * c * 2 * 6 * (4 + 5 + 4 + 2),
      2 * b * c * 48, 2 * b * c * 24),
@@ -231,7 +264,7 @@ REGIONS: list[Example] = [
     ),
     (
         "torchvision::_roi_align_backward", (bf(k, c, 3, 2), ROIS, 0.5, 3, 2, b, c, 8, 13, 2, True),
-        k * c * 6 * (8 * 4 + 1), 2 * k * c * 6 + 4 * k * 5, 2 * I,
+        k * c * 6 * (8 * 4 + 1), 2 * k * c * 6 + 4 * k * 5, 2 * PIXELS,
     ),
     (
         "torchvision::ps_roi_align", (bf(b, c * 6, 99, 99), ROIS, 0.5, 3, 2, 3), k * c * 6 * (8 * 9 + 1),
@@ -239,35 +272,35 @@ REGIONS: list[Example] = [
     ),
     (
         "torchvision::_ps_roi_align_backward", (bf(k, c, 3, 2), ROIS, int4(k, c, 3, 2), 0.5, 3, 2, 3, b, c, 8, 13),
-        k * c * 6 * (8 * 9 + 1), 2 * k * c * 6 + 4 * k * 5 + 4 * k * c * 6, 2 * I,
+        k * c * 6 * (8 * 9 + 1), 2 * k * c * 6 + 4 * k * 5 + 4 * k * c * 6, 2 * PIXELS,
     ),
-    ("torchvision::roi_pool", (IMAGE, ROIS, 0.5, 3, 2), 0, 2 * I + 4 * k * 5, (2 + 4) * k * c * 6),
+    ("torchvision::roi_pool", (IMAGE, ROIS, 0.5, 3, 2), 0, 2 * PIXELS + 4 * k * 5, (2 + 4) * k * c * 6),
     (
         "torchvision::_roi_pool_backward", (bf(k, c, 3, 2), ROIS, int4(k, c, 3, 2), 0.5, 3, 2, b, c, 8, 13),
-        k * c * 6, 2 * k * c * 6 + 4 * k * 5 + 4 * k * c * 6, 2 * I,
+        k * c * 6, 2 * k * c * 6 + 4 * k * 5 + 4 * k * c * 6, 2 * PIXELS,
     ),
     # 7 channels out of 3, kernels of 3 x 2 at 4 x 5 places, with and without a mask
     (
         "torchvision::deform_conv2d",
         (IMAGE, t(n, c, 3, 2), dd(b, 12, 4, 5), t(b, 6, 4, 5), dd(n), 2, 3, 1, 0, 1, 1, 1, 1, True),
-        2 * b * n * 20 * c * 6, 2 * I + 4 * n * c * 6 + 8 * b * 240 + 4 * b * 120 + 8 * n, 2 * b * n * 20,
+        2 * b * n * 20 * c * 6, 2 * PIXELS + 4 * n * c * 6 + 8 * b * 240 + 4 * b * 120 + 8 * n, 2 * b * n * 20,
     ),
     (
         "torchvision::deform_conv2d",
         (IMAGE, t(n, c, 3, 2), dd(b, 12, 4, 5), t(b, 6, 4, 5), None, 2, 3, 1, 0, 1, 1, 1, 1, False),
-        2 * b * n * 20 * c * 6, 2 * I + 4 * n * c * 6 + 8 * b * 240, 2 * b * n * 20,
+        2 * b * n * 20 * c * 6, 2 * PIXELS + 4 * n * c * 6 + 8 * b * 240, 2 * b * n * 20,
     ),
     (
         "torchvision::_deform_conv2d_backward",
         (t(b, n, 4, 5), IMAGE, t(n, c, 3, 2), dd(b, 12, 4, 5), bf(b, 6, 4, 5), dd(n), 2, 3, 1, 0, 1, 1, 1, 1, True),
-        2 * 2 * b * n * 20 * c * 6, 4 * b * n * 20 + 2 * I + 4 * n * c * 6 + 8 * b * 240 + 2 * b * 120,
-        2 * I + 4 * n * c * 6 + 8 * b * 240 + 2 * b * 120 + 8 * n,
+        2 * 2 * b * n * 20 * c * 6, 4 * b * n * 20 + 2 * PIXELS + 4 * n * c * 6 + 8 * b * 240 + 2 * b * 120,
+        2 * PIXELS + 4 * n * c * 6 + 8 * b * 240 + 2 * b * 120 + 8 * n,
     ),
     (
         "torchvision::_deform_conv2d_backward",
         (t(b, n, 4, 5), IMAGE, t(n, c, 3, 2), dd(b, 12, 4, 5), bf(b, 6, 4, 5), dd(n), 2, 3, 1, 0, 1, 1, 1, 1, False),
-        2 * 2 * b * n * 20 * c * 6, 4 * b * n * 20 + 2 * I + 4 * n * c * 6 + 8 * b * 240,
-        2 * I + 4 * n * c * 6 + 8 * b * 240 + 8 * n,
+        2 * 2 * b * n * 20 * c * 6, 4 * b * n * 20 + 2 * PIXELS + 4 * n * c * 6 + 8 * b * 240,
+        2 * PIXELS + 4 * n * c * 6 + 8 * b * 240 + 8 * n,
     ),
     # k rows of n behind each other in g sequences of at most m
     ("aten::_jagged_to_padded_dense_forward", (bf(k, n), (int4(g + 1),), (m,), 0.0), 0, 2 * k * n + 4 * (g + 1),
