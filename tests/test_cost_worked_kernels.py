@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from opanatomy.cost import has_formula
 from opanatomy.cost.elementwise import MAPS
 from opanatomy.records.signature import Argument, Tensor
 from tests.worked import Example, bf, bits, byte, dd, figures, int4, ints, t
@@ -66,7 +67,41 @@ def test_operands_and_result_of_every_map(name: str) -> None:
     assert figures(f"aten::{name}", operands) == (row.flops * A, read, item * A)
 
 
+#: The second operand of these is never a number.
+TENSORS_ALONE = ("polar", "complex", "_prelu_kernel", "linalg_cross", "_standard_gamma_grad", "_masked_scale")
+
+
+@pytest.mark.parametrize("name", sorted(name for name, row in MAPS.items() if row.operands == 2))
+def test_a_number_as_second_operand(name: str) -> None:
+    """A trace has it as a tensor of float64 without a dimension: it moves nothing. A tensor of that kind is read."""
+    row = MAPS[name]
+    alone = name in TENSORS_ALONE or name.endswith("_backward")
+    x = t(m, n) if row.result == "complex" else bf(m, n)
+    costs = figures(f"aten::{name}", (x, dd()))
+    assert costs is not None
+    assert costs[:2] == (row.flops * A, (x.bytes or 0) + 8 * alone)
+
+
+@pytest.mark.parametrize("name", sorted(name for name, row in MAPS.items() if row.factor is None))
+def test_a_place_for_the_result_of_every_map(name: str) -> None:
+    """It follows the operands and gives the data type."""
+    operands = (bf(m, n), bf(n), bf(1))[: MAPS[name].operands]
+    read = sum(x.bytes or 0 for x in operands)
+    assert figures(f"aten::{name}", (*operands, dd(0))) == (MAPS[name].flops * A, read, 8 * A)
+
+
+def test_what_torch_has_no_form_in_place_of() -> None:
+    names = ("silu_backward_", "special_i1_", "__and___", "isnan_", "rsub_")
+    assert [name for name in names if has_formula(f"aten::{name}")] == []
+    assert has_formula("aten::silu_")
+
+
 MAPS_AND_REDUCTIONS: list[Example] = [
+    # a number that the trace dropped changes no tensor of numbers with a fraction; no bound is no operand
+    ("aten::mul", (bf(m, n), None), A, 2 * A, 2 * A),
+    ("aten::clamp", (ints(m, n), None, ints(1)), 0, 8 * A + 8, 8 * A),
+    ("aten::pow", (2, dd()), 1, 8, 8),
+    ("aten::_masked_scale", (bf(m, n), t(m, n), 2.0), A, 6 * A, 2 * A),
     # the multiplier is 1 more, and only where it is one
     *((f"aten::{name}", (bf(m, n), t(n), factor), cost * A, 2 * A + 4 * n, 4 * A)
       for name in ("add", "sub", "subtract", "rsub") for factor, cost in ((1, 1), (3, 2), (0.5, 2))),
@@ -250,6 +285,7 @@ QUANTIZED: list[Example] = [
         (q(b, 4, 8, 13), (q(h, 2, 3, 2), t(h), ((2, 1), (1, 0), (1, 0), (1, 3), 2, True)), 0.1, 0),
         2 * b * 104 * 4 * 3 * 6, b * 4 * 104 + 4 * h + h * 2 * 6, b * h * 16 * 16,
     ),
+    ("quantized::matmul", (q(m, k), byte(k, n), 0.1, 0), 2 * m * n * k, m * k + k * n, m * n),
     ("quantized::matmul", (q(b, m, k), byte(b, k, n), 0.1, 0), 2 * b * m * n * k, b * m * k + b * k * n, b * m * n),
     ("quantized::embedding_byte", ((byte(99, n),), ints(m), False), 2 * m * n, m * (n + 8) + 8 * m, 4 * m * n),
     ("quantized::embedding_byte", ((byte(3, n),), ints(m), False), 2 * m * n, 3 * (n + 8) + 8 * m, 4 * m * n),

@@ -60,6 +60,12 @@ FORWARDS: list[tuple[str, tuple[Argument, ...], int, int, bool]] = [
         "aten::_efficient_attention_forward", (*PACKED, None, ENDS, ENDS_K, s, t_k, 0.0, 2, True),
         READ + ENDS_BYTES, OUT + LSE, True,
     ),
+    # behind each other and yet with a batch dimension
+    (
+        "aten::_efficient_attention_forward",
+        (bf(1, b * s, hq, d), bf(1, b * t_k, hk, d), bf(1, b * t_k, hk, e), None, ENDS, ENDS_K, s, t_k, 0.0, 0, True),
+        READ + ENDS_BYTES, OUT + LSE, False,
+    ),
     (
         "aten::_efficient_attention_forward", (*THIRD, None, None, None, None, None, 0.0, 0, True),
         READ, OUT + LSE, False,
@@ -87,8 +93,8 @@ FORWARDS: list[tuple[str, tuple[Argument, ...], int, int, bool]] = [
     ),
     (
         "_vllm_fa3_C::fwd",
-        (*PACKED, None, None, None, t(b * s, hq, e), ENDS, ENDS_K, None, None, None, s, t_k, *[None] * 9, 0.5, False),
-        READ + ENDS_BYTES, 2 * OUT + LSE, False,
+        (*PACKED, None, None, None, dd(b * s, hq, e), ENDS, ENDS_K, None, None, None, s, t_k, *[None] * 9, 0.5, False),
+        READ + ENDS_BYTES, 4 * OUT + LSE, False,
     ),
     ("flash_attn_3::_flash_attn_forward", THIRD, READ, OUT + LSE, False),
 ]  # fmt: skip
@@ -181,6 +187,14 @@ BACKWARDS: list[tuple[str, tuple[Argument, ...], int, int, bool]] = [
 ]  # fmt: skip
 
 
+def test_one_packed_sequence() -> None:
+    q = bf(s, hq, d)
+    scores = hq * s * s
+    assert figures("flash_attn::_flash_attn_varlen_forward", (q, q, q, int4(2), int4(2), s, s, 0.0, 0.5, False)) == (
+        4 * scores * d, 3 * 2 * s * hq * d + 16, 2 * s * hq * d + 4 * s * hq,
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize(("operator", "arguments", "read", "written", "causal", "flops"), [
     *((*row, FORWARD) for row in FORWARDS), *((*row, BACKWARD) for row in BACKWARDS),
 ])  # fmt: skip
@@ -216,6 +230,12 @@ PRODUCTS: list[Example] = [
     (
         "aten::addbmm", (dd(n), bf(b, m, k), t(b, k, n), 1, 1), 2 * b * m * n * k,
         8 * n + 2 * b * m * k + 4 * b * k * n, 2 * m * n,
+    ),
+    ("aten::mv", (bf(m, k), t(k), dd(0)), 2 * m * k, 2 * m * k + 4 * k, 8 * m),
+    ("aten::linear", (bf(k), t(n, k), dd(n)), 2 * n * k, 2 * k + 4 * n * k + 8 * n, 2 * n),
+    # the third has a dimension of its own, and nothing to sum
+    (
+        "aten::_trilinear", (bf(m), t(m), dd(n), (1,), (1,), (0,), (0,), 1), 2 * m, 6 * m + 8 * n, 2 * n,
     ),
     ("aten::mv", (bf(m, k), t(k)), 2 * m * k, 2 * m * k + 4 * k, 2 * m),
     ("aten::vdot", (bf(k), t(k)), 2 * k, 6 * k, 2),
