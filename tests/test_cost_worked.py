@@ -330,6 +330,10 @@ LINEAR_ALGEBRA: list[Example] = [
         8 * b * 9 + 4 * 21, 4 * b * 21,
     ),
     (
+        "aten::linalg_solve_triangular", (dd(3, 3), t(b, 3, 7), False, True, False), b * 9 * 7,
+        8 * 9 + 4 * b * 21, 4 * b * 21,
+    ),
+    (
         "aten::linalg_solve_triangular", (dd(b, 3, 3), t(b, 7, 3), False, False, True), b * 3 * 2 * 7,
         8 * b * 9 + 4 * b * 21, 4 * b * 21,
     ),

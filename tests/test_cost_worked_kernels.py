@@ -6,6 +6,7 @@ import pytest
 
 from opanatomy.cost import has_formula
 from opanatomy.cost.elementwise import MAPS
+from opanatomy.cost.per_element import SAMPLES, flops_per_element
 from opanatomy.records.signature import Argument, Tensor
 from tests.worked import Example, bf, bits, byte, dd, figures, int4, ints, t
 
@@ -45,6 +46,24 @@ FLOPS_OF_MAPS = {
     9: "silu_backward",
     13: "mish_backward",
 }
+#: The same of what is no map, in a fused kernel: for each element of what is mapped or reduced, in training.
+FLOPS_INSIDE_KERNELS = {
+    0: "mm addmm bmm baddbmm convolution convolution_backward linear matmul to type_as where masked_fill clone cat",
+    1: """div native_dropout _fused_dropout dropout sum mean amax amin any all var var_mean std max min argmax argmin prod
+        cumsum linalg_vector_norm norm nll_loss_forward nll_loss_backward embedding_dense_backward index_put index_add
+        scatter_add""",
+    3: "logsumexp mse_loss mse_loss_backward",
+    4: """_softmax _log_softmax _safe_softmax softmax log_softmax _softmax_backward_data _log_softmax_backward_data
+        elu_backward _native_batch_norm_legit_no_training _fused_rms_norm rms_norm""",
+    5: "gelu glu",
+    7: """native_layer_norm layer_norm native_group_norm native_batch_norm _native_batch_norm_legit_functional""",
+    8: "glu_backward",
+    # input gradient 6 and that of the scale 3
+    9: "_fused_rms_norm_backward",
+    11: "gelu_backward",
+    # input gradient 9, those of scale and shift 3 and 1
+    13: "native_layer_norm_backward native_group_norm_backward native_batch_norm_backward",
+}
 #: Maps that give booleans.
 BOOLEAN = """isnan isinf isfinite isposinf isneginf logical_not signbit eq ne lt le gt ge logical_and logical_or
     logical_xor greater greater_equal less less_equal not_equal"""
@@ -53,6 +72,12 @@ BOOLEAN = """isnan isinf isfinite isposinf isneginf logical_not signbit eq ne lt
 def test_flops_of_every_map() -> None:
     counted = {name: flops for flops, names in FLOPS_OF_MAPS.items() for name in names.split()}
     assert {name: row.flops for name, row in MAPS.items()} == counted
+
+
+def test_flops_of_operators_inside_kernels() -> None:
+    counted = {name: flops for flops, names in FLOPS_INSIDE_KERNELS.items() for name in names.split()}
+    assert {name: flops_per_element().get(name) for name in counted} == counted
+    assert set(SAMPLES) <= set(counted)
 
 
 @pytest.mark.parametrize("name", sorted(MAPS))
@@ -291,8 +316,8 @@ QUANTIZED: list[Example] = [
     ("quantized::embedding_byte", ((byte(3, n),), ints(m), False), 2 * m * n, 3 * (n + 8) + 8 * m, 4 * m * n),
     (
         "onednn::qlinear_pointwise",
-        (byte(b, m, k), 0.1, 0, q(k, n), t(n), int4(n), dd(n), 0.1, 0, 6, "none", (), ""),
-        2 * b * m * n * k, b * m * k + 4 * n + 8 * n + k * n, 4 * b * m * n,
+        (byte(b, m, k), 0.1, 0, q(k, n), dd(n), int4(n), dd(n), 0.1, 0, 6, "none", (), ""),
+        2 * b * m * n * k, b * m * k + 8 * n + 8 * n + k * n, 4 * b * m * n,
     ),
     (
         "onednn::qlinear_pointwise", (byte(m, k), 0.1, 0, q(n, k), t(n), int4(n), None, 0.1, 0, None, "none", (), ""),
@@ -327,7 +352,7 @@ QUANTIZED: list[Example] = [
                           ("softmax", 4))),
     ("quantized::relu6", (q(m, n),), 0, A, A),
     ("quantized::clamp", (q(m, n),), 0, A, A),
-    ("quantized::add_relu", (q(m, n), byte(m, n), 0.1, 0), 8 * A, 2 * A, A),
+    ("quantized::add_relu", (q(m, n), int4(m, n), 0.1, 0), 8 * A, 5 * A, A),
     ("quantized::layer_norm", (q(m, n), (n,), t(n), dd(n), 1e-5, 0.1, 0), 12 * A, A + 12 * n, A),
     ("quantized::group_norm", (q(m, n), 2, None, dd(n), 1e-5, 0.1, 0), 11 * A, A + 8 * n, A),
     ("quantized::layer_norm", (q(m, n), (n,), t(n), None, 1e-5, 0.1, 0), 11 * A, A + 4 * n, A),
@@ -356,6 +381,11 @@ UPDATES: list[Example] = [
     (
         "aten::_fused_adam_", (*ADAM, LARGEST, STEPS, 1e-3, 0.9, 0.99, 0.1, 1e-8, False, False, None, bf()), 15 * N,
         STATE + 4 * N + 12 + 2, STATE,
+    ),
+    # the list of the largest is there and not in use
+    (
+        "aten::_fused_adamw_", (*ADAM, LARGEST, STEPS, 1e-3, 0.9, 0.99, 0.0, 1e-8, False, True, None, None), 14 * N,
+        STATE + 4 * N + 12, STATE,
     ),
     # decay, momentum, its Nesterov form, maximize and scale: 2 + 2 + 3 + 2 + 1 + 1
     (
@@ -446,8 +476,8 @@ PACKAGES: list[Example] = [
      8 * m + 2 * m * 24 + 8 * m * 8, 2 * m * 24),
     # 4 slots for the first 4 of 5 tokens; keys of 2 x 8 and values of 2 x 6
     (
-        "_C_cache_ops::reshape_and_cache", (bf(m, 2, 8), t(m, 2, 6), byte(9), dd(9), ints(g)), 0,
-        2 * g * 16 + 4 * g * 12 + 8 * g, g * 16 + 8 * g * 12,
+        "_C_cache_ops::reshape_and_cache", (bf(m, 2, 8), t(m, 2, 6), bf(9), dd(9), ints(g)), 0,
+        2 * g * 16 + 4 * g * 12 + 8 * g, 2 * g * 16 + 8 * g * 12,
     ),
     ("_moe_C::topk_softmax", (t(m, b), int4(m, b), ints(m, b), bf(m, n)), 4 * A, 2 * A, (4 + 4 + 8) * m * b),
     ("_moe_C::moe_sum", (bf(m, g, n), t(m, n)), g * A, 2 * g * A, 4 * A),
@@ -497,12 +527,20 @@ PACKAGES: list[Example] = [
         "SelectiveScanFn", (bf(b, n, k), t(b, n, k), dd(n, 4), bf(b, 4, k), t(b, 4, k), None, None, None, True),
         b * n * k * 9 * 4, 6 * b * n * k + 8 * n * 4 + 6 * b * 4 * k, 2 * b * n * k,
     ),
-    # 2 tables of width n, g bags each, m indices with weights; then tables that are not on the device
+    (
+        "SelectiveScanFn", (bf(b, n, k), t(b, n, k), dd(n, 4), bf(b, 4, k), t(b, 4, k), t(n), None, None, True),
+        b * n * k * (9 * 4 + 1), 6 * b * n * k + 8 * n * 4 + 6 * b * 4 * k + 4 * n, 2 * b * n * k,
+    ),
+    (
+        "SelectiveScanFn", (bf(b, n, k), t(b, n, k), dd(n, 4), bf(b, 4, k), t(b, 4, k), None, dd(b, n, k), None, True),
+        b * n * k * (9 * 4 + 1), (6 + 8) * b * n * k + 8 * n * 4 + 6 * b * 4 * k, 2 * 2 * b * n * k,
+    ),
+    # tables of width n, g bags each, m indices with weights; then tables that are not on the device
     (
         "fbgemm::split_embedding_codegen_lookup_sgd_function",
-        (t(0), bf(999), t(0), t(0, 0), int4(2), ints(2), int4(3), 2 * n, n, ints(3), 20, ints(m), int4(2 * g + 1), 0,
+        (t(0), bf(999), t(0), t(0, 0), int4(2), ints(2), int4(4), 3 * n, n, ints(3), 20, ints(m), int4(3 * g + 1), 0,
          dd(m)),
-        2 * m * n, 2 * m * n + 8 * m + 4 * (2 * g + 1) + 8 * m, 4 * 2 * g * n,
+        2 * m * n, 2 * m * n + 8 * m + 4 * (3 * g + 1) + 8 * m, 4 * 3 * g * n,
     ),
     (
         "fbgemm::split_embedding_codegen_lookup_sgd_function",

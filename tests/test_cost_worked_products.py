@@ -330,10 +330,10 @@ IMAGE, KERNEL, PLACES = bf(b, c_in, tall, wide), t(c_out, c_in, 3, 2), b * high 
 STRIDE, PADDING, DILATION = (2, 1), (1, 0), (1, 3)
 CONVOLVED = 2 * PLACES * c_out * c_in * 6
 IMAGE_BYTES, KERNEL_BYTES, RESULT = 2 * b * c_in * tall * wide, 4 * c_out * c_in * 6, 2 * PLACES * c_out
-# transposed: 2 (8 - 1) - 2 + 3 + 1 and 11 - 1 + 3 + 1, from g groups of 2 channels to g of 3
-TURNED = t(c_in, 3, 3, 2)
-TURNED_FLOPS, TURNED_BYTES = 2 * b * tall * wide * c_in * 3 * 6, 4 * c_in * 3 * 6
-TURNED_RESULT = 2 * b * 6 * (2 * 7 - 2 + 2 + 1 + 1) * (10 + 3 + 1)
+# transposed: 2 (8 - 1) - 2 + 3 + 1 and 11 - 1 + 3 + 1, from 2 groups of 2 channels to 2 of 5
+TURNED = t(c_in, 5, 3, 2)
+TURNED_FLOPS, TURNED_BYTES = 2 * b * tall * wide * c_in * 5 * 6, 4 * c_in * 5 * 6
+TURNED_RESULT = 2 * b * 10 * (2 * 7 - 2 + 2 + 1 + 1) * (10 + 3 + 1)
 
 CONVOLUTIONS: list[Example] = [
     (
@@ -341,8 +341,8 @@ CONVOLUTIONS: list[Example] = [
         CONVOLVED, IMAGE_BYTES + KERNEL_BYTES + 8 * c_out, RESULT,
     ),
     (
-        "aten::convolution", (IMAGE, TURNED, dd(6), STRIDE, PADDING, DILATION, True, (1, 0), 2),
-        TURNED_FLOPS, IMAGE_BYTES + TURNED_BYTES + 8 * 6, TURNED_RESULT,
+        "aten::convolution", (IMAGE, TURNED, dd(10), STRIDE, PADDING, DILATION, True, (1, 0), 2),
+        TURNED_FLOPS, IMAGE_BYTES + TURNED_BYTES + 8 * 10, TURNED_RESULT,
     ),
     (
         "aten::mkldnn_convolution", (IMAGE, KERNEL, dd(c_out), PADDING, STRIDE, DILATION, 1),
@@ -365,8 +365,9 @@ CONVOLUTIONS: list[Example] = [
         TURNED_FLOPS, IMAGE_BYTES + TURNED_BYTES, TURNED_RESULT,
     ),
     (
-        "aten::miopen_convolution_transpose", (IMAGE, TURNED, dd(6), PADDING, (1, 0), STRIDE, DILATION, 2, True, False),
-        TURNED_FLOPS, IMAGE_BYTES + TURNED_BYTES + 8 * 6, TURNED_RESULT,
+        "aten::miopen_convolution_transpose", (IMAGE, TURNED, dd(10), PADDING, (1, 0), STRIDE, DILATION, 2, True,
+         False),
+        TURNED_FLOPS, IMAGE_BYTES + TURNED_BYTES + 8 * 10, TURNED_RESULT,
     ),
     (
         "aten::cudnn_convolution_relu", (IMAGE, KERNEL, dd(c_out), STRIDE, PADDING, DILATION, 1),
@@ -391,12 +392,12 @@ CONVOLUTIONS: list[Example] = [
         2 * b * high * (wide - 1) * c_out * c_in * 6, IMAGE_BYTES + KERNEL_BYTES, 2 * b * high * (wide - 1) * c_out,
     ),
     (
-        "aten::slow_conv_transpose2d", (IMAGE, t(c_in, 3, 3, 2), (3, 2), dd(3), STRIDE, PADDING, (1, 0), DILATION),
-        TURNED_FLOPS, IMAGE_BYTES + TURNED_BYTES + 8 * 3, TURNED_RESULT // 2,
+        "aten::slow_conv_transpose2d", (IMAGE, TURNED, (3, 2), dd(5), STRIDE, PADDING, (0, 0), DILATION),
+        TURNED_FLOPS, IMAGE_BYTES + TURNED_BYTES + 8 * 5, 2 * b * 5 * 15 * 14,
     ),
     (
-        "aten::slow_conv_transpose2d", (IMAGE, t(c_in, 3, 3, 2), (3, 2), None, STRIDE, PADDING, (1, 0)),
-        TURNED_FLOPS, IMAGE_BYTES + TURNED_BYTES, 2 * b * 3 * 16 * 12,
+        "aten::slow_conv_transpose2d", (IMAGE, TURNED, (3, 2), None, STRIDE, PADDING, (1, 0)),
+        TURNED_FLOPS, IMAGE_BYTES + TURNED_BYTES, 2 * b * 5 * 16 * 12,
     ),
     (
         "aten::convolution_backward",
@@ -413,8 +414,8 @@ CONVOLUTIONS: list[Example] = [
     ),
     (
         "aten::convolution_backward_overrideable",
-        (dd(b, 6, 16, 14), IMAGE, TURNED, STRIDE, PADDING, DILATION, True, (1, 0), 2, (True, True, False)),
-        2 * TURNED_FLOPS, 8 * b * 6 * 16 * 14 + IMAGE_BYTES + TURNED_BYTES, IMAGE_BYTES + TURNED_BYTES,
+        (dd(b, 10, 16, 14), IMAGE, TURNED, STRIDE, PADDING, DILATION, True, (1, 0), 2, (True, True, False)),
+        2 * TURNED_FLOPS, 8 * b * 10 * 16 * 14 + IMAGE_BYTES + TURNED_BYTES, IMAGE_BYTES + TURNED_BYTES,
     ),
     (
         "aten::_slow_conv2d_backward",
@@ -445,6 +446,16 @@ CONVOLUTIONS: list[Example] = [
         "aten::cudnn_convolution_backward_weight",
         ((c_out, c_in, 3, 2), dd(b, c_out, high, OUT_W), IMAGE, PADDING, STRIDE, DILATION, 1),
         CONVOLVED, 8 * PLACES * c_out + IMAGE_BYTES, 8 * c_out * c_in * 6,
+    ),
+    # sequences: (9 + 2 - 3) // 2 + 1 places
+    (
+        "aten::convolution", (bf(b, c_in, 9), t(c_out, c_in, 3), None, (2,), (1,), (1,), False, (0,), 1),
+        2 * b * 5 * c_out * c_in * 3, 2 * b * c_in * 9 + 4 * c_out * c_in * 3, 2 * b * 5 * c_out,
+    ),
+    (
+        "aten::miopen_convolution_backward_weight",
+        ((c_out, c_in, 3), dd(b, c_out, 5), bf(b, c_in, 9), (1,), (2,), (1,), 1),
+        2 * b * 5 * c_out * c_in * 3, 8 * b * c_out * 5 + 2 * b * c_in * 9, 8 * c_out * c_in * 3,
     ),
     # an image without a batch dimension
     (
@@ -517,20 +528,20 @@ SPARSE: list[Example] = [
         2 * m * k + 8 * g * n + 4 * k * n + 4 * n * k, 2 * m * n + 8 * g * k,
     ),
     (
-        "torch_sparse::spmm_sum", (ints(1), int4(g + 1), ints(nnz), dd(nnz), ints(2), ints(3), bf(b, k, n)),
-        2 * b * nnz * n, 4 * (g + 1) + 16 * nnz + 2 * b * k * n, 2 * b * g * n,
+        "torch_sparse::spmm_sum", (ints(1), int4(g + 1), ints(nnz), bf(nnz), ints(2), ints(3), bf(b, k, n)),
+        2 * b * nnz * n, 4 * (g + 1) + 10 * nnz + 2 * b * k * n, 2 * b * g * n,
     ),
     (
         "torch_sparse::spmm_sum", (ints(1), int4(g + 1), ints(nnz), None, ints(2), ints(3), bf(b, k, n)),
         b * nnz * n, 4 * (g + 1) + 8 * nnz + 2 * b * k * n, 2 * b * g * n,
     ),
     (
-        "torch_sparse::spmm_mean", (ints(1), int4(g + 1), ints(nnz), dd(nnz), ints(2), ints(3), ints(6), bf(b, k, n)),
-        2 * b * nnz * n + b * g * n, 4 * (g + 1) + 16 * nnz + 2 * b * k * n, 2 * b * g * n,
+        "torch_sparse::spmm_mean", (ints(1), int4(g + 1), ints(nnz), bf(nnz), ints(2), ints(3), ints(6), bf(b, k, n)),
+        2 * b * nnz * n + b * g * n, 4 * (g + 1) + 10 * nnz + 2 * b * k * n, 2 * b * g * n,
     ),
     (
-        "torch_sparse::spmm_max", (int4(g + 1), ints(nnz), dd(nnz), bf(b, k, n)),
-        2 * b * nnz * n, 4 * (g + 1) + 16 * nnz + 2 * b * k * n, (2 + 8) * b * g * n,
+        "torch_sparse::spmm_max", (int4(g + 1), ints(nnz), bf(nnz), bf(b, k, n)),
+        2 * b * nnz * n, 4 * (g + 1) + 10 * nnz + 2 * b * k * n, (2 + 8) * b * g * n,
     ),
     # segments along the second of three dimensions
     ("torch_scatter::segment_sum_csr", (bf(b, m, n), ints(b, g + 1), None), b * m * n,

@@ -153,6 +153,8 @@ UNKNOWN: list[tuple[str, tuple[Argument, ...]]] = [
     ("aten::_transform_bias_rescale_qkv", (bf(b, m, 12), t(11), 2)),
     ("aten::_transform_bias_rescale_qkv", (bf(b, m, 13), t(13), 2)),
     ("aten::_fft_c2r", (t(m, n), (1,), 0, 8)),
+    ("bitsandbytes::optimizer_update_32bit", (None, t(m), t(m), t(m), None, None, *[0.0] * 7, 0.1, 1, 1e-3, 1.0)),
+    ("aten::zeros", ((), None, None, None, None)),
     # lengths of sequences that are data
     ("aten::_cudnn_attention_forward", (Q, K, K, None, OFFSETS, OFFSETS, m, n, False, 0.0, False, False)),
     ("aten::_cudnn_attention_forward", (Q, K, K, None, OFFSETS, None, m, n, False, 0.0, False, False)),
