@@ -37,6 +37,8 @@ class Technique(Struct, frozen=True, kw_only=True):
     what: str
     switch: Switch
     impossible: Callable[[Situation], str | None] = lambda situation: None
+    #: Why it is left out where it is not asked for by name.
+    unless_named: Callable[[Situation], str | None] = lambda situation: None
     #: Whether the training is to be the same, up to rounding.
     keeps_result: bool = False
 
@@ -112,9 +114,11 @@ def _padding(name: str, padding: str, what: str) -> Technique:
     )  # fmt: skip
 
 
-def _without_scaler(situation: Situation) -> str | None:
+def _left_to_a_gpu(situation: Situation) -> str | None:
     if situation.on_cpu:
-        return "left to a GPU: processors have no float16 arithmetic, a step takes many times as long"
+        return (
+            "left to a GPU: processors have no float16 arithmetic, a step takes many times as long - name it to run it"
+        )
     return None
 
 
@@ -150,7 +154,7 @@ TECHNIQUES: Final[tuple[Technique, ...]] = (
         what="products in bfloat16 by autocast, weights and optimizer in float32",
     ),
     Technique(
-        name="amp-fp16", title="mixed precision, fp16", switch=_sets(amp="fp16"), impossible=_without_scaler,
+        name="amp-fp16", title="mixed precision, fp16", switch=_sets(amp="fp16"), unless_named=_left_to_a_gpu,
         what="products in float16, the loss scaled so that small gradients survive",
     ),
     _attention(

@@ -38,7 +38,7 @@ def measured_figures(anatomy: Anatomy) -> StepFigures:
         high_ns=None if texts else anatomy.step.unprofiled_wall_max_ns, samples=workload.batch,
         class_ns=dict(class_ns), phase_ns=dict(phase_ns), flops=_measured_flops(anatomy),
         parameters=workload.parameters,
-        trainable_parameters=workload.trainable_parameters,
+        trainable_parameters=workload.trainable_parameters, tokens=None if texts is None else texts.all_tokens,
     )  # fmt: skip
 
 
