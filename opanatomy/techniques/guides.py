@@ -84,8 +84,16 @@ def _per_parameter(run: MeasuredRun, components: Sequence[str]) -> GuideMeasurem
     at_peak = sum(figures.at_peak.get(name, 0) for name in components) / figures.parameters
     return GuideMeasurement(
         technique=run.name, measured=sum(parts.values()), parts=parts, at_peak=at_peak if figures.at_peak else None,
-        reason=_few_casts(parts[WEIGHT_CASTS]),
+        reason=_few_casts(parts[WEIGHT_CASTS]) + _no_gradients_yet(figures),
     )  # fmt: skip
+
+
+def _no_gradients_yet(figures: StepFigures) -> str:
+    """What is to be added where the step is fullest before backward has made the gradients."""
+    gradients, at_peak = figures.components.get(GRADIENTS, 0), figures.at_peak.get(GRADIENTS, 0)
+    if not figures.at_peak or at_peak > gradients / 2:
+        return ""
+    return f"; at the peak {at_peak / gradients:.0%} of the gradients are there" if gradients else ""
 
 
 def _few_casts(cast_bytes: float) -> str:

@@ -51,12 +51,11 @@ def _notes(rows: Sequence[GuideRow]) -> Iterator[Note]:
     if any(row.measurement.parts for row in rows):
         yield Note(text="B: bytes a parameter, each component at its fullest; at the peak: what of them lives then")
     for row in rows:
-        name, measurement = row.claim.claim, row.measurement
-        if len(measurement.parts) > 1:
-            parts = ", ".join(f"{part.replace('_', ' ')} {size:.2f}" for part, size in measurement.parts.items())
-            yield Note(text=f"{name}: {parts}", tone=Tone.REMARK)
-        if measurement.reason is not None:
-            yield Note(text=f"{name}: {measurement.reason}", tone=Tone.REMARK)
+        measurement = row.measurement
+        parts = [f"{part.replace('_', ' ')} {size:.2f}" for part, size in measurement.parts.items()]
+        said = [text for text in (", ".join(parts) if len(parts) > 1 else None, measurement.reason) if text]
+        if said:
+            yield Note(text=f"{row.claim.claim}: {'; '.join(said)}", tone=Tone.REMARK)
     for source in dict.fromkeys(row.claim.source for row in rows):
         names = "; ".join(row.claim.claim for row in rows if row.claim.source == source)
         yield Note(text=f"{source}: {names}", tone=Tone.REMARK)
