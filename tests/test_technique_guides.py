@@ -59,7 +59,7 @@ def test_the_bytes_of_mixed_precision_are_summed_and_what_is_missing_is_said() -
         "weights": 4.0, "autocast_weight_casts": 1.0, "gradients": 4.0, "optimizer_state": 8.0,
     }  # fmt: skip
     assert not row.agrees
-    assert (row.measurement.reason or "").startswith("autocast casts what products read, 50% of the parameters")
+    assert (row.measurement.reason or "").startswith("autocast had cast 50% of the parameters (1.00 bytes, not 2)")
     assert (row.measurement.reason or "").endswith("; at the peak 0% of the gradients are there")
 
 
@@ -161,7 +161,7 @@ def test_the_report_has_claim_figure_and_reason() -> None:
     report = replace(experiment_of(), guides=tuple(guide_rows([BASELINE, amp(), checkpointed(135e6)])))
     text = " ".join(format_named("terminal").write(report, Page(width=120)).split())
     assert f"{MIXED} 18 B 17 B 13 B amp" in text
-    assert "weights 4.00, autocast weight casts 1.00, gradients 4.00, optimizer state 8.00; autocast casts what" in text
+    assert "weights 4.00, autocast weight casts 1.00, gradients 4.00, optimizer state 8.00; autocast had cast" in text
     assert "longer with checkpointing 20 % 35 % checkpointing" in text
     assert "longer with checkpointing: forward runs again: +30% FLOPs" in text
     assert "Hugging Face, Model training anatomy: mixed precision training, AdamW; state of AdamW" in text

@@ -116,9 +116,7 @@ def _padding(name: str, padding: str, what: str) -> Technique:
 
 def _left_to_a_gpu(situation: Situation) -> str | None:
     if situation.on_cpu:
-        return (
-            "left to a GPU: processors have no float16 arithmetic, a step takes many times as long - name it to run it"
-        )
+        return "left to a GPU: without float16 arithmetic a step takes many times as long - name it to run it"
     return None
 
 

@@ -208,9 +208,9 @@ class Experiment:
             return []
         warnings = []
         if self.prediction.anatomy.environment.device_kind == "cpu":
-            warnings.append("times of mixed precision on a processor say nothing of a GPU")
-            if any(variant.options.amp == "fp16" for variant in self.variants):
-                warnings.append("a processor has no float16 arithmetic: of float16 its times say nothing at all")
+            half = any(variant.options.amp == "fp16" for variant in self.variants)
+            least = ", those of float16 least: few processors have arithmetic for it" if half else ""
+            warnings.append(f"times of mixed precision on a processor say nothing of a GPU{least}")
         if self.prediction.rates is not None and not self.prediction.rates.peaks:
             warnings.append(
                 "the peaks of this device are not known: products in another data type are predicted at the rate of the"

@@ -102,8 +102,8 @@ def _few_casts(cast_bytes: float) -> str:
     if not share:
         return f"no cast of a weight was seen: without one it is {_FULL} bytes of weights, not {_FULL + _HALF}"
     return (
-        f"autocast casts what products read, {share:.0%} of the parameters ({cast_bytes:.2f} bytes, not {_HALF}), and"
-        " frees the casts when the step no longer needs them"
+        f"autocast had cast {share:.0%} of the parameters ({cast_bytes:.2f} bytes, not {_HALF}), those that products"
+        " read, and frees the casts when the step no longer needs them"
     )
 
 
