@@ -1,6 +1,7 @@
 """Predictions of techniques beside what they become: the tables of docs/techniques.md, and `techniques/recorded.py`.
 
-    python benchmarks/predictions.py FOLDER [--model NAME ...] [--only TECHNIQUE ...] [--skip TECHNIQUE ...] [--repetitions N] [--resume]
+    python benchmarks/predictions.py FOLDER [--model NAME ...] [--only TECHNIQUE ...] [--skip TECHNIQUE ...]
+        [--repetitions N] [--resume]
 
 Runs an experiment for each of some models that one processor steps in about a second, prints each prediction with its
 error, and the lines of `recorded.py`. Times are ratios to the baseline of the same experiment.
