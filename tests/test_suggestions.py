@@ -88,10 +88,7 @@ def test_without_time_only_the_first_is_looked_at(
     text = capfd.readouterr().out
     assert [options.fused_loss for options in followed] == [False, True]
     note = " ".join(text.split("What would save most")[-1].split())
-    assert (
-        "no time to look at checkpointing, amp, checkpointing-segments, accumulation: give --suggest SECONDS more than it had"
-        in note
-    )
+    assert "no time to look at checkpointing, amp, checkpointing-segments, accumulation: give --suggest" in note
 
 
 @pytest.mark.parametrize("words", ["--suggest 0", "--inference"])

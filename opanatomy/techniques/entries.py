@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
-from math import isqrt
 from typing import Any, Final
 
 from msgspec import Struct
@@ -16,6 +15,9 @@ from opanatomy.records.optimizers import BY_NAME
 Switch = Callable[["Situation"], Mapping[str, Any]]
 #: What the baseline is called in tables and file names.
 BASELINE: Final = "baseline"
+#: Layers of a segment. Not sqrt(n): a layer of a transformer keeps 8 to 24 times what a segment keeps, its input
+#: (benchmarks/checkpointing.py); of several layers two need least where there are at most 6 times as many layers.
+_SEGMENT: Final = 2
 
 
 class Situation(Struct, frozen=True, kw_only=True):
@@ -82,8 +84,8 @@ def _has_layers(situation: Situation) -> str | None:
     return None if situation.layers else "the model has no list of like layers"
 
 
-def _segment(situation: Situation) -> Mapping[str, Any]:
-    return {"checkpointing": "non-reentrant", "checkpoint_every": max(isqrt(situation.layers or 1), 2)}
+def _has_two_layers(situation: Situation) -> str | None:
+    return "a model of one layer has no segment of several" if situation.layers == 1 else _has_layers(situation)
 
 
 def _compiles(situation: Situation) -> str | None:
@@ -143,9 +145,10 @@ TECHNIQUES: Final[tuple[Technique, ...]] = (
         impossible=_trains, keeps_result=True, what="the older kind, which runs the layer inside an autograd function",
     ),
     Technique(
-        name="checkpointing-segments", title="checkpointing by segments", switch=_segment,
-        impossible=_first(_trains, _has_layers), keeps_result=True,
-        what="keeps the input of every few layers only: memory of O(sqrt n)",
+        name="checkpointing-segments", title="checkpointing by segments",
+        switch=_sets(checkpointing="non-reentrant", checkpoint_every=_SEGMENT),
+        impossible=_first(_trains, _has_two_layers), keeps_result=True,
+        what="keeps the input of every second layer only and runs two again at once: less memory in deep models",
     ),
     Technique(
         name="amp", title="mixed precision, bf16", switch=_sets(amp="bf16"),
