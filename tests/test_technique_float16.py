@@ -208,7 +208,11 @@ def _row(name: str, unscaled: int, scaled: int, first: int | None = None) -> Any
     return row(name, underflow=underflow)
 
 
-REPORT = experiment_of(_row("lossy", 381, 2), _row("harmless", 0, 0), _row("loud", 5, 0, first=7))
+HOPELESS = ScaledGradients(scale=FIRST, zeros=0, not_finite=9)
+REPORT = experiment_of(
+    _row("lossy", 381, 2), _row("harmless", 0, 0), _row("loud", 5, 0, first=7),
+    row("hopeless", underflow=Underflow(elements=9, nonzero=9, scaled=HOPELESS, unscaled=replace(HOPELESS, scale=1))),
+)  # fmt: skip
 
 
 def test_the_report_says_what_scaling_saves() -> None:
@@ -218,6 +222,7 @@ def test_the_report_says_what_scaling_saves() -> None:
     assert "harmless: none of 1,000 elements becomes zero without scaling either" in text
     assert "loud 0.25 0.00 % 0 0 loud 65,536 0.00 % 0 7 loud 1 0.50 % 5 0" in text
     assert "loud: at the scaler's first scale, 65,536, 7 elements overflow" in text
+    assert "hopeless: 9 elements overflow at the scale of the run too: each update is skipped" in text
     for width in (40, 60):
         narrow = format_named("terminal").write(REPORT, Page(width=width))
         assert max(map(len, narrow.splitlines())) <= width
@@ -225,7 +230,7 @@ def test_the_report_says_what_scaling_saves() -> None:
 
 def test_json_and_csv_have_the_counts() -> None:
     assert msgspec.json.decode(format_named("json").write(REPORT, Page()), type=Techniques) == REPORT
-    baseline, lossy, _, loud = csv.DictReader(io.StringIO(format_named("csv").write(REPORT, Page())))
+    baseline, lossy, _, loud, _ = csv.DictReader(io.StringIO(format_named("csv").write(REPORT, Page())))
     assert (lossy["gradient_nonzero"], lossy["gradient_unscaled_zeros"], lossy["gradient_scaled_zeros"]) == (
         "1000", "381", "2",
     )  # fmt: skip

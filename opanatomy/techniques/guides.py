@@ -179,7 +179,7 @@ def _fewer_tokens(run: MeasuredRun, fixed: MeasuredRun) -> str | None:
     ours, theirs = run.figures.tokens, fixed.figures.tokens
     if not ours or not theirs:
         return None
-    return f"of these texts {theirs:,} tokens with padding become {ours:,}, {theirs / ours:.2f} times fewer"
+    return f"of these texts {theirs:,} tokens with padding become {ours:,}, by a factor of {theirs / ours:.2f}"
 
 
 def _backward(runs: Sequence[MeasuredRun]) -> GuideMeasurement | None:
