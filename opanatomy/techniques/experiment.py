@@ -108,7 +108,7 @@ class Experiment:
         assert self.prediction is not None
         kept = self.runs.store.kept(variant.name, variant.options)
         self._change(
-            variant, measured=measured_figures(anatomy), offenders=self.prediction.offenders(variant.name, anatomy),
+            variant, measured=measured_figures(anatomy), offenders=self.prediction.offenders(variant.name, kept.trace),
             warnings=anatomy.warnings, trace=kept.trace.name, report=kept.report.name,
         )  # fmt: skip
 
