@@ -68,6 +68,11 @@ def test_a_technique_that_cannot_run_is_there_with_its_reason() -> None:
     assert by_name["sdpa"].impossible == "the baseline has it"
 
 
+def test_techniques_are_named_one_by_one_or_with_commas() -> None:
+    names = [variant.name for variant in variants_of(situation(), only=["sgd, amp", "eager"], skip=["amp,lora"])]
+    assert names == [BASELINE, "sgd", "eager"]
+
+
 def test_a_combination_has_all_its_options() -> None:
     variants = variants_of(situation(), only=["sgd"], combine=["amp+checkpointing"])
     assert [variant.name for variant in variants] == [BASELINE, "sgd", "amp+checkpointing"]

@@ -42,13 +42,13 @@ def variants_of(
     A technique that the baseline has already, or that is left to another device, is left out unless it was asked for by
     name.
     """
-    chosen = [_technique(name, "--only") for name in only] or list(TECHNIQUES)
-    skipped = {_technique(name, "--skip").name for name in skip}
+    chosen = _techniques(only, "--only") or list(TECHNIQUES)
+    skipped = _techniques(skip, "--skip")
     baseline = Variant(name=BASELINE, title="as it is", what="the run that was given", options=situation.options)
     singles = [
         _variant(technique.name, (technique,), situation, named=bool(only))
         for technique in chosen
-        if technique.name not in skipped
+        if technique not in skipped
     ]
     kept = [variant for variant in singles if only or variant.impossible or variant.options != situation.options]
     for text in combine:
@@ -58,6 +58,11 @@ def variants_of(
         for text in combine
     ]  # fmt: skip
     return (baseline, *kept, *combined)
+
+
+def _techniques(texts: Sequence[str], flag: str) -> list[Technique]:
+    """The techniques that an option names, each time one or several with commas between."""
+    return [_technique(name, flag) for text in texts for name in text.split(",")]
 
 
 def _technique(name: str, flag: str) -> Technique:
