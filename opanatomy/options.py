@@ -172,6 +172,10 @@ TRACE: Final = Option(
 NO_TRACE: Final = Option(
     name="no_trace", group="the trace", kind=Kind.SWITCH, default=False, help="keep no trace, only the report",
 )  # fmt: skip
+SUGGEST: Final = Option(
+    name="suggest", group=_REPORT, kind=Kind.NUMBER, default=10, minimum=0, metavar="SECONDS",
+    help="time to predict which techniques would save most; 0 for none (default: {default})",
+)  # fmt: skip
 
 #: What changes backward or the update, and nothing without them.
 OF_BACKWARD: Final = (OPTIMIZER, CHECKPOINTING, CHECKPOINT_EVERY, ACCUMULATE, CLIP, FREEZE, LORA, FUSED_LOSS)
@@ -240,7 +244,7 @@ REPORT: Final = (
            help="bandwidth in bytes/s, instead of the known: 2.04T, 900G"),
 )  # fmt: skip
 
-PROFILE: Final = (*RUN, *REPORT, TRACE, NO_TRACE)
+PROFILE: Final = (*RUN, *REPORT, SUGGEST, TRACE, NO_TRACE)
 
 ANALYZE: Final = (
     Option(name="trace", positional="+", metavar="TRACE",
@@ -263,8 +267,10 @@ TECHNIQUES: Final = (
     *(option for option in RUN if option.name not in _NO_SWITCH_OF_ONE),
     Option(name="list", group=_EXPERIMENT, kind=Kind.SWITCH, default=False,
            help="say what each technique does, what it is switched on by, and why it cannot run here; run nothing"),
-    Option(name="only", group=_EXPERIMENT, kind=Kind.TEXTS, metavar="TECHNIQUE", help="only this one; repeatable"),
-    Option(name="skip", group=_EXPERIMENT, kind=Kind.TEXTS, metavar="TECHNIQUE", help="not this one; repeatable"),
+    Option(name="only", group=_EXPERIMENT, kind=Kind.TEXTS, metavar="TECHNIQUE",
+           help="only this one, or several with commas; repeatable"),
+    Option(name="skip", group=_EXPERIMENT, kind=Kind.TEXTS, metavar="TECHNIQUE",
+           help="not this one, or several with commas; repeatable"),
     Option(name="combine", group=_EXPERIMENT, kind=Kind.TEXTS, metavar="A+B",
            help="also these techniques together, such as amp+checkpointing; repeatable"),
     Option(name="predict_only", group=_EXPERIMENT, kind=Kind.SWITCH, default=False,
