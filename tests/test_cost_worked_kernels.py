@@ -49,7 +49,8 @@ FLOPS_OF_MAPS = {
 #: The same of what is no map, in a fused kernel: for each element of what is mapped or reduced, in training.
 FLOPS_INSIDE_KERNELS = {
     0: "mm addmm bmm baddbmm convolution convolution_backward linear matmul to type_as where masked_fill clone cat",
-    1: """div native_dropout _fused_dropout dropout sum mean amax amin any all var var_mean std max min argmax argmin prod
+    1: """div native_dropout _fused_dropout dropout sum mean amax amin any all var var_mean std max min argmax argmin
+        prod
         cumsum linalg_vector_norm norm nll_loss_forward nll_loss_backward embedding_dense_backward index_put index_add
         scatter_add""",
     3: "logsumexp mse_loss mse_loss_backward",
