@@ -41,8 +41,9 @@ TESTS = {
     "attribution": "attribution phases steps made_ids device_events golden_traces | made_trace phases_foreign "
     "made_damage",
     "calls": "calls_warnings device_parts golden_traces checks writer cost_traces | ownership made_trace trace_devices",
-    "cost": "formulas cost_registry cost_flops cost_bytes cost_libraries cost_sparse cost_schemas golden_traces | "
-    "cost_sweep cost_models",
+    "cost": "cost_worked cost_worked_attention cost_worked_kernels cost_worked_maps cost_worked_places "
+    "cost_worked_products cost_worked_unknown formulas cost_registry cost_flops cost_bytes cost_libraries cost_sparse "
+    "cost_schemas golden_traces | cost_sweep cost_models",
     "memory": "memory_theory memory_device report_memory golden_traces | memory_replaced memory_trace memory_live",
     "anatomy": "timeline roofline ratios theory faster report golden_traces causes unlike ranks | made_roofline "
     "report_terminal device_parts generation",
