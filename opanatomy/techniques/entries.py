@@ -23,7 +23,9 @@ class Situation(Struct, frozen=True, kw_only=True):
 
     options: RunOptions
     batch: int
+    #: Those of the longest stack of like layers, and those that freezing counts (of an encoder and a decoder all).
     layers: int | None
+    freezable_layers: int | None = None
     #: The implementation of attention in force.
     attention: str | None
     on_cpu: bool
@@ -73,11 +75,15 @@ def _micro_batches(situation: Situation) -> Mapping[str, Any]:
 
 
 def _lower_layers(situation: Situation) -> Mapping[str, Any]:
-    return {"freeze": f"embeddings,layers:{(situation.layers or 1) * 3 // 4}"}
+    return {"freeze": f"embeddings,layers:{max((situation.freezable_layers or situation.layers or 1) * 3 // 4, 1)}"}
 
 
 def _has_layers(situation: Situation) -> str | None:
-    return None if situation.layers else "the model has no list of like layers"
+    return None if situation.layers else "no stack of like layers is known of the model"
+
+
+def _has_segments(situation: Situation) -> str | None:
+    return f"a stack of {situation.layers} layer has no segments" if situation.layers == 1 else _has_layers(situation)
 
 
 def _segment(situation: Situation) -> Mapping[str, Any]:
@@ -142,7 +148,7 @@ TECHNIQUES: Final[tuple[Technique, ...]] = (
     ),
     Technique(
         name="checkpointing-segments", title="checkpointing by segments", switch=_segment,
-        impossible=_first(_trains, _has_layers), keeps_result=True,
+        impossible=_first(_trains, _has_segments), keeps_result=True,
         what="keeps the input of every few layers only: memory of O(sqrt n)",
     ),
     Technique(

@@ -125,6 +125,10 @@ class Experiment:
     def _compare(self) -> None:
         """Hold one step of each that must not change the training against the baseline's, the losses of the others."""
         baseline, *others = self._running()
+        if self.options.inference:
+            if others:
+                self.warnings.append("inference has no loss and no gradients: whether its outputs stay is not compared")
+            return
         kept = [variant for variant in others if variant.keeps_result]
         changing = [variant for variant in others if not variant.keeps_result]
         if kept:
