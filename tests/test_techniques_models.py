@@ -12,7 +12,7 @@ import pytest
 from opanatomy.records.taxonomy import Phase
 from opanatomy.records.techniques import StepFigures
 from opanatomy.techniques.entries import BASELINE
-from opanatomy.techniques.figures import predicted_figures, unseen_memory
+from opanatomy.techniques.figures import predicted_figures, unseen_memory, why_peaks_differ
 from tests.technique_pairs import MODELS, Pair, pair_of, variants
 
 #: Why a technique cannot be on a model, by the prediction and by the run.
@@ -82,6 +82,9 @@ def test_a_technique_does_to_a_model_what_is_predicted(model: str, name: str) ->
     assert base.measured is not None
     predicted = predicted_figures(pair.followed, None, *unseen_memory(base.memory, base.followed))
     holds_memory(predicted, pair.measured, copies_inside=(model, name) in COPIES_INSIDE)
+    assert pair.memory is not None
+    reason = why_peaks_differ(pair.followed, pair.memory)
+    assert ("convolution" in (reason or "")) if (model, name) in COPIES_INSIDE else reason is None
     assert predicted.flops == pair.measured.flops
     holds_flops(name, pair.measured, base.measured)
     if pair.sameness is not None:

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from opanatomy.capture.memory.events import Context, Mark, Moment, ObservedEvents, events_of
 from opanatomy.capture.memory.storages import address_of, same_device, tensors_in, unpacked
 from opanatomy.capture.step.ranges import forward_hooks
-from opanatomy.estimate.sums import summed_in_place
+from opanatomy.estimate.sums import engine_alone, summed_in_place
 from opanatomy.records.memory_observations import PhaseSpan
 from opanatomy.records.signature import Argument, Signature, Tensor
 from opanatomy.records.simulated import SimulatedCall
@@ -244,6 +244,8 @@ def _mode(record: Recording) -> Any:
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
+    sole = engine_alone()
+
     class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves the base untyped
         def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             arguments = {} if kwargs is None else kwargs
@@ -251,7 +253,7 @@ def _mode(record: Recording) -> Any:
             if body is not None:
                 with self:  # what it calls is noted, as the profiler sees it
                     return body(*args, **arguments)
-            result = summed_in_place(function, args)
+            result = summed_in_place(function, args, sole)
             if result is not None:
                 function = torch.ops.aten.add_.Tensor
             else:

@@ -8,14 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
     import torch
 
+#: How often a tensor is held, and its storage.
+Held: TypeAlias = tuple[int, int]
 
-def summed_in_place(function: Any, args: tuple[Any, ...]) -> torch.Tensor | None:
-    """The sum of two gradients, in the first where a real step would add the second to it; `None` for other calls."""
+
+def summed_in_place(function: Any, args: tuple[Any, ...], sole: Held | None) -> torch.Tensor | None:
+    """The sum of two gradients, in the first where a real step would add the second to it: `sole` is how often that one
+    is held then (`engine_alone`). `None` for other calls."""
     import torch
 
     aten: Any = torch.ops.aten
@@ -24,37 +28,38 @@ def summed_in_place(function: Any, args: tuple[Any, ...]) -> torch.Tensor | None
     first, second = args[:2]
     if not isinstance(second, torch.Tensor) or (first.shape, first.dtype) != (second.shape, second.dtype):
         return None
-    if _references(first) != _of_the_engine_alone():
+    if sole is None or _held(first) != sole:
         return None
     result: torch.Tensor = aten.add_.Tensor(first, second)
     return result
 
 
-def _references(tensor: torch.Tensor) -> tuple[int, int]:
-    """How often a tensor and its storage are held."""
+def _held(tensor: torch.Tensor) -> Held | None:
+    """How often a tensor and its storage are held; `None` where this torch does not say."""
     import torch
 
     count: Callable[[int], int] | None = getattr(torch._C, "_storage_Use_Count", None)
     if count is None or not hasattr(tensor, "_use_count"):
-        return -1, -1
+        return None
     return tensor._use_count(), count(tensor.untyped_storage()._cdata)
 
 
 @cache
-def _of_the_engine_alone() -> tuple[int, int]:
-    """How often a gradient is held that a mode is given by the engine, which alone has it."""
+def engine_alone() -> Held | None:
+    """How often a gradient and its storage are held that a mode is given by the engine, which alone has it; to be asked
+    outside of a mode's own calls, where autograd is off."""
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    seen: list[tuple[int, int]] = []
+    seen: list[Held | None] = []
 
     class Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves the base untyped
         def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             if function is torch.ops.aten.add.Tensor and not torch.is_grad_enabled():
-                seen.append(_references(args[0]))
+                seen.append(_held(args[0]))
             return function(*args, **(kwargs or {}))
 
     with Counter(), torch.enable_grad():  # type: ignore[no-untyped-call]
         leaf = torch.ones(2, requires_grad=True)
         (leaf.exp() * leaf.sin()).sum().backward()  # type: ignore[no-untyped-call]
-    return seen[0] if seen else (0, 0)
+    return seen[0] if seen else None

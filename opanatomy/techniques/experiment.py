@@ -109,7 +109,8 @@ class Experiment:
         kept = self.runs.store.kept(variant.name, variant.options)
         self._change(
             variant, measured=measured_figures(anatomy), offenders=self.prediction.offenders(variant.name, anatomy),
-            warnings=anatomy.warnings, trace=kept.trace.name, report=kept.report.name,
+            warnings=(*anatomy.warnings, *self.prediction.why_peaks_differ(variant.name, anatomy)),
+            trace=kept.trace.name, report=kept.report.name,
         )  # fmt: skip
 
     def _time(self, variant: Variant, repetition: int) -> None:
