@@ -40,12 +40,12 @@ ROOT = Path(__file__).resolve().parent.parent
 TESTS = {
     "attribution": "attribution phases steps made_ids device_events golden_traces | made_trace phases_foreign "
     "made_damage",
-    "calls": "device_parts golden_traces checks writer cost_traces | ownership made_trace trace_devices",
+    "calls": "calls_warnings device_parts golden_traces checks writer cost_traces | ownership made_trace trace_devices",
     "cost": "formulas cost_registry cost_flops cost_bytes cost_libraries cost_sparse cost_schemas golden_traces | "
     "cost_sweep cost_models",
     "memory": "memory_theory memory_device report_memory golden_traces | memory_replaced memory_trace memory_live",
     "anatomy": "timeline roofline ratios theory faster report golden_traces causes unlike ranks | made_roofline "
-    "report_terminal device_parts",
+    "report_terminal device_parts generation",
     "trace": "trace golden_traces writer made_ids | trace_devices made_damage hostile pipes fuzz",
 }  # fmt: skip
 ROUNDS = 2

@@ -172,6 +172,10 @@ TRACE: Final = Option(
 NO_TRACE: Final = Option(
     name="no_trace", group="the trace", kind=Kind.SWITCH, default=False, help="keep no trace, only the report",
 )  # fmt: skip
+SUGGEST: Final = Option(
+    name="suggest", group=_REPORT, kind=Kind.NUMBER, default=10, minimum=0, metavar="SECONDS",
+    help="time to predict which techniques would save most; 0 for none (default: {default})",
+)  # fmt: skip
 
 #: What changes backward or the update, and nothing without them.
 OF_BACKWARD: Final = (OPTIMIZER, CHECKPOINTING, CHECKPOINT_EVERY, ACCUMULATE, CLIP, FREEZE, LORA, FUSED_LOSS)
@@ -240,7 +244,7 @@ REPORT: Final = (
            help="bandwidth in bytes/s, instead of the known: 2.04T, 900G"),
 )  # fmt: skip
 
-PROFILE: Final = (*RUN, *REPORT, TRACE, NO_TRACE)
+PROFILE: Final = (*RUN, *REPORT, SUGGEST, TRACE, NO_TRACE)
 
 ANALYZE: Final = (
     Option(name="trace", positional="+", metavar="TRACE",

@@ -271,7 +271,9 @@ def _llama_steps() -> tuple[tuple[Call, ...], StepWindow]:
         calls += of_step
         edges.append(end_ns)
     steps = tuple(pairwise(edges))
-    return tuple(calls), StepWindow(window=(0, edges[-1]), steps=steps, spans=(), numbers=(3, 4, 5))
+    return tuple(calls), StepWindow(
+        window=(0, edges[-1]), steps=steps, spans=(), numbers=(3, 4, 5), recording_outside=1.0
+    )
 
 
 _H200 = Ceilings(

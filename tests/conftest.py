@@ -63,6 +63,14 @@ def no_secrets_of_others() -> None:
         values._seen.clear()
 
 
+@pytest.fixture(autouse=True)
+def nothing_suggested(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`profile` does not look for what would save most, which takes longer than a small capture itself."""
+    from opanatomy.techniques import recorded
+
+    monkeypatch.setattr(recorded, "RECORDED", {})
+
+
 @pytest.fixture
 def one_timed_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """Captures time one unprofiled step instead of five: for tests that ask nothing of times."""

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from opanatomy.attribution import Attribution, Candidates, attribute, own
+from opanatomy.attribution.matching import _threads_by_device
 from opanatomy.records.checks import Difference
 from opanatomy.records.columns import GRAPH, LINKED, NO_LAUNCH, OUTSIDE, Int64, at
 from opanatomy.records.taxonomy import PHASES, Phase
@@ -43,6 +44,27 @@ def test_phases_are_inferred_where_no_range_says_them(tmp_path: Path) -> None:
     made.events = [event for event in made.events if not event["name"].startswith("opanatomy.phase")]
     _, found = attributed(made, tmp_path)
     assert [PHASES[code] for code in found.work.phase.tolist()] == [Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER]
+
+
+def test_a_gradient_of_ones_is_what_a_backward_begins_with(tmp_path: Path) -> None:
+    """Ones are made in forward too, for a mask: other operators of the thread stand between them and the backward."""
+    made = HandMade()
+    made.host("aten::linear", 100, 40, sequence=5)
+    for correlation, begin in enumerate((150, 195), 1):
+        made.host("aten::ones_like", begin, 10)
+        made.launch(begin + 2, correlation)
+        made.kernel("fill", begin + 4, 2, correlation)
+    made.host("aten::mul", 170, 20, sequence=6)
+    for name, begin, sequence in (("MulBackward0", 210, 6), ("AddmmBackward0", 240, 5)):
+        made.host(name, begin, 20, thread=2, sequence=sequence, forward_thread=1)
+    trace, found = attributed(made, tmp_path)
+    assert phase_of(trace, found, "aten::ones_like") == [Phase.FORWARD, Phase.BACKWARD]
+
+
+def test_the_threads_of_a_device_are_those_of_all_sure_launches() -> None:
+    """The first launch of a trace is one as well."""
+    threads = _threads_by_device(np.array([0, 1, 1]), np.array([9, 8]), np.array([0, 1, -1]))
+    assert {device: known.tolist() for device, known in threads.items()} == {0: [9], 1: [8]}
 
 
 def test_the_first_sequence_number_of_a_thread_pairs_too(tmp_path: Path) -> None:

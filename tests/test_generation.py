@@ -130,6 +130,24 @@ def test_second_sources_agree(name: str, beams: int) -> None:
     assert anatomy.warnings == ()
 
 
+@pytest.mark.parametrize(
+    ("new", "first", "decoding", "token"),
+    [(3, 10, 90, 45.0), (3, 100, None, None), (1, 100, None, None), (1, 10, None, None)],
+)
+def test_without_time_behind_the_first_token_there_is_none_of_one(
+    new: int, first: int, decoding: int | None, token: float | None
+) -> None:
+    """Without a token behind the first, or time behind it, there is none."""
+    capture = Capture(
+        version="0", command="", created="", environment=Environment(device_kind="cpu"),
+        workload=Workload(batch=2, generate=new), unprofiled_step_ns=(100,), unprofiled_first_token_ns=(first,),
+    )  # fmt: skip
+    generation = generation_of(capture, (), 1)
+    assert generation is not None
+    assert (generation.beams, generation.decoded_tokens, generation.first_token_ns) == (1, new - 1, first)
+    assert (generation.decoding_ns, generation.token_ns) == (decoding, token)
+
+
 def test_the_record_says_what_ran_and_what_a_token_takes() -> None:
     anatomy = profiled(GPT2, 4)
     workload, made = anatomy.workload, anatomy.generation

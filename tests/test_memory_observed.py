@@ -209,6 +209,7 @@ def test_blocks_are_paired_as_one_would_by_hand(rows: list[tuple[int, int]], hel
             live[address] = len(ends)
             ends.append(len(rows))
     blocks = blocks_of(_events(rows), np.array(held, dtype=np.int64), np.full(len(held), 8, dtype=np.int64))
+    assert blocks.events == len(rows)
     assert blocks.free.tolist() == ends
     assert blocks.unmatched.tolist() == unmatched
     at = np.repeat(np.arange(len(rows)), 4)

@@ -57,6 +57,17 @@ def test_phases_and_step_come_from_the_same_steps(tmp_path: Path) -> None:
     assert (step.kernel_time_ns, step.busy_ns, step.framework_ns) == (45 * US, 45 * US, 55 * US)
 
 
+def test_what_runs_outside_of_the_steps_is_none_of_them(tmp_path: Path) -> None:
+    trace = on_cpu(100, 100)
+    for begin in (10, 9_000):
+        trace.host("aten::mm", begin, 500, **MATRIX)
+    trace.host("aten::add", 9_600, 500, **MATRIX)
+    anatomy = analyzed(trace, tmp_path)
+    assert {row.operator for row in anatomy.operators} == {"aten::mm"}
+    assert sum(row.calls for row in anatomy.operators) == 6
+    assert sum(row.time_ns for row in anatomy.operators) == 2 * 45 * US
+
+
 def test_of_an_even_number_it_is_the_two_in_the_middle(tmp_path: Path) -> None:
     step = analyzed(on_cpu(100, 900, 200, 300), tmp_path).step
     assert step.wall_ns == 250 * US

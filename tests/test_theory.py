@@ -80,6 +80,14 @@ def test_theory_of_this_step(gradients: dict[str, str], layers: int, expected: f
     assert found.theory_bytes == (2.0 if set(gradients.values()) == {"both"} else None)
 
 
+def test_a_product_of_nothing_takes_nothing_from_the_theory(tmp_path: Path) -> None:
+    """A batch without a row has a cost, of 0 FLOPs: that is known."""
+    trace = step({"stem": "weight", "head": "both", "empty": "both"})
+    trace.host("opanatomy.module/empty", 200, 90)
+    trace.host("aten::mm", 210, 50, shapes=[[0, 4], [4, 2]], types=["float", "float"])
+    assert contraction(trace.write(tmp_path / "trace.json")).theory_flops == pytest.approx((128 + 2 * 512) / 640)
+
+
 def test_a_contraction_in_no_module_leaves_no_theory(tmp_path: Path) -> None:
     trace = step({"stem": "both", "head": "both"})
     trace.host("aten::mm", 350, 10, **LAYERS[0][2])  # type: ignore[arg-type]

@@ -155,6 +155,15 @@ def test_several_devices_are_averaged_and_one_that_only_copies_is_not_counted(tr
     assert anatomy.device.utilization == pytest.approx(0.6)
 
 
+def test_the_time_of_a_phase_is_the_mean_of_the_devices(trace: Steps, tmp_path: Path) -> None:
+    trace.annotation("ProfilerStep#1", 100, 100)
+    trace.host("opanatomy.phase/forward", 100, 20)
+    trace.run(GEMM, 101, 110, 80, device=0)
+    trace.run(GEMM, 105, 140, 40, device=1)
+    step = trace.analyze(tmp_path).step
+    assert (step.forward_ns, step.backward_ns) == (60 * US, None)
+
+
 # ------------------------------------------------------------------------------------------------------------- steps
 
 

@@ -28,7 +28,7 @@ class StepWindow(Struct, frozen=True, kw_only=True):
     #: What the trace calls each step.
     numbers: tuple[int, ...] = ()
     #: The part of what the profiler adds to a step on the CPU that lies outside operators.
-    recording_outside: float = 1.0
+    recording_outside: float
 
 
 class _Device(Struct, frozen=True):

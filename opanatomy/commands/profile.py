@@ -53,7 +53,8 @@ def run(arguments: argparse.Namespace) -> None:
         from opanatomy.device import parse_overrides
 
         ceilings = parse_overrides(arguments.peak, arguments.bandwidth)
-        anatomy = _kept(options, trace, where, ceilings) if trace else _not_kept(options, where, ceilings)
+        take = (options, where, ceilings, arguments.suggest)
+        anatomy = _kept(trace, *take) if trace else _not_kept(*take)
     if options.check:
         from opanatomy.checks import require_agreement
 
@@ -81,7 +82,7 @@ def _capture(options: RunOptions, trace: Path, where: Destination) -> None:
         raise
 
 
-def _kept(options: RunOptions, trace: Claim, where: Destination, ceilings: Overrides) -> Anatomy:
+def _kept(trace: Claim, options: RunOptions, where: Destination, ceilings: Overrides, suggest_s: int) -> Anatomy:
     """The anatomy of a capture whose trace is published before it is analyzed."""
     from opanatomy.console.destination import note, show
     from opanatomy.pipeline import analyze_traces
@@ -90,7 +91,7 @@ def _kept(options: RunOptions, trace: Claim, where: Destination, ceilings: Overr
         _capture(options, partial, where)
     try:
         anatomy = analyze_traces([trace.target], ceilings=ceilings, redact=options.redact)
-        anatomy = _with_suggestions(anatomy, options, trace.target)
+        anatomy = _with_suggestions(anatomy, options, trace.target, suggest_s)
         show(anatomy, where)
     except KeyboardInterrupt as error:
         raise KeyboardInterrupt("the trace is written, the report is not") from error
@@ -99,7 +100,7 @@ def _kept(options: RunOptions, trace: Claim, where: Destination, ceilings: Overr
     return anatomy
 
 
-def _not_kept(options: RunOptions, where: Destination, ceilings: Overrides) -> Anatomy:
+def _not_kept(options: RunOptions, where: Destination, ceilings: Overrides, suggest_s: int) -> Anatomy:
     """The anatomy of a capture whose trace is gone afterwards."""
     from msgspec.structs import replace
 
@@ -110,25 +111,29 @@ def _not_kept(options: RunOptions, where: Destination, ceilings: Overrides) -> A
     with temporary("step.trace.json.gz", "the trace") as trace:
         _capture(options, trace, where)
         anatomy = analyze_traces([trace], ceilings=ceilings, redact=options.redact)
-        anatomy = _with_suggestions(anatomy, options, trace)
+        anatomy = _with_suggestions(anatomy, options, trace, suggest_s)
     anatomy = replace(anatomy, provenance=replace(anatomy.provenance, trace=None))
     show(anatomy, where)
     return anatomy
 
 
-def _with_suggestions(anatomy: Anatomy, options: RunOptions, trace: Path) -> Anatomy:
-    """The anatomy with the techniques that would save most of this run."""
+def _with_suggestions(anatomy: Anatomy, options: RunOptions, trace: Path, budget_s: int) -> Anatomy:
+    """The anatomy with the techniques that would save most of this run; Ctrl-C leaves them out and nothing else."""
     from msgspec.structs import replace
 
+    from opanatomy.console.destination import note
     from opanatomy.console.progress import Display
-    from opanatomy.techniques.recorded import RECORDED
     from opanatomy.techniques.suggestions import suggestions_for
 
-    if not RECORDED:
+    if not budget_s:
         return anatomy
-    with Display() as display:
-        display.stage("what would save most")
-        return replace(anatomy, suggestions=suggestions_for(options, anatomy, trace))
+    try:
+        with Display() as display:
+            display.stage("what would save most")
+            return replace(anatomy, suggestions=suggestions_for(options, anatomy, trace, budget_s))
+    except KeyboardInterrupt:
+        note("interrupted while it looked for what would save most: the report is without it")
+        return anatomy
 
 
 def _show_failure(error: OutOfMemory, where: Destination, *, redact: bool) -> None:

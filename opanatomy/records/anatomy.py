@@ -10,7 +10,7 @@ from opanatomy.records.generation import Generation
 from opanatomy.records.memory import Memory
 from opanatomy.records.ranks import Collective, Rank, Spread
 from opanatomy.records.signature_text import SignatureText
-from opanatomy.records.suggestion import Suggestion
+from opanatomy.records.suggestion import Suggestions
 from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.records.texts import TextFigures
 from opanatomy.records.timeline import Ledger, Timeline
@@ -226,8 +226,8 @@ class Anatomy(Struct, frozen=True, kw_only=True):
     spread: tuple[Spread, ...] = ()
     #: What was held against a second source, and what does not agree with it.
     checks: tuple[Check, ...] = ()
-    #: What the run could be given to save memory or time, by prediction; empty in the report of a trace alone.
-    suggestions: tuple[Suggestion, ...] = ()
+    #: What the run could be given to save memory or time, by prediction; not in the report of a trace alone.
+    suggestions: Suggestions | None = None
     warnings: tuple[str, ...] = ()
     #: Of a run on real texts.
     texts: TextFigures | None = None

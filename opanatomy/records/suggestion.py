@@ -1,4 +1,4 @@
-"""A technique that would save memory or time, by prediction."""
+"""The techniques that would save memory or time, by prediction."""
 
 from __future__ import annotations
 
@@ -24,3 +24,10 @@ class Suggestion(Struct, frozen=True, kw_only=True):
     def saved_bytes(self) -> int:
         """What of the peak would be gone."""
         return self.now_bytes - self.peak_bytes
+
+
+class Suggestions(Struct, frozen=True, kw_only=True):
+    """The techniques that would save most, the most first; `not_reached` are names there was no time to look at."""
+
+    best: tuple[Suggestion, ...] = ()
+    not_reached: tuple[str, ...] = ()

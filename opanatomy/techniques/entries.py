@@ -221,8 +221,9 @@ TECHNIQUE: Final[dict[str, Technique]] = {technique.name: technique for techniqu
 
 def option_text(changes: Mapping[str, Any]) -> str:
     """The changes as they are typed after `opanatomy profile MODEL`."""
-    flags = {option.name: option.flags[-1] for option in RUN}
+    options = {option.name: option for option in RUN}
     words = []
     for name, value in changes.items():
-        words.append(flags[name] if value is True else f"{flags[name]} {value}")
+        flag = options[name].flags[-1]
+        words.append(flag if value is True or value == options[name].bare else f"{flag} {value}")
     return " ".join(words)

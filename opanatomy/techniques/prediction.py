@@ -85,14 +85,15 @@ def predict(runs: Runs, variants: Sequence[Variant]) -> Prediction:
     rates = None
     if figures.step_ns:
         times = call_times(runs.store.kept(BASELINE, variants[0].options).trace)
-        rates = rates_of(times, base, figures.step_ns, _peaks(anatomy))
+        rates = rates_of(times, base, figures.step_ns, peaks_of(anatomy))
     return Prediction(
         anatomy=anatomy, figures=figures, rates=rates, steps=steps, unseen=unseen, unseen_peak=unseen_peak,
         not_predicted=not_predicted,
     )  # fmt: skip
 
 
-def _peaks(anatomy: Anatomy) -> dict[str, float]:
+def peaks_of(anatomy: Anatomy) -> dict[str, float]:
+    """The FLOP/s of contractions that the device of the run could reach, by data type, where they are known."""
     environment = anatomy.environment
     known = ceilings_for(environment, multiprocessors=environment.multiprocessors)
     return {} if known.ceilings is None else dict(known.ceilings.matrix_flops_per_second)

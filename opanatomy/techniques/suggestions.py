@@ -1,79 +1,127 @@
 """What a run that was just profiled could be given: the techniques that would save most, by prediction.
 
-Only techniques are suggested whose predictions were held against measurements (`recorded.py`).
+Only techniques are suggested whose predictions were held against measurements (`recorded.py`), and that leave the
+training as it is, or all but: what trains fewer weights or by another rule saves more, and is no advice. A user's own
+function is not called again for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+from msgspec import Struct
+from msgspec.structs import replace
+
+from opanatomy.errors import OpanatomyError
 from opanatomy.estimate.price import Rates, predicted_time, rates_of
 from opanatomy.estimate.rates import call_times
 from opanatomy.memory import memory_of_observations
 from opanatomy.options import RunOptions
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.simulated import SimulatedStep
-from opanatomy.records.suggestion import Suggestion
-from opanatomy.techniques import jobs
+from opanatomy.records.suggestion import Suggestion, Suggestions
+from opanatomy.techniques import jobs, recorded
 from opanatomy.techniques.entries import Situation
-from opanatomy.techniques.recorded import RECORDED
+from opanatomy.techniques.prediction import peaks_of
 from opanatomy.techniques.variants import Variant, variants_of
 
+#: In the order in which they are looked at: those that most often save most first, the one of most calls last.
+LOOKED_AT: Final = (
+    "sdpa", "fused-loss", "checkpointing", "amp", "adamw", "checkpointing-segments", "accumulation"
+)  # fmt: skip
 #: So many are shown; a saving of less of the peak or the time is none.
 _SHOWN: Final = 3
 _WORTH: Final = 0.03
 
 
-def suggestions_for(options: RunOptions, anatomy: Anatomy, trace: Path) -> tuple[Suggestion, ...]:
-    """The techniques that save most, the most first; none for inference, or where the step cannot be followed."""
-    if options.inference or options.compile:
-        return ()
+class Followed(Struct, frozen=True, kw_only=True):
+    """A technique's step, as far as it was followed."""
+
+    variant: Variant
+    step: SimulatedStep
+
+
+def suggestions_for(
+    options: RunOptions, anatomy: Anatomy, trace: Path, budget_s: float, clock: Callable[[], float] = time.monotonic
+) -> Suggestions | None:
+    """The techniques that save most; `None` where there is nothing to look at, or the step cannot be followed.
+
+    No step is begun that, by the one before it, would end after `budget_s` seconds; the first two always are.
+    """
     variants = _candidates(options, anatomy)
     if not variants[1:]:
-        return ()
-    steps = list(jobs.followed([variant.options for variant in variants]))
-    baseline = steps[0]
-    if isinstance(baseline, str):
-        return ()
+        return None
+    begun = clock()
+    try:
+        baseline = jobs.simulated(variants[0].options)
+    except OpanatomyError:
+        return None
+    peak = _peak(baseline)
+    if peak is None:
+        return None
+    deadline = begun + budget_s
+    followed = list(_followed(variants[1:], deadline, clock() - begun, clock))
     rates = _rates(anatomy, trace, baseline)
     known = [
-        _suggestion(variant, step, baseline, rates)
-        for variant, step in zip(variants[1:], steps[1:], strict=True)
-        if isinstance(step, SimulatedStep)
+        (each.variant, _suggestion(each, peak, baseline, rates)) for each in followed if isinstance(each, Followed)
     ]
-    return _best([suggestion for suggestion in known if suggestion is not None])
+    return Suggestions(best=_best(known), not_reached=tuple(each for each in followed if isinstance(each, str)))
 
 
-def _candidates(options: RunOptions, anatomy: Anatomy) -> tuple[Variant, ...]:
+def _candidates(options: RunOptions, anatomy: Anatomy) -> Sequence[Variant]:
     """The run as it is, and the recorded techniques that it can be given."""
+    from opanatomy.capture.model.user_function import is_function
+
+    names = [name for name in LOOKED_AT if name in recorded.RECORDED]
+    if not names or options.inference or options.generate or options.compile or is_function(options.model):
+        return ()
+    options = replace(options, weights="random")  # their values change nothing
+    planned = jobs.planned(options)
     situation = Situation(
-        options=options, batch=anatomy.workload.batch or 1, layers=None, attention=anatomy.workload.attention,
+        options=options, batch=planned.batch, layers=planned.layers, attention=planned.attention,
         on_cpu=anatomy.environment.device_kind == "cpu",
     )  # fmt: skip
-    baseline, *others = variants_of(situation)
-    return baseline, *(variant for variant in others if variant.impossible is None and variant.name in RECORDED)
+    baseline, *others = variants_of(situation, only=names)
+    return baseline, *(each for each in others if each.impossible is None and each.options != options)
+
+
+def _followed(
+    variants: Sequence[Variant], deadline: float, took_s: float, clock: Callable[[], float]
+) -> Iterator[Followed | str]:
+    """Each step that can be followed, or the name of a technique that there was no time for."""
+    for place, variant in enumerate(variants):
+        begun = clock()
+        if place and begun + took_s * variant.options.accumulate > deadline:
+            yield variant.name
+            continue
+        try:
+            yield Followed(variant=variant, step=jobs.simulated(variant.options))
+        except OpanatomyError:
+            continue
+        finally:
+            took_s = (clock() - begun) / variant.options.accumulate
 
 
 def _rates(anatomy: Anatomy, trace: Path, baseline: SimulatedStep) -> Rates | None:
     wall = anatomy.step.unprofiled_wall_ns or anatomy.step.wall_ns
-    return rates_of(call_times(trace), baseline, wall, {}) if wall else None
+    return rates_of(call_times(trace), baseline, wall, peaks_of(anatomy)) if wall else None
 
 
-def _suggestion(
-    variant: Variant, step: SimulatedStep, baseline: SimulatedStep, rates: Rates | None
-) -> Suggestion | None:
-    peak, now = _peak(step), _peak(baseline)
-    if peak is None or now is None:
+def _suggestion(followed: Followed, now: int, baseline: SimulatedStep, rates: Rates | None) -> Suggestion | None:
+    peak = _peak(followed.step)
+    if peak is None:
         return None
+    variant = followed.variant
     suggestion = Suggestion(technique=variant.title, option=variant.option, peak_bytes=peak, now_bytes=now)
     if rates is None:
         return suggestion
-    time, before = predicted_time(step, rates), predicted_time(baseline, rates).time_ns
+    after, before = predicted_time(followed.step, rates), predicted_time(baseline, rates).time_ns
     return Suggestion(
         technique=variant.title, option=variant.option, peak_bytes=peak, now_bytes=now,
-        time_ratio=time.time_ns / before, low_ratio=time.low_ns / before, high_ratio=time.high_ns / before,
+        time_ratio=after.time_ns / before, low_ratio=after.low_ns / before, high_ratio=after.high_ns / before,
     )  # fmt: skip
 
 
@@ -81,12 +129,20 @@ def _peak(step: SimulatedStep) -> int | None:
     return memory_of_observations(step.memory).peak_bytes
 
 
-def _best(known: Sequence[Suggestion]) -> tuple[Suggestion, ...]:
-    """Those that are worth it, the larger saving of memory or time first."""
+def _saved(suggestion: Suggestion) -> float:
+    """The larger of the shares of the peak and, surely, of the time that would be gone."""
+    memory = suggestion.saved_bytes / suggestion.now_bytes if suggestion.now_bytes else 0.0
+    return max(memory, 1 - (suggestion.high_ratio or 1.0))
 
-    def saved(suggestion: Suggestion) -> float:
-        memory = suggestion.saved_bytes / suggestion.now_bytes if suggestion.now_bytes else 0.0
-        return max(memory, 1 - (suggestion.high_ratio or 1.0))
 
-    worth = [suggestion for suggestion in known if saved(suggestion) >= _WORTH]
-    return tuple(sorted(worth, key=lambda suggestion: -saved(suggestion))[:_SHOWN])
+def _best(known: Sequence[tuple[Variant, Suggestion | None]]) -> tuple[Suggestion, ...]:
+    """Those that are worth it, the larger saving first; of those that set the same option the best alone."""
+    worth = [pair for pair in known if pair[1] is not None and _saved(pair[1]) >= _WORTH]
+    worth.sort(key=lambda pair: 0.0 if pair[1] is None else -_saved(pair[1]))
+    taken: set[str] = set()
+    best = []
+    for variant, suggestion in worth:
+        if suggestion is not None and not taken & variant.changes.keys():
+            taken |= variant.changes.keys()
+            best.append(suggestion)
+    return tuple(best[:_SHOWN])

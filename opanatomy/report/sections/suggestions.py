@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from opanatomy.records.anatomy import Anatomy
+from opanatomy.records.suggestion import Suggestions
 from opanatomy.report.section import Bytes, Change, Column, Holds, Note, Row, Section
 
 
 def suggestions(anatomy: Anatomy) -> Section | None:
     """A row for each suggestion; the peaks are of all allocations of the step."""
-    if not anatomy.suggestions:
+    suggested = anatomy.suggestions
+    if suggested is None or not (suggested.best or suggested.not_reached):
         return None
     columns = (
-        Column(header="would save", holds=Holds.NAMES),
-        Column(header="add to the command", holds=Holds.NAMES),
+        Column(header="add to the command", holds=Holds.FORMULAS),
+        Column(header="technique", holds=Holds.NAMES, expendable=5),
         Column(header="peak then"),
         Column(header="d.peak", expendable=1),
         Column(header="d.step", expendable=2),
@@ -22,8 +26,8 @@ def suggestions(anatomy: Anatomy) -> Section | None:
     rows = tuple(
         Row(
             cells=(
-                suggestion.technique,
                 suggestion.option,
+                suggestion.technique,
                 Bytes(suggestion.peak_bytes),
                 Change(suggestion.peak_bytes, suggestion.now_bytes),
                 *(
@@ -32,9 +36,15 @@ def suggestions(anatomy: Anatomy) -> Section | None:
                 ),
             )
         )
-        for suggestion in anatomy.suggestions
+        for suggestion in suggested.best
     )
-    note = "predicted, not run: `opanatomy techniques` measures them"
     return Section(
-        name="suggestions", title="What would save most", columns=columns, rows=rows, notes=(Note(text=note),)
+        name="suggestions", title="What would save most", columns=columns, rows=rows, notes=tuple(_notes(suggested))
     )
+
+
+def _notes(suggested: Suggestions) -> Iterator[Note]:
+    yield Note(text="predicted, not run: `opanatomy techniques` measures them")
+    if suggested.not_reached:
+        names = ", ".join(suggested.not_reached)
+        yield Note(text=f"no time to look at {names}: give --suggest SECONDS more than it had")

@@ -1,0 +1,126 @@
+"""What would save most of a run: which techniques are looked at, for how long, and whether they do what is said."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import opanatomy.techniques.suggestions as looking
+from opanatomy.__main__ import main
+from opanatomy.records.simulated import SimulatedStep
+from opanatomy.records.suggestion import Suggestion
+from opanatomy.techniques import jobs, recorded
+from opanatomy.techniques.entries import TECHNIQUE
+from opanatomy.techniques.recorded import Recorded
+from tests.tiny import BERT
+
+#: Wide and long enough for activations to be most of the peak.
+SIZES = (
+    "--layers", "4", "--batch", "4", "--seq", "64", "--set", "hidden_size=64", "--set", "num_attention_heads=2",
+    "--set", "intermediate_size=256", "--set", "vocab_size=256",
+)  # fmt: skip
+COMMAND = ("profile", BERT, "--device", "cpu", "--optimizer", "adamw", "--no-trace", *SIZES)
+
+
+@pytest.fixture(autouse=True)
+def all_recorded(nothing_suggested: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = Recorded(runs=1, memory=0.0, time=0.1)
+    monkeypatch.setattr(recorded, "RECORDED", dict.fromkeys(looking.LOOKED_AT, known))
+
+
+@pytest.fixture
+def followed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
+    """The options of each step that is followed."""
+    steps: list[Any] = []
+    simulated = jobs.simulated
+
+    def noted(options: Any) -> SimulatedStep:
+        steps.append(options)
+        return simulated(options)
+
+    monkeypatch.setattr(jobs, "simulated", noted)
+    return steps
+
+
+def report(capfd: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    assert main([*COMMAND, "-f", "json", *words]) == 0
+    read: dict[str, Any] = json.loads(capfd.readouterr().out)
+    return read
+
+
+def test_only_techniques_that_there_are_are_looked_at() -> None:
+    assert set(looking.LOOKED_AT) <= set(TECHNIQUE)
+
+
+def test_what_is_suggested_saves_what_is_said(
+    here: Path, one_timed_step: None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The option as it is printed, pasted after the command: the peak falls by what was predicted, within 2 %."""
+    before = report(capfd, "--memory", "--suggest", "100")
+    best = before["suggestions"]["best"]
+    assert 1 <= len(best) <= 3
+    assert before["suggestions"]["not_reached"] == []
+    shares = [suggestion["peak_bytes"] / suggestion["now_bytes"] for suggestion in best]
+    assert shares == sorted(shares)
+    after = report(capfd, "--memory", "--suggest", "0", *best[0]["option"].split())
+    assert after["suggestions"] is None
+    saved = before["memory"]["peak_bytes"] - after["memory"]["peak_bytes"]
+    assert saved == pytest.approx(
+        best[0]["now_bytes"] - best[0]["peak_bytes"], abs=0.02 * before["memory"]["peak_bytes"]
+    )
+    assert saved > 0.03 * before["memory"]["peak_bytes"]
+    options = [word for suggestion in best for word in suggestion["option"].split() if word.startswith("--")]
+    assert len(set(options)) == len(options)  # all can be given at once
+
+
+def test_without_time_only_the_first_is_looked_at(
+    here: Path, one_timed_step: None, followed: list[Any], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The clock says that each takes a thousand seconds: the rest is named, in the report too."""
+    seconds = iter(range(0, 10**9, 1000))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(looking.suggestions_for, "__defaults__", (lambda: next(seconds),))
+        assert main([*COMMAND]) == 0
+    text = capfd.readouterr().out
+    assert [options.fused_loss for options in followed] == [False, True]
+    note = " ".join(text.split("What would save most")[-1].split())
+    assert "no time to look at checkpointing, amp, checkpointing-segments, accumulation: give --suggest" in note
+
+
+@pytest.mark.parametrize("words", ["--suggest 0", "--inference"])
+def test_nothing_is_followed_where_nothing_is_asked_or_trained(
+    words: str, here: Path, one_timed_step: None, followed: list[Any], capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["profile", BERT, "--device", "cpu", "--no-trace", *SIZES, *words.split()]) == 0
+    assert followed == []
+
+
+def test_an_interrupt_costs_the_suggestions_alone(
+    here: Path, one_timed_step: None, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(options: Any) -> SimulatedStep:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(jobs, "simulated", interrupted)
+    assert main([*COMMAND, "-f", "json"]) == 0
+    out, err = capfd.readouterr()
+    assert json.loads(out)["suggestions"] is None
+    assert "interrupted while it looked for what would save most: the report is without it" in err
+
+
+def test_of_two_that_set_one_option_the_better_is_shown() -> None:
+    def pair(name: str, peak: int, **changes: Any) -> Any:
+        variant = looking.Variant(
+            name=name, title=name, what="", options=looking.RunOptions(model="m"), changes=changes
+        )
+        return variant, Suggestion(technique=name, option="", peak_bytes=peak, now_bytes=100)
+
+    best = looking._best([
+        pair("every", 60, checkpointing="reentrant"), pair("amp", 70, amp="bf16"), pair("little", 98, clip=1.0),
+        pair("segments", 50, checkpointing="non-reentrant", checkpoint_every=2),
+    ])  # fmt: skip
+    assert [suggestion.technique for suggestion in best] == ["segments", "amp"]
