@@ -10,6 +10,7 @@ import pytest
 import torch
 from msgspec.structs import replace
 
+from opanatomy.capture.model.quiet import quiet_libraries
 from opanatomy.capture.step.profile import capture_model
 from opanatomy.capture.step.progress_hooks import NullProgress
 from opanatomy.errors import EstimateError, OpanatomyError
@@ -102,7 +103,7 @@ def test_compiled_code_is_not_followed() -> None:
 
 def test_gradients_are_summed_in_place_where_a_real_step_does() -> None:
     """Sums of branches, and of a table that is the head too: the first of its gradients is a view, no place for it."""
-    with fake_tensors():
+    with fake_tensors(), quiet_libraries():
         module = Tied()
         with recording(module, "cpu", lambda: Phase.BACKWARD) as record:
             record.start(frozenset())
