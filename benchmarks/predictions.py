@@ -1,6 +1,7 @@
 """Predictions of techniques beside what they become: the tables of docs/techniques.md, and `techniques/recorded.py`.
 
-    python benchmarks/predictions.py FOLDER [--model NAME ...] [--only TECHNIQUE ...] [--repetitions N] [--resume]
+    python benchmarks/predictions.py FOLDER [--model NAME ...] [--only TECHNIQUE ...] [--skip TECHNIQUE ...]
+        [--repetitions N] [--resume]
 
 Runs an experiment for each of some models that one processor steps in about a second, prints each prediction with its
 error, and the lines of `recorded.py`. Times are ratios to the baseline of the same experiment.
@@ -49,7 +50,9 @@ def main() -> int:
     reports = {}
     for name in arguments.model or MODELS:
         options = RunOptions(**{"optimizer": "adamw", "device": "cpu", "warmup": 1, **MODELS[name]})
-        settings = Settings(only=tuple(arguments.only), repetitions=arguments.repetitions, loss_steps=2)
+        settings = Settings(
+            only=tuple(arguments.only), skip=tuple(arguments.skip), repetitions=arguments.repetitions, loss_steps=2
+        )
         store = Store(arguments.folder / name, resume=arguments.resume)
         with Display() as display:
             experiment = Experiment(options, settings, store, display)
@@ -68,6 +71,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--model", action="append", choices=tuple(MODELS), default=[])
     parser.add_argument("--only", action="append", default=[])
+    parser.add_argument("--skip", action="append", default=[])
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--resume", action="store_true")
     return parser.parse_args()

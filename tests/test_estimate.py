@@ -16,7 +16,7 @@ from opanatomy.capture.step.progress_hooks import NullProgress
 from opanatomy.errors import EstimateError, OpanatomyError
 from opanatomy.estimate.fake import fake_tensors
 from opanatomy.estimate.price import FACTOR, predicted_time, rates_of
-from opanatomy.estimate.rates import CallTimes, Timed, call_times, tensors_of, work_of
+from opanatomy.estimate.rates import CallTimes, Timed, call_times, phase_times, tensors_of, work_of
 from opanatomy.estimate.recording import recording
 from opanatomy.estimate.simulate import simulate
 from opanatomy.memory import memory_of_observations
@@ -30,6 +30,7 @@ from opanatomy.records.simulated import SimulatedCall, SimulatedStep
 from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.records.workload import Workload
 from opanatomy.techniques.figures import contraction_flops, measured_figures
+from tests.handmade import HandMade
 from tests.tiny import BERT, tiny_request
 
 #: Every technique on every model is in test_techniques_models.py.
@@ -194,6 +195,29 @@ def test_a_profiler_that_costs_more_than_the_step_is_taken_out_of_each_call() ->
     assert predicted_time(baseline, rates).time_ns == pytest.approx(25_000.0)
 
 
+def test_a_profiled_step_that_was_quicker_ran_on_a_quicker_machine() -> None:
+    """Calls of 70 us in 80: in a step of 100 all of it takes a quarter more, what is between the calls as well."""
+    baseline = step(replace(SMALL, calls=3), LARGE)
+    known = times((SMALL, 10_000.0), (LARGE, 40_000.0))
+    predicted = predicted_time(baseline, rates_of(known, baseline, 100_000.0, {}, profiled_ns=80_000.0))
+    assert predicted.time_ns == pytest.approx(100_000.0)
+    assert predicted.framework_ns == pytest.approx(12_500.0)
+    slower = predicted_time(baseline, rates_of(known, baseline, 100_000.0, {}, profiled_ns=140_000.0))
+    assert slower.framework_ns == pytest.approx(30_000.0)
+
+
+def test_what_is_between_calls_goes_with_their_number_or_does_not() -> None:
+    baseline = step(SMALL, SMALL)
+    rates = rates_of(times((SMALL, 10_000.0)), baseline, 25_000.0, {})
+    twice = predicted_time(step(*[SMALL] * 4), rates)
+    assert twice.framework_ns == pytest.approx((5_000.0 + 10_000.0) / 2)
+    spread = FACTOR[Basis.SAME_CALL]
+    assert twice.low_ns == pytest.approx((40_000 + 5_000) / spread)
+    assert twice.high_ns == pytest.approx((40_000 + 10_000) * spread)
+    many = predicted_time(step(*[SMALL] * 40), rates)
+    assert many.high_ns / many.low_ns <= 1.6 + 1e-9
+
+
 def test_another_size_goes_by_its_work_between_the_nearest() -> None:
     baseline = step(SMALL, LARGE)
     rates = rates_of(times((SMALL, 10_000.0), (LARGE, 40_000.0)), baseline, 50_000.0, {})
@@ -221,6 +245,24 @@ def test_an_operator_that_did_not_run_takes_what_its_class_does() -> None:
     assert predicted.rows[0].operator_class is OperatorClass.ELEMENTWISE
     assert predicted.time_ns == pytest.approx(600_000.0, rel=0.01)
     assert predicted.high_ns / predicted.time_ns == pytest.approx(FACTOR[Basis.SAME_CLASS])
+
+
+def test_times_of_a_phase_are_those_of_its_calls_with_all_that_they_call(tmp_path: Path) -> None:
+    trace = HandMade()
+    for number, begin in enumerate((0, 1000)):
+        trace.annotation(f"ProfilerStep#{number}", begin, 500)
+        trace.host("opanatomy.phase/forward", begin, 200)
+        matrix = {"shapes": [[8, 4]], "types": ["float"]}
+        trace.host("aten::_to_copy", begin + 10, 100, **matrix)
+        trace.host("aten::copy_", begin + 20, 60, **matrix)
+        trace.host("opanatomy.phase/backward", begin + 200, 200)
+        trace.host("aten::copy_", begin + 210, 10, **matrix)
+    known = phase_times(trace.write(tmp_path / "trace.json"))
+    assert known == {
+        ("aten::_to_copy", Phase.FORWARD): pytest.approx(100_000),
+        ("aten::copy_", Phase.FORWARD): pytest.approx(60_000),
+        ("aten::copy_", Phase.BACKWARD): pytest.approx(10_000),
+    }  # fmt: skip
 
 
 def test_times_of_a_trace_are_those_of_its_operators(tmp_path: Path) -> None:

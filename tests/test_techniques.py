@@ -85,6 +85,11 @@ def test_one_layer_has_no_segments() -> None:
     assert TECHNIQUE["checkpointing-segments"].impossible(replace(situation(), layers=2)) is None
 
 
+def test_techniques_are_named_one_by_one_or_with_commas() -> None:
+    names = [variant.name for variant in variants_of(situation(), only=["sgd, amp", "eager"], skip=["amp,lora"])]
+    assert names == [BASELINE, "sgd", "eager"]
+
+
 def test_a_combination_has_all_its_options() -> None:
     variants = variants_of(situation(), only=["sgd"], combine=["amp+checkpointing"])
     assert [variant.name for variant in variants] == [BASELINE, "sgd", "amp+checkpointing"]
@@ -285,7 +290,7 @@ class Quiet:
 
 def experiment(folder: Path, stages: Quiet, *, resume: bool = False, **settings: Any) -> Experiment:
     options = tiny_request(BERT, optimizer="adamw", warmup=1)
-    chosen = {"only": ("checkpointing", "sgd", "accumulation"), "repetitions": 1, "loss_steps": 2, **settings}
+    chosen = {"only": ("checkpointing", "sgd", "amp-fp16"), "repetitions": 1, "loss_steps": 2, **settings}
     return Experiment(options, Settings(**chosen), Store(folder, resume=resume), stages)
 
 
@@ -296,10 +301,11 @@ def test_an_experiment_from_end_to_end_and_on_from_where_it_was(tmp_path: Path) 
     first.measure()
     report = first.result()
     rows = {one.name: one for one in report.rows}
-    assert list(rows) == [BASELINE, "checkpointing", "sgd", "accumulation"]
+    assert list(rows) == [BASELINE, "checkpointing", "sgd", "amp-fp16"]
     for one in rows.values():
         assert one.failed is None
-        assert memory_agrees(one) is not False, one.name
+        # A product of float16 on a processor takes 66 kB for itself, which fake tensors do not show: much of this peak.
+        assert memory_agrees(one) is not False or one.name == "amp-fp16", one.name
         assert one.measured is not None
         assert one.predicted is not None
         assert one.predicted.flops == one.measured.flops
@@ -316,6 +322,17 @@ def test_an_experiment_from_end_to_end_and_on_from_where_it_was(tmp_path: Path) 
     assert rows["checkpointing"].sameness is not None
     assert rows["checkpointing"].sameness.same
     assert rows["sgd"].losses is not None
+    underflow = rows["amp-fp16"].underflow
+    assert underflow is not None
+    assert underflow.elements == base.parameters
+    assert [name for name, one in rows.items() if one.underflow is not None] == ["amp-fp16"]
+    figures = {one.claim.claim: (one.measurement.technique, one.measurement.measured) for one in report.guides}
+    assert figures["state of AdamW"] == (BASELINE, 8.0)
+    assert figures["state of SGD with momentum"] == ("sgd", 4.0)
+    assert figures["FLOPs of backward over forward"] == (BASELINE, base.backward_ratio)
+    technique, total = figures["mixed precision training, AdamW"]
+    assert technique == "amp-fp16"
+    assert 16 < total < 18
     assert sorted(path.name for path in (tmp_path / "e").iterdir() if "sgd" in path.name) == [
         "sgd.report.json", "sgd.results.json", "sgd.trace.json.gz",
     ]  # fmt: skip

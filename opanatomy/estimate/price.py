@@ -23,6 +23,8 @@ FACTOR: Final = {
     Basis.SAME_CALL: 1.15, Basis.SAME_OPERATOR: 1.22, Basis.OTHER_DTYPE: 1.26, Basis.SAME_CLASS: 1.26,
     Basis.NOTHING: 1.26,
 }  # fmt: skip
+#: No range is wider, from the middle to either end: 1.6 from low to high.
+_WIDEST: Final = 1.6**0.5
 #: Calls of so much of the work of the largest one of their class tell what a unit of it takes.
 _LARGE: Final = 0.25
 #: Of more than so many times the work of the largest known call the time is that of the class.
@@ -43,29 +45,40 @@ class ClassRate(Struct, frozen=True, kw_only=True):
 class Rates(Struct, frozen=True, kw_only=True):
     """What a run reached: the times of its calls, by class the time of a unit of work, the time between its calls.
 
-    The time of each call is to be multiplied by `scale`. `peaks` are the device's FLOP/s by data type, where known.
+    `between_ns` is what passed between the `calls` of a step. The time of each call is to be multiplied by `scale`.
+    `peaks` are the device's FLOP/s by data type, where known.
     """
 
     times: CallTimes
     by_class: dict[OperatorClass, ClassRate]
     between_ns: float
+    calls: float
     scale: float
     peaks: Mapping[str, float]
 
 
-def rates_of(times: CallTimes, baseline: SimulatedStep, wall_ns: float, peaks: Mapping[str, float]) -> Rates:
-    """The rates of a run whose step takes `wall_ns`: the sum of its calls and of what is between them is that."""
-    rates = Rates(times=times, by_class=_by_class(times), between_ns=0.0, scale=1.0, peaks=peaks)
+def rates_of(
+    times: CallTimes,
+    baseline: SimulatedStep,
+    wall_ns: float,
+    peaks: Mapping[str, float],
+    *,
+    profiled_ns: float | None = None,
+) -> Rates:
+    """The rates of a run whose step takes `wall_ns`: the sum of its calls and of what is between them is that.
+
+    A profiled step of `profiled_ns` that was quicker ran on a quicker machine, calls and all; in one that was slower
+    it is the profiler that took the time, first between the calls.
+    """
     steps = baseline.batches or (baseline.calls,)
-    operators = sum(_time(call, rates)[0] * call.calls for calls in steps for call in calls) / len(steps)
     count = sum(call.calls for calls in steps for call in calls) / len(steps)
     if not count:
         raise EstimateError("the baseline's step calls no operator: there is nothing to go by")
-    if operators >= wall_ns:
-        # The profiler's own time in each operator: all of them are that much shorter without it.
-        return Rates(times=times, by_class=rates.by_class, between_ns=0.0, scale=wall_ns / operators, peaks=peaks)
-    between = (wall_ns - operators) / count
-    return Rates(times=times, by_class=rates.by_class, between_ns=between, scale=1.0, peaks=peaks)
+    rates = Rates(times=times, by_class=_by_class(times), between_ns=0.0, calls=count, scale=1.0, peaks=peaks)
+    operators = sum(_time(call, rates)[0] * call.calls for calls in steps for call in calls) / len(steps)
+    whole = max(operators, min(wall_ns, wall_ns if profiled_ns is None else profiled_ns))
+    scale = wall_ns / whole
+    return replace(rates, between_ns=(whole - operators) * scale, scale=scale)
 
 
 def _by_class(times: CallTimes) -> dict[OperatorClass, ClassRate]:
@@ -106,16 +119,23 @@ def _mean(times: Sequence[PredictedTime]) -> PredictedTime:
 
 def _of_calls(calls: Sequence[SimulatedCall], rates: Rates) -> PredictedTime:
     rows = tuple(_merged(_row(call, rates) for call in calls))
-    count = sum(call.calls for call in calls)
-    framework = rates.between_ns * count
-    spread = FACTOR[Basis.SAME_CALL]
+    framework, least, most = _between(sum(call.calls for call in calls), rates)
+    time = framework + sum(row.time_ns for row in rows)
     return PredictedTime(
-        time_ns=framework + sum(row.time_ns for row in rows),
-        low_ns=framework / spread + sum(row.low_ns for row in rows),
-        high_ns=framework * spread + sum(row.high_ns for row in rows),
+        time_ns=time,
+        low_ns=max(least + sum(row.low_ns for row in rows), time / _WIDEST),
+        high_ns=min(most + sum(row.high_ns for row in rows), time * _WIDEST),
         framework_ns=framework,
         rows=rows,
     )
+
+
+def _between(calls: int, rates: Rates) -> tuple[float, float, float]:
+    """What passes between so many calls, the least and the most: a part goes with their number (Python, the autograd
+    engine), a part does not (memory that is given back, the loop), and nothing says which."""
+    same, each = rates.between_ns, rates.between_ns * calls / rates.calls
+    spread = FACTOR[Basis.SAME_CALL]
+    return (same + each) / 2, min(same, each) / spread, max(same, each) * spread
 
 
 def _row(call: SimulatedCall, rates: Rates) -> PredictedRow:

@@ -18,7 +18,7 @@ from opanatomy.classification import classify_operator
 from opanatomy.cost import cost
 from opanatomy.records.columns import Int64
 from opanatomy.records.signature import Signature
-from opanatomy.records.taxonomy import OperatorClass
+from opanatomy.records.taxonomy import PHASES, OperatorClass, Phase
 from opanatomy.trace import read_trace
 
 #: Operators that do their work in one that they call: the copy is theirs.
@@ -60,14 +60,11 @@ class CallTimes(Struct, frozen=True, kw_only=True):
 
 def call_times(path: Path) -> CallTimes:
     """The times of all operator calls in a trace; `TraceError` where it cannot be read."""
-    trace = read_trace(path)
-    attribution = attribute(trace.names, trace.host, trace.launches, trace.work, trace.flows, ())
-    calls, _ = trace_calls_of(trace, attribution)
+    calls, _ = _calls_of(path)
     times = inclusive_times(calls)
     samples: dict[tuple[str, Tensors], list[int]] = defaultdict(list)
     signatures: dict[tuple[str, Tensors], Signature] = {}
-    rows = np.flatnonzero((calls.signature >= 0) & (calls.host.annotation == 0) & calls.host.in_window)
-    for row in rows.tolist():
+    for row in _measured(calls):
         signature = calls.signatures[int(calls.signature[row])]
         name = calls.names[int(calls.host.name[row])]
         if signature is None:
@@ -79,6 +76,29 @@ def call_times(path: Path) -> CallTimes:
         key: Timed(median(values), len(values), work_of(key[0], signatures[key])) for key, values in samples.items()
     }
     return CallTimes(exact=exact, by_operator=_by_operator(exact))
+
+
+def phase_times(path: Path) -> dict[tuple[str, Phase], float]:
+    """What the calls of each operator take in each phase of a step, in nanoseconds, with all that they call."""
+    calls, steps = _calls_of(path)
+    times = inclusive_times(calls)
+    sums: dict[tuple[str, Phase], float] = defaultdict(float)
+    for row in _measured(calls):
+        sums[calls.names[int(calls.host.name[row])], PHASES[int(calls.host.phase[row])]] += int(times[row]) / steps
+    return dict(sums)
+
+
+def _calls_of(path: Path) -> tuple[TraceCalls, int]:
+    """The calls of a trace, and how many steps it has."""
+    trace = read_trace(path)
+    attribution = attribute(trace.names, trace.host, trace.launches, trace.work, trace.flows, ())
+    return trace_calls_of(trace, attribution)[0], max(len(attribution.steps), 1)
+
+
+def _measured(calls: TraceCalls) -> list[int]:
+    """The host rows of operators that say their arguments, in the steps."""
+    recorded = (calls.signature >= 0) & (calls.host.annotation == 0) & calls.host.in_window
+    return [int(row) for row in np.flatnonzero(recorded)]
 
 
 def _by_operator(exact: dict[tuple[str, Tensors], Timed]) -> dict[str, tuple[Timed, ...]]:

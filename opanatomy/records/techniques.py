@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from msgspec import Struct, field
 
+from opanatomy.records.guides import GuideRow
 from opanatomy.records.sameness import LossCurve, Sameness
 from opanatomy.records.taxonomy import Phase
+from opanatomy.records.underflow import Underflow
 from opanatomy.records.workload import Environment, Workload
 
 TECHNIQUES_SCHEMA = 1
@@ -17,7 +19,8 @@ class StepFigures(Struct, frozen=True, kw_only=True):
     `peak_bytes` is that of all allocations, `components` are each at its fullest, `at_peak` sum to the peak. `step_ns`
     is the median without the profiler (of a prediction the most likely time), `low_ns` and `high_ns` the range of the
     repetitions (of the prediction). The other times are those of the profiled step, of a prediction the parts of
-    `step_ns`. `flops` are those of tensor contractions by phase, `calls` those of operators.
+    `step_ns`. `flops` are those of tensor contractions by phase, `calls` those of operators. `tokens` are those of all
+    batches that the texts of a run make, with padding.
     """
 
     peak_bytes: int | None = None
@@ -32,6 +35,7 @@ class StepFigures(Struct, frozen=True, kw_only=True):
     flops: dict[str, int] = field(default_factory=dict)
     parameters: int | None = None
     trainable_parameters: int | None = None
+    tokens: int | None = None
 
     @property
     def samples_per_second(self) -> float | None:
@@ -81,6 +85,8 @@ class TechniqueRow(Struct, frozen=True, kw_only=True):
     #: Of techniques that must leave the training the same, and of those that need not.
     sameness: Sameness | None = None
     losses: LossCurve | None = None
+    #: Of those that compute in float16 under autocast.
+    underflow: Underflow | None = None
     trace: str | None = None
     report: str | None = None
     warnings: tuple[str, ...] = ()
@@ -105,6 +111,7 @@ class Techniques(Struct, frozen=True, kw_only=True):
     order: tuple[tuple[str, ...], ...] = ()
     folder: str | None = None
     advice: tuple[str, ...] = ()
+    guides: tuple[GuideRow, ...] = ()
     warnings: tuple[str, ...] = ()
     schema: int = TECHNIQUES_SCHEMA
 

@@ -29,6 +29,8 @@ _OURS: Final = words(
     " Provenance.trace_sha256 Rank.trace_sha256 Capture.created Capture.version Capture.list_arguments"
     " MemoryObservations.measured_by MemoryObservations.storage_bytes AllocatorObservation.name"
     " StorageColumns.components TextObservations.padding TextFigures.padding"
+    " GuideClaim.claim GuideClaim.source GuideClaim.quote GuideClaim.unit GuideMeasurement.parts"
+    " GuideMeasurement.reason"
 )
 #: Fields that hold the path of a module, as ranges in the trace do.
 _MODULES: Final = words(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
-from math import isqrt
 from typing import Any, Final
 
 from msgspec import Struct
@@ -16,6 +15,9 @@ from opanatomy.records.optimizers import BY_NAME
 Switch = Callable[["Situation"], Mapping[str, Any]]
 #: What the baseline is called in tables and file names.
 BASELINE: Final = "baseline"
+#: Layers of a segment. Not sqrt(n): a layer of BERT keeps 23 times what a segment keeps, its input, one of GPT-2 35
+#: times, a thin one 8 times (docs/techniques.md); of several layers two need least up to 6 times as many layers.
+_SEGMENT: Final = 2
 
 
 class Situation(Struct, frozen=True, kw_only=True):
@@ -39,6 +41,8 @@ class Technique(Struct, frozen=True, kw_only=True):
     what: str
     switch: Switch
     impossible: Callable[[Situation], str | None] = lambda situation: None
+    #: Why it is left out where it is not asked for by name.
+    unless_named: Callable[[Situation], str | None] = lambda situation: None
     #: Whether the training is to be the same, up to rounding.
     keeps_result: bool = False
 
@@ -82,12 +86,8 @@ def _has_layers(situation: Situation) -> str | None:
     return None if situation.layers else "no stack of like layers is known of the model"
 
 
-def _has_segments(situation: Situation) -> str | None:
-    return f"a stack of {situation.layers} layer has no segments" if situation.layers == 1 else _has_layers(situation)
-
-
-def _segment(situation: Situation) -> Mapping[str, Any]:
-    return {"checkpointing": "non-reentrant", "checkpoint_every": max(isqrt(situation.layers or 1), 2)}
+def _has_two_layers(situation: Situation) -> str | None:
+    return "a model of one layer has no segment of several" if situation.layers == 1 else _has_layers(situation)
 
 
 def _compiles(situation: Situation) -> str | None:
@@ -118,9 +118,9 @@ def _padding(name: str, padding: str, what: str) -> Technique:
     )  # fmt: skip
 
 
-def _without_scaler(situation: Situation) -> str | None:
+def _left_to_a_gpu(situation: Situation) -> str | None:
     if situation.on_cpu:
-        return "left to a GPU: processors have no float16 arithmetic, a step takes many times as long"
+        return "left to a GPU: without float16 arithmetic a step takes many times as long - name it to run it"
     return None
 
 
@@ -147,16 +147,17 @@ TECHNIQUES: Final[tuple[Technique, ...]] = (
         impossible=_trains, keeps_result=True, what="the older kind, which runs the layer inside an autograd function",
     ),
     Technique(
-        name="checkpointing-segments", title="checkpointing by segments", switch=_segment,
-        impossible=_first(_trains, _has_segments), keeps_result=True,
-        what="keeps the input of every few layers only: memory of O(sqrt n)",
+        name="checkpointing-segments", title="checkpointing by segments",
+        switch=_sets(checkpointing="non-reentrant", checkpoint_every=_SEGMENT),
+        impossible=_first(_trains, _has_two_layers), keeps_result=True,
+        what="keeps the input of every second layer only and runs two again at once: less memory in deep models",
     ),
     Technique(
         name="amp", title="mixed precision, bf16", switch=_sets(amp="bf16"),
         what="products in bfloat16 by autocast, weights and optimizer in float32",
     ),
     Technique(
-        name="amp-fp16", title="mixed precision, fp16", switch=_sets(amp="fp16"), impossible=_without_scaler,
+        name="amp-fp16", title="mixed precision, fp16", switch=_sets(amp="fp16"), unless_named=_left_to_a_gpu,
         what="products in float16, the loss scaled so that small gradients survive",
     ),
     _attention(

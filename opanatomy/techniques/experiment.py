@@ -20,6 +20,7 @@ from opanatomy.redaction.records import redacted
 from opanatomy.redaction.texts import Texts
 from opanatomy.techniques.advice import advice_of
 from opanatomy.techniques.figures import measured_figures
+from opanatomy.techniques.guides import MeasuredRun, guide_rows
 from opanatomy.techniques.listing import situation_of
 from opanatomy.techniques.prediction import Prediction, predict
 from opanatomy.techniques.runs import Runs, Stages
@@ -108,7 +109,7 @@ class Experiment:
         assert self.prediction is not None
         kept = self.runs.store.kept(variant.name, variant.options)
         self._change(
-            variant, measured=measured_figures(anatomy), offenders=self.prediction.offenders(variant.name, anatomy),
+            variant, measured=measured_figures(anatomy), offenders=self.prediction.offenders(variant.name, kept.trace),
             warnings=(*anatomy.warnings, *self.prediction.why_peaks_differ(variant.name, anatomy)),
             trace=kept.trace.name, report=kept.report.name,
         )  # fmt: skip
@@ -138,6 +139,8 @@ class Experiment:
             for variant in changing:
                 if ours := self._losses(variant):
                     self._change(variant, losses=LossCurve(losses=ours, baseline=theirs))
+        for variant in filter(_scales_its_loss, (baseline, *others)):
+            self._count_zeros(variant)
 
     def _compare_results(self, baseline: Variant, variants: Sequence[Variant]) -> None:
         with self.runs.store.scratch() as folder:
@@ -159,6 +162,12 @@ class Experiment:
             self.warnings.append(f"{variant.name}: its losses are not known: {error}")
             return ()
 
+    def _count_zeros(self, variant: Variant) -> None:
+        try:
+            self._change(variant, underflow=self.runs.underflow(variant))
+        except OpanatomyError as error:
+            self.warnings.append(f"{variant.name}: which gradients float16 makes zero is not known: {error}")
+
     # ---------------------------------------------------------------------------------------------------------- result
 
     def _change(self, variant: Variant, **fields: object) -> None:
@@ -175,7 +184,17 @@ class Experiment:
             repetitions=self.settings.repetitions, predicted_only=self.settings.predict_only, order=tuple(self.order),
             folder=str(self.runs.store.folder), warnings=(*self._general_warnings(), *self.warnings),
         )  # fmt: skip
-        return redacted(replace(report, advice=advice_of(report)), self.runs.texts)
+        guides = tuple(guide_rows(self._measured(report.rows)))
+        return redacted(replace(report, advice=advice_of(report), guides=guides), self.runs.texts)
+
+    def _measured(self, rows: Sequence[TechniqueRow]) -> list[MeasuredRun]:
+        """What was measured, the baseline first."""
+        options = {variant.name: variant.options for variant in self.variants}
+        return [
+            MeasuredRun(name=row.name, options=options[row.name], figures=row.measured)
+            for row in rows
+            if row.measured is not None
+        ]
 
     def _timed(self, row: TechniqueRow) -> TechniqueRow:
         """The row with the times of its repetitions."""
@@ -194,7 +213,9 @@ class Experiment:
             return []
         warnings = []
         if self.prediction.anatomy.environment.device_kind == "cpu":
-            warnings.append("times of mixed precision on a processor say nothing of a GPU")
+            half = any(variant.options.amp == "fp16" for variant in self.variants)
+            least = ", those of float16 least: few processors have arithmetic for it" if half else ""
+            warnings.append(f"times of mixed precision on a processor say nothing of a GPU{least}")
         if self.prediction.rates is not None and not self.prediction.rates.peaks:
             warnings.append(
                 "the peaks of this device are not known: products in another data type are predicted at the rate of the"
@@ -213,3 +234,9 @@ class Experiment:
             steps = _STEPS_OF_A_CAPTURE + self.settings.loss_steps + _STEPS_OF_A_REPETITION * self.settings.repetitions
             total += (2 + self.settings.repetitions) * _BEGIN_NS + step * steps
         return total
+
+
+def _scales_its_loss(variant: Variant) -> bool:
+    """Whether a run trains under float16 autocast."""
+    options = variant.options
+    return options.amp == "fp16" and not options.inference and not options.generate

@@ -40,7 +40,7 @@ def measured_figures(anatomy: Anatomy) -> StepFigures:
         high_ns=None if texts else anatomy.step.unprofiled_wall_max_ns, samples=workload.batch,
         class_ns=dict(class_ns), phase_ns=dict(phase_ns), flops=_measured_flops(anatomy),
         parameters=workload.parameters,
-        trainable_parameters=workload.trainable_parameters,
+        trainable_parameters=workload.trainable_parameters, tokens=None if texts is None else texts.all_tokens,
     )  # fmt: skip
 
 
@@ -105,12 +105,8 @@ def unseen_memory(measured: Memory, step: SimulatedStep) -> tuple[dict[str, int]
     return unseen, (measured.peak_bytes or 0) - (predicted.peak_bytes or 0) if known else 0
 
 
-def offenders(predicted: PredictedTime, anatomy: Anatomy) -> tuple[OperatorError, ...]:
-    """The operators whose predicted and measured times are furthest apart, the worst first."""
-    measured: dict[tuple[str, Phase], float] = defaultdict(float)
-    steps = max(anatomy.step.count, 1)
-    for row in anatomy.operators:
-        measured[row.operator, row.phase] += row.time_ns / steps
+def offenders(predicted: PredictedTime, measured: Mapping[tuple[str, Phase], float]) -> tuple[OperatorError, ...]:
+    """The operators whose predicted and measured times, with all that they call, are furthest apart."""
     expected: dict[tuple[str, Phase], float] = defaultdict(float)
     for predicted_row in predicted.rows:
         expected[predicted_row.operator, predicted_row.phase] += predicted_row.time_ns

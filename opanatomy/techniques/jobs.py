@@ -12,6 +12,7 @@ from opanatomy.errors import OpanatomyError
 from opanatomy.options import RunOptions
 from opanatomy.records.sameness import Sameness
 from opanatomy.records.simulated import SimulatedStep
+from opanatomy.records.underflow import Underflow
 
 
 class Planned(Struct, frozen=True, kw_only=True):
@@ -93,3 +94,10 @@ def losses(options: RunOptions, steps: int) -> tuple[float, ...]:
     from opanatomy.capture.step import outcome
 
     return outcome.losses(options, steps)
+
+
+def underflow(options: RunOptions) -> Underflow:
+    """The gradients that float16 makes zero."""
+    from opanatomy.capture.step.underflow import gradient_underflow
+
+    return gradient_underflow(options)

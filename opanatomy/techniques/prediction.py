@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from opanatomy.device import ceilings_for
 from opanatomy.estimate.price import Rates, predicted_time, rates_of
-from opanatomy.estimate.rates import call_times
+from opanatomy.estimate.rates import call_times, phase_times
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.simulated import SimulatedStep
 from opanatomy.records.techniques import OperatorError, StepFigures, TechniqueRow
@@ -56,10 +57,12 @@ class Prediction(Struct, frozen=True, kw_only=True):
         reason = None if step is None else why_peaks_differ(step, anatomy.memory)
         return () if reason is None else (reason,)
 
-    def offenders(self, name: str, anatomy: Anatomy) -> tuple[OperatorError, ...]:
-        """The operators that made the prediction of a run wrong, by its anatomy."""
+    def offenders(self, name: str, trace: Path) -> tuple[OperatorError, ...]:
+        """The operators that made the prediction of a run wrong, by its trace."""
         step = self.steps.get(name)
-        return () if step is None or self.rates is None else offenders(predicted_time(step, self.rates), anatomy)
+        if step is None or self.rates is None:
+            return ()
+        return offenders(predicted_time(step, self.rates), phase_times(trace))
 
 
 def predict(runs: Runs, variants: Sequence[Variant]) -> Prediction:
@@ -85,7 +88,7 @@ def predict(runs: Runs, variants: Sequence[Variant]) -> Prediction:
     rates = None
     if figures.step_ns:
         times = call_times(runs.store.kept(BASELINE, variants[0].options).trace)
-        rates = rates_of(times, base, figures.step_ns, peaks_of(anatomy))
+        rates = rates_of(times, base, figures.step_ns, peaks_of(anatomy), profiled_ns=anatomy.step.wall_ns)
     return Prediction(
         anatomy=anatomy, figures=figures, rates=rates, steps=steps, unseen=unseen, unseen_peak=unseen_peak,
         not_predicted=not_predicted,

@@ -12,6 +12,7 @@ from opanatomy.pipeline import analyze_traces
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.sameness import Sameness
 from opanatomy.records.simulated import SimulatedStep
+from opanatomy.records.underflow import Underflow
 from opanatomy.redaction.texts import Texts
 from opanatomy.techniques import jobs
 from opanatomy.techniques.store import Result, Store
@@ -87,6 +88,11 @@ class Runs(Struct, frozen=True, kw_only=True):
         self.progress.stage(f"{variant.name}: losses of {steps} steps")
         key = f"losses of {steps}"
         return self._remembered(variant, key, tuple[float, ...], lambda: run_job(jobs.losses, variant.options, steps))
+
+    def underflow(self, variant: Variant) -> Underflow:
+        """The gradients of one step that float16 makes zero, with the loss scaled and without."""
+        self.progress.stage(f"{variant.name}: gradients in float16")
+        return self._remembered(variant, "underflow", Underflow, lambda: run_job(jobs.underflow, variant.options))
 
     def _remembered(self, variant: Variant, key: str, kind: type[Result], make: Callable[[], Result]) -> Result:
         return self.store.remembered(self.store.kept(variant.name, variant.options), key, kind, make)

@@ -107,7 +107,9 @@ def _followed(
 
 def _rates(anatomy: Anatomy, trace: Path, baseline: SimulatedStep) -> Rates | None:
     wall = anatomy.step.unprofiled_wall_ns or anatomy.step.wall_ns
-    return rates_of(call_times(trace), baseline, wall, peaks_of(anatomy)) if wall else None
+    if not wall:
+        return None
+    return rates_of(call_times(trace), baseline, wall, peaks_of(anatomy), profiled_ns=anatomy.step.wall_ns)
 
 
 def _suggestion(followed: Followed, now: int, baseline: SimulatedStep, rates: Rates | None) -> Suggestion | None:

@@ -39,13 +39,16 @@ def variants_of(
 ) -> tuple[Variant, ...]:
     """The baseline, then the techniques; `UsageError` for names that are none.
 
-    A technique that the baseline has already is left out, unless it was asked for by name.
+    A technique that the baseline has already, or that is left to another device, is left out unless it was asked for by
+    name.
     """
-    chosen = [_technique(name, "--only") for name in only] or list(TECHNIQUES)
-    skipped = {_technique(name, "--skip").name for name in skip}
+    chosen = _techniques(only, "--only") or list(TECHNIQUES)
+    skipped = _techniques(skip, "--skip")
     baseline = Variant(name=BASELINE, title="as it is", what="the run that was given", options=situation.options)
     singles = [
-        _variant(technique.name, (technique,), situation) for technique in chosen if technique.name not in skipped
+        _variant(technique.name, (technique,), situation, named=bool(only))
+        for technique in chosen
+        if technique not in skipped
     ]
     kept = [variant for variant in singles if only or variant.impossible or variant.options != situation.options]
     for text in combine:
@@ -55,6 +58,11 @@ def variants_of(
         for text in combine
     ]  # fmt: skip
     return (baseline, *kept, *combined)
+
+
+def _techniques(texts: Sequence[str], flag: str) -> list[Technique]:
+    """The techniques that an option names, each time one or several with commas between."""
+    return [_technique(name, flag) for text in texts for name in text.split(",")]
 
 
 def _technique(name: str, flag: str) -> Technique:
@@ -74,9 +82,11 @@ def _check_combination(text: str, situation: Situation) -> None:
                 raise UsageError(f"--combine {text}: {wanted} exclude each other - leave one of them out")
 
 
-def _variant(name: str, techniques: Sequence[Technique], situation: Situation) -> Variant:
-    """The run with all of these switched on."""
+def _variant(name: str, techniques: Sequence[Technique], situation: Situation, *, named: bool = True) -> Variant:
+    """The run with all of these switched on; `named` where they were asked for by name."""
     impossible = next((reason for technique in techniques if (reason := technique.impossible(situation))), None)
+    if impossible is None and not named:
+        impossible = next((reason for technique in techniques if (reason := technique.unless_named(situation))), None)
     changes: dict[str, Any] = {}
     options = situation.options
     if impossible is None:

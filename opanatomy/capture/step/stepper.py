@@ -191,7 +191,7 @@ class Stepper:
 
         self.phase = Phase.FORWARD
         with phase_range(Phase.FORWARD), torch.set_grad_enabled(not self.inference):
-            with self.watch.forward(), self._autocast():
+            with self.watch.forward(), self.autocast():
                 output = self._call(inputs)
             roots = backward_roots(output) if not self.inference else Roots()
         del output
@@ -212,7 +212,7 @@ class Stepper:
         self.watch.after_backward()
 
     def _generate(self, generator: Generator) -> None:
-        with self.watch.forward(), self._autocast():
+        with self.watch.forward(), self.autocast():
             generator.run()
         self.watch.after_forward(())
 
@@ -245,7 +245,8 @@ class Stepper:
             return materialized(self.module(**inputs))
         return materialized(self.module(*inputs))
 
-    def _autocast(self) -> AbstractContextManager[Any]:
+    def autocast(self) -> AbstractContextManager[Any]:
+        """Is open around forward: what products are computed in."""
         import torch
 
         if self.amp is None:

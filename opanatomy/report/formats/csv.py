@@ -14,6 +14,7 @@ from typing import Final
 from opanatomy.records.anatomy import Anatomy, OperatorRow
 from opanatomy.records.signature_text import SignatureText
 from opanatomy.records.techniques import StepFigures, TechniqueRow, Techniques
+from opanatomy.records.underflow import ScaledGradients, Underflow
 from opanatomy.report import units
 from opanatomy.report.format import Format
 from opanatomy.report.totals import moved
@@ -26,6 +27,12 @@ _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
 #: What of a technique's row is written as it is, and which figures are, predicted and measured.
 _TECHNIQUE: Final = ("name", "title", "option", "keeps_result", "failed", "not_predicted")
 _FIGURES: Final = ("peak_bytes", "step_ns", "low_ns", "high_ns", "samples_per_second", "all_flops", "backward_ratio")
+
+
+#: What is written of the gradients of a technique that computes in float16, at each scale of the loss.
+_UNDERFLOW: Final = ("elements", "nonzero")
+_SCALED: Final = ("scale", "zeros", "not_finite")
+_SCALES: Final = ("scaled", "unscaled", "at_first_scale")
 
 
 def csv_report(report: Anatomy | Techniques) -> str:
@@ -46,7 +53,11 @@ def _techniques(report: Techniques) -> Iterator[list[object]]:
     every = [figures for row in report.rows for figures in (row.predicted, row.measured) if figures is not None]
     components = sorted({name for figures in every for name in figures.components})
     names = [*_FIGURES, *(f"{name}_bytes" for name in components)]
-    yield [*_TECHNIQUE, *(f"{kind}_{name}" for kind in ("predicted", "measured") for name in names)]
+    gradients = [*_UNDERFLOW, *(f"{scale}_{name}" for scale in _SCALES for name in _SCALED)]
+    yield [
+        *_TECHNIQUE, *(f"{kind}_{name}" for kind in ("predicted", "measured") for name in names),
+        *(f"gradient_{name}" for name in gradients),
+    ]  # fmt: skip
     for row in report.rows:
         yield _technique(row, components)
 
@@ -57,6 +68,17 @@ def _technique(row: TechniqueRow, components: list[str]) -> list[object]:
         known = figures if figures is not None else StepFigures()
         cells += [units.plain(getattr(known, name)) for name in _FIGURES]
         cells += [units.plain(known.components.get(name)) for name in components]
+    return cells + _gradients(row.underflow)
+
+
+def _gradients(underflow: Underflow | None) -> list[object]:
+    """The counts of gradient elements, in full: a share of a few of many millions is what they are for."""
+    if underflow is None:
+        return [""] * (len(_UNDERFLOW) + len(_SCALES) * len(_SCALED))
+    cells: list[object] = [getattr(underflow, name) for name in _UNDERFLOW]
+    for scale in _SCALES:
+        gradients: ScaledGradients | None = getattr(underflow, scale)
+        cells += [""] * len(_SCALED) if gradients is None else [getattr(gradients, name) for name in _SCALED]
     return cells
 
 

@@ -26,6 +26,8 @@ from opanatomy.report.section import (
     Tone,
     phrase,
 )
+from opanatomy.report.sections.technique_gradients import gradients_in_float16
+from opanatomy.report.sections.technique_guides import what_guides_say
 
 #: Marks of the table.
 _SAME, _DISAGREES = "~", "!"
@@ -37,7 +39,8 @@ def sections_of_techniques(report: Techniques) -> tuple[Section, ...]:
     """The sections of an experiment, in the order of the page."""
     sections = (
         _title(report), _table(report), _predictions(report), _components(report), _same_training(report),
-        _losses(report), _failed(report), _offenders(report), _warnings(report), _advice(report),
+        _losses(report), gradients_in_float16(report), what_guides_say(report), _failed(report), _offenders(report),
+        _warnings(report), _advice(report),
     )  # fmt: skip
     return tuple(section for section in sections if not section.empty)
 
