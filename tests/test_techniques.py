@@ -26,8 +26,9 @@ from opanatomy.records.workload import Environment, Workload
 from opanatomy.report import format_named
 from opanatomy.report.format import Page
 from opanatomy.techniques.advice import advice_of
-from opanatomy.techniques.entries import BASELINE, TECHNIQUES, Situation, option_text
+from opanatomy.techniques.entries import BASELINE, TECHNIQUE, TECHNIQUES, Situation, option_text
 from opanatomy.techniques.experiment import Experiment, Settings
+from opanatomy.techniques.jobs import planned
 from opanatomy.techniques.store import Store, folder_for
 from opanatomy.techniques.variants import variants_of
 from opanatomy.techniques.workers import JobFailed, run_job, run_jobs
@@ -66,6 +67,22 @@ def test_a_technique_that_cannot_run_is_there_with_its_reason() -> None:
     assert "batch of 1" in (by_name["accumulation"].impossible or "")
     assert "GPU" in (by_name["amp-fp16"].impossible or "")
     assert by_name["sdpa"].impossible == "the baseline has it"
+
+
+@pytest.mark.parametrize(
+    ("model", "lowest"),
+    [(BERT, 1), ("google-t5/t5-base", 3), ("facebook/bart-base", 3), ("openai/clip-vit-base-patch32", 1)],
+)
+def test_three_quarters_of_all_layers_are_frozen(model: str, lowest: int) -> None:
+    """Of two layers, of two and two one after the other, and of two in each of two towers."""
+    known = planned(tiny_request(model))
+    here = replace(situation(), layers=known.layers, freezable_layers=known.freezable_layers)
+    assert TECHNIQUE["freeze-lower"].switch(here) == {"freeze": f"embeddings,layers:{lowest}"}
+
+
+def test_one_layer_has_no_segments() -> None:
+    assert TECHNIQUE["checkpointing-segments"].impossible(replace(situation(), layers=1)) is not None
+    assert TECHNIQUE["checkpointing-segments"].impossible(replace(situation(), layers=2)) is None
 
 
 def test_techniques_are_named_one_by_one_or_with_commas() -> None:
@@ -325,6 +342,16 @@ def test_an_experiment_from_end_to_end_and_on_from_where_it_was(tmp_path: Path) 
     second.measure()
     assert not [stage for stage in again.stages if "capture" in stage]
     assert [one.repetitions_ns for one in second.result().rows] == [one.repetitions_ns for one in report.rows]
+
+
+def test_inference_without_loss_and_gradients_is_not_called_the_same(tmp_path: Path) -> None:
+    options = tiny_request(BERT, inference=True)
+    inference = Experiment(options, Settings(), Store(tmp_path / "e", resume=False), Quiet())
+    inference.variants = variants_of(replace(situation(), options=options), only=["eager", "amp"])
+    inference.rows = {variant.name: row(variant.name) for variant in inference.variants}
+    inference._compare()
+    assert all(one.sameness is None and one.losses is None for one in inference.rows.values())
+    assert "is not compared" in inference.warnings[0]
 
 
 def test_a_folder_that_is_there_is_not_written_into(tmp_path: Path) -> None:

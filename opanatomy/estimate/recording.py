@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
@@ -15,6 +16,7 @@ from msgspec.structs import replace
 from opanatomy.capture.memory.events import Context, Mark, Moment, ObservedEvents, events_of
 from opanatomy.capture.memory.storages import address_of, same_device, tensors_in, unpacked
 from opanatomy.capture.step.ranges import forward_hooks
+from opanatomy.estimate.sums import engine_alone, summed_in_place
 from opanatomy.records.memory_observations import PhaseSpan
 from opanatomy.records.signature import Argument, Signature, Tensor
 from opanatomy.records.simulated import SimulatedCall
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
 
 _NONE: Final = -1
 #: Questions after a tensor's properties, and ranges, come to a dispatch mode as operators.
-_NO_OPERATORS: Final = ("prim::", "profiler::")
+_QUESTIONS: Final = frozenset({"prim", "profiler"})
 #: What CUDA's allocator rounds the size of a block up to.
 _CUDA_BLOCK: Final = 512
 
@@ -122,7 +124,7 @@ class Recording:
     def call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         """Note one call and the storages that it made."""
         name = function._schema.name
-        if name.startswith(_NO_OPERATORS):
+        if function.namespace in _QUESTIONS:
             return
         casts = name == "aten::_to_copy" and address_of(args[0].untyped_storage()) in self.weights
         context = self.context(name, casts_weight=casts)
@@ -239,17 +241,44 @@ def _random_states(record: Recording) -> Iterator[None]:
 
 def _mode(record: Recording) -> Any:
     """The dispatch mode that notes every call."""
+    import torch
     from torch.utils._python_dispatch import TorchDispatchMode
+
+    sole = engine_alone()
 
     class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves the base untyped
         def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             arguments = {} if kwargs is None else kwargs
-            result = function(*args, **arguments)
+            body = _body(function)
+            if body is not None:
+                with self:  # what it calls is noted, as the profiler sees it
+                    return body(*args, **arguments)
+            result = summed_in_place(function, args, sole)
+            if result is not None:
+                function = torch.ops.aten.add_.Tensor
+            else:
+                result = function(*args, **arguments)
             record.call(function, args, arguments, result)
             return result
 
     make: Any = Recorder
     return make()
+
+
+@cache
+def _body(function: Any) -> Callable[..., Any] | None:
+    """What an operator does that only calls others: where autograd is off it comes to a mode as a whole, and for one
+    that torch writes in Python the rule for fake tensors gives no more than what comes out."""
+    import torch
+    from torch._library.custom_ops import OPDEFS
+
+    if function.namespace in _QUESTIONS:
+        return None
+    if function.namespace == "torch_nn":
+        body: Callable[..., Any] | None = getattr(OPDEFS.get(function._schema.name), "_init_fn", None)
+        return body
+    composite = function.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd)
+    return function.decompose if composite else None
 
 
 def signature_of(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Signature:

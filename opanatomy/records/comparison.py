@@ -49,6 +49,13 @@ def time_agrees(row: TechniqueRow, baseline: TechniqueRow) -> bool | None:
     return predicted.low_ns <= measured <= predicted.high_ns
 
 
+def peaks_differ(predicted: int | None, measured: int | None) -> bool:
+    """Whether a predicted peak is off by more than 2 % of the measured; not where one is not known."""
+    if predicted is None or not measured:
+        return False
+    return abs(predicted / measured - 1) > MEMORY_AGREES
+
+
 def memory_agrees(row: TechniqueRow) -> bool | None:
     """Whether the predicted peak is within 2 % of the measured."""
     error = memory_error(row)

@@ -25,7 +25,9 @@ class Situation(Struct, frozen=True, kw_only=True):
 
     options: RunOptions
     batch: int
+    #: Those of the longest stack of like layers, and those that freezing counts (of an encoder and a decoder all).
     layers: int | None
+    freezable_layers: int | None = None
     #: The implementation of attention in force.
     attention: str | None
     on_cpu: bool
@@ -77,11 +79,11 @@ def _micro_batches(situation: Situation) -> Mapping[str, Any]:
 
 
 def _lower_layers(situation: Situation) -> Mapping[str, Any]:
-    return {"freeze": f"embeddings,layers:{(situation.layers or 1) * 3 // 4}"}
+    return {"freeze": f"embeddings,layers:{max((situation.freezable_layers or situation.layers or 1) * 3 // 4, 1)}"}
 
 
 def _has_layers(situation: Situation) -> str | None:
-    return None if situation.layers else "the model has no list of like layers"
+    return None if situation.layers else "no stack of like layers is known of the model"
 
 
 def _has_two_layers(situation: Situation) -> str | None:

@@ -110,7 +110,8 @@ class Experiment:
         kept = self.runs.store.kept(variant.name, variant.options)
         self._change(
             variant, measured=measured_figures(anatomy), offenders=self.prediction.offenders(variant.name, kept.trace),
-            warnings=anatomy.warnings, trace=kept.trace.name, report=kept.report.name,
+            warnings=(*anatomy.warnings, *self.prediction.why_peaks_differ(variant.name, anatomy)),
+            trace=kept.trace.name, report=kept.report.name,
         )  # fmt: skip
 
     def _time(self, variant: Variant, repetition: int) -> None:
@@ -126,6 +127,10 @@ class Experiment:
     def _compare(self) -> None:
         """Hold one step of each that must not change the training against the baseline's, the losses of the others."""
         baseline, *others = self._running()
+        if self.options.inference:
+            if others:
+                self.warnings.append("inference has no loss and no gradients: whether its outputs stay is not compared")
+            return
         kept = [variant for variant in others if variant.keeps_result]
         changing = [variant for variant in others if not variant.keeps_result]
         if kept:

@@ -12,11 +12,13 @@ from opanatomy.estimate.price import Rates, predicted_time
 from opanatomy.estimate.rates import work_of
 from opanatomy.memory import memory_of_observations
 from opanatomy.records.anatomy import Anatomy
+from opanatomy.records.comparison import peaks_differ
 from opanatomy.records.memory import Memory
 from opanatomy.records.predicted import PredictedTime
 from opanatomy.records.simulated import SimulatedStep
 from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.records.techniques import OperatorError, StepFigures
+from opanatomy.report.units import size
 
 #: Of the operators that made a prediction wrong, so many are named.
 _NAMED = 3
@@ -49,9 +51,9 @@ def predicted_figures(
     not show, `unseen_peak` those at its peak. Without `rates` its time is not known."""
     memory = memory_of_observations(step.memory)
     components = _components(memory)
-    for name, size in unseen.items():
+    for name, more in unseen.items():
         if name in components:
-            components[name] = max(components[name] + size, 0)
+            components[name] = max(components[name] + more, 0)
     workload = step.workload
     figures = StepFigures(
         peak_bytes=None if memory.peak_bytes is None else memory.peak_bytes + unseen_peak,
@@ -98,7 +100,7 @@ def unseen_memory(measured: Memory, step: SimulatedStep) -> tuple[dict[str, int]
     """What fake tensors do not show of the baseline's memory: by component, and at the peak."""
     predicted = memory_of_observations(step.memory)
     ours, theirs = _components(predicted), _components(measured)
-    unseen = {name: size - ours[name] for name, size in theirs.items() if name in ours and size != ours[name]}
+    unseen = {name: held - ours[name] for name, held in theirs.items() if name in ours and held != ours[name]}
     known = measured.peak_bytes is not None and predicted.peak_bytes is not None
     return unseen, (measured.peak_bytes or 0) - (predicted.peak_bytes or 0) if known else 0
 
@@ -114,6 +116,31 @@ def offenders(predicted: PredictedTime, measured: Mapping[tuple[str, Phase], flo
     ]
     rows.sort(key=lambda row: -abs(row.predicted_ns - row.measured_ns))
     return tuple(rows[:_NAMED])
+
+
+def why_peaks_differ(step: SimulatedStep, measured: Memory) -> str | None:
+    """The operator whose blocks at the measured peak are furthest from those at the predicted one; `None` where the
+    peaks agree."""
+    predicted = memory_of_observations(step.memory)
+    if not peaks_differ(predicted.peak_bytes, measured.peak_bytes):
+        return None
+    ours, theirs = _blocks(predicted), _blocks(measured)
+    apart = {key: theirs.get(key, 0) - ours.get(key, 0) for key in ours.keys() | theirs.keys()}
+    if not apart:
+        return None
+    (operator, phase), difference = max(apart.items(), key=lambda item: (abs(item[1]), item[0]))
+    return (
+        f"the peak is not as predicted: {operator} ({phase}) holds {size(abs(difference))}"
+        f" {'more' if difference > 0 else 'less'} there than on fake tensors, which do not show what a kernel allocates"
+    )
+
+
+def _blocks(memory: Memory) -> dict[tuple[str, Phase], int]:
+    """Bytes at the peak by the operator that allocated them, and its phase."""
+    held: dict[tuple[str, Phase], int] = defaultdict(int)
+    for block in memory.blocks:
+        held[block.operator or "no operator", block.phase] += block.bytes
+    return held
 
 
 def _components(memory: Memory) -> dict[str, int]:

@@ -16,11 +16,14 @@ from opanatomy.records.underflow import Underflow
 
 
 class Planned(Struct, frozen=True, kw_only=True):
-    """What a run will be of, as far as that is known without weights; `layers` those of the longest list of them."""
+    """What a run will be of, as far as that is known without weights."""
 
     device: str
     batch: int
+    #: Those of the longest stack; `None` where no stack is known.
     layers: int | None
+    #: Those that freezing counts: of an encoder and a decoder all, of several towers those of the shortest.
+    freezable_layers: int | None
     #: The implementation of attention in force.
     attention: str | None
 
@@ -31,11 +34,11 @@ def planned(options: RunOptions) -> Planned:
     from opanatomy.capture.model.workload import BATCH, plan_of
 
     plan = plan_of(options)
-    names = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
-    config = None if plan is None else plan.config
-    layers = next((count for name in names if isinstance(count := getattr(config, name, None), int)), None)
+    stacks = () if plan is None else plan.stacks
+    through_all = plan is not None and bool(getattr(plan.config, "is_encoder_decoder", False))
     return Planned(
-        device=choose_device(options.device), batch=options.batch or BATCH, layers=layers,
+        device=choose_device(options.device), batch=options.batch or BATCH, layers=max(stacks, default=None),
+        freezable_layers=(sum(stacks) if through_all else min(stacks)) if stacks else None,
         attention=None if plan is None else plan.attention,
     )  # fmt: skip
 

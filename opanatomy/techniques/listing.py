@@ -31,6 +31,6 @@ def situation_of(options: RunOptions) -> Situation:
     """What techniques are switched on in; `JobFailed` where the model cannot be."""
     planned = run_job(jobs.planned, options)
     return Situation(
-        options=options, batch=planned.batch, layers=planned.layers, attention=planned.attention,
-        on_cpu=planned.device == "cpu",
+        options=options, batch=planned.batch, layers=planned.layers,
+        freezable_layers=planned.freezable_layers, attention=planned.attention, on_cpu=planned.device == "cpu",
     )  # fmt: skip

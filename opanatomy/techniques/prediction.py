@@ -15,7 +15,13 @@ from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.simulated import SimulatedStep
 from opanatomy.records.techniques import OperatorError, StepFigures, TechniqueRow
 from opanatomy.techniques.entries import BASELINE
-from opanatomy.techniques.figures import measured_figures, offenders, predicted_figures, unseen_memory
+from opanatomy.techniques.figures import (
+    measured_figures,
+    offenders,
+    predicted_figures,
+    unseen_memory,
+    why_peaks_differ,
+)
 from opanatomy.techniques.runs import Runs, WhyNot
 from opanatomy.techniques.variants import Variant
 
@@ -44,6 +50,12 @@ class Prediction(Struct, frozen=True, kw_only=True):
         if step is None or row.not_predicted is not None:
             return row
         return replace(row, predicted=predicted_figures(step, self.rates, self.unseen, self.unseen_peak))
+
+    def why_peaks_differ(self, name: str, anatomy: Anatomy) -> tuple[str, ...]:
+        """What made the predicted peak of a run wrong, by its anatomy; nothing where it is right."""
+        step = self.steps.get(name)
+        reason = None if step is None else why_peaks_differ(step, anatomy.memory)
+        return () if reason is None else (reason,)
 
     def offenders(self, name: str, trace: Path) -> tuple[OperatorError, ...]:
         """The operators that made the prediction of a run wrong, by its trace."""

@@ -81,8 +81,8 @@ def _candidates(options: RunOptions, anatomy: Anatomy) -> Sequence[Variant]:
     options = replace(options, weights="random")  # their values change nothing
     planned = jobs.planned(options)
     situation = Situation(
-        options=options, batch=planned.batch, layers=planned.layers, attention=planned.attention,
-        on_cpu=anatomy.environment.device_kind == "cpu",
+        options=options, batch=planned.batch, layers=planned.layers, freezable_layers=planned.freezable_layers,
+        attention=planned.attention, on_cpu=anatomy.environment.device_kind == "cpu",
     )  # fmt: skip
     baseline, *others = variants_of(situation, only=names)
     return baseline, *(each for each in others if each.impossible is None and each.options != options)

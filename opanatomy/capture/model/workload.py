@@ -13,7 +13,7 @@ from opanatomy.capture.model.batches import Shape, choose_shape, input_texts, ma
 from opanatomy.capture.model.building import build_module, build_on_meta
 from opanatomy.capture.model.configuration import Configuration, find_configuration, make_config
 from opanatomy.capture.model.micro_batches import check_divides
-from opanatomy.capture.model.parts import trained_tables
+from opanatomy.capture.model.parts import stacks_of, trained_tables
 from opanatomy.capture.model.quiet import one_line
 from opanatomy.capture.model.settings import apply_settings, check_fit
 from opanatomy.capture.model.tasks import choose_task
@@ -80,6 +80,8 @@ class Plan:
     changes: tuple[str, ...]
     #: The implementation of attention in force.
     attention: str | None
+    #: How many layers each stack of like layers has.
+    stacks: tuple[int, ...] = ()
     texts: TextPlan | None = None
 
 
@@ -221,6 +223,7 @@ def _planned(configuration: Configuration, options: RunOptions) -> Plan:
         parameters=sum(parameter.numel() for parameter in module.parameters()),
         changes=dropped + changes,
         attention=attention_of(module),
+        stacks=tuple(len(stack.layers) for stack in stacks_of(module)),
         texts=plan_texts(of_model, shape, options),
     )
 
