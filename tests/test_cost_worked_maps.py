@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from opanatomy.cost import has_formula
-from opanatomy.cost.elementwise import MAPS
+from opanatomy.cost.elementwise import MAPS, UNARY, UNARY_BOOL, UNARY_FLOATING
 from opanatomy.cost.per_element import SAMPLES, flops_per_element
 from opanatomy.records.signature import Argument
 from tests.worked import Example, bf, bits, dd, figures, int4, ints, t
@@ -73,6 +73,14 @@ BOOLEAN = """isnan isinf isfinite isposinf isneginf logical_not signbit eq ne lt
 def test_flops_of_every_map() -> None:
     counted = {name: flops for flops, names in FLOPS_OF_MAPS.items() for name in names.split()}
     assert {name: row.flops for name, row in MAPS.items()} == counted
+
+
+def test_how_many_operands_every_map_has() -> None:
+    three = {"clamp", "clip", "addcmul", "addcdiv", "lerp"}
+    one = {*UNARY, *UNARY_FLOATING, *UNARY_BOOL, "abs"}
+    assert {name: row.operands for name, row in MAPS.items()} == {
+        name: 3 if name in three else 1 if name in one else 2 for name in MAPS
+    }
 
 
 def test_flops_of_operators_inside_kernels() -> None:
