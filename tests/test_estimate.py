@@ -235,6 +235,10 @@ def test_another_data_type_goes_by_the_peaks_of_the_device() -> None:
     predicted = predicted_time(step(half), rates)
     assert predicted.rows[0].basis is Basis.OTHER_DTYPE
     assert predicted.time_ns == pytest.approx(2_500.0)
+    assert not predicted.lacks_peak
+    one_peak = rates_of(times((SMALL, 10_000.0)), baseline, 10_000.0, {"float32": 1e12})
+    assert predicted_time(step(half), one_peak).lacks_peak
+    assert not predicted_time(baseline, one_peak).lacks_peak
 
 
 def test_an_operator_that_did_not_run_takes_what_its_class_does() -> None:

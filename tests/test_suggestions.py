@@ -60,7 +60,7 @@ def test_what_is_suggested_saves_what_is_said(
     here: Path, one_timed_step: None, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """The option as it is printed, pasted after the command: the peak falls by what was predicted, within 2 %."""
-    before = report(capfd, "--memory", "--suggest", "100")
+    before = report(capfd, "--memory", "--suggest", "10000")
     best = before["suggestions"]["best"]
     assert 1 <= len(best) <= 3
     assert before["suggestions"]["not_reached"] == []

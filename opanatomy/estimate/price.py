@@ -21,7 +21,7 @@ from opanatomy.records.taxonomy import OperatorClass
 #: worst part. Measured: docs/techniques.md has every prediction beside what it became.
 FACTOR: Final = {
     Basis.SAME_CALL: 1.15, Basis.SAME_OPERATOR: 1.22, Basis.OTHER_DTYPE: 1.26, Basis.SAME_CLASS: 1.26,
-    Basis.NOTHING: 1.26,
+    Basis.NOTHING: 1.26, Basis.NO_PEAK: 1.26,
 }  # fmt: skip
 #: No range is wider, from the middle to either end: 1.6 from low to high.
 _WIDEST: Final = 1.6**0.5
@@ -177,7 +177,9 @@ def _time(call: SimulatedCall, rates: Rates) -> tuple[float, Basis]:
     if alike:
         return _scaled(alike, work, rate), Basis.SAME_OPERATOR
     if known:
-        return _scaled(known, work, rate) * _dtype_factor(known, work, rates.peaks), Basis.OTHER_DTYPE
+        factor = _dtype_factor(known, work, rates.peaks)
+        time = _scaled(known, work, rate)
+        return (time, Basis.NO_PEAK) if factor is None else (time * factor, Basis.OTHER_DTYPE)
     if rate is None:
         return _LEAST_NS, Basis.NOTHING
     return max(rate.unit_ns * work.amount, rate.least_ns), Basis.SAME_CLASS
@@ -205,9 +207,10 @@ def _scaled(known: tuple[Timed, ...], work: Work, rate: ClassRate | None) -> flo
     return low.time_ns + part * (high.time_ns - low.time_ns)
 
 
-def _dtype_factor(known: tuple[Timed, ...], work: Work, peaks: Mapping[str, float]) -> float:
-    """How much longer a contraction takes in its data type than in that of the known ones; others go by their bytes."""
+def _dtype_factor(known: tuple[Timed, ...], work: Work, peaks: Mapping[str, float]) -> float | None:
+    """How much longer a contraction takes in its data type than in that of the known ones, `None` where the device's
+    peaks do not say; others go by their bytes."""
     if work.operator_class is not _CONTRACTION:
         return 1.0
     theirs, ours = peaks.get(known[0].work.dtype or ""), peaks.get(work.dtype or "")
-    return 1.0 if theirs is None or ours is None else theirs / ours
+    return None if theirs is None or ours is None else theirs / ours

@@ -17,6 +17,8 @@ class Basis(str, Enum):
     OTHER_DTYPE = "other_dtype"
     SAME_CLASS = "same_class"
     NOTHING = "nothing"
+    #: A contraction in another data type, of which the device's peak is not known: no prediction.
+    NO_PEAK = "no_peak"
 
     __str__ = str.__str__
 
@@ -46,3 +48,8 @@ class PredictedTime(Struct, frozen=True, kw_only=True):
     high_ns: float
     framework_ns: float
     rows: tuple[PredictedRow, ...]
+
+    @property
+    def lacks_peak(self) -> bool:
+        """Whether a part of it is in a data type of which the device's peak is not known: then it tells nothing."""
+        return any(row.basis is Basis.NO_PEAK for row in self.rows)

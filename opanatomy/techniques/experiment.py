@@ -216,12 +216,17 @@ class Experiment:
             half = any(variant.options.amp == "fp16" for variant in self.variants)
             least = ", those of float16 least: few processors have arithmetic for it" if half else ""
             warnings.append(f"times of mixed precision on a processor say nothing of a GPU{least}")
-        if self.prediction.rates is not None and not self.prediction.rates.peaks:
+        if self.prediction.rates is not None and (names := self._without_time()):
             warnings.append(
-                "the peaks of this device are not known: products in another data type are predicted at the rate of the"
-                " baseline's - run `opanatomy ceilings`"
+                f"the time of {', '.join(names)} is not predicted: the peak of this device for products in that data"
+                " type is not known - run `opanatomy ceilings`"
             )
         return warnings
+
+    def _without_time(self) -> list[str]:
+        """The techniques that are predicted but for their time."""
+        predicted = [(row.name, row.predicted) for row in self.rows.values()]
+        return [name for name, figures in predicted if figures is not None and figures.step_ns is None]
 
     def budget_ns(self) -> float:
         """What measuring will take by the predictions: the steps, and the making of models."""

@@ -48,7 +48,7 @@ def predicted_figures(
     step: SimulatedStep, rates: Rates | None, unseen: Mapping[str, int], unseen_peak: int
 ) -> StepFigures:
     """The figures that the step would have; `unseen` are bytes of each component of the baseline that fake tensors do
-    not show, `unseen_peak` those at its peak. Without `rates` its time is not known."""
+    not show, `unseen_peak` those at its peak. Without `rates`, or a peak for its data type, its time is not known."""
     memory = memory_of_observations(step.memory)
     components = _components(memory)
     for name, more in unseen.items():
@@ -60,7 +60,8 @@ def predicted_figures(
         components=components, at_peak=_at_peak(memory), samples=workload.batch, flops=contraction_flops(step),
         parameters=workload.parameters, trainable_parameters=workload.trainable_parameters,
     )  # fmt: skip
-    return figures if rates is None else _with_time(figures, predicted_time(step, rates))
+    time = None if rates is None else predicted_time(step, rates)
+    return figures if time is None or time.lacks_peak else _with_time(figures, time)
 
 
 def _measured_flops(anatomy: Anatomy) -> dict[str, int]:

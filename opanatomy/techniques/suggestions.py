@@ -121,6 +121,8 @@ def _suggestion(followed: Followed, now: int, baseline: SimulatedStep, rates: Ra
     if rates is None:
         return suggestion
     after, before = predicted_time(followed.step, rates), predicted_time(baseline, rates).time_ns
+    if after.lacks_peak:
+        return suggestion
     return Suggestion(
         technique=variant.title, option=variant.option, peak_bytes=peak, now_bytes=now,
         time_ratio=after.time_ns / before, low_ratio=after.low_ns / before, high_ratio=after.high_ns / before,
