@@ -309,7 +309,8 @@ def test_an_experiment_from_end_to_end_and_on_from_where_it_was(tmp_path: Path) 
         assert one.measured is not None
         assert one.predicted is not None
         assert one.predicted.flops == one.measured.flops
-        assert len(one.repetitions_ns) == 1
+        assert len(one.repetitions_ns) == (2 if one.name == BASELINE else 1)
+    assert report.order[0].count(BASELINE) == 2  # of three others
     base = rows[BASELINE].measured
     assert base is not None
     checkpointed, sgd = rows["checkpointing"].measured, rows["sgd"].measured

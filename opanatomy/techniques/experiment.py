@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Sequence
-from random import Random
 from typing import Final
 
 from msgspec import Struct
@@ -25,6 +23,7 @@ from opanatomy.techniques.listing import situation_of
 from opanatomy.techniques.prediction import Prediction, predict
 from opanatomy.techniques.runs import Runs, Stages
 from opanatomy.techniques.store import Store
+from opanatomy.techniques.timing import baseline_runs, shuffled, timed
 from opanatomy.techniques.variants import Variant, variants_of
 from opanatomy.version import __version__
 
@@ -78,24 +77,27 @@ class Experiment:
 
     def measure(self) -> None:
         """Capture each technique that can run, compare its result, then time all in turn, the order new each time."""
-        for variant in self._shuffled(0):
+        for variant in shuffled(self._running(), self.options.seed, 0):
             if variant is not self.variants[0]:
                 self._capture(variant)
         self._compare()
         for repetition in range(self.settings.repetitions):
-            order = self._shuffled(repetition + 1)
+            running, baselines = self._running(), self._baseline_runs()
+            order = shuffled(running, self.options.seed, repetition + 1, baselines=baselines)
             self.order.append(tuple(variant.name for variant in order))
             for variant in order:
-                self._time(variant, repetition)
+                self._time(variant)
 
     def _running(self) -> list[Variant]:
         """The variants that have not failed."""
         return [variant for variant in self.variants if self.rows[variant.name].failed is None]
 
-    def _shuffled(self, repetition: int) -> list[Variant]:
-        order = self._running()
-        Random(f"{self.options.seed}/{repetition}").shuffle(order)
-        return order
+    def _repetitions(self, variant: Variant) -> int:
+        """How often a variant is timed."""
+        return self.settings.repetitions * (self._baseline_runs() if variant is self.variants[0] else 1)
+
+    def _baseline_runs(self) -> int:
+        return baseline_runs(len(self._running()) - 1)
 
     def _capture(self, variant: Variant) -> None:
         try:
@@ -114,13 +116,15 @@ class Experiment:
             trace=kept.trace.name, report=kept.report.name,
         )  # fmt: skip
 
-    def _time(self, variant: Variant, repetition: int) -> None:
+    def _time(self, variant: Variant) -> None:
+        """Time one repetition of a variant, unless one before broke."""
+        if self.rows[variant.name].failed is not None:
+            return
+        known = self.times.setdefault(variant.name, [])
         try:
-            times = self.runs.times(variant, repetition, self.settings.repetitions)
+            known.append(self.runs.times(variant, len(known), self._repetitions(variant)))
         except OpanatomyError as error:
             self._change(variant, failed=str(error))
-            return
-        self.times.setdefault(variant.name, []).append(times)
 
     # ----------------------------------------------------------------------------------------------- the same training
 
@@ -198,14 +202,7 @@ class Experiment:
 
     def _timed(self, row: TechniqueRow) -> TechniqueRow:
         """The row with the times of its repetitions."""
-        repetitions = self.times.get(row.name)
-        if row.measured is None or not repetitions:
-            return row
-        medians = [statistics.median(times) for times in repetitions]
-        # One repetition does not tell how far they lie apart: its steps do.
-        apart = medians if len(medians) > 1 else repetitions[0]
-        middle = replace(row.measured, step_ns=statistics.median(medians), low_ns=min(apart), high_ns=max(apart))
-        return replace(row, repetitions_ns=tuple(medians), measured=middle)
+        return timed(row, self.times.get(row.name, ()))
 
     def _general_warnings(self) -> list[str]:
         """What is to be said of precision: of its times on a processor, and of what they are predicted from."""
@@ -236,8 +233,9 @@ class Experiment:
             row = self.rows[variant.name]
             known = row.predicted or row.measured
             step = (known.step_ns if known else None) or self.prediction.figures.step_ns or 0
-            steps = _STEPS_OF_A_CAPTURE + self.settings.loss_steps + _STEPS_OF_A_REPETITION * self.settings.repetitions
-            total += (2 + self.settings.repetitions) * _BEGIN_NS + step * steps
+            repetitions = self._repetitions(variant)
+            steps = _STEPS_OF_A_CAPTURE + self.settings.loss_steps + _STEPS_OF_A_REPETITION * repetitions
+            total += (2 + repetitions) * _BEGIN_NS + step * steps
         return total
 
 

@@ -45,9 +45,16 @@ def sections_of_techniques(report: Techniques) -> tuple[Section, ...]:
     return tuple(section for section in sections if not section.empty)
 
 
+def _repetitions(report: Techniques) -> str:
+    """How often each was timed, and how often the baseline, which all are compared with."""
+    text = "1 repetition" if report.repetitions == 1 else f"{report.repetitions} repetitions"
+    often = len(report.baseline.repetitions_ns)
+    return text if often <= report.repetitions else f"{text}, {often} of the baseline"
+
+
 def _title(report: Techniques) -> Section:
     workload = report.workload
-    what = "predicted, not run" if report.predicted_only else f"{report.repetitions} repetitions, seed {report.seed}"
+    what = "predicted, not run" if report.predicted_only else f"{_repetitions(report)}, seed {report.seed}"
     text = phrase(
         "{}: what {} would change, {}", workload.model or "the model",
         Count(len(report.rows) - 1, "technique"), what,
