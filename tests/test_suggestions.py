@@ -20,7 +20,7 @@ from tests.tiny import BERT
 
 #: Wide and long enough for activations to be most of the peak.
 SIZES = (
-    "--layers", "4", "--batch", "4", "--seq", "64", "--set", "hidden_size=64", "--set", "num_attention_heads=2",
+    "--layers", "2", "--batch", "4", "--seq", "64", "--set", "hidden_size=64", "--set", "num_attention_heads=2",
     "--set", "intermediate_size=256", "--set", "vocab_size=256",
 )  # fmt: skip
 COMMAND = ("profile", BERT, "--device", "cpu", "--optimizer", "adamw", "--no-trace", *SIZES)
@@ -110,6 +110,17 @@ def test_an_interrupt_costs_the_suggestions_alone(
     out, err = capfd.readouterr()
     assert json.loads(out)["suggestions"] is None
     assert "interrupted while it looked for what would save most: the report is without it" in err
+
+
+def test_no_time_is_said_where_recorded_ones_were_far_off(
+    here: Path, one_timed_step: None, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    far, near = (Recorded(runs=1, memory=0.0, time=time) for time in (0.8, 0.1))
+    monkeypatch.setattr(recorded, "RECORDED", {"checkpointing": far, "accumulation": near})
+    suggested = report(capfd, "--suggest", "10000")["suggestions"]["best"]
+    best = {each["technique"]: each["time_ratio"] for each in suggested}
+    assert best["activation checkpointing"] is None
+    assert best["gradient accumulation"] > 0.5
 
 
 def test_of_two_that_set_one_option_the_better_is_shown() -> None:

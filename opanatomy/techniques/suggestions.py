@@ -35,6 +35,8 @@ LOOKED_AT: Final = (
 #: So many are shown; a saving of less of the peak or the time is none.
 _SHOWN: Final = 3
 _WORTH: Final = 0.03
+#: Where a predicted time was further off than this share in the recorded runs, none is said.
+_TRUSTED: Final = 0.3
 
 
 class Followed(Struct, frozen=True, kw_only=True):
@@ -121,7 +123,7 @@ def _suggestion(followed: Followed, now: int, baseline: SimulatedStep, rates: Ra
     if rates is None:
         return suggestion
     after, before = predicted_time(followed.step, rates), predicted_time(baseline, rates).time_ns
-    if after.lacks_peak:
+    if after.lacks_peak or recorded.RECORDED[variant.name].time > _TRUSTED:
         return suggestion
     return Suggestion(
         technique=variant.title, option=variant.option, peak_bytes=peak, now_bytes=now,
