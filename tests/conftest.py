@@ -6,7 +6,7 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -63,12 +63,14 @@ def no_secrets_of_others() -> None:
         values._seen.clear()
 
 
-@pytest.fixture(autouse=True)
-def nothing_suggested(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, scope="session")
+def nothing_suggested() -> Iterator[None]:
     """`profile` does not look for what would save most, which takes longer than a small capture itself."""
     from opanatomy.techniques import recorded
 
-    monkeypatch.setattr(recorded, "RECORDED", {})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(recorded, "RECORDED", {})
+        yield
 
 
 @pytest.fixture

@@ -35,7 +35,8 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def profiled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
     folder = tmp_path_factory.mktemp("profiled")
-    done = run("profile", "bert-base-uncased", *TINY, "--device", "cpu", "--optimizer", "adamw", cwd=folder)
+    words = (*TINY, "--device", "cpu", "--optimizer", "adamw", "--suggest", "0")
+    done = run("profile", "bert-base-uncased", *words, cwd=folder)
     return folder, done
 
 
