@@ -11,6 +11,7 @@ import pytest
 
 import opanatomy.techniques.suggestions as looking
 from opanatomy.__main__ import main
+from opanatomy.errors import EstimateError
 from opanatomy.records.simulated import SimulatedStep
 from opanatomy.records.suggestion import Suggestion
 from opanatomy.techniques import jobs, recorded
@@ -110,6 +111,37 @@ def test_an_interrupt_costs_the_suggestions_alone(
     out, err = capfd.readouterr()
     assert json.loads(out)["suggestions"] is None
     assert "interrupted while it looked for what would save most: the report is without it" in err
+
+
+def test_a_step_that_cannot_be_followed_costs_the_suggestions_alone_and_says_why(
+    here: Path, one_timed_step: None, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def refused(options: Any) -> SimulatedStep:
+        raise EstimateError("the step reads values")
+
+    monkeypatch.setattr(jobs, "simulated", refused)
+    assert main([*COMMAND, "-f", "json"]) == 0
+    out, err = capfd.readouterr()
+    assert json.loads(out)["suggestions"] is None
+    assert "what would save most is not known: the step reads values" in err
+
+
+def test_a_technique_that_is_refused_at_once_does_not_make_the_next_look_short(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The step as it is took 8 of 10 seconds; the first technique is refused in one, the next would take 8 again."""
+    now = [8.0]
+
+    def refused(options: Any) -> SimulatedStep:
+        now[0] += 1
+        raise EstimateError("has no such head")
+
+    monkeypatch.setattr(jobs, "simulated", refused)
+    names = ("fused-loss", "checkpointing")
+    variants = [
+        looking.Variant(name=name, title=name, what="", options=looking.RunOptions(model="m")) for name in names
+    ]
+    assert list(looking._followed(variants, 10.0, 8.0, lambda: now[0])) == ["checkpointing"]
 
 
 def test_no_time_is_said_where_recorded_ones_were_far_off(

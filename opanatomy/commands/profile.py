@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from opanatomy.console.parser import add_options
-from opanatomy.errors import OutOfMemory, UsageError
+from opanatomy.errors import OpanatomyError, OutOfMemory, UsageError
 from opanatomy.option_values import as_flag
 from opanatomy.options import PROFILE, RUN, RunOptions, check_together
 
@@ -118,7 +118,10 @@ def _not_kept(options: RunOptions, where: Destination, ceilings: Overrides, sugg
 
 
 def _with_suggestions(anatomy: Anatomy, options: RunOptions, trace: Path, budget_s: int) -> Anatomy:
-    """The anatomy with the techniques that would save most of this run; Ctrl-C leaves them out and nothing else."""
+    """The anatomy with the techniques that would save most of this run.
+
+    Where these cannot be told, or Ctrl-C is pressed, they are left out, which is said, and nothing else.
+    """
     from msgspec.structs import replace
 
     from opanatomy.console.destination import note
@@ -131,6 +134,9 @@ def _with_suggestions(anatomy: Anatomy, options: RunOptions, trace: Path, budget
         with Display() as display:
             display.stage("what would save most")
             return replace(anatomy, suggestions=suggestions_for(options, anatomy, trace, budget_s))
+    except OpanatomyError as error:
+        note(f"what would save most is not known: {error}")
+        return anatomy
     except KeyboardInterrupt:
         note("interrupted while it looked for what would save most: the report is without it")
         return anatomy

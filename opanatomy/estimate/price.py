@@ -76,7 +76,7 @@ def rates_of(
         raise EstimateError("the baseline's step calls no operator: there is nothing to go by")
     rates = Rates(times=times, by_class=_by_class(times), between_ns=0.0, calls=count, scale=1.0, peaks=peaks)
     operators = sum(_time(call, rates)[0] * call.calls for calls in steps for call in calls) / len(steps)
-    whole = max(operators, min(wall_ns, wall_ns if profiled_ns is None else profiled_ns))
+    whole = max(operators, min(wall_ns, profiled_ns or wall_ns))
     scale = wall_ns / whole
     return replace(rates, between_ns=(whole - operators) * scale, scale=scale)
 

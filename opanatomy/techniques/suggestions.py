@@ -49,18 +49,16 @@ class Followed(Struct, frozen=True, kw_only=True):
 def suggestions_for(
     options: RunOptions, anatomy: Anatomy, trace: Path, budget_s: float, clock: Callable[[], float] = time.monotonic
 ) -> Suggestions | None:
-    """The techniques that save most; `None` where there is nothing to look at, or the step cannot be followed.
+    """The techniques that save most; `None` where there is nothing to look at.
 
-    No step is begun that, by the one before it, would end after `budget_s` seconds; the first two always are.
+    No step is begun that, by the last one, would end after `budget_s` seconds; the first two always are. Raises
+    `OpanatomyError` where the step as it is cannot be followed.
     """
     variants = _candidates(options, anatomy)
     if not variants[1:]:
         return None
     begun = clock()
-    try:
-        baseline = jobs.simulated(variants[0].options)
-    except OpanatomyError:
-        return None
+    baseline = jobs.simulated(variants[0].options)
     peak = _peak(baseline)
     if peak is None:
         return None
@@ -100,11 +98,11 @@ def _followed(
             yield variant.name
             continue
         try:
-            yield Followed(variant=variant, step=jobs.simulated(variant.options))
-        except OpanatomyError:
+            step = jobs.simulated(variant.options)
+        except OpanatomyError:  # it cannot be given to this model, which says nothing of the time of the next
             continue
-        finally:
-            took_s = (clock() - begun) / variant.options.accumulate
+        took_s = (clock() - begun) / variant.options.accumulate
+        yield Followed(variant=variant, step=step)
 
 
 def _rates(anatomy: Anatomy, trace: Path, baseline: SimulatedStep) -> Rates | None:
