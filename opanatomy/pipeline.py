@@ -24,6 +24,7 @@ from opanatomy.calls.collectives import collective_table
 from opanatomy.calls.kernels import kernel_table
 from opanatomy.calls.overlay import overlay_of
 from opanatomy.calls.padding import padding_flops
+from opanatomy.calls.rank_summary import communication_of
 from opanatomy.calls.table import call_table
 from opanatomy.calls.trace_calls import TraceCalls, trace_calls_of
 from opanatomy.calls.warnings import environment_of, warnings_of_trace
@@ -42,6 +43,7 @@ from opanatomy.records.device import DeviceFigures
 from opanatomy.records.memory import Memory
 from opanatomy.records.memory_columns import HostCalls, MemoryTable
 from opanatomy.records.memory_observations import MemoryObservations
+from opanatomy.records.rank_summary import RankSummary
 from opanatomy.records.timeline import Ledger, Timeline
 from opanatomy.records.workload import Environment, Workload
 from opanatomy.redaction.records import redacted
@@ -133,7 +135,20 @@ def analyze_trace(
     phases: Sequence[PhaseRule] = (),
     texts: Texts | None = None,
 ) -> Anatomy:
-    """The anatomy of the trace in `path`; `name` is what the report calls the file.
+    """The anatomy of the trace in `path`, as `summary_of_trace` has it."""
+    return summary_of_trace(path, name=name, annotated=annotated, phases=phases, texts=texts).anatomy
+
+
+def summary_of_trace(
+    path: Path,
+    *,
+    name: str | None = None,
+    annotated: Annotated | None = None,
+    phases: Sequence[PhaseRule] = (),
+    texts: Texts | None = None,
+) -> RankSummary:
+    """The anatomy of the trace in `path`, and what it tells of its collectives; `name` is what the report calls the
+    file.
 
     With `annotated` the trace is also written back, with its classes, phases and rates in it. `phases` say the phases
     of the trace's own annotations. `texts` learn the secrets that its metadata tell: the anatomy still has them.
@@ -149,6 +164,7 @@ def analyze_trace(
 
         write_trace(path, annotated, overlay_of(calls, kernels, trace.threads), trace.metadata)
     table = call_table(trace, calls, kernels)
+    step_window = step_window_of(attribution, calls)
     anatomy = build_anatomy(
         AnatomyInputs(
             provenance=_provenance(trace, path, name),
@@ -157,7 +173,7 @@ def analyze_trace(
             calls=table,
             kernels=kernels,
             launched=launched_work(trace, attribution) if trace.on_device else None,
-            step_window=step_window_of(attribution, calls),
+            step_window=step_window,
             linked=linked_time(calls),
             warnings=(
                 *trace.warnings,
@@ -174,7 +190,9 @@ def analyze_trace(
         *((attribution.annotated,) if attribution.annotated else ()),
         *check_memory(anatomy.memory),
     )
-    return with_rank(replace(anatomy, checks=checks, collectives=collectives), trace.metadata)
+    anatomy = with_rank(replace(anatomy, checks=checks, collectives=collectives), trace.metadata)
+    exchanged, hiding, steps = communication_of(trace, calls, kernels, attribution, step_window)
+    return RankSummary(anatomy=anatomy, calls=exchanged, hiding=hiding, steps=steps)
 
 
 def _provenance(trace: Trace, path: Path, name: str | None) -> Provenance:
