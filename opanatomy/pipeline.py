@@ -15,9 +15,11 @@ from msgspec.structs import replace
 
 from opanatomy.anatomy import CONVENTIONS, AnatomyInputs, build_anatomy
 from opanatomy.anatomy.collectives import collectives_of
+from opanatomy.anatomy.communication import communication_of_rank, merged_communication
 from opanatomy.anatomy.ranks import over_ranks, with_rank, world_of
 from opanatomy.anatomy.roofline import with_roofline
 from opanatomy.anatomy.texts import text_figures
+from opanatomy.anatomy.waiting.build import RankTables, waiting_of
 from opanatomy.attribution import Attribution, PhaseRule, attribute
 from opanatomy.attribution.linking import enclosing_rows
 from opanatomy.calls.collectives import collective_table
@@ -89,27 +91,40 @@ def _anatomy(
     """The anatomy of one trace, or over the ranks."""
     sources, left_out = sources_of(paths), left_out_of(paths)
     if len(sources) == 1:
-        anatomy = _analyzed(sources[0], annotated, phases, texts)
+        anatomy = _summarized(sources[0], annotated, phases, texts).anatomy
         return replace(anatomy, warnings=(*anatomy.warnings, *left_out))
     if annotated is not None:
         raise UsageError(f"--trace: {len(sources)} traces are given, one can be written back - give one TRACE")
-    ranks: list[Anatomy] = []
+    ranks: list[RankSummary] = []
     unread: list[str] = []
     for place, source in enumerate(sources):
         try:
-            ranks.append(_analyzed(source, None, phases, texts))
+            ranks.append(_summarized(source, None, phases, texts))
         except TraceError as error:
             unread.append(_readable(f"{source.name} is left out: {error}"))
         advance((place + 1) / len(sources))
     if not ranks:
         raise TraceError(f"none of the {len(sources)} traces can be read; the first: {unread[0]}")
-    return over_ranks(ranks, name=_name_of(paths, len(ranks)), warnings=[*unread, *left_out])
+    return _over_ranks(ranks, name=_name_of(paths, len(ranks)), warnings=[*unread, *left_out])
 
 
-def _analyzed(source: Source, annotated: Annotated | None, phases: Sequence[PhaseRule], texts: Texts) -> Anatomy:
+def _over_ranks(ranks: Sequence[RankSummary], *, name: str, warnings: Sequence[str]) -> Anatomy:
+    """One anatomy over several ranks, with what their collectives tell together."""
+    anatomy = over_ranks([summary.anatomy for summary in ranks], name=name, warnings=warnings)
+    by_trace = {summary.anatomy.provenance.trace: summary for summary in ranks}
+    ordered = [(rank, by_trace[rank.trace]) for rank in anatomy.ranks if rank.trace in by_trace]
+    tables = [
+        RankTables(rank=rank, calls=summary.calls, hiding=summary.hiding, steps=summary.steps)
+        for rank, summary in ordered
+    ]
+    communication = merged_communication(summary.anatomy.communication for summary in ranks)
+    return replace(anatomy, communication=communication, waiting=waiting_of(tables))
+
+
+def _summarized(source: Source, annotated: Annotated | None, phases: Sequence[PhaseRule], texts: Texts) -> RankSummary:
     with source.opened() as path:
         try:
-            return analyze_trace(path, name=source.name, annotated=annotated, phases=phases, texts=texts)
+            return summary_of_trace(path, name=source.name, annotated=annotated, phases=phases, texts=texts)
         except TraceError as error:
             if source.member is None:
                 raise
@@ -192,6 +207,7 @@ def summary_of_trace(
     )
     anatomy = with_rank(replace(anatomy, checks=checks, collectives=collectives), trace.metadata)
     exchanged, hiding, steps = communication_of(trace, calls, kernels, attribution, step_window)
+    anatomy = replace(anatomy, communication=communication_of_rank(exchanged, hiding, steps))
     return RankSummary(anatomy=anatomy, calls=exchanged, hiding=hiding, steps=steps)
 
 

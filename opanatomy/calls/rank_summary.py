@@ -178,7 +178,7 @@ def _calls(calls: TraceCalls, events: _Events, base: int) -> CollectiveCalls:
         sequence=_numbers(arguments, "sequence"), dtype=_field(arguments, "dtype"),
         sent_bytes=sides[:, 0], received_bytes=sides[:, 1],
         launched_ns=np.where(events.launched_ns[first] >= 0, events.launched_ns[first] + base, -1),
-        start_ns=start + base, end_ns=end + base,
+        launching_ns=at(calls.host.duration_ns, host), start_ns=start + base, end_ns=end + base,
         phase=Categorical(events.phase[first], tuple(str(phase) for phase in PHASES)),
         module=modules_served(calls, host),
         computed_at_start_ns=time_before(events.computing, start),

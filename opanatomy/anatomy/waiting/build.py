@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 import numpy as np
 from msgspec import Struct
 
 from opanatomy.anatomy.collectives import bus_factor
+from opanatomy.anatomy.communication import message_sizes
 from opanatomy.anatomy.waiting.clocks import Clocks, clocks_of
 from opanatomy.anatomy.waiting.matching import by_number_and_order, by_time
 from opanatomy.anatomy.waiting.parts import Split, parts_of, split_of
@@ -18,9 +18,6 @@ from opanatomy.records.columns import Bool, Int64, distinct
 from opanatomy.records.rank_summary import CollectiveCalls, Spans, StepSpans
 from opanatomy.records.ranks import Rank
 from opanatomy.records.waiting import ClockSetting, MatchedCollective, RankWaiting, StepParts, Waiting
-
-#: Of these the whole message is what a rank has in the end, of the others what it gives.
-_WHOLE_IS_RECEIVED: Final = ("all_gather", "gather")
 
 
 class RankTables(Struct, frozen=True, kw_only=True):
@@ -149,18 +146,16 @@ def _collectives(
 ) -> tuple[MatchedCollective, ...]:
     """The matched calls by collective, data type and group size, the longest first."""
     dtypes = [text for table in tables for text in table.dtype.decoded()]
-    sent, received = (
-        np.concatenate([getattr(table, side) for table in tables]) for side in ("sent_bytes", "received_bytes")
-    )
+    sizes = np.concatenate([message_sizes(table) for table in tables])
     groups: dict[tuple[str, str | None, int | None], list[int]] = {}
     for row in np.flatnonzero(split.matched).tolist():
-        size = int(calls.group_size[row])
-        key = calls.collective.at(row) or "", dtypes[row], size if size > 0 else None
+        members = int(calls.group_size[row])
+        key = calls.collective.at(row) or "", dtypes[row], members if members > 0 else None
         groups.setdefault(key, []).append(row)
     made = []
-    for (name, dtype, size), members in groups.items():
-        rows = np.array(members, dtype=np.int64)
-        message = received[rows] if name in _WHOLE_IS_RECEIVED else np.maximum(sent[rows], received[rows])
+    for (name, dtype, size), places in groups.items():
+        rows = np.array(places, dtype=np.int64)
+        message = sizes[rows]
         duration, transferring = calls.end_ns[rows] - calls.start_ns[rows], calls.end_ns[rows] - split.begun_ns[rows]
         sized = message >= 0
         factor = bus_factor(name, size or calls.ranks)
