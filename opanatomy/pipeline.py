@@ -180,6 +180,7 @@ def summary_of_trace(
         write_trace(path, annotated, overlay_of(calls, kernels, trace.threads), trace.metadata)
     table = call_table(trace, calls, kernels)
     step_window = step_window_of(attribution, calls)
+    exchanged, hiding, steps = communication_of(trace, calls, kernels, attribution, step_window)
     anatomy = build_anatomy(
         AnatomyInputs(
             provenance=_provenance(trace, path, name),
@@ -190,6 +191,8 @@ def summary_of_trace(
             launched=launched_work(trace, attribution) if trace.on_device else None,
             step_window=step_window,
             linked=linked_time(calls),
+            spans=steps,
+            communication=communication_of_rank(exchanged, hiding, steps),
             warnings=(
                 *trace.warnings,
                 *call_warnings,
@@ -206,8 +209,6 @@ def summary_of_trace(
         *check_memory(anatomy.memory),
     )
     anatomy = with_rank(replace(anatomy, checks=checks, collectives=collectives), trace.metadata)
-    exchanged, hiding, steps = communication_of(trace, calls, kernels, attribution, step_window)
-    anatomy = replace(anatomy, communication=communication_of_rank(exchanged, hiding, steps))
     return RankSummary(anatomy=anatomy, calls=exchanged, hiding=hiding, steps=steps)
 
 

@@ -127,15 +127,17 @@ def _medians(group: Int64, values: Float64, weights: Float64 | None, count: int)
 def _made_causal(shared: _Shared, offset: Float64) -> Float64:
     """The offsets, moved as little as is needed for no collective to end before it has begun everywhere.
 
-    Of a collective that does, the rank that ends first and the one that begins last move half of it each.
+    Of a collective that does, the rank that ends first and the one that begins last move half of it each; the worst
+    first, and each rank once a round. What cannot be mended, because the clocks run at other speeds, stays.
     """
     offset = offset.copy()
     for _ in range(_ROUNDS):
-        moved = False
-        for ended, begun, by in _violated(shared, offset):
-            offset[ended] -= by / 2
-            offset[begun] += by / 2
-            moved = True
+        moved: set[int] = set()
+        for ended, begun, by in sorted(_violated(shared, offset), key=lambda violation: -violation[2]):
+            if ended not in moved and begun not in moved:
+                offset[ended] -= by / 2
+                offset[begun] += by / 2
+                moved |= {ended, begun}
         if not moved:
             break
     return offset
