@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from opanatomy.anatomy import CONVENTIONS, AnatomyInputs, build_anatomy
 from opanatomy.anatomy.collectives import collectives_of
 from opanatomy.anatomy.communication import communication_of_rank, merged_communication
+from opanatomy.anatomy.expected import with_expected
 from opanatomy.anatomy.ranks import over_ranks, with_rank, world_of
 from opanatomy.anatomy.roofline import with_roofline
 from opanatomy.anatomy.texts import text_figures
@@ -31,7 +32,7 @@ from opanatomy.calls.table import call_table
 from opanatomy.calls.trace_calls import TraceCalls, trace_calls_of
 from opanatomy.calls.warnings import environment_of, warnings_of_trace
 from opanatomy.calls.window import launched_work, linked_time, step_window_of
-from opanatomy.checks import check_counts, check_memory, check_times, self_checks
+from opanatomy.checks import check_communication, check_counts, check_memory, check_times, self_checks
 from opanatomy.device import Overrides, ceilings_for
 from opanatomy.errors import TraceError, UsageError
 from opanatomy.memory import memory_of_observations, memory_of_trace, warnings_of, with_trace
@@ -192,7 +193,12 @@ def summary_of_trace(
             step_window=step_window,
             linked=linked_time(calls),
             spans=steps,
-            communication=communication_of_rank(exchanged, hiding, steps),
+            communication=with_expected(
+                communication_of_rank(exchanged, hiding, steps),
+                trace.capture.shared if trace.capture else (),
+                trace.capture.workload if trace.capture else Workload(),
+                len(steps.number),
+            ),
             warnings=(
                 *trace.warnings,
                 *call_warnings,
@@ -207,6 +213,7 @@ def summary_of_trace(
         *_checks(trace, calls, table, anatomy.step.count),
         *((attribution.annotated,) if attribution.annotated else ()),
         *check_memory(anatomy.memory),
+        *check_communication(anatomy.communication),
     )
     anatomy = with_rank(replace(anatomy, checks=checks, collectives=collectives), trace.metadata)
     return RankSummary(anatomy=anatomy, calls=exchanged, hiding=hiding, steps=steps)

@@ -72,15 +72,15 @@ def _phases(
 def _modules(
     calls: CollectiveCalls, rows: Int64, bounds: Intervals, hidden: Intervals
 ) -> tuple[ModuleCommunication, ...]:
-    """The modules that collectives serve, in the order of their first; those that serve none are left out."""
+    """The modules that collectives serve, in the order of their first; what serves no single one is the model's."""
     sizes = message_sizes(calls)
-    served = rows[calls.module.codes[rows] >= 0]
     width, kinds = len(calls.phase.values), len(calls.collective.values)
-    keys = (calls.module.codes[served] * kinds + calls.collective.codes[served]) * width + calls.phase.codes[served]
+    module = calls.module.codes[rows] + 1
+    keys = (module * kinds + calls.collective.codes[rows]) * width + calls.phase.codes[rows]
     groups = distinct(keys)
     made = []
     for place in np.argsort(groups.first).tolist():
-        own = served[groups.inverse == place]
+        own = rows[groups.inverse == place]
         running, sized = _running(calls, own, bounds), sizes[own] >= 0
         made.append(
             ModuleCommunication(
@@ -94,7 +94,7 @@ def _modules(
 
 
 def merged_communication(each: Iterable[Communication | None]) -> Communication | None:
-    """The communication of several ranks together."""
+    """The communication of several ranks together; what is expected of a step is that of the first."""
     known = [communication for communication in each if communication is not None]
     if not known:
         return None
@@ -104,6 +104,7 @@ def merged_communication(each: Iterable[Communication | None]) -> Communication 
         exposed_ns=sum(communication.exposed_ns for communication in known),
         phases=tuple(sorted(phases, key=lambda row: _PHASE_ORDER[row.phase])),
         modules=_summed(row for communication in known for row in communication.modules),
+        expected=next((communication.expected for communication in known if communication.expected), ()),
     )
 
 
