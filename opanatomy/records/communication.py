@@ -44,8 +44,8 @@ class ModuleCommunication(Struct, frozen=True, kw_only=True):
 class ExpectedCommunication(Struct, frozen=True, kw_only=True):
     """What one step must communicate of a collective for a module by theory, beside what its messages were.
 
-    `wire_bytes` is what each rank puts on its links for that: 2 (n - 1) / n of the message in an all-reduce, (n - 1) / n
-    in a gather or a reduce-scatter of n ranks.
+    `wire_bytes` is what each rank puts on its links for that: of n ranks 2 (n - 1) / n of an all-reduce, (n - 1) / n
+    of a gather or a reduce-scatter.
     """
 
     module: str
