@@ -1,12 +1,10 @@
 """One technique on one tiny model: its step followed, then run, in a process that begins with torch alone.
 
-The techniques of a model take turns in one process: an experiment begins one for each, which `test_techniques.py` holds.
+The techniques of a model take turns in one process: an experiment begins one for each, as in `test_techniques.py`.
 """
 
 from __future__ import annotations
 
-import gc
-import multiprocessing
 from functools import cache
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -21,6 +19,7 @@ from opanatomy.records.memory import Memory
 from opanatomy.records.sameness import Sameness
 from opanatomy.records.simulated import SimulatedStep
 from opanatomy.records.techniques import StepFigures
+from opanatomy.techniques import workers
 from opanatomy.techniques.entries import BASELINE, Situation
 from opanatomy.techniques.variants import Variant, variants_of
 
@@ -89,8 +88,7 @@ def pair_of(model: str, technique: str, kept: Path | None) -> Pair:
 @cache
 def _process(model: str) -> Connection:
     """The process of a model; it ends with this one."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["opanatomy.techniques.preload"])
+    context = workers._context()
     ours, theirs = context.Pipe()
     context.Process(target=_serve, args=(theirs,), daemon=True).start()
     theirs.close()
@@ -99,7 +97,6 @@ def _process(model: str) -> Connection:
 
 def _serve(connection: Connection) -> None:
     """Answer each run that is asked for with its pair, or with what went wrong."""
-    gc.freeze()  # each capture collects garbage several times, and what is imported is half a million objects
     while True:
         asked = connection.recv()
         try:

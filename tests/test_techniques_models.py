@@ -33,13 +33,13 @@ SAME_FLOPS = frozenset({
 #: As much as their like does to each of the others, which is there.
 ON_BERT_ALONE = ("adamw-loop", "checkpointing-reentrant")
 #: BERT and GPT-2 have every technique. On T5 and ViT those whose path the model changes: two stacks of layers, layers
-#: that hand values on, no biases, weights kept in float32; pixels, a convolution, a head without words.
+#: that hand values on, no biases, weights kept in float32; a convolution, a head without words.
 ON_OTHERS = {
     "t5": (
-        "baseline", "accumulation", "checkpointing", "checkpointing-segments", "amp", "fused-loss", "freeze-lower",
+        "baseline", "checkpointing", "checkpointing-segments", "amp", "fused-loss", "freeze-lower",
         "freeze-all-but-head", "freeze-all-but-biases", "lora",
     ),
-    "vit": ("baseline", "accumulation", "checkpointing", "amp", "fused-loss", "freeze-embeddings", "freeze-all-but-head"),
+    "vit": ("baseline", "checkpointing", "amp", "fused-loss", "freeze-embeddings", "freeze-all-but-head"),
 }  # fmt: skip
 NOT_HERE = ("compile", "adamw8bit", "adamw8bit-embeddings32", "adamw8bit-torchao")
 
