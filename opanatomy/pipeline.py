@@ -17,15 +17,18 @@ from msgspec.structs import replace
 
 from opanatomy.anatomy import CONVENTIONS, AnatomyInputs, build_anatomy
 from opanatomy.anatomy.collectives import collectives_of
+from opanatomy.anatomy.communication import communication_of_rank
 from opanatomy.anatomy.ranks import RanksTogether, with_rank, world_of
 from opanatomy.anatomy.roofline import with_roofline
 from opanatomy.anatomy.texts import text_figures
+from opanatomy.anatomy.waiting.build import RankTables, waiting_of
 from opanatomy.attribution import Attribution, PhaseRule, attribute
 from opanatomy.attribution.linking import enclosing_rows
 from opanatomy.calls.collectives import collective_table
 from opanatomy.calls.kernels import kernel_table
 from opanatomy.calls.overlay import overlay_of
 from opanatomy.calls.padding import padding_flops
+from opanatomy.calls.rank_summary import communication_of
 from opanatomy.calls.table import call_table
 from opanatomy.calls.trace_calls import TraceCalls, trace_calls_of
 from opanatomy.calls.warnings import environment_of, warnings_of_trace
@@ -87,7 +90,7 @@ def analyze_traces(
     with spooled(paths) as files:
         sources = sources_of(files)
         if len(sources) == 1:
-            one = _analyzed(sources[0], annotated, phases, texts)
+            one = summary_of(sources[0], texts=texts, annotated=annotated, phases=phases).anatomy
             anatomy = replace(one, warnings=(*one.warnings, *left_out_of(files)))
         elif annotated is not None:
             raise UsageError(f"--trace: {len(sources)} traces are given, one can be written back - give one TRACE")
@@ -107,39 +110,42 @@ def _together(
 ) -> Anatomy:
     """The anatomy over the ranks, by their summaries in whatever order they come."""
     together = RanksTogether()
+    tables: dict[int, RankTables] = {}
     lost: dict[int, str] = {}
     for count, outcome in enumerate(made, 1):
         texts.know(outcome.secrets, outcome.names)
         if outcome.summary is None:
             lost[outcome.place] = _readable(f"{sources[outcome.place].name} is left out: {outcome.lost}")
         else:
-            together.add(unpacked_summary(outcome.summary).anatomy, outcome.place)
+            summary = unpacked_summary(outcome.summary)
+            rank = together.add(summary.anatomy, outcome.place)
+            tables[outcome.place] = RankTables(
+                rank=rank, calls=summary.calls, hiding=summary.hiding, steps=summary.steps
+            )
         advance(count / len(sources))
     unread = [lost[place] for place in sorted(lost)]
-    if not len(together):
+    if not tables:
         raise TraceError(f"none of the {len(sources)} traces can be read; the first: {unread[0]}")
-    return together.anatomy(name=_name_of(paths, len(together)), warnings=[*unread, *left_out_of(paths)])
+    anatomy = together.anatomy(name=_name_of(paths, len(tables)), warnings=[*unread, *left_out_of(paths)])
+    return replace(anatomy, waiting=waiting_of([tables[place] for place in together.places()]))
 
 
 def reduced(source: Source, phases: Sequence[PhaseRule] = ()) -> Reduced:
     """The summary of one trace without its secrets, and these: what a worker makes of it."""
     texts = Texts()
-    summary = summary_of(source, phases, texts)
+    summary = summary_of(source, phases=phases, texts=texts)
     return Reduced(
         summary=redacted(summary, texts), secrets=frozenset(texts.secrets_told), names=frozenset(texts.names_told)
     )
 
 
-def summary_of(source: Source, phases: Sequence[PhaseRule], texts: Texts) -> RankSummary:
-    """What is kept of one rank's trace; `texts` learn its secrets."""
-    nothing: Any = {"codes": np.zeros(0, dtype=np.int64)}
-    return RankSummary(anatomy=_analyzed(source, None, phases, texts))
-
-
-def _analyzed(source: Source, annotated: Annotated | None, phases: Sequence[PhaseRule], texts: Texts) -> Anatomy:
+def summary_of(
+    source: Source, *, texts: Texts, annotated: Annotated | None = None, phases: Sequence[PhaseRule] = ()
+) -> RankSummary:
+    """What is kept of one trace, its secrets included, which `texts` learn; `TraceError` where it cannot be read."""
     with source.opened() as path:
         try:
-            return analyze_trace(path, name=source.name, annotated=annotated, phases=phases, texts=texts)
+            return summary_of_trace(path, name=source.name, annotated=annotated, phases=phases, texts=texts)
         except TraceError as error:
             if source.member is None:
                 raise
@@ -167,7 +173,20 @@ def analyze_trace(
     phases: Sequence[PhaseRule] = (),
     texts: Texts | None = None,
 ) -> Anatomy:
-    """The anatomy of the trace in `path`; `name` is what the report calls the file.
+    """The anatomy of the trace in `path`, as `summary_of_trace` has it."""
+    return summary_of_trace(path, name=name, annotated=annotated, phases=phases, texts=texts).anatomy
+
+
+def summary_of_trace(
+    path: Path,
+    *,
+    name: str | None = None,
+    annotated: Annotated | None = None,
+    phases: Sequence[PhaseRule] = (),
+    texts: Texts | None = None,
+) -> RankSummary:
+    """The anatomy of the trace in `path`, and what it tells of its collectives; `name` is what the report calls the
+    file.
 
     With `annotated` the trace is also written back, with its classes, phases and rates in it. `phases` say the phases
     of the trace's own annotations. `texts` learn the secrets that its metadata tell: the anatomy still has them.
@@ -183,6 +202,7 @@ def analyze_trace(
 
         write_trace(path, annotated, overlay_of(calls, kernels, trace.threads), trace.metadata)
     table = call_table(trace, calls, kernels)
+    step_window = step_window_of(attribution, calls)
     anatomy = build_anatomy(
         AnatomyInputs(
             provenance=_provenance(trace, path, name),
@@ -191,7 +211,7 @@ def analyze_trace(
             calls=table,
             kernels=kernels,
             launched=launched_work(trace, attribution) if trace.on_device else None,
-            step_window=step_window_of(attribution, calls),
+            step_window=step_window,
             linked=linked_time(calls),
             warnings=(
                 *trace.warnings,
@@ -208,7 +228,10 @@ def analyze_trace(
         *((attribution.annotated,) if attribution.annotated else ()),
         *check_memory(anatomy.memory),
     )
-    return with_rank(replace(anatomy, checks=checks, collectives=collectives), trace.metadata)
+    anatomy = with_rank(replace(anatomy, checks=checks, collectives=collectives), trace.metadata)
+    exchanged, hiding, steps = communication_of(trace, calls, kernels, attribution, step_window)
+    anatomy = replace(anatomy, communication=communication_of_rank(exchanged, hiding, steps))
+    return RankSummary(anatomy=anatomy, calls=exchanged, hiding=hiding, steps=steps)
 
 
 def _provenance(trace: Trace, path: Path, name: str | None) -> Provenance:

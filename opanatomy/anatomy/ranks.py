@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from opanatomy.anatomy.build import check_conservation
 from opanatomy.anatomy.collectives import World, merged_collectives
+from opanatomy.anatomy.communication import CommunicationOver
 from opanatomy.anatomy.rank_means import figures_over, spread_of, step_over, timeline_over
 from opanatomy.anatomy.rank_texts import ChecksOver, WarningsOver, warnings_of_the_set
 from opanatomy.anatomy.ratios import ratios_of
@@ -125,12 +126,13 @@ class RanksTogether:
         self._ledger: Ledger | None = None
         self._memory = _Best()
         self._collectives: tuple[Collective, ...] = ()
+        self._communication = CommunicationOver()
         self._checks, self._warnings = ChecksOver(), WarningsOver()
         self._conventions: dict[str, str | int] = {}
 
-    def __len__(self) -> int:
-        """How many ranks were added."""
-        return len(self._kept)
+    def places(self) -> list[int]:
+        """The places of the traces that were added, in the order of the ranks."""
+        return [kept.order[-1] for kept in sorted(self._kept, key=lambda kept: kept.order)]
 
     def add(self, anatomy: Anatomy, place: int) -> Rank:
         """Take one rank, whose trace is the `place`-th of those that were given; the row that it has."""
@@ -162,6 +164,7 @@ class RanksTogether:
         self._modules.add(anatomy.modules, order)
         for row in anatomy.kernels:
             self._launchers.setdefault(row.kernel, set()).update(row.operators)
+        self._communication.add(anatomy.communication, order)
         self._collectives = merged_collectives((*self._collectives, *anatomy.collectives))
         ledgers = [ledger for ledger in (self._ledger, anatomy.ledger) if ledger is not None]
         self._ledger = merged(ledgers, {int: sum_of})
@@ -197,6 +200,7 @@ class RanksTogether:
             ledger=self._ledger,
             conventions=self._conventions,
             collectives=self._collectives,
+            communication=self._communication.communication(),
             ranks=ranks,
             spread=spread_of(ranks),
             checks=self._checks.checks(),

@@ -63,7 +63,7 @@ class DeviceTime:
         self.phase = work.phase.codes[inside]
         self.devices = self._devices()
         self.computing = set(launched.computing_devices())
-        self.step, self.step_start, self.step_end = self._steps(step_window)
+        self.step, self.step_start, self.step_end = device_steps(step_window, launched)
 
     def _devices(self) -> list[_Device]:
         """The devices that did work of the window."""
@@ -72,18 +72,6 @@ class DeviceTime:
             _Device(number, events, union(self.start[events], self.duration[events]), idle[number])
             for number, events in rows_by_value(self.device)
         ]
-
-    def _steps(self, step_window: StepWindow) -> tuple[Int64, Int64, Int64]:
-        """(step of each event, start and end of each step)."""
-        begins = np.array([start for start, _ in step_window.steps or (self.window,)], dtype=np.int64)
-        ends = np.array([end for _, end in step_window.steps or (self.window,)], dtype=np.int64)
-        launched = self.launched.launched_ns()[self.launched.inside]
-        when = np.where(launched >= 0, launched, self.start)
-        step = np.maximum(np.searchsorted(begins, when, side="right") - 1, 0)
-        np.maximum.at(ends, step, self.start + self.duration)
-        ends = np.maximum.accumulate(ends)
-        begins[1:] = np.maximum(begins[1:], ends[:-1])
-        return step, begins, np.maximum(ends, begins)
 
     def mean(self, values: Iterable[int]) -> int:
         """The mean over the devices that ran kernels, from one value a device."""
@@ -100,6 +88,22 @@ class DeviceTime:
             busy, outside, host, stream = (self.mean(int(parts[kind][span]) for parts in each) for kind in range(4))
             means.append((busy, outside, host, stream, wall - busy - outside - host - stream))
         return means
+
+
+def device_steps(step_window: StepWindow, launched: LaunchedWork) -> tuple[Int64, Int64, Int64]:
+    """(step of each event of the window, start and end of each step): a step lasts until its device work is done."""
+    work, inside = launched.work, launched.inside
+    start, duration = work.start_ns[inside], work.duration_ns[inside]
+    spans = step_window.steps or (launched.window(step_window.window),)
+    begins = np.array([begin for begin, _ in spans], dtype=np.int64)
+    ends = np.array([end for _, end in spans], dtype=np.int64)
+    launched_ns = launched.launched_ns()[inside]
+    when = np.where(launched_ns >= 0, launched_ns, start)
+    step = np.maximum(np.searchsorted(begins, when, side="right") - 1, 0)
+    np.maximum.at(ends, step, start + duration)
+    ends = np.maximum.accumulate(ends)
+    begins[1:] = np.maximum(begins[1:], ends[:-1])
+    return step, begins, np.maximum(ends, begins)
 
 
 def step_of(step_window: StepWindow, calls: CallTable, time: DeviceTime | None, capture: Capture | None) -> Step:

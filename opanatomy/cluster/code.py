@@ -6,13 +6,11 @@ import hashlib
 from functools import cache
 from pathlib import Path
 
-import opanatomy
-
 
 @cache
 def code_digest() -> str:
     """A digest of the program's own files: of a release it is that of the version, of a checkout of what is there."""
-    root = Path(opanatomy.__file__).parent
+    root = Path(__file__).parent.parent
     digest = hashlib.sha256()
     for path in sorted(root.rglob("*.py")):
         digest.update(f"{path.relative_to(root).as_posix()}\0{path.stat().st_size}\0".encode())

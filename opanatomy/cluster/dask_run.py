@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import ExitStack
 from typing import Any, Final
 
@@ -14,7 +14,7 @@ _INSTALL: Final = "pip install 'opanatomy[cluster]'"
 _CONNECT_SECONDS: Final = 20
 
 
-def on_dask(tasks: Sequence[Task], address: str, workers: int) -> Iterator[Outcome]:
+def on_dask(tasks: Sequence[Task], address: str, workers: int) -> Generator[Outcome, None, None]:
     """The outcomes as they come, by the workers of the scheduler at an address, or by `workers` here (`local`).
 
     A worker that is lost is Dask's to replace; a trace that several are lost on costs its rank. `UsageError` where

@@ -113,8 +113,8 @@ def kept_summaries(folder: str | None, key: str) -> KeptSummaries | None:
     if folder is None:
         cache = cache_folder("summaries")
         return None if cache is None else KeptSummaries(cache, key)
-    if Address.is_one(folder):
-        return KeptSummaries(Address(folder), key)
+    if (address := Address.of(folder, f"--summaries {folder}")) is not None:
+        return KeptSummaries(address, key)
     path = Path(folder).absolute()
     try:
         path.mkdir(parents=True, exist_ok=True)

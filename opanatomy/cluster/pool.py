@@ -14,7 +14,7 @@ import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import IO, Final
 
 from msgspec import Struct, field
@@ -105,7 +105,7 @@ class _Shared(Struct):
                 continue
 
 
-def pooled(tasks: Sequence[Task], jobs: int) -> Iterator[Outcome]:
+def pooled(tasks: Sequence[Task], jobs: int) -> Generator[Outcome, None, None]:
     """The outcomes as they come, by so many worker processes; these are gone when the iterator is closed."""
     shared = _Shared(tasks=iter(tasks), answers=queue.Queue(maxsize=2 * jobs))
     threads = [threading.Thread(target=_drive, args=(shared,), daemon=True) for _ in range(jobs)]

@@ -1,11 +1,11 @@
-"""The traces of a run -> the outcome of each, as they come: kept summaries first, the others on all cores or on Dask."""
+"""The traces of a run -> the outcome of each: kept summaries first, the others on all cores or on Dask."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Final
@@ -47,7 +47,7 @@ def outcomes(
     rules: str,
     settings: ClusterSettings,
     note: Callable[[str], None] = lambda text: None,
-) -> Iterator[Outcome]:
+) -> Generator[Outcome, None, None]:
     """The outcome of each source, in any order; `rules` are what `reduce` goes by beside the trace.
 
     A `note` is told what does not change the report, once: that no summaries can be kept, and why.
@@ -77,7 +77,7 @@ def outcomes(
             yield outcome
 
 
-def _by(tasks: list[Task], settings: ClusterSettings) -> Iterator[Outcome]:
+def _by(tasks: list[Task], settings: ClusterSettings) -> Generator[Outcome, None, None]:
     """The outcomes by whatever does the work."""
     cores = _cores()
     if not tasks:
@@ -102,7 +102,9 @@ def _by(tasks: list[Task], settings: ClusterSettings) -> Iterator[Outcome]:
 def _anywhere(task: Task) -> Task:
     """The task with names that another process of this machine, or one that shares its folders, understands."""
     path = task.source.path
-    return replace(task, source=replace(task.source, path=Path(os.path.abspath(path)))) if isinstance(path, Path) else task
+    return (
+        replace(task, source=replace(task.source, path=Path(os.path.abspath(path)))) if isinstance(path, Path) else task
+    )
 
 
 def _weight(tasks: Sequence[Task]) -> int:

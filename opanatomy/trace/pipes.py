@@ -31,8 +31,10 @@ def spooled(paths: Sequence[Path | Address]) -> Iterator[list[Path | Address]]:
     with ExitStack() as stack:
         files: list[Path | Address] = []
         for number, path in enumerate(paths, 1):
-            streams = not isinstance(path, Address) and _is_stream(path)
-            files.append(stack.enter_context(_spooled(path, number)) if streams else path)
+            if isinstance(path, Address) or not _is_stream(path):
+                files.append(path)
+            else:
+                files.append(stack.enter_context(_spooled(path, number)))
         yield files
 
 

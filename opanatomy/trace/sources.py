@@ -76,12 +76,7 @@ def sources_of(paths: Sequence[Path | Address]) -> list[Source]:
 def _told_apart(sources: list[Source]) -> list[Source]:
     """The sources, those of one name (`run1/rank0.json`, `run2/rank0.json`) by their whole path."""
     names = Counter(source.name for source in sources)
-    return [
-        source
-        if names[source.name] == 1
-        else replace(source, name=_whole_name(source))
-        for source in sources
-    ]
+    return [source if names[source.name] == 1 else replace(source, name=_whole_name(source)) for source in sources]
 
 
 def _whole_name(source: Source) -> str:
