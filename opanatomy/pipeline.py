@@ -117,7 +117,9 @@ def _together(
         if outcome.summary is None:
             lost[outcome.place] = _readable(f"{sources[outcome.place].name} is left out: {outcome.lost}")
         else:
-            summary = unpacked_summary(outcome.summary)
+            summary = outcome.summary
+            if isinstance(summary, bytes):
+                summary = unpacked_summary(summary)
             rank = together.add(summary.anatomy, outcome.place)
             tables[outcome.place] = RankTables(
                 rank=rank, calls=summary.calls, hiding=summary.hiding, steps=summary.steps

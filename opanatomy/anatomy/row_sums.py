@@ -36,7 +36,7 @@ class RowSums(Generic[Record]):
 
     def add(self, rows: Iterable[Record], order: Order) -> None:
         """Take the rows of one rank."""
-        key_of, values_of, groups = attrgetter(*self._keys), attrgetter(*self._summed), self._groups
+        key_of, values_of, groups = _getter(self._keys), _getter(self._summed), self._groups
         for place, row in enumerate(rows):
             group = groups.get(key := key_of(row))
             if group is None:
@@ -55,6 +55,13 @@ class RowSums(Generic[Record]):
             self._record(**more(dict(zip((*self._keys, *self._summed), (*key, *group[1:]), strict=True))))
             for key, group in ordered
         )
+
+
+def _getter(names: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:
+    """What gives these fields of a record, as a tuple whatever their number."""
+    if len(names) > 1:
+        return attrgetter(*names)
+    return lambda record: tuple(getattr(record, name) for name in names)
 
 
 class Firsts(Generic[Item]):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack
 from typing import Any, Final
 
-from opanatomy.cluster.work import Outcome, Task, done
+from opanatomy.cluster.work import Outcome, Task, packed_done
 from opanatomy.errors import OpanatomyError, UsageError
 
 LOCAL: Final = "local"
@@ -26,9 +27,9 @@ def on_dask(tasks: Sequence[Task], address: str, workers: int) -> Generator[Outc
         raise UsageError(f"--dask {address}: that needs dask and distributed - {_INSTALL}") from error
     with ExitStack() as stack:
         client = _client(stack, address, workers)
-        futures = client.map(done, tasks, pure=False, retries=1, key="opanatomy")
+        futures = client.map(packed_done, tasks, pure=False, retries=1, key="opanatomy")
         places = {future.key: task.place for future, task in zip(futures, tasks, strict=True)}
-        completed = as_completed(futures)
+        completed = as_completed(futures, loop=client.loop)
         del futures  # each is let go of when its outcome is here
         for future in completed:
             yield _outcome(future, places[future.key], address)
@@ -41,7 +42,9 @@ def _client(stack: ExitStack, address: str, workers: int) -> Any:
     try:
         if address.lower() == LOCAL:
             address = stack.enter_context(
-                LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=None)
+                LocalCluster(
+                    n_workers=workers, threads_per_worker=1, dashboard_address=None, silence_logs=logging.CRITICAL
+                )
             ).scheduler_address
         return stack.enter_context(Client(address, timeout=_CONNECT_SECONDS, set_as_default=False))
     except (OSError, TimeoutError, ValueError) as error:

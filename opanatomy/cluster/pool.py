@@ -196,7 +196,7 @@ def serve() -> None:
     """Do what comes in by stdin until it ends; what the work prints goes to stderr."""
     import gc
 
-    from opanatomy.cluster.work import done
+    from opanatomy.cluster.work import packed_done
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     requests, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
@@ -205,7 +205,7 @@ def serve() -> None:
     while size := requests.read(_LENGTH.size):
         task: Task = pickle.loads(_exactly(requests, _LENGTH.unpack(size)[0]))
         try:
-            answer: Outcome | BaseException = done(task)
+            answer: Outcome | BaseException = packed_done(task)
         except Exception as error:
             answer = error
         try:

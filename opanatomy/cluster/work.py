@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from opanatomy.cluster.code import code_digest
 from opanatomy.cluster.kept import KeptSummaries
@@ -28,13 +29,13 @@ Reduce: TypeAlias = Callable[[Source], Reduced]
 
 
 class Outcome(Struct, frozen=True, kw_only=True):
-    """What became of the `place`-th trace: its packed summary, or why there is none (`lost`).
+    """What became of the `place`-th trace: its summary, packed where it comes from afar, or why there is none (`lost`).
 
     `not_kept` says why the summary could not be kept. `code` is the digest of the code that made it.
     """
 
     place: int
-    summary: bytes | None = None
+    summary: RankSummary | bytes | None = None
     secrets: frozenset[str] = frozenset()
     names: frozenset[str] = frozenset()
     lost: str | None = None
@@ -56,7 +57,15 @@ def known(task: Task) -> Outcome | None:
     summary = None if task.kept is None else task.kept.load(task.source)
     if summary is None:
         return None
-    return Outcome(place=task.place, summary=packed_summary(summary.summary), names=summary.names, code=code_digest())
+    return Outcome(place=task.place, summary=summary.summary, names=summary.names, code=code_digest())
+
+
+def packed_done(task: Task) -> Outcome:
+    """The outcome of a trace as it goes to another process."""
+    outcome = done(task)
+    if not isinstance(outcome.summary, RankSummary):
+        return outcome
+    return replace(outcome, summary=packed_summary(outcome.summary))
 
 
 def done(task: Task) -> Outcome:
@@ -82,6 +91,6 @@ def _made(task: Task) -> Outcome:
     if task.kept is not None and before is not None and not reduced.secrets:
         not_kept = task.kept.save(task.source, reduced.summary, reduced.names, before)
     return Outcome(
-        place=task.place, summary=packed_summary(reduced.summary), secrets=reduced.secrets, names=reduced.names,
+        place=task.place, summary=reduced.summary, secrets=reduced.secrets, names=reduced.names,
         not_kept=not_kept, code=code_digest(),
     )  # fmt: skip
