@@ -12,10 +12,13 @@ from msgspec.structs import replace
 
 from opanatomy.arguments import Name, check_module, check_no_profiler, kind_of, path_of, trace_target
 from opanatomy.attribution import phase_rules_of
+from opanatomy.cluster.run import ClusterSettings
 from opanatomy.errors import UsageError
-from opanatomy.files.addresses import check_no_trace_address, local_name
+from opanatomy.files.addresses import local_name
 from opanatomy.files.outputs import claimed, temporary
-from opanatomy.options import RunOptions
+from opanatomy.files.remote import Address
+from opanatomy.option_values import as_argument, checked
+from opanatomy.options import JOBS, RunOptions
 from opanatomy.pipeline import analyze_traces
 from opanatomy.records.anatomy import Anatomy
 
@@ -32,14 +35,20 @@ def analyze(
     *,
     phases: Mapping[str, str | Sequence[str]] | None = None,
     redact: bool = False,
+    summaries: str | os.PathLike[str] | None = None,
+    dask: str | None = None,
+    jobs: int | None = None,
 ) -> Anatomy:
     """The anatomy of a torch.profiler trace (`.json` or `.json.gz`), or of the ranks of one run together.
 
-    Ranks are several files, a folder or a zip. `phases` maps a phase ("forward", "backward", "recompute", "optimizer",
-    "other") to a regular expression, or several, that is searched for in the names of the trace's own ranges: what runs
-    in them is of that phase, whatever else speaks for another. With `redact` paths, arguments, hosts and users are left
-    out, secrets always. Raises `TraceError` where nothing can be read and
-    `UsageError` for what is no phase or no regular expression.
+    Ranks are several files, a folder or a zip, here or at an address (`s3://...`); they are read by `jobs` processes
+    (by default one a core), or by the workers of the Dask scheduler at the address `dask`, which may be "local" (in a
+    script under `if __name__ == "__main__":`). With pyarrow the summary of each is kept in the folder `summaries`, by
+    default in the user's cache folder, and a trace that has not changed is not read again. `phases` maps a phase
+    ("forward", "backward", "recompute", "optimizer", "other") to a regular expression, or several, that is searched for
+    in the names of the trace's own ranges: what runs in them is of that phase, whatever else speaks for another. With
+    `redact` paths, arguments, hosts and users are left out, secrets always. Raises `TraceError` where nothing can be
+    read and `UsageError` for what is no phase or no regular expression.
     """
     rules = phase_rules_of({} if phases is None else phases)
     names = [trace] if isinstance(trace, (str, bytes, os.PathLike)) else trace
@@ -48,7 +57,11 @@ def analyze(
     paths = [_trace(name) for name in names]
     if not paths:
         raise UsageError("analyze: no trace is given - give the name of a file or folder")
-    return analyze_traces(paths, phases=rules, redact=redact)
+    folder = None if summaries is None else os.fspath(summaries)
+    settings = ClusterSettings(
+        summaries=folder, dask=dask, jobs=None if jobs is None else checked(JOBS, jobs, as_argument)
+    )
+    return analyze_traces(paths, phases=rules, redact=redact, cluster=settings)
 
 
 def profile(
@@ -149,10 +162,10 @@ def _arguments(inputs: object) -> Inputs:
     raise UsageError(f"profile: the inputs are {kind_of(inputs)} - give a tensor, a tuple of arguments or a dictionary")
 
 
-def _trace(name: object) -> Path:
-    """The path of a trace to read."""
-    text = str(path_of("analyze", name))
-    if isinstance(name, str):
-        check_no_trace_address(local_name(name))
-        text = local_name(name)
-    return Path(text)
+def _trace(name: object) -> Path | Address:
+    """The path of a trace to read, or its address."""
+    path = path_of("analyze", name)
+    if not isinstance(name, str):
+        return Path(path)
+    name = local_name(name)
+    return Address.of(name, f"cannot read {name}") or Path(name)

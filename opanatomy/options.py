@@ -177,6 +177,21 @@ SUGGEST: Final = Option(
     help="time to predict which techniques would save most; 0 for none (default: {default})",
 )  # fmt: skip
 
+_RANKS: Final = "ranks of many devices"
+SUMMARIES: Final = Option(
+    name="summaries", group=_RANKS, metavar="DIR", python=("analyze",),
+    help="folder or address that keeps a summary of each rank, so that what has not changed is not read again"
+    " (default: the user's cache folder)",
+)  # fmt: skip
+DASK: Final = Option(
+    name="dask", group=_RANKS, metavar="ADDRESS", python=("analyze",),
+    help="have the workers of this Dask scheduler read the ranks (tcp://host:8786), or local",
+)  # fmt: skip
+JOBS: Final = Option(
+    name="jobs", group=_RANKS, kind=Kind.NUMBER, minimum=1, metavar="N", python=("analyze",),
+    help="processes that read the ranks (default: one a core, none where there is little to read)",
+)  # fmt: skip
+
 #: What changes backward or the update, and nothing without them.
 OF_BACKWARD: Final = (OPTIMIZER, CHECKPOINTING, CHECKPOINT_EVERY, ACCUMULATE, CLIP, FREEZE, LORA, FUSED_LOSS)
 
@@ -253,6 +268,9 @@ ANALYZE: Final = (
            help="what runs in the trace's own ranges whose name fits is of this phase (forward, backward, recompute,"
            " optimizer, prefill, decoding, other), innermost first; repeatable"),
     Option(name="check", kind=Kind.SWITCH, default=False, help="exit 3 where a second source does not agree"),
+    SUMMARIES,
+    DASK,
+    JOBS,
     REDACT,
     *REPORT,
     Option(name="annotated", flag="--trace", group="the annotated trace", metavar="FILE",

@@ -7,17 +7,19 @@ memory. Of several ranks each is analyzed by itself, one at a time, then all are
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
 from opanatomy.anatomy import CONVENTIONS, AnatomyInputs, build_anatomy
 from opanatomy.anatomy.collectives import collectives_of
-from opanatomy.anatomy.communication import communication_of_rank, merged_communication
+from opanatomy.anatomy.communication import communication_of_rank
 from opanatomy.anatomy.expected import with_expected
-from opanatomy.anatomy.ranks import over_ranks, with_rank, world_of
+from opanatomy.anatomy.ranks import RanksTogether, with_rank, world_of
 from opanatomy.anatomy.roofline import with_roofline
 from opanatomy.anatomy.texts import text_figures
 from opanatomy.anatomy.waiting.build import RankTables, waiting_of
@@ -33,8 +35,12 @@ from opanatomy.calls.trace_calls import TraceCalls, trace_calls_of
 from opanatomy.calls.warnings import environment_of, warnings_of_trace
 from opanatomy.calls.window import launched_work, linked_time, step_window_of
 from opanatomy.checks import check_communication, check_counts, check_memory, check_times, self_checks
+from opanatomy.cluster.packing import unpacked_summary
+from opanatomy.cluster.run import ClusterSettings, outcomes
+from opanatomy.cluster.work import Outcome, Reduced
 from opanatomy.device import Overrides, ceilings_for
 from opanatomy.errors import TraceError, UsageError
+from opanatomy.files.remote import Address
 from opanatomy.memory import memory_of_observations, memory_of_trace, warnings_of, with_trace
 from opanatomy.memory.published import published_run
 from opanatomy.memory.savings import savings_of
@@ -59,70 +65,87 @@ from opanatomy.version import __version__
 if TYPE_CHECKING:
     from opanatomy.trace.writer import Annotated
 
+_NOTHING_KEPT: Final = ClusterSettings(keep=False)
+
 
 def analyze_traces(
-    paths: Sequence[Path],
+    paths: Sequence[Path | Address],
     *,
     annotated: Annotated | None = None,
     ceilings: Overrides | None = None,
     advance: Callable[[float], None] = lambda share: None,
     phases: Sequence[PhaseRule] = (),
     redact: bool = False,
+    cluster: ClusterSettings = _NOTHING_KEPT,
+    note: Callable[[str], None] = lambda text: None,
 ) -> Anatomy:
     """The anatomy of a trace, or of all ranks in several files, a folder or a zip; it has no secrets in it.
 
     A rank that cannot be read is a warning while another one can; `TraceError` where none can, `UsageError` where two
     cannot be ranks of one run. `advance` is told the share that is done. `annotated` is for one trace. `ceilings` go
     before those known of the device. `phases` say the phases of the traces' own annotations.
-    With `redact` paths, arguments, hosts and users are left out as well.
+    With `redact` paths, arguments, hosts and users are left out as well. `cluster` says how ranks are read and where
+    their summaries are kept (nowhere by default), a `note` is what to tell the user of that.
     """
     texts = Texts(everything=redact)
     with spooled(paths) as files:
-        anatomy = _anatomy(files, annotated, advance, phases, texts)
+        sources = sources_of(files)
+        if len(sources) == 1:
+            one = summary_of(sources[0], texts=texts, annotated=annotated, phases=phases).anatomy
+            anatomy = replace(one, warnings=(*one.warnings, *left_out_of(files)))
+        elif annotated is not None:
+            raise UsageError(f"--trace: {len(sources)} traces are given, one can be written back - give one TRACE")
+        else:
+            made = outcomes(sources, partial(reduced, phases=tuple(phases)), repr(phases), cluster, note)
+            with closing(made):
+                anatomy = _together(files, sources, made, advance, texts)
         return redacted(with_ceilings(anatomy, ceilings), texts)
 
 
-def _anatomy(
-    paths: Sequence[Path],
-    annotated: Annotated | None,
+def _together(
+    paths: Sequence[Path | Address],
+    sources: Sequence[Source],
+    made: Iterable[Outcome],
     advance: Callable[[float], None],
-    phases: Sequence[PhaseRule],
     texts: Texts,
 ) -> Anatomy:
-    """The anatomy of one trace, or over the ranks."""
-    sources, left_out = sources_of(paths), left_out_of(paths)
-    if len(sources) == 1:
-        anatomy = _summarized(sources[0], annotated, phases, texts).anatomy
-        return replace(anatomy, warnings=(*anatomy.warnings, *left_out))
-    if annotated is not None:
-        raise UsageError(f"--trace: {len(sources)} traces are given, one can be written back - give one TRACE")
-    ranks: list[RankSummary] = []
-    unread: list[str] = []
-    for place, source in enumerate(sources):
-        try:
-            ranks.append(_summarized(source, None, phases, texts))
-        except TraceError as error:
-            unread.append(_readable(f"{source.name} is left out: {error}"))
-        advance((place + 1) / len(sources))
-    if not ranks:
+    """The anatomy over the ranks, by their summaries in whatever order they come."""
+    together = RanksTogether()
+    tables: dict[int, RankTables] = {}
+    lost: dict[int, str] = {}
+    for count, outcome in enumerate(made, 1):
+        texts.know(outcome.secrets, outcome.names)
+        if outcome.summary is None:
+            lost[outcome.place] = _readable(f"{sources[outcome.place].name} is left out: {outcome.lost}")
+        else:
+            summary = outcome.summary
+            if isinstance(summary, bytes):
+                summary = unpacked_summary(summary)
+            rank = together.add(summary.anatomy, outcome.place)
+            tables[outcome.place] = RankTables(
+                rank=rank, calls=summary.calls, hiding=summary.hiding, steps=summary.steps
+            )
+        advance(count / len(sources))
+    unread = [lost[place] for place in sorted(lost)]
+    if not tables:
         raise TraceError(f"none of the {len(sources)} traces can be read; the first: {unread[0]}")
-    return _over_ranks(ranks, name=_name_of(paths, len(ranks)), warnings=[*unread, *left_out])
+    anatomy = together.anatomy(name=_name_of(paths, len(tables)), warnings=[*unread, *left_out_of(paths)])
+    return replace(anatomy, waiting=waiting_of([tables[place] for place in together.places()]))
 
 
-def _over_ranks(ranks: Sequence[RankSummary], *, name: str, warnings: Sequence[str]) -> Anatomy:
-    """One anatomy over several ranks, with what their collectives tell together."""
-    anatomy = over_ranks([summary.anatomy for summary in ranks], name=name, warnings=warnings)
-    by_trace = {summary.anatomy.provenance.trace: summary for summary in ranks}
-    ordered = [(rank, by_trace[rank.trace]) for rank in anatomy.ranks if rank.trace in by_trace]
-    tables = [
-        RankTables(rank=rank, calls=summary.calls, hiding=summary.hiding, steps=summary.steps)
-        for rank, summary in ordered
-    ]
-    communication = merged_communication(summary.anatomy.communication for summary in ranks)
-    return replace(anatomy, communication=communication, waiting=waiting_of(tables))
+def reduced(source: Source, phases: Sequence[PhaseRule] = ()) -> Reduced:
+    """The summary of one trace without its secrets, and these: what a worker makes of it."""
+    texts = Texts()
+    summary = summary_of(source, phases=phases, texts=texts)
+    return Reduced(
+        summary=redacted(summary, texts), secrets=frozenset(texts.secrets_told), names=frozenset(texts.names_told)
+    )
 
 
-def _summarized(source: Source, annotated: Annotated | None, phases: Sequence[PhaseRule], texts: Texts) -> RankSummary:
+def summary_of(
+    source: Source, *, texts: Texts, annotated: Annotated | None = None, phases: Sequence[PhaseRule] = ()
+) -> RankSummary:
+    """What is kept of one trace, its secrets included, which `texts` learn; `TraceError` where it cannot be read."""
     with source.opened() as path:
         try:
             return summary_of_trace(path, name=source.name, annotated=annotated, phases=phases, texts=texts)
@@ -132,8 +155,10 @@ def _summarized(source: Source, annotated: Annotated | None, phases: Sequence[Ph
             raise TraceError(str(error).replace(str(path), f"{source.member} in {source.path}")) from error
 
 
-def _name_of(paths: Sequence[Path], count: int) -> str:
-    where = paths[0].resolve().name if len(paths) == 1 else ", ".join(path.name for path in paths[:3])
+def _name_of(paths: Sequence[Path | Address], count: int) -> str:
+    first = paths[0]
+    one = first.name if isinstance(first, Address) else first.resolve().name
+    where = one if len(paths) == 1 else ", ".join(path.name for path in paths[:3])
     more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""
     return _readable(f"{count} ranks: {where}{more}")
 

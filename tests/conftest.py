@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -22,8 +23,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--exhaustive", action="store_true", help="run what takes many minutes too")
 
 
-def pytest_configure() -> None:
-    """Let children be interrupted: what a shell starts in its background ignores interrupts, and so do its children."""
+def pytest_configure(config: pytest.Config) -> None:
+    """Let children be interrupted: what a shell starts in its background ignores interrupts, and so do its children.
+
+    What runs keep in the user's cache folder goes into one of these tests' own.
+    """
+    cache = tempfile.TemporaryDirectory(prefix="opanatomy-tests-")
+    config.add_cleanup(cache.cleanup)
+    os.environ["XDG_CACHE_HOME"] = cache.name
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
