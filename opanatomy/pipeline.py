@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 from msgspec.structs import replace
 
 from opanatomy.anatomy import CONVENTIONS, AnatomyInputs, build_anatomy
@@ -102,6 +103,27 @@ def _anatomy(
     if not ranks:
         raise TraceError(f"none of the {len(sources)} traces can be read; the first: {unread[0]}")
     return over_ranks(ranks, name=_name_of(paths, len(ranks)), warnings=[*unread, *left_out])
+
+
+def summary_of(trace: Path, *, redact: bool = False) -> bytes:
+    """What a rank's trace comes to, without secrets, to be put together with those of the other ranks."""
+    texts = Texts(everything=redact)
+    return msgspec.msgpack.encode(redacted(analyze_trace(trace, texts=texts), texts), enc_hook=str)
+
+
+def anatomy_of_ranks(
+    summaries: Sequence[bytes],
+    *,
+    ceilings: Overrides | None = None,
+    redact: bool = False,
+    warnings: Sequence[str] = (),
+) -> Anatomy:
+    """The anatomy over the ranks that these summaries are of."""
+    ranks = [msgspec.msgpack.decode(part, type=Anatomy, dec_hook=lambda kind, value: kind(value)) for part in summaries]
+    names = [rank.provenance.trace or "?" for rank in ranks]
+    shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    together = over_ranks(ranks, name=f"{len(ranks)} ranks: {shown}", warnings=warnings)
+    return redacted(with_ceilings(together, ceilings), Texts(everything=redact))
 
 
 def _analyzed(source: Source, annotated: Annotated | None, phases: Sequence[PhaseRule], texts: Texts) -> Anatomy:

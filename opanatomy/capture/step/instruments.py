@@ -132,13 +132,15 @@ class Instruments:
         fresh = optimizer is not None and not optimizer.state
         try:
             with self._watching(active):
-                return step()
+                duration = step()
         except Exception as error:
-            if is_out_of_memory(error):
+            if is_out_of_memory(error) or not self.stepper.training.all_failed(failed=True):
                 raise
             blames, what = blamed(error, active), f"{type(error).__name__}: {one_line(error, 160)}"
             self._as_before(error, fresh=fresh)
             return _Failure(blamed=blames, what=what)
+        self.stepper.training.all_failed(failed=False)
+        return duration
 
     def _as_before(self, error: Exception, *, fresh: bool) -> None:
         # The frames of the failure hold the graph and all that it saved.

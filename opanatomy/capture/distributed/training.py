@@ -1,0 +1,87 @@
+"""The training of ranks together: model, optimizer and scheduler prepared by Accelerate, backward and update by it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+from opanatomy.capture.distributed.plugins import is_sharded
+from opanatomy.capture.distributed.ranks import Ranks
+from opanatomy.capture.step.loss_scale import LossScale
+from opanatomy.capture.step.roots import Roots
+from opanatomy.capture.step.stepper import make_optimizer
+from opanatomy.capture.step.training import Training
+from opanatomy.options import RunOptions
+
+if TYPE_CHECKING:
+    import torch
+
+
+class SharedTraining(Training):
+    """The training of a rank."""
+
+    def __init__(self, ranks: Ranks, module: torch.nn.Module, options: RunOptions) -> None:
+        import torch
+
+        self.ranks = ranks
+        self._accelerator = ranks.accelerator
+        self._prepared: Any = None
+        self._scheduler: Any = None
+        if options.inference and not is_sharded(ranks.parallel):
+            return  # each rank runs its own forward, and none needs another
+        if options.optimizer and not options.inference:
+            self.optimizer = make_optimizer(options.optimizer, module)
+            self._scheduler = torch.optim.lr_scheduler.LambdaLR(self.optimizer, _constant)
+            self.model, self._prepared, self._scheduler = self._accelerator.prepare(
+                module, self.optimizer, self._scheduler
+            )
+        elif is_sharded(ranks.parallel):  # Accelerate shards a model only with an optimizer of it
+            self.model, _ = self._accelerator.prepare(module, torch.optim.SGD(module.parameters(), lr=0.0))
+        else:
+            self.model = self._accelerator.prepare(module)
+
+    @property
+    def is_shared(self) -> bool:
+        """The other ranks take part in each step."""
+        return True
+
+    def micro_step(self, *, is_last: bool) -> AbstractContextManager[Any]:
+        """The ranks reduce their gradients in the last micro-batch only."""
+        return nullcontext() if is_last or self.model is None else self._accelerator.no_sync(self.model)
+
+    def backward(self, roots: Roots, *, parts: int, scale: LossScale | None) -> None:
+        """Run backward from the loss by Accelerate, which divides it by the number of micro-batches."""
+        if len(roots.tensors) != 1 or roots.gradients[0] is not None:
+            super().backward(roots, parts=parts, scale=scale)
+            return
+        (loss,) = roots.tensors if scale is None else scale.scaled(roots.tensors)
+        self._accelerator.backward(loss)
+
+    def clip(self, parameters: Iterable[torch.Tensor], norm: float) -> None:
+        """Clip by the norm over the gradients of all ranks."""
+        self._accelerator.clip_grad_norm_(parameters, norm)
+
+    def update(self, optimizer: torch.optim.Optimizer) -> None:
+        """Step the optimizer as Accelerate prepared it."""
+        self._prepared.step()
+
+    def after_update(self) -> None:
+        """Step the scheduler, whose rate is constant."""
+        self._scheduler.step()
+
+    def longest_ns(self, duration_ns: int) -> int:
+        """The longest of the ranks' durations."""
+        return self.ranks.longest(duration_ns)
+
+    def any_rank(self, is_so: bool) -> bool:
+        """Whether it is so on any rank."""
+        return bool(self.ranks.longest(is_so))
+
+    def all_failed(self, *, failed: bool) -> bool:
+        """Whether the step that was tried failed on every rank."""
+        return self.ranks.all_failed(failed=failed)
+
+
+def _constant(_step: int) -> float:
+    return 1.0
