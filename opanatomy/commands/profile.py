@@ -13,7 +13,7 @@ from opanatomy.console.parser import add_options
 from opanatomy.errors import OpanatomyError, OutOfMemory, UsageError
 from opanatomy.launched import Launched, launched
 from opanatomy.option_values import as_flag
-from opanatomy.options import PROFILE, RUN, RunOptions, check_together
+from opanatomy.options import OF_RANKS, PROCESSES, PROFILE, RUN, RunOptions, check_together
 
 if TYPE_CHECKING:
     from opanatomy.capture.distributed.ranks import Ranks
@@ -41,8 +41,15 @@ def run(arguments: argparse.Namespace) -> None:
     options = run_options(arguments)
     check_no_address("MODEL", options.model)
     place = launched()
+    _check_processes(arguments, place)
     if place is not None:
         _on_a_rank(arguments, options, place)
+        return
+    if (arguments.processes or 1) > 1:
+        from opanatomy.capture.distributed.launcher import launch
+        from opanatomy.console.destination import typed_words
+
+        launch(typed_words(), arguments.processes, options.device)
         return
     with ExitStack() as stack:
         # stdout is the report's: what a model and its children print goes to stderr.
@@ -67,6 +74,24 @@ def run(arguments: argparse.Namespace) -> None:
         require_agreement(anatomy)
     if trace is not None:
         note(f"next: opanatomy analyze {shlex.quote(str(trace.path))} -f json")
+
+
+def _check_processes(arguments: argparse.Namespace, place: Launched | None) -> None:
+    """Refuse two numbers of processes, and what only several of them can do where there is one."""
+    processes = arguments.processes
+    if place is not None:
+        if processes not in (None, place.world_size):
+            raise UsageError(
+                f"{as_flag(PROCESSES, processes)}: a launcher has started {place.world_size} already - leave it out"
+            )
+        return
+    for option in OF_RANKS:
+        value = getattr(arguments, option.name)
+        if value != option.default and (processes or 1) == 1:
+            raise UsageError(
+                f"{as_flag(option, value)} is of several processes: add {as_flag(PROCESSES, 2)}, or start them with"
+                " torchrun or accelerate launch"
+            )
 
 
 def _on_a_rank(arguments: argparse.Namespace, options: RunOptions, place: Launched) -> None:

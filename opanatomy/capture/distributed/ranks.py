@@ -89,12 +89,11 @@ def joined(options: RunOptions, place: Launched) -> Iterator[Ranks]:
     from torch import distributed
 
     ranks = _join(options, place)
-    try:
-        yield ranks
-        distributed.barrier()  # the first rank has their store
-    finally:
-        with suppress(Exception):
-            distributed.destroy_process_group()
+    yield ranks
+    # After an error the others stay connected until this rank has said what it was.
+    distributed.barrier()
+    with suppress(Exception):
+        distributed.destroy_process_group()
 
 
 def _join(options: RunOptions, place: Launched) -> Ranks:

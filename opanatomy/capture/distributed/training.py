@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 class SharedTraining(Training):
     """The training of a rank."""
 
+    #: In the second step DDP makes its buckets anew, in the order in which gradients came, and tells the other ranks.
+    counted_step = 3
+
     def __init__(self, ranks: Ranks, module: torch.nn.Module, options: RunOptions) -> None:
         import torch
 

@@ -110,11 +110,11 @@ class Instruments:
         """Whether the calls of the first step could be counted."""
         return Instrument.OBSERVER in self.active - self.failed and self.observation is not None
 
-    def count_again(self, step: Callable[[], int]) -> int:
-        """One step more whose calls are counted instead of the first one's; its time."""
+    def count_again(self, number: int, step: Callable[[], int]) -> int:
+        """One step more, of this number, whose calls are counted instead of the first one's; its time."""
         with observing(lambda: self.stepper.phase) as observation:
             duration = step()
-        self.observation, self.observed_step = observation, 2
+        self.observation, self.observed_step = observation, number
         return duration
 
     def saves_again(self, saves: ForwardSaves, step: Callable[[], int]) -> None:

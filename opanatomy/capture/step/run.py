@@ -15,6 +15,7 @@ from opanatomy.capture.device import accelerators
 from opanatomy.capture.device.devices import devices_of, of_the_peak, synchronize
 from opanatomy.capture.device.environment import environment_of
 from opanatomy.capture.device.events import require_device_events
+from opanatomy.capture.distributed.lone import lone_process
 from opanatomy.capture.memory.holders import holders_of
 from opanatomy.capture.memory.measurement import PeakMeter, give_back, storages_observed
 from opanatomy.capture.memory.saved import ForwardSaves, PointWatch
@@ -85,6 +86,7 @@ class Run:
     def __post_init__(self) -> None:
         module = self.subject.module
         self.devices = devices_of(module, self.options.device)
+        self.warnings.extend(lone_process())
         self.warnings.extend(of_the_peak(self.devices))
         self.warnings.extend(undone_by_checkpointing(module))
         self.compiled = self.options.compile or has_compiled_parts(module)
@@ -165,19 +167,19 @@ class Run:
             last = self.training.longest_ns(last)
             translated = self.training.any_rank(compilations() > before)
             if number == 1 and options.warmup is None and last < _COUNTED_AGAIN_NS:
-                count = max(count, 2)
+                count = max(count, self.training.counted_step)
         return last
 
     def _warm_up_step(self, number: int) -> int:
-        """The first is run under all instruments, the second counted again: what a first step does once is not in it.
+        """The first is run under all instruments, a later one counted again: what the first do once is not in it.
 
         Both draw the same random numbers.
         """
         if number == 1:
             return self._first_step()
-        if number == 2 and self.instruments.can_count_again:
+        if number == self.training.counted_step and self.instruments.can_count_again:
             self.kept.random.put_back()
-            return self.instruments.count_again(lambda: self._clocked(PointWatch(self.points)))
+            return self.instruments.count_again(number, lambda: self._clocked(PointWatch(self.points)))
         return self._clocked(PointWatch(self.points))
 
     def _first_step(self) -> int:

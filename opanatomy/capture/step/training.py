@@ -21,6 +21,9 @@ class Training:
     model: torch.nn.Module | None = None
     optimizer: torch.optim.Optimizer | None = None
 
+    #: The step of the warm-up in which nothing happens any more that happens only once.
+    counted_step = 2
+
     @property
     def is_shared(self) -> bool:
         """Whether other ranks take part in each step."""
