@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from opanatomy.capture.distributed.plugins import is_sharded
 from opanatomy.capture.distributed.ranks import Ranks
+from opanatomy.capture.distributed.sharding import sharded_groups
 from opanatomy.capture.step.loss_scale import LossScale
 from opanatomy.capture.step.roots import Roots
 from opanatomy.capture.step.stepper import make_optimizer
@@ -25,24 +26,28 @@ class SharedTraining(Training):
     counted_step = 3
 
     def __init__(self, ranks: Ranks, module: torch.nn.Module, options: RunOptions) -> None:
-        import torch
-
         self.ranks = ranks
         self._accelerator = ranks.accelerator
         self._prepared: Any = None
         self._scheduler: Any = None
-        if options.inference and not is_sharded(ranks.parallel):
-            return  # each rank runs its own forward, and none needs another
+        if is_sharded(ranks.parallel):
+            with sharded_groups(module, self._accelerator):
+                self._prepare(module, options)
+        elif not options.inference:  # without a backward no rank needs another
+            self._prepare(module, options)
+
+    def _prepare(self, module: torch.nn.Module, options: RunOptions) -> None:
+        import torch
+
+        accelerator: Any = self._accelerator
         if options.optimizer and not options.inference:
             self.optimizer = make_optimizer(options.optimizer, module)
-            self._scheduler = torch.optim.lr_scheduler.LambdaLR(self.optimizer, _constant)
-            self.model, self._prepared, self._scheduler = self._accelerator.prepare(
-                module, self.optimizer, self._scheduler
-            )
-        elif is_sharded(ranks.parallel):  # Accelerate shards a model only with an optimizer of it
-            self.model, _ = self._accelerator.prepare(module, torch.optim.SGD(module.parameters(), lr=0.0))
+            scheduler = torch.optim.lr_scheduler.LambdaLR(self.optimizer, _constant)
+            self.model, self._prepared, self._scheduler = accelerator.prepare(module, self.optimizer, scheduler)
+        elif is_sharded(self.ranks.parallel):  # Accelerate shards a model only with an optimizer of it
+            self.model, _ = accelerator.prepare(module, torch.optim.SGD(module.parameters(), lr=0.0))
         else:
-            self.model = self._accelerator.prepare(module)
+            self.model = accelerator.prepare(module)
 
     @property
     def is_shared(self) -> bool:
