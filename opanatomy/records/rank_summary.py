@@ -1,0 +1,70 @@
+"""What is kept of one rank's trace for the report over all ranks: its anatomy, and columns of what it communicated.
+
+Times are nanoseconds since 1970 where the trace counts from there, and of its own clock else; -1 is "not known".
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from opanatomy.records.anatomy import Anatomy
+from opanatomy.records.columns import Bool, Categorical, Int64
+
+
+class CollectiveCalls(Struct, frozen=True, kw_only=True):
+    """One row a collective call of a rank, in the order of their starts.
+
+    A call lasts from the start of its first device event to the end of its last one; on the CPU it is the annotation
+    that the backend leaves on its own threads.
+    """
+
+    #: `all_reduce` and the like; by the record of the host, where there is one (`named`), else by the kernel's name.
+    collective: Categorical[str]
+    named: Bool
+    #: The process group by its name and its ranks, as far as the trace has them; none where it has neither.
+    group: Categorical[str]
+    group_size: Int64
+    #: The number of the call within its group, where the trace has one.
+    sequence: Int64
+    dtype: Categorical[str]
+    sent_bytes: Int64
+    received_bytes: Int64
+    launched_ns: Int64
+    start_ns: Int64
+    end_ns: Int64
+    phase: Categorical[str]
+    #: The module that it serves.
+    module: Categorical[str]
+    #: The time that the rank has computed before the start and before the end of the call, since its first work.
+    computed_at_start_ns: Int64
+    computed_at_end_ns: Int64
+
+
+class Spans(Struct, frozen=True, kw_only=True):
+    """Disjoint intervals, in order."""
+
+    start_ns: Int64
+    end_ns: Int64
+
+
+class StepSpans(Struct, frozen=True, kw_only=True):
+    """One row a step of a rank, in order: when it was, how long the rank computed, and how long it did anything.
+
+    Both times are unions: of all work that is no communication, and of all work.
+    """
+
+    number: Int64
+    start_ns: Int64
+    end_ns: Int64
+    computing_ns: Int64
+    busy_ns: Int64
+
+
+class RankSummary(Struct, frozen=True, kw_only=True):
+    """One rank: small, whatever the size of its trace."""
+
+    anatomy: Anatomy
+    calls: CollectiveCalls
+    #: When the rank computed while one of `calls` ran.
+    hiding: Spans
+    steps: StepSpans
