@@ -449,6 +449,17 @@ def _check_ranks(options: Any, spelled: Spelling) -> None:
         )
 
 
+def check_several(options: Any, processes: int, spelled: Spelling) -> None:
+    """Refuse for one process what only several can do."""
+    for option in OF_RANKS:
+        value = getattr(options, option.name)
+        if value != option.default and processes == 1:
+            raise UsageError(
+                f"{spelled(option, value)} is of several processes: add {spelled(PROCESSES, 2)}, or start them with"
+                " torchrun or accelerate launch"
+            )
+
+
 def _check_texts(options: Any, spelled: Spelling) -> None:
     texts = getattr(options, TEXTS.name, None)
     if texts is not None and options.generate is not None:

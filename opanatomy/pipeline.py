@@ -105,10 +105,13 @@ def _anatomy(
     return over_ranks(ranks, name=_name_of(paths, len(ranks)), warnings=[*unread, *left_out])
 
 
-def summary_of(trace: Path, *, redact: bool = False) -> bytes:
-    """What a rank's trace comes to, without secrets, to be put together with those of the other ranks."""
+def summary_of(trace: Path, *, name: str | None = None, redact: bool = False) -> bytes:
+    """What a rank's trace comes to, without secrets, to be put together with those of the other ranks.
+
+    `name` is what the report calls the file.
+    """
     texts = Texts(everything=redact)
-    return msgspec.msgpack.encode(redacted(analyze_trace(trace, texts=texts), texts), enc_hook=str)
+    return msgspec.msgpack.encode(redacted(analyze_trace(trace, name=name, texts=texts), texts), enc_hook=str)
 
 
 def anatomy_of_ranks(

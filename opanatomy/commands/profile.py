@@ -13,10 +13,10 @@ from opanatomy.console.parser import add_options
 from opanatomy.errors import OpanatomyError, OutOfMemory, UsageError
 from opanatomy.launched import Launched, launched
 from opanatomy.option_values import as_flag
-from opanatomy.options import OF_RANKS, PROCESSES, PROFILE, RUN, RunOptions, check_together
+from opanatomy.options import PROCESSES, PROFILE, RUN, RunOptions, check_several, check_together
 
 if TYPE_CHECKING:
-    from opanatomy.capture.distributed.ranks import Ranks
+    from opanatomy.capture.distributed.ranks import Joined
     from opanatomy.console.destination import Destination
     from opanatomy.device import Overrides
     from opanatomy.files.outputs import Claim
@@ -85,13 +85,7 @@ def _check_processes(arguments: argparse.Namespace, place: Launched | None) -> N
                 f"{as_flag(PROCESSES, processes)}: a launcher has started {place.world_size} already - leave it out"
             )
         return
-    for option in OF_RANKS:
-        value = getattr(arguments, option.name)
-        if value != option.default and (processes or 1) == 1:
-            raise UsageError(
-                f"{as_flag(option, value)} is of several processes: add {as_flag(PROCESSES, 2)}, or start them with"
-                " torchrun or accelerate launch"
-            )
+    check_several(arguments, processes or 1, as_flag)
 
 
 def _on_a_rank(arguments: argparse.Namespace, options: RunOptions, place: Launched) -> None:
@@ -110,11 +104,12 @@ def _on_a_rank(arguments: argparse.Namespace, options: RunOptions, place: Launch
             targets = [trace.target] if trace else []
             stem = stem_of_model(arguments.model)
             where = stack.enter_context(destination(arguments, stem=stem, traces=targets, stream=stream))
-        ranks = stack.enter_context(joined(options, place))
+        group = stack.enter_context(joined(options, place))
+        ranks = group.ranks
         name = ranks.all_gathered(None if trace is None else trace.path.name)[0]
         if name is not None and trace is None:
             trace = stack.enter_context(_claimed_trace(arguments, place, name))
-        summaries = ranks.gathered(_summary(options, trace, where, ranks))
+        summaries = ranks.gathered(_summary(options, trace, where, group))
         if where is None:
             return
         from opanatomy.pipeline import anatomy_of_ranks
@@ -129,17 +124,17 @@ def _on_a_rank(arguments: argparse.Namespace, options: RunOptions, place: Launch
         require_agreement(anatomy)
 
 
-def _summary(options: RunOptions, trace: Claim | None, where: Destination | None, ranks: Ranks) -> bytes:
+def _summary(options: RunOptions, trace: Claim | None, where: Destination | None, group: Joined) -> bytes:
     """What the capture of this rank comes to."""
     from opanatomy.files.outputs import temporary
     from opanatomy.pipeline import summary_of
 
     if trace is None:
-        with temporary(f"step.rank{ranks.rank}.trace.json.gz", "the trace") as path:
-            _capture(options, path, where, ranks)
+        with temporary(f"step.rank{group.ranks.rank}.trace.json.gz", "the trace") as path:
+            _capture(options, path, where, group)
             return summary_of(path, redact=options.redact)
     with trace.written() as partial:
-        _capture(options, partial, where, ranks)
+        _capture(options, partial, where, group)
     return summary_of(trace.target, redact=options.redact)
 
 
@@ -149,7 +144,7 @@ def run_options(arguments: argparse.Namespace) -> RunOptions:
     return RunOptions(**{**values, "settings": tuple(arguments.settings)})
 
 
-def _capture(options: RunOptions, trace: Path, where: Destination | None, ranks: Ranks | None = None) -> None:
+def _capture(options: RunOptions, trace: Path, where: Destination | None, group: Joined | None = None) -> None:
     """Capture; without a place `where` the report goes, of one of the other ranks, nothing is shown meanwhile."""
     from opanatomy.capture.step.profile import capture_model
     from opanatomy.capture.step.progress_hooks import NullProgress
@@ -159,7 +154,7 @@ def _capture(options: RunOptions, trace: Path, where: Destination | None, ranks:
     try:
         with Display() if where else nullcontext(NullProgress()) as display:
             speak = note if where else _say_nothing
-            capture_model(options, trace, display, speak, command=typed_command(), ranks=ranks)
+            capture_model(options, trace, display, speak, command=typed_command(), joined=group)
     except OutOfMemory as error:
         if where is not None:
             _show_failure(error, where, redact=options.redact)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
@@ -37,7 +39,7 @@ def launch(command: Sequence[str], processes: int, device: str) -> None:
         "--dynamo_backend", "no", "--main_process_port", "0", "--module", "opanatomy", *command,
     ]  # fmt: skip
     try:
-        with _environment(on_host), _quiet():
+        with environment(on_host), quiet():
             launch_command(launch_command_parser().parse_args(words))
     except ChildFailedError as error:
         raise _said(error) from error
@@ -55,16 +57,20 @@ def _said(error: Any) -> SaidByRank:
 
 
 @contextmanager
-def _environment(on_host: bool) -> Iterator[None]:
+def environment(on_host: bool) -> Iterator[None]:
     """What has Accelerate start several processes on the CPU: its own switch for that starts one (accelerate#2741)."""
     from accelerate.utils import patch_environment
 
-    with patch_environment(**({"accelerate_use_cpu": "true"} if on_host else {})):
+    variables = {"accelerate_use_cpu": "true"} if on_host else {}
+    if on_host and sys.platform == "linux" and "GLOO_SOCKET_IFNAME" not in os.environ:
+        variables["gloo_socket_ifname"] = "lo"  # the machine's name may be that of no interface
+    with patch_environment(**variables):
         yield
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
+    """Keep the launcher from logging what the rank that failed says."""
     logger = logging.getLogger(_LOGGER)
     level = logger.level
     logger.setLevel(logging.CRITICAL + 1)

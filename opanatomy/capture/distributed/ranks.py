@@ -25,25 +25,19 @@ _FAILED, _DONE = b"failed", b"done"
 class Ranks(Struct, kw_only=True):
     """This process among the ranks of its process group."""
 
-    accelerator: Accelerator
-    parallel: str
     rank: int
     world_size: int
+    #: The device of this rank.
+    device: str
     #: How many steps were tried together.
     tries: int = 0
-
-    @property
-    def device(self) -> str:
-        """The device of this rank."""
-        device = self.accelerator.device
-        return "cpu" if device.type == "cpu" else str(device)
 
     def longest(self, number: int) -> int:
         """The largest of the numbers that the ranks bring."""
         import torch
         from torch import distributed
 
-        largest = torch.tensor(number, dtype=torch.int64, device=self.accelerator.device)
+        largest = torch.tensor(number, dtype=torch.int64, device=self.device)
         distributed.all_reduce(largest, op=distributed.ReduceOp.MAX)
         return int(largest.item())
 
@@ -83,20 +77,35 @@ class Ranks(Struct, kw_only=True):
         return False
 
 
+class Joined(Struct, frozen=True, kw_only=True):
+    """This process among the ranks of a launch, and what trains on them."""
+
+    ranks: Ranks
+    accelerator: Accelerator
+    #: As `--parallel` has it.
+    parallel: str
+
+
+def ranks_of_group(device: str) -> Ranks:
+    """The ranks of the process group that there is."""
+    from torch import distributed
+
+    return Ranks(rank=distributed.get_rank(), world_size=distributed.get_world_size(), device=device)
+
+
 @contextmanager
-def joined(options: RunOptions, place: Launched) -> Iterator[Ranks]:
+def joined(options: RunOptions, place: Launched) -> Iterator[Joined]:
     """The ranks of this launch, in a process group that is left at the end."""
     from torch import distributed
 
-    ranks = _join(options, place)
-    yield ranks
+    yield _join(options, place)
     # After an error the others stay connected until this rank has said what it was.
     distributed.barrier()
     with suppress(Exception):
         distributed.destroy_process_group()
 
 
-def _join(options: RunOptions, place: Launched) -> Ranks:
+def _join(options: RunOptions, place: Launched) -> Joined:
     """The ranks of this launch, when all of them are there; `UsageError` for what cannot be run on them."""
     try:
         from accelerate import Accelerator
@@ -117,9 +126,8 @@ def _join(options: RunOptions, place: Launched) -> Ranks:
         kwargs_handlers=handlers_of(options, parallel),
     )  # fmt: skip
     _set_up(accelerator, sharding, mesh)
-    return Ranks(
-        accelerator=accelerator, parallel=parallel, rank=accelerator.process_index, world_size=accelerator.num_processes
-    )
+    device = "cpu" if accelerator.device.type == "cpu" else str(accelerator.device)
+    return Joined(ranks=ranks_of_group(device), accelerator=accelerator, parallel=parallel)
 
 
 def _check(options: RunOptions, parallel: str) -> None:

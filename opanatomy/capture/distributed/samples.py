@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from opanatomy.capture.distributed.ranks import Ranks
+from opanatomy.capture.distributed.ranks import Joined
 from opanatomy.capture.model.batches import Shape, make_batch
 
 if TYPE_CHECKING:
@@ -38,13 +38,13 @@ class Samples:
         return sample, {name: _row(value, place) for name, value in self._made[number].items()}
 
 
-def deal(module: torch.nn.Module, shape: Shape, seed: int, ranks: Ranks) -> Dealt:
+def deal(module: torch.nn.Module, shape: Shape, seed: int, joined: Joined) -> Dealt:
     """The first batch that this rank gets of a loader that Accelerate has prepared."""
     from torch.utils.data import DataLoader
 
-    samples: Any = Samples(module, shape, seed, ranks.world_size)
+    samples: Any = Samples(module, shape, seed, joined.ranks.world_size)
     loader: Any = DataLoader(samples, batch_size=shape.batch, collate_fn=_together)
-    return next(iter([*ranks.accelerator.prepare(loader)]))
+    return next(iter([*joined.accelerator.prepare(loader)]))
 
 
 def _row(value: Any, place: int) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from opanatomy.capture.distributed.ranks import Ranks
+from opanatomy.capture.distributed.ranks import Joined
 from opanatomy.capture.distributed.samples import deal
 from opanatomy.capture.distributed.training import SharedTraining
 from opanatomy.capture.model.batches import move
@@ -14,26 +14,27 @@ from opanatomy.options import CHECKPOINTED, CHECKPOINTING, DDP, TP, RunOptions
 from opanatomy.records.workload import Workload
 
 
-def shared(subject: Subject, plan: Plan | None, options: RunOptions, ranks: Ranks) -> Subject:
+def shared(subject: Subject, plan: Plan | None, options: RunOptions, joined: Joined) -> Subject:
     """The subject as this rank runs it; without a `plan` its inputs are those that it has."""
+    ranks = joined.ranks
     if plan is not None and plan.texts is None:
-        dealt = deal(subject.module, plan.shape, options.seed, ranks)
+        dealt = deal(subject.module, plan.shape, options.seed, joined)
         subject = replace(subject, inputs=move(dealt.inputs, options.device))
         samples = len({number for part in ranks.all_gathered(dealt.samples) for number in part})
     else:
         together = sum(ranks.all_gathered(subject.workload.batch or 0))
-        samples = together // (ranks.world_size if ranks.parallel == TP else 1)
+        samples = together // (ranks.world_size if joined.parallel == TP else 1)
     return replace(
-        subject, training=SharedTraining(ranks, subject.module, options),
-        workload=_workload(subject.workload, options, ranks, samples),
+        subject, training=SharedTraining(joined, subject.module, options),
+        workload=_workload(subject.workload, options, joined, samples),
     )  # fmt: skip
 
 
-def _workload(workload: Workload, options: RunOptions, ranks: Ranks, samples: int) -> Workload:
-    with_buckets = ranks.parallel == DDP
+def _workload(workload: Workload, options: RunOptions, joined: Joined, samples: int) -> Workload:
+    with_buckets = joined.parallel == DDP
     return replace(
-        workload, parallel=ranks.parallel, world_size=ranks.world_size, samples_together=samples,
+        workload, parallel=joined.parallel, world_size=joined.ranks.world_size, samples_together=samples,
         bucket_mb=options.bucket_mb if with_buckets else None,
         bucket_view=options.bucket_view if with_buckets else None,
-        checkpointing=CHECKPOINTING.bare if ranks.parallel == CHECKPOINTED else workload.checkpointing,
+        checkpointing=CHECKPOINTING.bare if joined.parallel == CHECKPOINTED else workload.checkpointing,
     )  # fmt: skip

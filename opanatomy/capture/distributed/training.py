@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from opanatomy.capture.distributed.plugins import is_sharded
-from opanatomy.capture.distributed.ranks import Ranks
+from opanatomy.capture.distributed.ranks import Joined, Ranks
 from opanatomy.capture.distributed.sharding import sharded_groups
 from opanatomy.capture.step.loss_scale import LossScale
 from opanatomy.capture.step.roots import Roots
@@ -19,18 +19,42 @@ if TYPE_CHECKING:
     import torch
 
 
-class SharedTraining(Training):
-    """The training of a rank."""
+class RankTraining(Training):
+    """The training of a rank whose module shares its steps with those of the others by itself."""
 
     #: In the second step DDP makes its buckets anew, in the order in which gradients came, and tells the other ranks.
     counted_step = 3
 
-    def __init__(self, ranks: Ranks, module: torch.nn.Module, options: RunOptions) -> None:
+    def __init__(self, ranks: Ranks) -> None:
         self.ranks = ranks
-        self._accelerator = ranks.accelerator
+
+    @property
+    def is_shared(self) -> bool:
+        """The other ranks take part in each step."""
+        return True
+
+    def longest_ns(self, duration_ns: int) -> int:
+        """The longest of the ranks' durations."""
+        return self.ranks.longest(duration_ns)
+
+    def any_rank(self, is_so: bool) -> bool:
+        """Whether it is so on any rank."""
+        return bool(self.ranks.longest(is_so))
+
+    def all_failed(self, *, failed: bool) -> bool:
+        """Whether the step that was tried failed on every rank."""
+        return self.ranks.all_failed(failed=failed)
+
+
+class SharedTraining(RankTraining):
+    """The training of a rank whose module Accelerate prepares."""
+
+    def __init__(self, joined: Joined, module: torch.nn.Module, options: RunOptions) -> None:
+        super().__init__(joined.ranks)
+        self._accelerator, self._parallel = joined.accelerator, joined.parallel
         self._prepared: Any = None
         self._scheduler: Any = None
-        if is_sharded(ranks.parallel):
+        if is_sharded(joined.parallel):
             with sharded_groups(module, self._accelerator):
                 self._prepare(module, options)
         elif not options.inference:  # without a backward no rank needs another
@@ -44,15 +68,10 @@ class SharedTraining(Training):
             self.optimizer = make_optimizer(options.optimizer, module)
             scheduler = torch.optim.lr_scheduler.LambdaLR(self.optimizer, _constant)
             self.model, self._prepared, self._scheduler = accelerator.prepare(module, self.optimizer, scheduler)
-        elif is_sharded(self.ranks.parallel):  # Accelerate shards a model only with an optimizer of it
+        elif is_sharded(self._parallel):  # Accelerate shards a model only with an optimizer of it
             self.model, _ = accelerator.prepare(module, torch.optim.SGD(module.parameters(), lr=0.0))
         else:
             self.model = accelerator.prepare(module)
-
-    @property
-    def is_shared(self) -> bool:
-        """The other ranks take part in each step."""
-        return True
 
     def micro_step(self, *, is_last: bool) -> AbstractContextManager[Any]:
         """The ranks reduce their gradients in the last micro-batch only."""
@@ -77,18 +96,6 @@ class SharedTraining(Training):
     def after_update(self) -> None:
         """Step the scheduler, whose rate is constant."""
         self._scheduler.step()
-
-    def longest_ns(self, duration_ns: int) -> int:
-        """The longest of the ranks' durations."""
-        return self.ranks.longest(duration_ns)
-
-    def any_rank(self, is_so: bool) -> bool:
-        """Whether it is so on any rank."""
-        return bool(self.ranks.longest(is_so))
-
-    def all_failed(self, *, failed: bool) -> bool:
-        """Whether the step that was tried failed on every rank."""
-        return self.ranks.all_failed(failed=failed)
 
 
 def _constant(_step: int) -> float:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from opanatomy.capture.device.devices import current_device
 from opanatomy.capture.device.environment import choose_device, no_gpu_note
 from opanatomy.capture.device.start import device_text, first_use, run_first_kernel
-from opanatomy.capture.distributed.ranks import Ranks
+from opanatomy.capture.distributed.ranks import Joined
 from opanatomy.capture.distributed.sharing import shared
 from opanatomy.capture.memory.advice import either, fewer_weights, listed
 from opanatomy.capture.memory.measurement import available_bytes, limited_to_available
@@ -30,17 +30,17 @@ from opanatomy.records.out_of_memory import is_out_of_memory
 
 def capture_model(
     options: RunOptions, trace: Path, progress: Progress, note: Callable[[str], None], *, command: str = "",
-    ranks: Ranks | None = None,
+    joined: Joined | None = None,
 ) -> None:  # fmt: skip
     """Build the model, run its step and write the trace; raises an `OpanatomyError` that says what to do.
 
-    `command` is what the trace says it was made by. With `ranks` the step is one of them all, and the trace that of
+    `command` is what the trace says it was made by. With `joined` ranks the step is one of them all, and the trace that of
     this one.
     """
     check_installed(options.optimizer)
     check_peft(options.lora)
     progress.stage(f"building {options.model}")
-    device = choose_device(options.device) if ranks is None else ranks.device
+    device = choose_device(options.device) if joined is None else joined.ranks.device
     if device == "cpu":
         note(no_gpu_note(options.device))
     points = Snapshots(device)
@@ -54,8 +54,8 @@ def capture_model(
             module=prepared.module, inputs=prepared.inputs, workload=workload_of(prepared, options), command=command,
             snapshots=points, texts=prepared.texts,
         )  # fmt: skip
-        if ranks is not None:
-            subject = shared(subject, plan, options, ranks)
+        if joined is not None:
+            subject = shared(subject, plan, options, joined)
         record_step(subject, options, trace, progress)
 
 
