@@ -458,6 +458,11 @@ def check_several(options: Any, processes: int, spelled: Spelling) -> None:
                 f"{spelled(option, value)} is of several processes: add {spelled(PROCESSES, 2)}, or start them with"
                 " torchrun or accelerate launch"
             )
+    if options.parallel == HSDP and (processes < 4 or processes % 2):
+        raise UsageError(
+            f"{spelled(PARALLEL, HSDP)} shards in two groups, each with a copy of the weights: {processes} processes"
+            " make no two groups of several - start 4, 6, 8, ..."
+        )
 
 
 def _check_texts(options: Any, spelled: Spelling) -> None:

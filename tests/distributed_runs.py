@@ -22,6 +22,7 @@ from tests.command import Fork
 from tests.tiny import BERT, TINY
 
 GPT2: Final = "openai-community/gpt2"
+LLAMA: Final = "meta-llama/Llama-3.1-8B"
 #: A module that sleeps in forward on rank 1, and one that fails there, as a user may have them.
 SLEEP_SECONDS: Final = 0.15
 UNLIKE_RANKS: Final = f'''
@@ -130,6 +131,9 @@ RUNS: Final[Mapping[str, tuple[int, tuple[str, ...]]]] = {
     "fsdp2": (2, tiny(BERT, "--parallel", "fsdp2", "--optimizer", "adamw")),
     "accumulate": (2, tiny(BERT, "--accumulate", "2")),
     "slow": (2, ("unlike:slow", "--device", "cpu")),
+    "hsdp": (4, tiny(BERT, "--parallel", "hsdp")),
+    "checkpointed": (2, tiny(GPT2, "--parallel", "fsdp2+checkpointing")),
+    "tp": (2, tiny(LLAMA, "--set", "num_key_value_heads=2", "--parallel", "tp", "--optimizer", "adamw")),
 }  # fmt: skip
 
 

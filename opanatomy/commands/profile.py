@@ -84,7 +84,7 @@ def _check_processes(arguments: argparse.Namespace, place: Launched | None) -> N
             raise UsageError(
                 f"{as_flag(PROCESSES, processes)}: a launcher has started {place.world_size} already - leave it out"
             )
-        return
+        processes = place.world_size
     check_several(arguments, processes or 1, as_flag)
 
 

@@ -6,11 +6,12 @@ import os
 import socket
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from importlib import import_module
 from io import StringIO
 from pathlib import Path
-from typing import Final
+from typing import Final, TextIO
 
 import msgspec
 
@@ -21,6 +22,8 @@ from opanatomy.errors import CaptureError, OpanatomyError
 from opanatomy.launched import launched
 
 _MADE, _FAILED = "made", "failed"
+#: What each of the forks would import for itself, which takes seconds.
+_IMPORTED: Final = ("accelerate", "transformers", "torch._dynamo", "torch.distributed.tensor")
 #: What torch says of a GPU in a fork of a process that has used one.
 _IN_USE: Final = "CUDA is in use in this process, and its forks cannot use it: call this before anything does"
 
@@ -36,13 +39,16 @@ def on_processes(make: Callable[[], bytes], processes: int, *, on_host: bool) ->
     An error of the first that failed is raised here; what a fork changes of modules and tensors stays there.
     """
     _check(on_host)
+    for module in _IMPORTED:
+        import_module(module)
+    stdout = sys.stdout
     with tempfile.TemporaryDirectory(prefix="opanatomy-") as name:
         folder = Path(name)
         try:
-            with environment(on_host), quiet(), _silent(), _free_port() as port:
+            with environment(on_host), quiet(), redirect_stdout(StringIO()):  # it says that it launches
                 from accelerate import notebook_launcher
 
-                notebook_launcher(_rank(make, folder), num_processes=processes, use_port=port)
+                notebook_launcher(_rank(make, folder, stdout), num_processes=processes, use_port=str(_free_port()))
         except Exception as error:
             raise _failure(folder) or CaptureError(
                 f"{processes} processes cannot be started: {type(error).__name__}: {one_line(error)}"
@@ -66,8 +72,8 @@ def _check(on_host: bool) -> None:
         raise CaptureError(_IN_USE)
 
 
-def _rank(make: Callable[[], bytes], folder: Path) -> Callable[[], None]:
-    """What a fork runs: it ends without a word, and leaves a file."""
+def _rank(make: Callable[[], bytes], folder: Path, stdout: TextIO) -> Callable[[], None]:
+    """What a fork runs: it leaves a file; what the model prints goes where it would."""
 
     def run() -> None:
         import torch
@@ -77,7 +83,9 @@ def _rank(make: Callable[[], bytes], folder: Path) -> Callable[[], None]:
             return
         torch.set_num_threads(1)  # the threads of the process that it is a fork of are not there
         try:
-            (folder / f"{_MADE}{place.rank}").write_bytes(make())
+            with redirect_stdout(stdout):
+                made = make()
+            (folder / f"{_MADE}{place.rank}").write_bytes(made)
         except BaseException as error:
             kind = type(error).__name__ if isinstance(error, OpanatomyError) else CaptureError.__name__
             text = str(error) if isinstance(error, OpanatomyError) else f"{type(error).__name__}: {one_line(error)}"
@@ -103,17 +111,7 @@ def _failure(folder: Path) -> OpanatomyError | None:
     return error
 
 
-@contextmanager
-def _silent() -> Iterator[None]:
-    """The launcher says on stdout that it launches."""
-    with redirect_stdout(StringIO()):
-        yield
-    sys.stdout.flush()
-
-
-@contextmanager
-def _free_port() -> Iterator[str]:
+def _free_port() -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    yield str(port)
+        return int(free.getsockname()[1])

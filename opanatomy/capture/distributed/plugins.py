@@ -79,9 +79,4 @@ def mesh_of(parallel: str, world_size: int) -> Any:
         raise UsageError(f"{as_flag(PARALLEL, parallel)} needs accelerate 1.10 or later - update it") from None
     if parallel == TP:
         return ParallelismConfig(tp_size=world_size)
-    if world_size < 4 or world_size % 2:
-        raise UsageError(
-            f"{as_flag(PARALLEL, parallel)} shards in groups of half of the ranks and has a copy in each: {world_size}"
-            " ranks make no two such groups - start 4, 6, 8, ..."
-        )
     return ParallelismConfig(dp_replicate_size=2, dp_shard_size=world_size // 2)

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 from opanatomy.capture.distributed.plugins import is_sharded
 from opanatomy.capture.distributed.ranks import Joined, Ranks
 from opanatomy.capture.distributed.sharding import sharded_groups
+from opanatomy.capture.distributed.tensor_parallel import cut
 from opanatomy.capture.step.loss_scale import LossScale
 from opanatomy.capture.step.roots import Roots
 from opanatomy.capture.step.stepper import make_optimizer
 from opanatomy.capture.step.training import Training
-from opanatomy.options import RunOptions
+from opanatomy.options import TP, RunOptions
 
 if TYPE_CHECKING:
     import torch
@@ -54,10 +55,12 @@ class SharedTraining(RankTraining):
         self._accelerator, self._parallel = joined.accelerator, joined.parallel
         self._prepared: Any = None
         self._scheduler: Any = None
+        if joined.parallel == TP:
+            cut(module, self._accelerator)
         if is_sharded(joined.parallel):
             with sharded_groups(module, self._accelerator):
                 self._prepare(module, options)
-        elif not options.inference:  # without a backward no rank needs another
+        elif not options.inference:  # without a backward Accelerate has nothing to prepare
             self._prepare(module, options)
 
     def _prepare(self, module: torch.nn.Module, options: RunOptions) -> None:

@@ -46,10 +46,19 @@ def make_optimizer(name: str, module: torch.nn.Module) -> torch.optim.Optimizer:
         home = import_module(f"{chosen.package or 'torch'}.optim")
     except ImportError as error:
         raise CaptureError(_not_installed(chosen)) from error
-    made: torch.optim.Optimizer = getattr(home, chosen.torch_class)(parameters, **chosen.arguments)
+    made: torch.optim.Optimizer = getattr(home, chosen.torch_class)(_alike(parameters), **chosen.arguments)
     if chosen.full_embeddings:
         keep_embeddings_in_32_bits(made, module)
     return made
+
+
+def _alike(parameters: list[torch.nn.Parameter]) -> Any:
+    """The parameters; those that are spread over ranks in a group of their own, where others are not."""
+    spread = [parameter for parameter in parameters if hasattr(parameter, "device_mesh")]
+    if len(spread) in (0, len(parameters)):
+        return parameters
+    whole = [parameter for parameter in parameters if not hasattr(parameter, "device_mesh")]
+    return [{"params": whole}, {"params": spread}]
 
 
 def _not_installed(optimizer: Optimizer) -> str:
