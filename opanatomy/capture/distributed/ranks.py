@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import Struct
 
 from opanatomy.capture.distributed.plugins import handlers_of, mesh_of, parallel_of, sharding_of
+from opanatomy.capture.model.quiet import quiet_libraries
 from opanatomy.errors import CaptureError, UsageError
 from opanatomy.launched import Launched
 from opanatomy.options import RunOptions
@@ -98,7 +99,9 @@ def joined(options: RunOptions, place: Launched) -> Iterator[Joined]:
     """The ranks of this launch, in a process group that is left at the end."""
     from torch import distributed
 
-    yield _join(options, place)
+    with quiet_libraries():
+        group = _join(options, place)
+    yield group
     # After an error the others stay connected until this rank has said what it was.
     distributed.barrier()
     with suppress(Exception):

@@ -10,6 +10,7 @@ from opanatomy.capture.distributed.plugins import is_sharded
 from opanatomy.capture.distributed.ranks import Joined, Ranks
 from opanatomy.capture.distributed.sharding import sharded_groups
 from opanatomy.capture.distributed.tensor_parallel import cut
+from opanatomy.capture.model.quiet import quiet_libraries
 from opanatomy.capture.step.loss_scale import LossScale
 from opanatomy.capture.step.roots import Roots
 from opanatomy.capture.step.stepper import make_optimizer
@@ -55,9 +56,13 @@ class SharedTraining(RankTraining):
         self._accelerator, self._parallel = joined.accelerator, joined.parallel
         self._prepared: Any = None
         self._scheduler: Any = None
-        if joined.parallel == TP:
+        with quiet_libraries():
+            self._share(module, options)
+
+    def _share(self, module: torch.nn.Module, options: RunOptions) -> None:
+        if self._parallel == TP:
             cut(module, self._accelerator)
-        if is_sharded(joined.parallel):
+        if is_sharded(self._parallel):
             with sharded_groups(module, self._accelerator):
                 self._prepare(module, options)
         elif not options.inference:  # without a backward Accelerate has nothing to prepare
