@@ -18,7 +18,7 @@ from opanatomy.files.addresses import local_name
 from opanatomy.files.outputs import claimed, temporary
 from opanatomy.files.remote import Address
 from opanatomy.option_values import as_argument, checked
-from opanatomy.options import JOBS, RunOptions
+from opanatomy.options import JOBS, PROCESSES, RunOptions, check_several
 from opanatomy.pipeline import analyze_traces
 from opanatomy.records.anatomy import Anatomy
 
@@ -80,6 +80,10 @@ def profile(
     compile: bool = False,
     steps: int = 1,
     warmup: int | None = None,
+    processes: int | None = None,
+    parallel: str | None = None,
+    bucket_mb: float | None = None,
+    bucket_view: bool = False,
     memory: bool = False,
     check: bool = False,
     redact: bool = False,
@@ -96,6 +100,11 @@ def profile(
     Every run is counted a second time (`Anatomy.checks`); with `check` a count that does not agree raises `GateError`.
     With `redact` paths, arguments, hosts and users are left out of the report and the trace, secrets always.
 
+    With `processes` the module is trained on so many at once, forks of this one that Accelerate's `notebook_launcher`
+    starts; `parallel` (`ddp`, `fsdp2`, `fsdp2+checkpointing`, `hsdp`, `tp`), `bucket_mb` and `bucket_view` say how. Each
+    has its copy of the module and of these inputs, which are those of one rank; what it changes stays there, weights
+    too, and it computes on one thread. `trace` becomes a file for each rank (`step.rank0.json.gz`).
+
     The module is left as it was: modes, buffers, gradients, flags, and with them the inputs, their gradients and the
     random states. Its weights change only with `optimizer`, which updates them in every step that is run.
     Raises `UsageError`, `ModelError`, `CaptureError`, `OutOfMemory` and `OutputError`, each an `OpanatomyError`.
@@ -109,10 +118,19 @@ def profile(
     options = RunOptions(
         amp=amp, optimizer=optimizer, accumulate=accumulate, clip=clip, inference=inference, generate=generate,
         beams=beams, compile=compile, steps=steps, warmup=warmup, memory=memory, check=check, redact=redact,
+        parallel=parallel, bucket_mb=bucket_mb, bucket_view=bucket_view,
     )  # fmt: skip
+    count = checked(PROCESSES, processes, as_argument) or 1
+    check_several(options, count, as_argument)
     check_no_profiler("profile")
-    with _recorded(_subject(module, arguments, options), options, target, force) as path:
-        anatomy = analyze_traces([path], redact=options.redact)
+    subject = _subject(module, arguments, options)
+    if count > 1:
+        from opanatomy.processes import profiled_on
+
+        anatomy = profiled_on(count, subject, options, target, force=force)
+    else:
+        with _recorded(subject, options, target, force) as path:
+            anatomy = analyze_traces([path], redact=options.redact)
     if target is None:
         anatomy = replace(anatomy, provenance=replace(anatomy.provenance, trace=None))
     if options.check:

@@ -35,7 +35,7 @@ from opanatomy.calls.trace_calls import TraceCalls, trace_calls_of
 from opanatomy.calls.warnings import environment_of, warnings_of_trace
 from opanatomy.calls.window import launched_work, linked_time, step_window_of
 from opanatomy.checks import check_communication, check_counts, check_memory, check_times, self_checks
-from opanatomy.cluster.packing import unpacked_summary
+from opanatomy.cluster.packing import packed_summary, unpacked_summary
 from opanatomy.cluster.run import ClusterSettings, outcomes
 from opanatomy.cluster.work import Outcome, Reduced
 from opanatomy.device import Overrides, ceilings_for
@@ -110,27 +110,20 @@ def _together(
     texts: Texts,
 ) -> Anatomy:
     """The anatomy over the ranks, by their summaries in whatever order they come."""
-    together = RanksTogether()
-    tables: dict[int, RankTables] = {}
+    over = _OverRanks()
     lost: dict[int, str] = {}
     for count, outcome in enumerate(made, 1):
         texts.know(outcome.secrets, outcome.names)
-        if outcome.summary is None:
+        summary = outcome.summary
+        if summary is None:
             lost[outcome.place] = _readable(f"{sources[outcome.place].name} is left out: {outcome.lost}")
         else:
-            summary = outcome.summary
-            if isinstance(summary, bytes):
-                summary = unpacked_summary(summary)
-            rank = together.add(summary.anatomy, outcome.place)
-            tables[outcome.place] = RankTables(
-                rank=rank, calls=summary.calls, hiding=summary.hiding, steps=summary.steps
-            )
+            over.add(unpacked_summary(summary) if isinstance(summary, bytes) else summary, outcome.place)
         advance(count / len(sources))
     unread = [lost[place] for place in sorted(lost)]
-    if not tables:
+    if not over.tables:
         raise TraceError(f"none of the {len(sources)} traces can be read; the first: {unread[0]}")
-    anatomy = together.anatomy(name=_name_of(paths, len(tables)), warnings=[*unread, *left_out_of(paths)])
-    return replace(anatomy, waiting=waiting_of([tables[place] for place in together.places()]))
+    return over.anatomy(name=_name_of(paths, len(over.tables)), warnings=[*unread, *left_out_of(paths)])
 
 
 def reduced(source: Source, phases: Sequence[PhaseRule] = ()) -> Reduced:
@@ -140,6 +133,49 @@ def reduced(source: Source, phases: Sequence[PhaseRule] = ()) -> Reduced:
     return Reduced(
         summary=redacted(summary, texts), secrets=frozenset(texts.secrets_told), names=frozenset(texts.names_told)
     )
+
+
+def packed_summary_of(trace: Path, *, name: str | None = None, redact: bool = False) -> bytes:
+    """What is kept of a rank's own trace, without secrets, to be put together with those of the other ranks.
+
+    `name` is what the report calls the file.
+    """
+    texts = Texts(everything=redact)
+    return packed_summary(redacted(summary_of_trace(trace, name=name, texts=texts), texts))
+
+
+def anatomy_of_ranks(
+    summaries: Sequence[bytes],
+    *,
+    ceilings: Overrides | None = None,
+    redact: bool = False,
+    warnings: Sequence[str] = (),
+) -> Anatomy:
+    """The anatomy over the ranks that these summaries are of."""
+    over = _OverRanks()
+    names = [over.add(unpacked_summary(data), place) for place, data in enumerate(summaries)]
+    shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    anatomy = over.anatomy(name=f"{len(names)} ranks: {shown}", warnings=warnings)
+    return redacted(with_ceilings(anatomy, ceilings), Texts(everything=redact))
+
+
+class _OverRanks:
+    """Summaries of ranks put together one at a time, in whatever order they come."""
+
+    def __init__(self) -> None:
+        self._together = RanksTogether()
+        self.tables: dict[int, RankTables] = {}
+
+    def add(self, summary: RankSummary, place: int) -> str:
+        """Take the rank in this place; what its trace is called."""
+        rank = self._together.add(summary.anatomy, place)
+        self.tables[place] = RankTables(rank=rank, calls=summary.calls, hiding=summary.hiding, steps=summary.steps)
+        return rank.trace or "?"
+
+    def anatomy(self, *, name: str, warnings: Sequence[str]) -> Anatomy:
+        """The anatomy over them, and what their collectives tell together."""
+        anatomy = self._together.anatomy(name=name, warnings=warnings)
+        return replace(anatomy, waiting=waiting_of([self.tables[place] for place in self._together.places()]))
 
 
 def summary_of(
