@@ -54,7 +54,7 @@ from opanatomy.records.memory_columns import HostCalls, MemoryTable
 from opanatomy.records.memory_observations import MemoryObservations
 from opanatomy.records.rank_summary import RankSummary
 from opanatomy.records.timeline import Ledger, Timeline
-from opanatomy.records.workload import Environment, Workload
+from opanatomy.records.workload import Environment, SharedWeights, Workload
 from opanatomy.redaction.records import redacted
 from opanatomy.redaction.texts import Texts
 from opanatomy.trace import Trace, read_trace
@@ -309,7 +309,8 @@ def _with_memory(anatomy: Anatomy, trace: Trace, attribution: Attribution) -> An
     observed, unread = _observed_memory(observations)
     memory = with_trace(observed, _memory(trace, attribution))
     anatomy = replace(anatomy, memory=memory, warnings=(*anatomy.warnings, *unread, *warnings_of(memory)))
-    return replace(anatomy, memory=_with_theory(anatomy, observations)) if trace.capture else anatomy
+    shared = trace.capture.shared if trace.capture else ()
+    return replace(anatomy, memory=_with_theory(anatomy, observations, shared)) if trace.capture else anatomy
 
 
 def _observed_memory(observations: MemoryObservations) -> tuple[Memory, tuple[str, ...]]:
@@ -363,12 +364,13 @@ def anatomy_of_failure(
     return redacted(replace(anatomy, memory=_with_theory(anatomy, observations)), Texts(everything=redact))
 
 
-def _with_theory(anatomy: Anatomy, observations: MemoryObservations) -> Memory:
+def _with_theory(anatomy: Anatomy, observations: MemoryObservations, shared: Sequence[SharedWeights] = ()) -> Memory:
     """The memory of a capture beside what theory and the published run say."""
     workload, size = anatomy.workload, observations.parameter_bytes
     if anatomy.texts is not None:  # the memory is of the longest batch
         workload = replace(workload, sequence_length=anatomy.texts.memory_length)
     parameters = None if size is None else ParameterBytes(all=size, trained=observations.trainable_bytes)
+    parameters = _shared_parameters(shared, workload) or parameters
     memory = with_theory(anatomy.memory, workload, parameters, observations.cache)
     return replace(
         memory,
@@ -378,6 +380,17 @@ def _with_theory(anatomy: Anatomy, observations: MemoryObservations) -> Memory:
             memory, workload, anatomy.step.samples_per_second, on_cpu=anatomy.environment.device_kind == "cpu"
         ),
     )
+
+
+def _shared_parameters(shared: Sequence[SharedWeights], workload: Workload) -> ParameterBytes | None:
+    """The parameters that ranks share, and the part of them that each keeps."""
+    if not shared:
+        return None
+    is_sharded = any(weights.gathered_bytes for weights in shared)
+    return ParameterBytes(
+        all=sum(weights.weight_bytes for weights in shared), trained=sum(weights.trained_bytes for weights in shared),
+        shards=shared[0].ranks if is_sharded else 1, buckets=None if is_sharded else not workload.bucket_view,
+    )  # fmt: skip
 
 
 def _memory(trace: Trace, attribution: Attribution) -> Memory | None:

@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -96,6 +97,14 @@ def nothing_suggested() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(recorded, "RECORDED", {})
         yield
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Runs on several ranks by name (`tests.distributed_runs.Runs`), each made when it is first asked for."""
+    from tests.distributed_runs import Runs
+
+    return Runs(tmp_path_factory.mktemp("ranks"))
 
 
 @pytest.fixture

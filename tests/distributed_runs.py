@@ -24,8 +24,8 @@ from tests.tiny import BERT, TINY
 GPT2: Final = "openai-community/gpt2"
 LLAMA: Final = "meta-llama/Llama-3.1-8B"
 #: A module that sleeps in forward on rank 1, and one that fails there, as a user may have them.
-SLEEP_SECONDS: Final = 0.15
-UNLIKE_RANKS: Final = f'''
+SLEEP_SECONDS: Final = 0.4
+UNLIKE_RANKS: Final = f"""
 import os, time
 import torch
 
@@ -50,7 +50,7 @@ def slow():
 
 def broken():
     return Unlike(fail), torch.ones(4, 16)
-'''
+"""
 
 
 class Run(Struct, frozen=True, kw_only=True):
@@ -112,7 +112,9 @@ def profile_ranks(ranks: int, *arguments: str, folder: Path) -> Run:
     )
     ended = tuple(fork.wait() for fork in forks)
     assert [rank.returncode for rank in ended] == [0] * ranks, [rank.stderr for rank in ended]
-    traces = sorted(folder.glob("*.rank*.trace.json.gz"), key=lambda path: int(path.name.split(".rank")[1].split(".")[0]))
+    traces = sorted(
+        folder.glob("*.rank*.trace.json.gz"), key=lambda path: int(path.name.split(".rank")[1].split(".")[0])
+    )
     anatomy = read_anatomy((folder / "report.json").read_text())
     return Run(ranks=ended, anatomy=anatomy, folder=folder, traces=tuple(traces))
 
@@ -130,6 +132,7 @@ RUNS: Final[Mapping[str, tuple[int, tuple[str, ...]]]] = {
     "ddp4": (4, tiny(GPT2)),
     "fsdp2": (2, tiny(BERT, "--parallel", "fsdp2", "--optimizer", "adamw")),
     "accumulate": (2, tiny(BERT, "--accumulate", "2")),
+    "views": (2, tiny(BERT, "--bucket-view")),
     "slow": (2, ("unlike:slow", "--device", "cpu")),
     "hsdp": (4, tiny(BERT, "--parallel", "hsdp")),
     "checkpointed": (2, tiny(GPT2, "--parallel", "fsdp2+checkpointing")),

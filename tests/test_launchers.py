@@ -285,7 +285,9 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> list[list[Any]]:
 
 
 def test_a_loop_records_itself_on_every_rank(recorded: list[list[Any]]) -> None:
-    for number, (rank, world, trace, parallel, architecture, modules, phases, differences, warnings) in enumerate(recorded):
+    for number, (rank, world, trace, parallel, architecture, modules, phases, differences, warnings) in enumerate(
+        recorded
+    ):
         assert (rank, world, trace) == (number, 2, f"step.rank{number}.json.gz")
         assert (parallel, architecture) == ("ddp", "Sequential")
         assert modules == ["0", "1", "2"]

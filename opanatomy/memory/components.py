@@ -8,6 +8,7 @@ WEIGHTS: Final = "weights"
 BUFFERS: Final = "buffers"
 INPUTS: Final = "inputs"
 GRADIENTS: Final = "gradients"
+DDP_BUCKETS: Final = "ddp_buckets"
 OPTIMIZER_STATE: Final = "optimizer_state"
 STEP_COUNTERS: Final = "optimizer_step_counters"
 ACTIVATIONS: Final = "forward_activations"
@@ -25,8 +26,8 @@ ROUNDING: Final = "allocator_rounding"
 TEMPORARY: Final = "temporary_buffers"
 #: They sum to what is allocated.
 COMPONENTS: Final = (
-    WEIGHTS, BUFFERS, INPUTS, GRADIENTS, OPTIMIZER_STATE, STEP_COUNTERS, ACTIVATIONS, WEIGHT_CASTS, RNG_STATES,
-    CHECKPOINT_ARGUMENTS, RECOMPUTED, KEY_VALUE_CACHE, BEAM_COPIES, OUTPUTS, HELD_BY_MODEL, WORKSPACE, HELD_BEFORE,
+    WEIGHTS, BUFFERS, INPUTS, GRADIENTS, DDP_BUCKETS, OPTIMIZER_STATE, STEP_COUNTERS, ACTIVATIONS,
+    WEIGHT_CASTS, RNG_STATES, CHECKPOINT_ARGUMENTS, RECOMPUTED, KEY_VALUE_CACHE, BEAM_COPIES, OUTPUTS, HELD_BY_MODEL, WORKSPACE, HELD_BEFORE,
     ROUNDING, TEMPORARY,
 )  # fmt: skip
 #: Components that are complete when forward is done, and from then on are freed.

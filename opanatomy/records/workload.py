@@ -140,6 +140,9 @@ class SharedWeights(Struct, frozen=True, kw_only=True):
     ranks: int
     gathered_bytes: int
     reduced_bytes: int
+    #: The weights themselves, and those of them that are trained; of FSDP each rank keeps the part of one of `ranks`.
+    weight_bytes: int
+    trained_bytes: int
     regathered: bool = False
     replicas: int = 1
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from opanatomy.capture.distributed.plugins import is_sharded
 from opanatomy.capture.distributed.ranks import Joined, Ranks
 from opanatomy.capture.distributed.sharding import sharded_groups
+from opanatomy.capture.distributed.shared_weights import bucket_bytes, shared_weights
 from opanatomy.capture.distributed.tensor_parallel import cut
 from opanatomy.capture.model.quiet import quiet_libraries
 from opanatomy.capture.step.loss_scale import LossScale
@@ -16,6 +17,7 @@ from opanatomy.capture.step.roots import Roots
 from opanatomy.capture.step.stepper import make_optimizer
 from opanatomy.capture.step.training import Training
 from opanatomy.options import TP, RunOptions
+from opanatomy.records.workload import SharedWeights
 
 if TYPE_CHECKING:
     import torch
@@ -92,6 +94,14 @@ class SharedTraining(RankTraining):
             return
         (loss,) = roots.tensors if scale is None else scale.scaled(roots.tensors)
         self._accelerator.backward(loss)
+
+    def shared_weights(self) -> tuple[SharedWeights, ...]:
+        """The weights that ranks share by DDP or FSDP2."""
+        return () if self.model is None else shared_weights(self.model)
+
+    def bucket_bytes(self) -> int | None:
+        """The buckets in which DDP reduces gradients; 0 where these are views of them, `None` without DDP."""
+        return None if self.model is None else bucket_bytes(self.model)
 
     def clip(self, parameters: Iterable[torch.Tensor], norm: float) -> None:
         """Clip by the norm over the gradients of all ranks."""

@@ -261,7 +261,11 @@ class Run:
         """The storages as they stand after the timed steps, and their peak."""
         saves = self.instruments.saves
         observations = storages_observed(holders_of(self.stepper, self.subject.module), saves.bytes, saves.cast_bytes)
-        return replace(observations, peak_bytes=self.meter.peak(), measured_by=self.meter.measured_by)
+        buckets = self.training.bucket_bytes()
+        sizes = observations.storage_bytes | ({} if buckets is None else {"ddp_buckets": buckets})
+        return replace(
+            observations, storage_bytes=sizes, peak_bytes=self.meter.peak(), measured_by=self.meter.measured_by
+        )
 
     def _memory_observed(self) -> MemoryObservations:
         """All that is observed of the run's memory."""
@@ -371,6 +375,7 @@ class Run:
             profiler_times_ns=profiler_times_ns(profiler, on_device=accelerators.is_accelerator(self.options.device)),
             gradients=dict(self.instruments.gradients),
             texts=self.texts,
+            shared=self.training.shared_weights(),
             warnings=(*self.instruments.warnings, *self.warnings),
         )
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from opanatomy.capture.step.loss_scale import LossScale
 from opanatomy.capture.step.roots import Roots, averaged
+from opanatomy.records.workload import SharedWeights
 
 if TYPE_CHECKING:
     import torch
@@ -52,6 +53,14 @@ class Training:
 
     def after_update(self) -> None:
         """The weights are updated; not a part of the update."""
+
+    def shared_weights(self) -> tuple[SharedWeights, ...]:
+        """The weights that ranks share, once a step has run."""
+        return ()
+
+    def bucket_bytes(self) -> int | None:
+        """The buckets in which DDP reduces gradients; `None` without DDP."""
+        return None
 
     # ----------------------------------------------------------------------------------- what all ranks must do alike
 
