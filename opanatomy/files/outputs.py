@@ -28,7 +28,9 @@ _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 #: What `link` fails with on a file system that has no hard links.
 _NO_LINKS: Final = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EACCES, errno.EXDEV)
 #: The end of a name, behind which a number goes.
-_ENDING: Final = re.compile(r"((?:\.rank\d+)?(?:\.(?:trace|report|annotated))?(?:\.(?:json|csv|txt))?(?:\.gz)?|\.[^.]+)$")
+_ENDING: Final = re.compile(
+    r"((?:\.rank\d+)?(?:\.(?:trace|report|annotated))?(?:\.(?:json|csv|txt))?(?:\.gz)?|\.[^.]+)$"
+)
 #: Another run that cleans up holds a claim for an instant.
 _TRIES, _PAUSE_SECONDS = 5, 0.05
 

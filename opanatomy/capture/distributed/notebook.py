@@ -11,7 +11,7 @@ from contextlib import redirect_stdout
 from importlib import import_module
 from io import StringIO
 from pathlib import Path
-from typing import Final, TextIO
+from typing import Any, Final, TextIO
 
 import msgspec
 
@@ -55,7 +55,9 @@ def on_processes(make: Callable[[], bytes], processes: int, *, on_host: bool) ->
             ) from error
         made = [folder / f"{_MADE}{rank}" for rank in range(processes)]
         if not all(path.exists() for path in made):
-            raise CaptureError(f"the launcher of this notebook did not start {processes} processes - run the command line")
+            raise CaptureError(
+                f"the launcher of this notebook did not start {processes} processes - run the command line"
+            )
         return [path.read_bytes() for path in made]
 
 
@@ -65,10 +67,13 @@ def _check(on_host: bool) -> None:
     try:
         import accelerate  # noqa: F401
     except ImportError as error:
-        raise CaptureError("processes are started by accelerate, which is not installed - pip install accelerate") from error
+        raise CaptureError(
+            "processes are started by accelerate, which is not installed - pip install accelerate"
+        ) from error
     if not hasattr(os, "fork"):
         raise CaptureError("processes of a notebook are forks, which this system has none of - run the command line")
-    if not on_host and torch.cuda.is_initialized():
+    cuda: Any = torch.cuda
+    if not on_host and cuda.is_initialized():
         raise CaptureError(_IN_USE)
 
 

@@ -22,7 +22,9 @@ def parallel_of(options: RunOptions) -> str:
     """The kind of parallelism that is asked for: by the option, else by `accelerate launch`, else data parallelism."""
     for variable, name in _OTHER_ENGINES:
         if _is_set(variable):
-            raise UsageError(f"accelerate launch asks for {name}, which is not run here - give {as_flag(PARALLEL, FSDP2)}")
+            raise UsageError(
+                f"accelerate launch asks for {name}, which is not run here - give {as_flag(PARALLEL, FSDP2)}"
+            )
     if options.parallel is not None:
         return options.parallel
     if not _is_set("ACCELERATE_USE_FSDP"):

@@ -115,7 +115,8 @@ def _join(options: RunOptions, place: Launched) -> Joined:
         from accelerate.utils import GradientAccumulationPlugin
     except ImportError as error:
         raise CaptureError(
-            f"{place.world_size} processes train together by accelerate, which is not installed - pip install accelerate"
+            f"{place.world_size} processes train together by accelerate, which is not installed - pip install"
+            " accelerate"
         ) from error
     if options.device not in ("auto", "cpu", "cuda"):
         raise UsageError(f"--device {options.device} is one for all ranks: leave it out, each takes its own")
@@ -123,10 +124,10 @@ def _join(options: RunOptions, place: Launched) -> Joined:
     _check(options, parallel)
     mesh, sharding = mesh_of(parallel, place.world_size), sharding_of(options, parallel)
     os.environ.pop("ACCELERATE_USE_FSDP", None)  # of the launcher: what is asked for is given
+    accumulation = GradientAccumulationPlugin(num_steps=options.accumulate, sync_with_dataloader=False)
     accelerator = Accelerator(
         cpu=_on_the_cpu(options), mixed_precision="no", dynamo_backend="no",
-        gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=options.accumulate, sync_with_dataloader=False),
-        kwargs_handlers=handlers_of(options, parallel),
+        gradient_accumulation_plugin=accumulation, kwargs_handlers=handlers_of(options, parallel),
     )  # fmt: skip
     _set_up(accelerator, sharding, mesh)
     device = "cpu" if accelerator.device.type == "cpu" else str(accelerator.device)

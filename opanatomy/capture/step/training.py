@@ -69,5 +69,3 @@ class Training:
         `CaptureError` where it failed on some only: these have left the others behind.
         """
         return failed
-
-
