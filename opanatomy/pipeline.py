@@ -7,29 +7,33 @@ memory. Of several ranks each is analyzed by itself, one at a time, then all are
 from __future__ import annotations
 
 import os
+import pickle
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
 from msgspec.structs import replace
 
 from opanatomy.anatomy import CONVENTIONS, AnatomyInputs, build_anatomy
 from opanatomy.anatomy.collectives import collectives_of
+from opanatomy.anatomy.communication import communication_of_rank, merged_communication
+from opanatomy.anatomy.expected import with_expected
 from opanatomy.anatomy.ranks import over_ranks, with_rank, world_of
 from opanatomy.anatomy.roofline import with_roofline
 from opanatomy.anatomy.texts import text_figures
+from opanatomy.anatomy.waiting.build import RankTables, waiting_of
 from opanatomy.attribution import Attribution, PhaseRule, attribute
 from opanatomy.attribution.linking import enclosing_rows
 from opanatomy.calls.collectives import collective_table
 from opanatomy.calls.kernels import kernel_table
 from opanatomy.calls.overlay import overlay_of
 from opanatomy.calls.padding import padding_flops
+from opanatomy.calls.rank_summary import communication_of
 from opanatomy.calls.table import call_table
 from opanatomy.calls.trace_calls import TraceCalls, trace_calls_of
 from opanatomy.calls.warnings import environment_of, warnings_of_trace
 from opanatomy.calls.window import launched_work, linked_time, step_window_of
-from opanatomy.checks import check_counts, check_memory, check_times, self_checks
+from opanatomy.checks import check_communication, check_counts, check_memory, check_times, self_checks
 from opanatomy.device import Overrides, ceilings_for
 from opanatomy.errors import TraceError, UsageError
 from opanatomy.memory import memory_of_observations, memory_of_trace, warnings_of, with_trace
@@ -43,6 +47,7 @@ from opanatomy.records.device import DeviceFigures
 from opanatomy.records.memory import Memory
 from opanatomy.records.memory_columns import HostCalls, MemoryTable
 from opanatomy.records.memory_observations import MemoryObservations
+from opanatomy.records.rank_summary import RankSummary
 from opanatomy.records.timeline import Ledger, Timeline
 from opanatomy.records.workload import Environment, Workload
 from opanatomy.redaction.records import redacted
@@ -88,21 +93,21 @@ def _anatomy(
     """The anatomy of one trace, or over the ranks."""
     sources, left_out = sources_of(paths), left_out_of(paths)
     if len(sources) == 1:
-        anatomy = _analyzed(sources[0], annotated, phases, texts)
+        anatomy = _summarized(sources[0], annotated, phases, texts).anatomy
         return replace(anatomy, warnings=(*anatomy.warnings, *left_out))
     if annotated is not None:
         raise UsageError(f"--trace: {len(sources)} traces are given, one can be written back - give one TRACE")
-    ranks: list[Anatomy] = []
+    ranks: list[RankSummary] = []
     unread: list[str] = []
     for place, source in enumerate(sources):
         try:
-            ranks.append(_analyzed(source, None, phases, texts))
+            ranks.append(_summarized(source, None, phases, texts))
         except TraceError as error:
             unread.append(_readable(f"{source.name} is left out: {error}"))
         advance((place + 1) / len(sources))
     if not ranks:
         raise TraceError(f"none of the {len(sources)} traces can be read; the first: {unread[0]}")
-    return over_ranks(ranks, name=_name_of(paths, len(ranks)), warnings=[*unread, *left_out])
+    return _over_ranks(ranks, name=_name_of(paths, len(ranks)), warnings=[*unread, *left_out])
 
 
 def summary_of(trace: Path, *, name: str | None = None, redact: bool = False) -> bytes:
@@ -111,7 +116,8 @@ def summary_of(trace: Path, *, name: str | None = None, redact: bool = False) ->
     `name` is what the report calls the file.
     """
     texts = Texts(everything=redact)
-    return msgspec.msgpack.encode(redacted(analyze_trace(trace, name=name, texts=texts), texts), enc_hook=str)
+    summary = summary_of_trace(trace, name=name, texts=texts)
+    return pickle.dumps(replace(summary, anatomy=redacted(summary.anatomy, texts)))
 
 
 def anatomy_of_ranks(
@@ -121,18 +127,31 @@ def anatomy_of_ranks(
     redact: bool = False,
     warnings: Sequence[str] = (),
 ) -> Anatomy:
-    """The anatomy over the ranks that these summaries are of."""
-    ranks = [msgspec.msgpack.decode(part, type=Anatomy, dec_hook=lambda kind, value: kind(value)) for part in summaries]
-    names = [rank.provenance.trace or "?" for rank in ranks]
+    """The anatomy over the ranks that these summaries, made by `summary_of` in this run, are of."""
+    ranks: list[RankSummary] = [pickle.loads(summary) for summary in summaries]
+    names = [rank.anatomy.provenance.trace or "?" for rank in ranks]
     shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-    together = over_ranks(ranks, name=f"{len(ranks)} ranks: {shown}", warnings=warnings)
+    together = _over_ranks(ranks, name=f"{len(ranks)} ranks: {shown}", warnings=warnings)
     return redacted(with_ceilings(together, ceilings), Texts(everything=redact))
 
 
-def _analyzed(source: Source, annotated: Annotated | None, phases: Sequence[PhaseRule], texts: Texts) -> Anatomy:
+def _over_ranks(ranks: Sequence[RankSummary], *, name: str, warnings: Sequence[str]) -> Anatomy:
+    """One anatomy over several ranks, with what their collectives tell together."""
+    anatomy = over_ranks([summary.anatomy for summary in ranks], name=name, warnings=warnings)
+    by_trace = {summary.anatomy.provenance.trace: summary for summary in ranks}
+    ordered = [(rank, by_trace[rank.trace]) for rank in anatomy.ranks if rank.trace in by_trace]
+    tables = [
+        RankTables(rank=rank, calls=summary.calls, hiding=summary.hiding, steps=summary.steps)
+        for rank, summary in ordered
+    ]
+    communication = merged_communication(summary.anatomy.communication for summary in ranks)
+    return replace(anatomy, communication=communication, waiting=waiting_of(tables))
+
+
+def _summarized(source: Source, annotated: Annotated | None, phases: Sequence[PhaseRule], texts: Texts) -> RankSummary:
     with source.opened() as path:
         try:
-            return analyze_trace(path, name=source.name, annotated=annotated, phases=phases, texts=texts)
+            return summary_of_trace(path, name=source.name, annotated=annotated, phases=phases, texts=texts)
         except TraceError as error:
             if source.member is None:
                 raise
@@ -158,7 +177,20 @@ def analyze_trace(
     phases: Sequence[PhaseRule] = (),
     texts: Texts | None = None,
 ) -> Anatomy:
-    """The anatomy of the trace in `path`; `name` is what the report calls the file.
+    """The anatomy of the trace in `path`, as `summary_of_trace` has it."""
+    return summary_of_trace(path, name=name, annotated=annotated, phases=phases, texts=texts).anatomy
+
+
+def summary_of_trace(
+    path: Path,
+    *,
+    name: str | None = None,
+    annotated: Annotated | None = None,
+    phases: Sequence[PhaseRule] = (),
+    texts: Texts | None = None,
+) -> RankSummary:
+    """The anatomy of the trace in `path`, and what it tells of its collectives; `name` is what the report calls the
+    file.
 
     With `annotated` the trace is also written back, with its classes, phases and rates in it. `phases` say the phases
     of the trace's own annotations. `texts` learn the secrets that its metadata tell: the anatomy still has them.
@@ -174,6 +206,8 @@ def analyze_trace(
 
         write_trace(path, annotated, overlay_of(calls, kernels, trace.threads), trace.metadata)
     table = call_table(trace, calls, kernels)
+    step_window = step_window_of(attribution, calls)
+    exchanged, hiding, steps = communication_of(trace, calls, kernels, attribution, step_window)
     anatomy = build_anatomy(
         AnatomyInputs(
             provenance=_provenance(trace, path, name),
@@ -182,8 +216,15 @@ def analyze_trace(
             calls=table,
             kernels=kernels,
             launched=launched_work(trace, attribution) if trace.on_device else None,
-            step_window=step_window_of(attribution, calls),
+            step_window=step_window,
             linked=linked_time(calls),
+            spans=steps,
+            communication=with_expected(
+                communication_of_rank(exchanged, hiding, steps),
+                trace.capture.shared if trace.capture else (),
+                trace.capture.workload if trace.capture else Workload(),
+                len(steps.number),
+            ),
             warnings=(
                 *trace.warnings,
                 *call_warnings,
@@ -198,8 +239,10 @@ def analyze_trace(
         *_checks(trace, calls, table, anatomy.step.count),
         *((attribution.annotated,) if attribution.annotated else ()),
         *check_memory(anatomy.memory),
+        *check_communication(anatomy.communication),
     )
-    return with_rank(replace(anatomy, checks=checks, collectives=collectives), trace.metadata)
+    anatomy = with_rank(replace(anatomy, checks=checks, collectives=collectives), trace.metadata)
+    return RankSummary(anatomy=anatomy, calls=exchanged, hiding=hiding, steps=steps)
 
 
 def _provenance(trace: Trace, path: Path, name: str | None) -> Provenance:

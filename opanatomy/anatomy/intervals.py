@@ -71,3 +71,24 @@ def exposed(work: tuple[Int64, Int64], others: tuple[Int64, Int64]) -> int:
     """The time that `work` covers (starts, durations) and `others` do not."""
     both = (np.concatenate((work[0], others[0])), np.concatenate((work[1], others[1])))
     return covered(*both) - covered(*others)
+
+
+def together(first: Intervals, second: Intervals) -> Intervals:
+    """The time that either covers, as intervals."""
+    start, end = (np.concatenate(sides) for sides in zip(first, second, strict=True))
+    return union(start, end - start)
+
+
+def overlap(first: Intervals, second: Intervals) -> Intervals:
+    """The time that both cover, as intervals."""
+    return without(first, without(first, second))
+
+
+def without(intervals: Intervals, others: Intervals) -> Intervals:
+    """The time that `intervals` cover and `others` do not, as intervals."""
+    bounds = np.unique(np.concatenate((*intervals, *others)))
+    if len(bounds) < 2:
+        return bounds[:0], bounds[:0]
+    begin, end = bounds[:-1], bounds[1:]
+    left = (within(intervals, begin, end) > 0) & (within(others, begin, end) == 0)
+    return union(begin[left], (end - begin)[left])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import Struct, field
 
 from opanatomy.records.checks import Check
+from opanatomy.records.communication import Communication
 from opanatomy.records.device import DeviceFigures
 from opanatomy.records.generation import Generation
 from opanatomy.records.memory import Memory
@@ -14,6 +15,7 @@ from opanatomy.records.suggestion import Suggestions
 from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.records.texts import TextFigures
 from opanatomy.records.timeline import Ledger, Timeline
+from opanatomy.records.waiting import Waiting
 from opanatomy.records.workload import Environment, Workload
 
 SCHEMA = 1
@@ -221,9 +223,13 @@ class Anatomy(Struct, frozen=True, kw_only=True):
     #: Where the steps are generations.
     generation: Generation | None = None
     collectives: tuple[Collective, ...] = ()
+    #: What the collectives cost, hidden or not; `None` where there are none.
+    communication: Communication | None = None
     #: The ranks that the report is over; one trace that says its rank has one row, other traces none.
     ranks: tuple[Rank, ...] = ()
     spread: tuple[Spread, ...] = ()
+    #: Waiting told from transferring, where the collectives of several ranks are matched.
+    waiting: Waiting | None = None
     #: What was held against a second source, and what does not agree with it.
     checks: tuple[Check, ...] = ()
     #: What the run could be given to save memory or time, by prediction; not in the report of a trace alone.

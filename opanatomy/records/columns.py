@@ -110,6 +110,10 @@ class CollectiveArguments(Struct, frozen=True):
     out_elements: int | None = None
     group_size: int | None = None
     dtype: str | None = None
+    #: The process group, by its name and its ranks.
+    group: str | None = None
+    #: The number of the call within its group.
+    sequence: int | None = None
 
 
 class Categorical(Struct, Generic[Value], frozen=True):

@@ -29,7 +29,9 @@ class CollectiveCalls(Struct, frozen=True, kw_only=True):
     dtype: Categorical[str]
     sent_bytes: Int64
     received_bytes: Int64
+    #: When the host asked for it, and for how long it was at that.
     launched_ns: Int64
+    launching_ns: Int64
     start_ns: Int64
     end_ns: Int64
     phase: Categorical[str]

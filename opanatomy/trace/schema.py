@@ -63,6 +63,10 @@ class Args(Struct, gc=False):
     out_elements: Raw = field(default=Raw(), name="Out msg nelems")
     group_size: Raw = field(default=Raw(), name="Group size")
     collective_dtype: Raw = field(default=Raw(), name="dtype")
+    group_name: Raw = field(default=Raw(), name="Process Group Name")
+    group_ranks: Raw = field(default=Raw(), name="Process Group Ranks")
+    #: The number of the call within its group, which NCCL's records have from the spring of 2026 on (torch 2.13).
+    group_sequence: Raw = field(default=Raw(), name="Seq")
     #: Of `[memory]` events; `bytes` are below 0 where they were freed. In 2021 there were only bytes and device.
     bytes: Number | None = field(default=0, name="Bytes")
     address: Number | None = field(default=-1, name="Addr")
@@ -97,7 +101,10 @@ class ExactEvent(Event, gc=False):
 # ------------------------------------------------------------------------------------------- events of one category
 
 _INTERVAL: Final = ("ph", "name", "pid", "tid", "ts", "dur", "args")
-_COLLECTIVE: Final = ("collective", "in_elements", "out_elements", "group_size", "collective_dtype")
+_COLLECTIVE: Final = (
+    "collective", "in_elements", "out_elements", "group_size", "collective_dtype", "group_name", "group_ranks",
+    "group_sequence",
+)  # fmt: skip
 _HOST_ARGS: Final = (
     "external_id", "sequence", "forward_thread", "dims", "types", "strides", "constants", "external_id_2021",
     "sequence_2021", "dims_2021", *_COLLECTIVE,

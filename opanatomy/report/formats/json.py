@@ -16,7 +16,7 @@ from opanatomy.report.format import Format
 _SECTIONS: Final = (
     "schema", "provenance", "environment", "workload", "conventions", "step", "classes", "ratios", "operators",
     "kernels", "modules", "memory", "timeline", "device", "ledger", "collectives",
-    "ranks", "spread", "generation", "checks", "texts", "suggestions", "warnings",
+    "communication", "ranks", "spread", "waiting", "generation", "checks", "texts", "suggestions", "warnings",
 )  # fmt: skip
 
 

@@ -31,7 +31,7 @@ _FIRST_LEAST: Final = {
     "collectives": 10, "memory": 13, "memory-peak": 18, "saved-activations": 11, "snapshots": 18,
     "activation-terms": 20, "published": 20, "out-of-memory": 24, "savings": 20, "techniques": 14, "predictions": 14,
     "technique-memory": 14, "suggestions": 16, "same-training": 18, "losses": 14, "not-run": 14,
-    "underflow": 14, "guides": 20,
+    "underflow": 14, "guides": 20, "communication": 13, "communication-modules": 14, "waiting": 8, "matched": 10,
 }  # fmt: skip
 _LATER_LEAST: Final = {"class": 13, "phase": 9, "made by": 8, "shape": 16, "option": 16, "figure": 8}
 _LEAST: Final = 12

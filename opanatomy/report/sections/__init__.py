@@ -9,6 +9,7 @@ from opanatomy.report.sections import (
     checks,
     classes,
     collectives,
+    communication,
     generation,
     ledger,
     memory,
@@ -22,6 +23,7 @@ from opanatomy.report.sections import (
     suggestions,
     texts,
     verdict,
+    waiting,
 )
 from opanatomy.report.sections.techniques import sections_of_techniques
 
@@ -50,7 +52,11 @@ def _of_anatomy(anatomy: Anatomy, top: int) -> tuple[Section, ...]:
         operators.operators(anatomy, top),
         roofline.roofline(anatomy, top),
         collectives.collectives(anatomy),
+        communication.phases(anatomy),
+        communication.modules(anatomy),
         ranks.ranks(anatomy),
+        waiting.steps(anatomy),
+        waiting.collectives(anatomy),
         memory.components(anatomy),
         memory.curve(anatomy),
         memory.blocks(anatomy),

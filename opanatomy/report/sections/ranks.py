@@ -42,7 +42,9 @@ def ranks(anatomy: Anatomy) -> Section | None:
         notes.append(Note(text=more))
     if "own" in spread:
         notes.append(Note(text="own: the step less exposed communication"))
-    return Section(name="ranks", title="Ranks", columns=columns, rows=rows, notes=(*notes, *_conclusions(spread)))
+    return Section(
+        name="ranks", title="Ranks", columns=columns, rows=rows, notes=(*notes, *_conclusions(anatomy, spread))
+    )
 
 
 def _row(rank: Rank, figures: list[str]) -> Row:
@@ -59,8 +61,8 @@ def _summaries(spreads: list[Spread]) -> tuple[Row, ...]:
     return tuple(Row(cells=(name, *map(Time, values)), summary=True) for name, values in times.items())
 
 
-def _conclusions(spread: dict[str, Spread]) -> list[Note]:
-    """The slowest rank, and the one that the others wait for."""
+def _conclusions(anatomy: Anatomy, spread: dict[str, Spread]) -> list[Note]:
+    """The slowest rank, and where nothing better tells for whom the others wait, the one that waits least."""
     notes = []
     step, own = spread.get("step"), spread.get("own")
     if step is not None:
@@ -72,7 +74,7 @@ def _conclusions(spread: dict[str, Spread]) -> list[Note]:
             Change(step.max_ns, step.median_ns),
         )
         notes.append(Note(text=text, tone=Tone.CONCLUSION))
-    if own is not None and own.max_ns > own.min_ns:
+    if anatomy.waiting is None and own is not None and own.max_ns > own.min_ns:
         name = _name(own.max_rank, own.max_trace, "rank ")
         text = phrase(
             "Of all ranks {} waits least in communication ({} of its own a step): if others wait, it is for this one.",

@@ -1,0 +1,123 @@
+"""The collectives of a rank -> what they cost by phase and module, and how much of it the rank's own work hides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeVar
+
+import numpy as np
+from msgspec.structs import fields
+
+from opanatomy.anatomy.intervals import Intervals, length, overlap, union, without
+from opanatomy.records.columns import Int64, distinct
+from opanatomy.records.communication import Communication, CommunicationPhase, ModuleCommunication
+from opanatomy.records.rank_summary import CollectiveCalls, Spans, StepSpans
+from opanatomy.records.taxonomy import PHASES, Phase
+
+#: Of these the whole message is what a rank has in the end, of the others what it gives.
+_WHOLE_IS_RECEIVED = ("all_gather", "gather")
+_PHASE_ORDER = {phase: place for place, phase in enumerate(PHASES)}
+
+Row = TypeVar("Row", CommunicationPhase, ModuleCommunication)
+
+
+def communication_of_rank(calls: CollectiveCalls, hiding: Spans, steps: StepSpans) -> Communication | None:
+    """What the collectives cost that ran in the steps; `None` where there are none.
+
+    A collective belongs to the steps if it begins in one; its time is cut where the steps end.
+    """
+    bounds = steps.start_ns, steps.end_ns
+    step = np.searchsorted(steps.start_ns, calls.start_ns, side="right") - 1
+    inside = (step >= 0) & (calls.start_ns < steps.end_ns[step]) if len(steps.start_ns) else step >= 0
+    rows = np.flatnonzero(inside)
+    if not len(rows):
+        return None
+    hidden = hiding.start_ns, hiding.end_ns
+    running = _running(calls, rows, bounds)
+    return Communication(
+        running_ns=length(running), exposed_ns=length(without(running, hidden)),
+        phases=_phases(calls, rows, bounds, hidden), modules=_modules(calls, rows, bounds, hidden),
+    )  # fmt: skip
+
+
+def message_sizes(calls: CollectiveCalls) -> Int64:
+    """The bytes of each call's message as nccl-tests counts it, -1 where it is not known."""
+    values = [name in _WHOLE_IS_RECEIVED for name in calls.collective.values]
+    received = np.array([*values, False], dtype=bool)[calls.collective.codes]
+    return np.where(received, calls.received_bytes, np.maximum(calls.sent_bytes, calls.received_bytes))
+
+
+def _running(calls: CollectiveCalls, rows: Int64, bounds: Intervals) -> Intervals:
+    return overlap(union(calls.start_ns[rows], calls.end_ns[rows] - calls.start_ns[rows]), bounds)
+
+
+def _phases(
+    calls: CollectiveCalls, rows: Int64, bounds: Intervals, hidden: Intervals
+) -> tuple[CommunicationPhase, ...]:
+    sizes = message_sizes(calls)
+    made = []
+    for code in distinct(calls.phase.codes[rows]).values.tolist():
+        own = rows[calls.phase.codes[rows] == code]
+        running, sized = _running(calls, own, bounds), sizes[own] >= 0
+        made.append(
+            CommunicationPhase(
+                phase=Phase(calls.phase.values[code]), calls=len(own), sized=int(sized.sum()),
+                bytes=int(sizes[own][sized].sum()), launching_ns=int(np.maximum(calls.launching_ns[own], 0).sum()),
+                running_ns=length(running), exposed_ns=length(without(running, hidden)),
+            )
+        )  # fmt: skip
+    return tuple(sorted(made, key=lambda row: _PHASE_ORDER[row.phase]))
+
+
+def _modules(
+    calls: CollectiveCalls, rows: Int64, bounds: Intervals, hidden: Intervals
+) -> tuple[ModuleCommunication, ...]:
+    """The modules that collectives serve, in the order of their first; what serves no single one is the model's."""
+    sizes = message_sizes(calls)
+    width, kinds = len(calls.phase.values), len(calls.collective.values)
+    module = calls.module.codes[rows] + 1
+    keys = (module * kinds + calls.collective.codes[rows]) * width + calls.phase.codes[rows]
+    groups = distinct(keys)
+    made = []
+    for place in np.argsort(groups.first).tolist():
+        own = rows[groups.inverse == place]
+        running, sized = _running(calls, own, bounds), sizes[own] >= 0
+        made.append(
+            ModuleCommunication(
+                module=calls.module.at(int(own[0])) or "", collective=calls.collective.at(int(own[0])) or "",
+                phase=Phase(calls.phase.values[int(calls.phase.codes[own[0]])]),
+                calls=len(own), sized=int(sized.sum()), bytes=int(sizes[own][sized].sum()),
+                running_ns=length(running), exposed_ns=length(without(running, hidden)),
+            )
+        )  # fmt: skip
+    return tuple(made)
+
+
+def merged_communication(each: Iterable[Communication | None]) -> Communication | None:
+    """The communication of several ranks together; what is expected of a step is that of the first."""
+    known = [communication for communication in each if communication is not None]
+    if not known:
+        return None
+    phases = _summed(row for communication in known for row in communication.phases)
+    return Communication(
+        running_ns=sum(communication.running_ns for communication in known),
+        exposed_ns=sum(communication.exposed_ns for communication in known),
+        phases=tuple(sorted(phases, key=lambda row: _PHASE_ORDER[row.phase])),
+        modules=_summed(row for communication in known for row in communication.modules),
+        expected=next((communication.expected for communication in known if communication.expected), ()),
+    )
+
+
+def _summed(rows: Iterable[Row]) -> tuple[Row, ...]:
+    """Rows that differ in numbers only as one with their sums, in the order of their first."""
+    groups: dict[tuple[object, ...], dict[str, object]] = {}
+    kind: type[Row] | None = None
+    for row in rows:
+        kind = type(row)
+        names = [(field.name, field.type is int) for field in fields(kind)]
+        key = tuple(getattr(row, name) for name, is_number in names if not is_number)
+        sums = groups.setdefault(key, {name: 0 if is_number else getattr(row, name) for name, is_number in names})
+        for name, is_number in names:
+            if is_number:
+                sums[name] += getattr(row, name)
+    return tuple(kind(**sums) for sums in groups.values()) if kind else ()  # type: ignore[arg-type]

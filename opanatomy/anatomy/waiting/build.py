@@ -1,0 +1,178 @@
+"""The tables of all ranks -> `Waiting`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from msgspec import Struct
+
+from opanatomy.anatomy.collectives import bus_factor
+from opanatomy.anatomy.communication import message_sizes
+from opanatomy.anatomy.waiting.clocks import Clocks, clocks_of
+from opanatomy.anatomy.waiting.matching import by_number_and_order, by_time
+from opanatomy.anatomy.waiting.parts import Split, parts_of, split_of
+from opanatomy.anatomy.waiting.straggler import Verdict, charges, verdict_of
+from opanatomy.anatomy.waiting.table import RankCalls, calls_of_ranks
+from opanatomy.records.columns import Bool, Int64, distinct
+from opanatomy.records.rank_summary import CollectiveCalls, Spans, StepSpans
+from opanatomy.records.ranks import Rank
+from opanatomy.records.waiting import ClockSetting, MatchedCollective, RankWaiting, StepParts, Waiting
+
+
+class RankTables(Struct, frozen=True, kw_only=True):
+    """What one rank's summary has beside its anatomy."""
+
+    rank: Rank
+    calls: CollectiveCalls
+    hiding: Spans
+    steps: StepSpans
+
+
+def waiting_of(each: Sequence[RankTables]) -> Waiting | None:
+    """Waiting and transferring over the ranks at hand, in their order; `None` where no collective is matched."""
+    tables = [rank.calls for rank in each]
+    if len(each) < 2 or sum(len(table.start_ns) > 0 for table in tables) < 2:
+        return None
+    calls = calls_of_ranks(tables)
+    world = max((rank.rank.world_size or 0 for rank in each), default=0) or None
+    told = _complete(calls, by_number_and_order(calls), world)
+    first = clocks_of(calls, told)
+    match = _complete(calls, by_time(calls, told, first.offset_ns), world)
+    if not (match >= 0).any():
+        return None
+    clocks = clocks_of(calls, match)
+    split = split_of(calls, match, clocks.offset_ns)
+    parts = [parts_of(calls, split, place, rank.hiding, rank.steps) for place, rank in enumerate(each)]
+    is_lower_bound = world is not None and world > len(each)
+    verdict = _verdict(each, calls, match, split, clocks, parts, is_lower_bound)
+    by_number = (match >= 0) & (calls.sequence >= 0) & (calls.group.codes >= 0) & (told >= 0)
+    return Waiting(
+        ranks=len(each), world_size=world, is_lower_bound=is_lower_bound,
+        by_number=_count(match, by_number), by_order=_count(match, (told >= 0) & ~by_number),
+        by_time=_count(match, told < 0),
+        clocks=_setting(clocks),
+        each=_rows(each, calls, match, split, clocks, parts),
+        collectives=_collectives(calls, match, split, tables),
+        straggler=verdict.straggler, no_straggler=verdict.why_not,
+    )  # fmt: skip
+
+
+def _complete(calls: RankCalls, match: Int64, world: int | None) -> Int64:
+    """`match` without collectives that lack a rank which is at hand: the record of that rank begins or ends beside it.
+
+    A group without a known size is taken to be all ranks.
+    """
+    rows = np.flatnonzero(match >= 0)
+    if not len(rows):
+        return match
+    count = int(match.max()) + 1
+    ranks = np.bincount(match[rows], minlength=count)
+    size = np.full(count, -1, dtype=np.int64)
+    np.maximum.at(size, match[rows], calls.group_size[rows])
+    at_hand = calls.ranks if world is None or world > calls.ranks else min(world, calls.ranks)
+    of_group = _ranks_of_groups(calls)
+    groups = np.full(count, -1, dtype=np.int64)
+    np.maximum.at(groups, match[rows], calls.group.codes[rows])
+    known = np.where(groups >= 0, of_group[groups], np.where((size > 0) & (size < at_hand), size, at_hand))
+    return np.where((match >= 0) & (ranks >= known)[match], match, -1)
+
+
+def _ranks_of_groups(calls: RankCalls) -> Int64:
+    """How many of the ranks at hand communicate in each group; a last entry for none."""
+    pairs = distinct((calls.group.codes + 1) * calls.ranks + calls.rank)
+    groups = pairs.values // calls.ranks - 1
+    counts = np.bincount(groups[groups >= 0], minlength=len(calls.group.values))
+    return np.append(counts, calls.ranks).astype(np.int64)
+
+
+def _count(match: Int64, rows: Bool) -> int:
+    return len(distinct(match[rows & (match >= 0)]).values)
+
+
+def _setting(clocks: Clocks) -> ClockSetting:
+    return ClockSetting(
+        was_set=bool(clocks.offset_ns.any()), collectives=clocks.used, within_ns=clocks.within_ns,
+        ended_too_early_before=clocks.violated_before, ended_too_early=clocks.violated,
+    )  # fmt: skip
+
+
+def _verdict(
+    each: Sequence[RankTables],
+    calls: RankCalls,
+    match: Int64,
+    split: Split,
+    clocks: Clocks,
+    parts: list[tuple[StepParts, ...]],
+    is_lower_bound: bool,
+) -> Verdict:
+    if is_lower_bound:
+        return Verdict(None, "not all ranks are at hand: another one may have come later still")
+    computed = (
+        np.concatenate([rank.calls.computed_at_start_ns for rank in each]),
+        np.concatenate([rank.calls.computed_at_end_ns for rank in each]),
+    )
+    wall = sum(step.wall_ns for steps in parts for step in steps)
+    return verdict_of(tuple(rank.rank for rank in each), calls, match, split, clocks, computed, wall)
+
+
+def _rows(
+    each: Sequence[RankTables],
+    calls: RankCalls,
+    match: Int64,
+    split: Split,
+    clocks: Clocks,
+    parts: list[tuple[StepParts, ...]],
+) -> tuple[RankWaiting, ...]:
+    sums = np.zeros((4, calls.ranks), dtype=np.int64)
+    np.add.at(sums[0], calls.rank, 1)
+    rows = np.flatnonzero(split.matched)
+    np.add.at(sums[1], calls.rank[rows], 1)
+    np.add.at(sums[2], calls.rank[rows], calls.end_ns[rows] - split.begun_ns[rows])
+    np.add.at(sums[3], calls.rank[rows], split.begun_ns[rows] - calls.start_ns[rows])
+    charged = charges(calls, match, split).tolist()
+    columns = zip(each, clocks.offset_ns.tolist(), *sums.tolist(), charged, parts, strict=True)
+    return tuple(
+        RankWaiting(
+            rank=rank.rank.rank, trace=rank.rank.trace, clock_offset_ns=offset, calls=count, matched=matched,
+            transferring_ns=transferring, waiting_ns=waiting, charged_ns=charge, steps=steps,
+        )
+        for rank, offset, count, matched, transferring, waiting, charge, steps in columns
+    )  # fmt: skip
+
+
+def _collectives(
+    calls: RankCalls, match: Int64, split: Split, tables: Sequence[CollectiveCalls]
+) -> tuple[MatchedCollective, ...]:
+    """The matched calls by collective, data type and group size, the longest first."""
+    dtypes = [text for table in tables for text in table.dtype.decoded()]
+    sizes = np.concatenate([message_sizes(table) for table in tables])
+    groups: dict[tuple[str, str | None, int | None], list[int]] = {}
+    for row in np.flatnonzero(split.matched).tolist():
+        members = int(calls.group_size[row])
+        key = calls.collective.at(row) or "", dtypes[row], members if members > 0 else None
+        groups.setdefault(key, []).append(row)
+    made = []
+    for (name, dtype, size), places in groups.items():
+        rows = np.array(places, dtype=np.int64)
+        message = sizes[rows]
+        duration, transferring = calls.end_ns[rows] - calls.start_ns[rows], calls.end_ns[rows] - split.begun_ns[rows]
+        sized = message >= 0
+        factor = bus_factor(name, size or calls.ranks)
+        made.append(
+            MatchedCollective(
+                collective=name, dtype=dtype, group_size=size, collectives=len(distinct(match[rows]).values),
+                calls=len(rows), duration_ns=int(duration.sum()), transferring_ns=int(transferring.sum()),
+                waiting_ns=int((duration - transferring).sum()),
+                bytes=int(message[sized].sum()) if sized.any() else None,
+                bus_bytes_per_second=_rate(message, duration, sized, factor),
+                transfer_bus_bytes_per_second=_rate(message, transferring, sized, factor),
+            )
+        )  # fmt: skip
+    return tuple(sorted(made, key=lambda row: (-row.duration_ns, row.collective, row.dtype or "", row.group_size or 0)))
+
+
+def _rate(message: Int64, spent_ns: Int64, sized: Bool, factor: float | None) -> float | None:
+    """What the messages put on the links in the time."""
+    whole = int(spent_ns[sized].sum())
+    return factor * int(message[sized].sum()) * 1e9 / whole if factor and whole else None
