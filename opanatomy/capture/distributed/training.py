@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING, Any
 from opanatomy.capture.distributed.plugins import is_sharded
 from opanatomy.capture.distributed.ranks import Joined, Ranks
 from opanatomy.capture.distributed.sharding import sharded_groups
+from opanatomy.capture.distributed.shared_weights import shared_weights
 from opanatomy.capture.distributed.tensor_parallel import cut
 from opanatomy.capture.model.quiet import quiet_libraries
+from opanatomy.capture.model.wrappers import own_modules
 from opanatomy.capture.step.loss_scale import LossScale
 from opanatomy.capture.step.roots import Roots
 from opanatomy.capture.step.stepper import make_optimizer
 from opanatomy.capture.step.training import Training
 from opanatomy.options import TP, RunOptions
+from opanatomy.records.workload import SharedWeights
 
 if TYPE_CHECKING:
     import torch
@@ -34,6 +37,11 @@ class RankTraining(Training):
     def is_shared(self) -> bool:
         """The other ranks take part in each step."""
         return True
+
+    def shared_weights(self, module: torch.nn.Module) -> tuple[SharedWeights, ...]:
+        """Those of the module, by its own paths."""
+        paths = {id(part): path for path, part in own_modules(module)}
+        return shared_weights([module if self.model is None else self.model], paths)
 
     def longest_ns(self, duration_ns: int) -> int:
         """The longest of the ranks' durations."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from opanatomy.capture.step.loss_scale import LossScale
 from opanatomy.capture.step.roots import Roots, averaged
+from opanatomy.records.workload import SharedWeights
 
 if TYPE_CHECKING:
     import torch
@@ -52,6 +53,10 @@ class Training:
 
     def after_update(self) -> None:
         """The weights are updated; not a part of the update."""
+
+    def shared_weights(self, module: torch.nn.Module) -> tuple[SharedWeights, ...]:
+        """The weights of `module` that ranks share, behind a step."""
+        return ()
 
     # ----------------------------------------------------------------------------------- what all ranks must do alike
 
