@@ -15,8 +15,11 @@ import pytest
 
 import opanatomy
 from opanatomy.capture.distributed.lone import meant_by
+from opanatomy.capture.distributed.plugins import asked_of_launcher, parallel_of
+from opanatomy.errors import UsageError
 from opanatomy.files.outputs import name_of_rank, numbered_name
 from opanatomy.launched import Launched, launched
+from opanatomy.options import RunOptions
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.taxonomy import Phase
 from opanatomy.report import read_anatomy
@@ -211,12 +214,13 @@ def test_all_ranks_run_as_many_steps(distributed_runs: Runs, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["ddp", "ddp4", "fsdp2", "accumulate"])
 def test_the_calls_of_a_rank_are_counted_a_second_time(distributed_runs: Runs, name: str) -> None:
-    """Every operator that computes; gloo's own annotations are no operators."""
+    """Every operator that computes; what the weights that are shared need to be communicated is."""
     run = distributed_runs[name]
     assert run.metadata(1)["not_observed"] is None
-    (counts,) = (check for check in run.anatomy.checks if check.quantity == "call counts")
-    assert counts.compared > 60
-    assert {difference.operator.partition(":")[0] for difference in counts.differences} <= {"gloo"}
+    checks = {check.quantity: check for check in run.anatomy.checks}
+    assert checks["call counts"].compared > 60
+    assert checks["communicated bytes"].compared >= 2
+    assert not [check for check in run.anatomy.checks if check.unexplained or check.not_checked]
     assert not run.anatomy.warnings
 
 
@@ -271,6 +275,7 @@ def test_documented_commands_of_ranks(line: str, tmp_path: Path) -> None:
     assert workload.samples_together == (2 if parallel == "tp" else 2 * ranks)
     assert run.metadata(ranks - 1)["not_observed"] is None
     assert not run.anatomy.warnings
+    assert not [check for check in run.anatomy.checks if check.unexplained]
     assert {"forward", "backward"} <= {row.phase for row in run.anatomy.classes}
     assert ("recompute" in {row.phase for row in run.anatomy.classes}) is ("checkpointing" in parallel)
     assert opanatomy.analyze(run.folder).workload == workload
@@ -300,6 +305,7 @@ print(json.dumps([
     rank.rank, rank.world_size, rank.trace, anatomy.workload.parallel, anatomy.workload.architecture,
     sorted({row.module for row in anatomy.modules}), sorted({row.phase for row in anatomy.classes} - {"other"}),
     [difference.operator for check in anatomy.checks for difference in check.differences], anatomy.warnings,
+    [check.compared for check in anatomy.checks if check.quantity == "communicated bytes"],
 ]))
 shared = opanatomy.profile(model, torch.randn(4, 16), trace="shared.json.gz")
 print(json.dumps([shared.ranks[0].rank, shared.ranks[0].trace, shared.workload.parallel, len(shared.warnings)]))
@@ -321,13 +327,12 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> list[list[list[Any]]]:
 
 def test_a_loop_records_itself_on_every_rank(recorded: list[list[list[Any]]]) -> None:
     for number, (loop, _) in enumerate(recorded):
-        rank, world, trace, parallel, architecture, modules, phases, differences, warnings = loop
+        rank, world, trace, parallel, architecture, modules, phases, differences, warnings, bytes_ = loop
         assert (rank, world, trace) == (number, 2, f"step.rank{number}.json.gz")
         assert (parallel, architecture) == ("ddp", "Sequential")
         assert modules == ["0", "1", "2"]
         assert phases == [Phase.BACKWARD, Phase.FORWARD, Phase.OPTIMIZER]
-        assert set(differences) <= {"gloo:all_reduce"}
-        assert warnings == []
+        assert (differences, warnings, bytes_) == ([], [], [1])
 
 
 def test_a_module_that_ranks_share_is_profiled_on_each(recorded: list[list[list[Any]]]) -> None:
@@ -345,6 +350,33 @@ def test_places_among_the_processes_of_a_launcher() -> None:
     assert launched({}) is None
     assert launched({"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}) is None
     assert launched({"WORLD_SIZE": "4"}) is None
+
+
+def test_what_accelerate_was_told_beside_the_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
+    monkeypatch.setenv("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "4")
+    options = asked_of_launcher(RunOptions(model="m"))
+    assert (options.amp, options.accumulate) == ("bf16", 4)
+    options = asked_of_launcher(RunOptions(model="m", amp="fp16", accumulate=2))
+    assert (options.amp, options.accumulate) == ("fp16", 2)
+    monkeypatch.setenv("ACCELERATE_DYNAMO_BACKEND", "INDUCTOR")
+    with pytest.raises(UsageError, match="give --compile instead"):
+        asked_of_launcher(RunOptions(model="m"))
+
+
+def test_how_accelerate_was_told_to_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert parallel_of(RunOptions(model="m")) == "ddp"
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
+    with pytest.raises(UsageError, match="--fsdp_version 2"):
+        parallel_of(RunOptions(model="m"))
+    monkeypatch.setenv("FSDP_VERSION", "2")
+    assert parallel_of(RunOptions(model="m")) == "fsdp2"
+    assert parallel_of(RunOptions(model="m", parallel="ddp")) == "ddp"
+    monkeypatch.setenv("FSDP_ACTIVATION_CHECKPOINTING", "true")
+    assert parallel_of(RunOptions(model="m")) == "fsdp2+checkpointing"
+    monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
+    with pytest.raises(UsageError, match="DeepSpeed"):
+        parallel_of(RunOptions(model="m"))
 
 
 @pytest.mark.parametrize(
