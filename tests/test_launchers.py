@@ -436,3 +436,11 @@ def test_another_number_of_processes_than_the_launcher_started(here: Path) -> No
     done = command.run("profile", *tiny(BERT, "--processes", "3"), cwd=here, environment=environment_of(0, 2, 1))
     assert done.returncode == 2
     assert "--processes 3: a launcher has started 2 already - leave it out" in done.stderr
+
+
+def test_a_model_without_a_plan_cannot_be_cut(here: Path) -> None:
+    forks = start_ranks(2, "profile", *tiny(BERT, "--parallel", "tp", "--no-trace"), cwd=here)
+    first, second = (fork.wait() for fork in forks)
+    assert (first.returncode, second.returncode) == (2, 2)
+    assert "--parallel tp: BertForMaskedLM has no plan of how to cut it - use --parallel ddp or" in first.stderr
+    assert "opanatomy: rank 1: --parallel tp: BertForMaskedLM has no plan" in second.stderr

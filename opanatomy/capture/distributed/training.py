@@ -11,13 +11,16 @@ from opanatomy.capture.distributed.ranks import Joined, Ranks
 from opanatomy.capture.distributed.sharding import sharded_groups
 from opanatomy.capture.distributed.shared_weights import shared_weights
 from opanatomy.capture.distributed.tensor_parallel import cut
-from opanatomy.capture.model.quiet import quiet_libraries
+from opanatomy.capture.model.quiet import one_line, quiet_libraries
 from opanatomy.capture.model.wrappers import own_modules
 from opanatomy.capture.step.loss_scale import LossScale
 from opanatomy.capture.step.roots import Roots
 from opanatomy.capture.step.stepper import make_optimizer
 from opanatomy.capture.step.training import Training
-from opanatomy.options import TP, RunOptions
+from opanatomy.errors import CaptureError, OpanatomyError
+from opanatomy.option_values import as_flag
+from opanatomy.options import PARALLEL, TP, RunOptions
+from opanatomy.records.out_of_memory import is_out_of_memory
 from opanatomy.records.workload import SharedWeights
 
 if TYPE_CHECKING:
@@ -65,7 +68,14 @@ class SharedTraining(RankTraining):
         self._prepared: Any = None
         self._scheduler: Any = None
         with quiet_libraries():
-            self._share(module, options)
+            try:
+                self._share(module, options)
+            except OpanatomyError:
+                raise
+            except Exception as error:
+                if is_out_of_memory(error):
+                    raise
+                raise _refusal(error, joined.parallel) from error
 
     def _share(self, module: torch.nn.Module, options: RunOptions) -> None:
         if self._parallel == TP:
@@ -112,6 +122,16 @@ class SharedTraining(RankTraining):
     def after_update(self) -> None:
         """Step the scheduler, whose rate is constant."""
         self._scheduler.step()
+
+
+def _refusal(error: Exception, parallel: str) -> CaptureError:
+    """What to say where Accelerate, or what it calls, cannot do with a model."""
+    import accelerate
+
+    return CaptureError(
+        f"accelerate {accelerate.__version__} cannot prepare this model for {as_flag(PARALLEL, parallel)}:"
+        f" {one_line(error)} - update it, or take another {PARALLEL.flags[-1]}"
+    )
 
 
 def _constant(_step: int) -> float:
