@@ -15,7 +15,7 @@ from opanatomy.attribution import phase_rules_of
 from opanatomy.cluster.run import ClusterSettings
 from opanatomy.errors import UsageError
 from opanatomy.files.addresses import local_name
-from opanatomy.files.outputs import claimed, temporary
+from opanatomy.files.outputs import claimed, name_of_rank, temporary
 from opanatomy.files.remote import Address
 from opanatomy.option_values import as_argument, checked
 from opanatomy.options import JOBS, PROCESSES, RunOptions, check_several
@@ -101,9 +101,11 @@ def profile(
     With `redact` paths, arguments, hosts and users are left out of the report and the trace, secrets always.
 
     With `processes` the module is trained on so many at once, forks of this one that Accelerate's `notebook_launcher`
-    starts; `parallel` (`ddp`, `fsdp2`, `fsdp2+checkpointing`, `hsdp`, `tp`), `bucket_mb` and `bucket_view` say how. Each
-    has its copy of the module and of these inputs, which are those of one rank; what it changes stays there, weights
-    too, and it computes on one thread. `trace` becomes a file for each rank (`step.rank0.json.gz`).
+    starts; `parallel` (`ddp`, `fsdp2`, `fsdp2+checkpointing`, `hsdp`, `tp`), `bucket_mb` and `bucket_view` say how.
+    Each has its copy of the module and of these inputs, which are those of one rank; what it changes stays there,
+    weights too, and it computes on one thread. `trace` becomes a file for each rank (`step.rank0.json.gz`).
+    A module that its ranks share already (in DDP, sharded) is profiled on all of them by a call on each, which gives
+    the anatomy of that rank.
 
     The module is left as it was: modes, buffers, gradients, flags, and with them the inputs, their gradients and the
     random states. Its weights change only with `optimizer`, which updates them in every step that is run.
@@ -114,7 +116,7 @@ def profile(
     of_process()  # the module's own code may take a secret out of the environment
     check_module("profile", module)
     arguments = _arguments(inputs)
-    target = None if trace is None else trace_target("profile", trace)
+    target = None if trace is None else _of_rank(trace_target("profile", trace), module)
     options = RunOptions(
         amp=amp, optimizer=optimizer, accumulate=accumulate, clip=clip, inference=inference, generate=generate,
         beams=beams, compile=compile, steps=steps, warmup=warmup, memory=memory, check=check, redact=redact,
@@ -140,12 +142,22 @@ def profile(
     return anatomy
 
 
+def _of_rank(target: Path, module: torch.nn.Module) -> Path:
+    """The file of a rank, where ranks share the module."""
+    from opanatomy.capture.distributed.group import parallel_kind, place_in_group
+
+    place = place_in_group() if parallel_kind([module]) else None
+    return target if place is None else name_of_rank(target, place.rank)
+
+
 def _subject(module: torch.nn.Module, inputs: Inputs, options: RunOptions) -> Subject:
+    from opanatomy.capture.distributed.sharing import of_a_group
     from opanatomy.capture.model.workload import given, workload_of
     from opanatomy.capture.step.subject import Subject
 
     workload = workload_of(given(module, inputs), options)
-    return Subject(module=module, inputs=inputs, workload=workload, command="opanatomy.profile(...)", borrowed=True)
+    subject = Subject(module=module, inputs=inputs, workload=workload, command="opanatomy.profile(...)", borrowed=True)
+    return of_a_group(subject)
 
 
 @contextmanager

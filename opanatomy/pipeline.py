@@ -45,6 +45,7 @@ from opanatomy.memory import memory_of_observations, memory_of_trace, warnings_o
 from opanatomy.memory.published import published_run
 from opanatomy.memory.savings import savings_of
 from opanatomy.memory.theory import ParameterBytes, needed_bytes, with_theory
+from opanatomy.options import TP
 from opanatomy.records.anatomy import Anatomy, Provenance, Step
 from opanatomy.records.checks import Check
 from opanatomy.records.columns import CallTable, Categorical
@@ -54,7 +55,7 @@ from opanatomy.records.memory_columns import HostCalls, MemoryTable
 from opanatomy.records.memory_observations import MemoryObservations
 from opanatomy.records.rank_summary import RankSummary
 from opanatomy.records.timeline import Ledger, Timeline
-from opanatomy.records.workload import Environment, SharedWeights, Workload
+from opanatomy.records.workload import Capture, Environment, SharedWeights, Workload
 from opanatomy.redaction.records import redacted
 from opanatomy.redaction.texts import Texts
 from opanatomy.trace import Trace, read_trace
@@ -327,8 +328,14 @@ def _checks(trace: Trace, calls: TraceCalls, table: CallTable, steps: int) -> tu
     return (
         *check_counts(calls, table, trace.capture, steps),
         *((times,) if times else ()),
-        *self_checks(calls, may_be_cut=trace.capture is None),
+        *self_checks(calls, may_be_cut=trace.capture is None, ranks=_cut_over(trace.capture)),
     )
+
+
+def _cut_over(capture: Capture | None) -> int:
+    """Over how many ranks each layer is cut."""
+    workload = Workload() if capture is None else capture.workload
+    return (workload.world_size or 1) if workload.parallel == TP else 1
 
 
 def with_ceilings(anatomy: Anatomy, overrides: Overrides | None = None) -> Anatomy:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,23 +34,24 @@ def profiled_on(
             " on each"
         )
     on_host = device_of(subject.module, subject.inputs) == "cpu"
+    files: list[tuple[Path, str | None]]
     with ExitStack() as stack:
         if target is None:
             name = stack.enter_context(temporary("step.trace.json.gz", "the traces"))
-            files = {rank: (name_of_rank(name, rank), None) for rank in range(processes)}
+            files = [(name_of_rank(name, rank), None) for rank in range(processes)]
         else:
             claims = [
                 stack.enter_context(claimed(name_of_rank(target, rank), force=force, forced_by="give force=True"))
                 for rank in range(processes)
             ]
-            files = {rank: (stack.enter_context(claim.written()), claim.path.name) for rank, claim in enumerate(claims)}
+            files = [(stack.enter_context(claim.written()), claim.path.name) for claim in claims]
         summaries = on_processes(
             lambda: _summary(subject, options, files), processes, on_host=on_host
         )  # fmt: skip
     return anatomy_of_ranks(summaries, redact=options.redact)
 
 
-def _summary(subject: Subject, options: RunOptions, files: dict[int, tuple[Path, str | None]]) -> bytes:
+def _summary(subject: Subject, options: RunOptions, files: Sequence[tuple[Path, str | None]]) -> bytes:
     """What this rank's trace comes to."""
     from opanatomy.capture.distributed.ranks import joined
     from opanatomy.capture.distributed.sharing import shared

@@ -172,7 +172,7 @@ class Recorder:
         return self._recording
 
     def _claim_trace(self) -> None:
-        """Claim the trace's file, of several ranks its own; one that nobody keeps lives as long as the recorder does."""
+        """Claim the trace's file, a rank its own; one that nobody keeps lives as long as the recorder does."""
         from opanatomy.capture.distributed.group import place_in_group
 
         if self._target is not None:

@@ -22,7 +22,6 @@ from tests.command import Fork
 from tests.tiny import BERT, TINY
 
 GPT2: Final = "openai-community/gpt2"
-LLAMA: Final = "meta-llama/Llama-3.1-8B"
 #: A module that sleeps in forward on rank 1, and one that fails there, as a user may have them.
 SLEEP_SECONDS: Final = 0.4
 UNLIKE_RANKS: Final = f"""
@@ -78,10 +77,15 @@ def contents(trace: Path) -> dict[str, Any]:
     return json.loads(igzip.decompress(trace.read_bytes()))
 
 
+def tiny_words(model: str) -> tuple[str, ...]:
+    """The words that make a model tiny, and its batch."""
+    settings = [word for key, value in TINY[model] for word in ("--set", f"{key}={value}")]
+    return (*settings, "--seq", "16", "--batch", "2", "--device", "cpu")
+
+
 def tiny(model: str, *more: str) -> tuple[str, ...]:
     """The words that profile a tiny model."""
-    settings = [word for key, value in TINY[model] for word in ("--set", f"{key}={value}")]
-    return (model, *settings, "--seq", "16", "--batch", "2", "--device", "cpu", *more)
+    return (model, *tiny_words(model), *more)
 
 
 def environment_of(rank: int, ranks: int, port: int) -> dict[str, str]:
@@ -134,9 +138,6 @@ RUNS: Final[Mapping[str, tuple[int, tuple[str, ...]]]] = {
     "accumulate": (2, tiny(BERT, "--accumulate", "2")),
     "views": (2, tiny(BERT, "--bucket-view")),
     "slow": (2, ("unlike:slow", "--device", "cpu")),
-    "hsdp": (4, tiny(BERT, "--parallel", "hsdp")),
-    "checkpointed": (2, tiny(GPT2, "--parallel", "fsdp2+checkpointing")),
-    "tp": (2, tiny(LLAMA, "--set", "num_key_value_heads=2", "--parallel", "tp", "--optimizer", "adamw")),
 }  # fmt: skip
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from opanatomy.pipeline import analyze_trace
@@ -100,7 +102,7 @@ def test_exposed_time_is_that_of_the_intervals(runs: Runs, name: str) -> None:
         ]
         bounds = sorted({time for span in (*gloo, *computing) for time in span})
         exposed = running = 0.0
-        for begin, end in zip(bounds, bounds[1:], strict=False):
+        for begin, end in itertools.pairwise(bounds):
             if any(start <= begin and end <= stop for start, stop in gloo):
                 running += end - begin
                 if not any(start <= begin and end <= stop for start, stop in computing):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -14,8 +15,11 @@ import pytest
 
 import opanatomy
 from opanatomy.capture.distributed.lone import meant_by
+from opanatomy.capture.distributed.plugins import asked_of_launcher, parallel_of
+from opanatomy.errors import UsageError
 from opanatomy.files.outputs import name_of_rank, numbered_name
 from opanatomy.launched import Launched, launched
+from opanatomy.options import RunOptions
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.taxonomy import Phase
 from opanatomy.report import read_anatomy
@@ -29,32 +33,43 @@ from tests.distributed_runs import (
     distributed_runs,
     environment_of,
     free_port,
+    profile_ranks,
     start_ranks,
     tiny,
+    tiny_words,
 )
 from tests.tiny import BERT
 
 __all__ = ["distributed_runs"]
 
-#: The launchers as a user calls them, from the environment of these tests.
-SCRIPTS = Path(sys.executable).parent
+PAGE = Path(__file__).parent.parent / "docs" / "distributed.md"
 
 
-def launch(words: list[str], cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """What a launcher and its ranks did."""
+def documented(beginning: str) -> list[str]:
+    """The words of the commands in the documentation that begin so."""
+    lines = [line.strip() for line in PAGE.read_text().splitlines() if line.startswith("    ")]
+    return [line for line in lines if line.startswith(beginning)]
+
+
+def launch(beginning: str, model: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """What the documented command with a launcher did, of a tiny model and over a free port."""
+    (line,) = documented(beginning)
+    variables, words = [], shlex.split(line)
+    while "=" in words[0]:
+        variables.append(words.pop(0).partition("="))
+    port = "--main_process_port" if words[0] == "accelerate" else "--master-port"
+    words[words.index("-m") : words.index("-m")] = [port, str(free_port())]
+    return started([*words, *tiny_words(model), "-f", "json"], cwd, {name: value for name, _, value in variables})
+
+
+def started(words: list[str], cwd: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """What a program beside this Python did."""
     (cwd / "unlike.py").write_text(UNLIKE_RANKS)
     return subprocess.run(
-        words, cwd=cwd, env={**os.environ, **command.ENVIRONMENT, **environment}, capture_output=True, text=True,
-        timeout=280, check=False,
+        [str(Path(sys.executable).parent / words[0]), *words[1:]],
+        cwd=cwd, env={**os.environ, **command.ENVIRONMENT, **environment}, capture_output=True, text=True, timeout=280,
+        check=False,
     )  # fmt: skip
-
-
-def torchrun(*words: str) -> list[str]:
-    return [str(SCRIPTS / "torchrun"), "--nproc-per-node", "2", f"--master-port={free_port()}", *words]
-
-
-def accelerate(*words: str) -> list[str]:
-    return [str(SCRIPTS / "accelerate"), "launch", "--num_processes", "2", *words]
 
 
 # ------------------------------------------------------------------------------------------------------ the launchers
@@ -73,7 +88,7 @@ def check_two_ranks(anatomy: Anatomy, folder: Path, parallel: str) -> None:
 
 @pytest.mark.slow
 def test_torchrun(here: Path) -> None:
-    done = launch(torchrun("-m", "opanatomy", "profile", *tiny(BERT, "-f", "json")), here)
+    done = launch("torchrun", BERT, here)
     assert done.returncode == 0, done.stderr
     check_two_ranks(read_anatomy(done.stdout), here, "ddp")
     assert sorted(path.name for path in here.glob("*.json.gz")) == [
@@ -84,16 +99,15 @@ def test_torchrun(here: Path) -> None:
 
 @pytest.mark.slow
 def test_accelerate_launch(here: Path) -> None:
-    words = accelerate("--multi_gpu", "--main_process_port", "0", "-m", "opanatomy", "profile")
-    arguments = tiny(GPT2, "--parallel", "fsdp2", "-f", "json")
-    done = launch([*words, *arguments], here, ACCELERATE_USE_CPU="true")
+    done = launch("ACCELERATE_USE_CPU=true accelerate", GPT2, here)
     assert done.returncode == 0, done.stderr
     check_two_ranks(read_anatomy(done.stdout), here, "fsdp2")
 
 
 @pytest.mark.slow
 def test_accelerate_launch_of_one_process_is_noticed(here: Path) -> None:
-    done = launch(accelerate("--cpu", "-m", "opanatomy", "profile", "unlike:slow", "-f", "json"), here, RANK="0")
+    words = "accelerate launch --cpu --num_processes 2 -m opanatomy profile unlike:slow -f json"
+    done = started(words.split(), here, {"RANK": "0"})
     assert done.returncode == 0, done.stderr
     (warning,) = (text for text in read_anatomy(done.stdout).warnings if "accelerate" in text)
     assert warning.startswith("1 process ran, not the 2 that accelerate launch was told to start")
@@ -105,7 +119,9 @@ def test_accelerate_launch_of_one_process_is_noticed(here: Path) -> None:
 
 @pytest.mark.slow
 def test_processes(here: Path) -> None:
-    done = command.run("profile", *tiny(BERT, "--processes", "2", "-f", "json", "--no-trace"), cwd=here, timeout=280)
+    line = documented("opanatomy profile")[0]
+    words = [*shlex.split(line)[1:], *tiny_words(BERT), "-f", "json", "--no-trace"]
+    done = command.run(*words, cwd=here, timeout=280)
     assert done.returncode == 0, done.stderr
     anatomy = read_anatomy(done.stdout)
     assert (anatomy.workload.world_size, len(anatomy.ranks)) == (2, 2)
@@ -198,12 +214,13 @@ def test_all_ranks_run_as_many_steps(distributed_runs: Runs, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["ddp", "ddp4", "fsdp2", "accumulate"])
 def test_the_calls_of_a_rank_are_counted_a_second_time(distributed_runs: Runs, name: str) -> None:
-    """Every operator that computes; gloo's own annotations are no operators."""
+    """Every operator that computes; what the weights that are shared need to be communicated is."""
     run = distributed_runs[name]
     assert run.metadata(1)["not_observed"] is None
-    (counts,) = (check for check in run.anatomy.checks if check.quantity == "call counts")
-    assert counts.compared > 60
-    assert {difference.operator.partition(":")[0] for difference in counts.differences} <= {"gloo"}
+    checks = {check.quantity: check for check in run.anatomy.checks}
+    assert checks["call counts"].compared > 60
+    assert checks["communicated bytes"].compared >= 2
+    assert not [check for check in run.anatomy.checks if check.unexplained or check.not_checked]
     assert not run.anatomy.warnings
 
 
@@ -245,6 +262,25 @@ def test_the_rank_that_sleeps_is_slow_in_its_own_forward(distributed_runs: Runs)
     assert min(walls) > SLEEP_SECONDS * 1e9  # the other one waits for it in backward
 
 
+@pytest.mark.parametrize("line", documented("opanatomy profile")[1:])
+def test_documented_commands_of_ranks(line: str, tmp_path: Path) -> None:
+    """As on each rank of their processes."""
+    _, _, model, *words = shlex.split(line)
+    ranks = int(words[words.index("--processes") + 1])
+    heads = ("--set", "num_key_value_heads=2") if "tp" in words else ()
+    run = profile_ranks(ranks, model, *words, *tiny_words(model), *heads, folder=tmp_path / "ranks")
+    workload = run.anatomy.workload
+    parallel = words[words.index("--parallel") + 1] if "--parallel" in words else "ddp"
+    assert (workload.parallel, workload.world_size, len(run.anatomy.ranks)) == (parallel, ranks, ranks)
+    assert workload.samples_together == (2 if parallel == "tp" else 2 * ranks)
+    assert run.metadata(ranks - 1)["not_observed"] is None
+    assert not run.anatomy.warnings
+    assert not [check for check in run.anatomy.checks if check.unexplained]
+    assert {"forward", "backward"} <= {row.phase for row in run.anatomy.classes}
+    assert ("recompute" in {row.phase for row in run.anatomy.classes}) is ("checkpointing" in parallel)
+    assert opanatomy.analyze(run.folder).workload == workload
+
+
 # --------------------------------------------------------------------------------------------------------- own loops
 
 LOOP = """
@@ -269,31 +305,39 @@ print(json.dumps([
     rank.rank, rank.world_size, rank.trace, anatomy.workload.parallel, anatomy.workload.architecture,
     sorted({row.module for row in anatomy.modules}), sorted({row.phase for row in anatomy.classes} - {"other"}),
     [difference.operator for check in anatomy.checks for difference in check.differences], anatomy.warnings,
+    [check.compared for check in anatomy.checks if check.quantity == "communicated bytes"],
 ]))
+shared = opanatomy.profile(model, torch.randn(4, 16), trace="shared.json.gz")
+print(json.dumps([shared.ranks[0].rank, shared.ranks[0].trace, shared.workload.parallel, len(shared.warnings)]))
 torch.distributed.destroy_process_group()
 """
 
 
 @pytest.fixture(scope="module")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> list[list[Any]]:
-    """What a loop of a user's own recorded on each of two ranks."""
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> list[list[list[Any]]]:
+    """What a loop of a user's own recorded on each of two ranks, and what a profile of its model gave there."""
     folder = tmp_path_factory.mktemp("loop")
     ended = [fork.wait() for fork in start_ranks(2, code=LOOP, cwd=folder)]
     assert [rank.returncode for rank in ended] == [0, 0], [rank.stderr for rank in ended]
-    assert sorted(path.name for path in folder.iterdir()) == ["step.rank0.json.gz", "step.rank1.json.gz"]
-    return [json.loads(rank.stdout) for rank in ended]
+    assert sorted(path.name for path in folder.iterdir()) == [
+        f"{name}.rank{rank}.json.gz" for name in ("shared", "step") for rank in range(2)
+    ]
+    return [[json.loads(line) for line in rank.stdout.splitlines()] for rank in ended]
 
 
-def test_a_loop_records_itself_on_every_rank(recorded: list[list[Any]]) -> None:
-    for number, (rank, world, trace, parallel, architecture, modules, phases, differences, warnings) in enumerate(
-        recorded
-    ):
+def test_a_loop_records_itself_on_every_rank(recorded: list[list[list[Any]]]) -> None:
+    for number, (loop, _) in enumerate(recorded):
+        rank, world, trace, parallel, architecture, modules, phases, differences, warnings, bytes_ = loop
         assert (rank, world, trace) == (number, 2, f"step.rank{number}.json.gz")
         assert (parallel, architecture) == ("ddp", "Sequential")
         assert modules == ["0", "1", "2"]
         assert phases == [Phase.BACKWARD, Phase.FORWARD, Phase.OPTIMIZER]
-        assert set(differences) <= {"gloo:all_reduce"}
-        assert warnings == []
+        assert (differences, warnings, bytes_) == ([], [], [1])
+
+
+def test_a_module_that_ranks_share_is_profiled_on_each(recorded: list[list[list[Any]]]) -> None:
+    for number, (_, shared) in enumerate(recorded):
+        assert shared == [number, f"shared.rank{number}.json.gz", "ddp", 0]
 
 
 # ------------------------------------------------------------------------------------------------- launch environments
@@ -306,6 +350,33 @@ def test_places_among_the_processes_of_a_launcher() -> None:
     assert launched({}) is None
     assert launched({"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}) is None
     assert launched({"WORLD_SIZE": "4"}) is None
+
+
+def test_what_accelerate_was_told_beside_the_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
+    monkeypatch.setenv("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "4")
+    options = asked_of_launcher(RunOptions(model="m"))
+    assert (options.amp, options.accumulate) == ("bf16", 4)
+    options = asked_of_launcher(RunOptions(model="m", amp="fp16", accumulate=2))
+    assert (options.amp, options.accumulate) == ("fp16", 2)
+    monkeypatch.setenv("ACCELERATE_DYNAMO_BACKEND", "INDUCTOR")
+    with pytest.raises(UsageError, match="give --compile instead"):
+        asked_of_launcher(RunOptions(model="m"))
+
+
+def test_how_accelerate_was_told_to_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert parallel_of(RunOptions(model="m")) == "ddp"
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
+    with pytest.raises(UsageError, match="--fsdp_version 2"):
+        parallel_of(RunOptions(model="m"))
+    monkeypatch.setenv("FSDP_VERSION", "2")
+    assert parallel_of(RunOptions(model="m")) == "fsdp2"
+    assert parallel_of(RunOptions(model="m", parallel="ddp")) == "ddp"
+    monkeypatch.setenv("FSDP_ACTIVATION_CHECKPOINTING", "true")
+    assert parallel_of(RunOptions(model="m")) == "fsdp2+checkpointing"
+    monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
+    with pytest.raises(UsageError, match="DeepSpeed"):
+        parallel_of(RunOptions(model="m"))
 
 
 @pytest.mark.parametrize(
@@ -365,3 +436,11 @@ def test_another_number_of_processes_than_the_launcher_started(here: Path) -> No
     done = command.run("profile", *tiny(BERT, "--processes", "3"), cwd=here, environment=environment_of(0, 2, 1))
     assert done.returncode == 2
     assert "--processes 3: a launcher has started 2 already - leave it out" in done.stderr
+
+
+def test_a_model_without_a_plan_cannot_be_cut(here: Path) -> None:
+    forks = start_ranks(2, "profile", *tiny(BERT, "--parallel", "tp", "--no-trace"), cwd=here)
+    first, second = (fork.wait() for fork in forks)
+    assert (first.returncode, second.returncode) == (2, 2)
+    assert "--parallel tp: BertForMaskedLM has no plan of how to cut it - use --parallel ddp or" in first.stderr
+    assert "opanatomy: rank 1: --parallel tp: BertForMaskedLM has no plan" in second.stderr

@@ -311,6 +311,7 @@ def test_time_matches_nothing_that_does_not_overlap() -> None:
     calls = calls_of_ranks([each[0].calls, apart.calls])
     assert (by_time(calls, np.full(12, -1), numbers([0, 0])) == -1).all()
 
+
 def test_a_few_long_leads_count_more_than_many_short_ones() -> None:
     """Rank 1 is last by 100 ns in most collectives and by 2 ms in some: what is charged is those."""
     each = made([(0, 0, 0, 0), (2_000_000, 100, 100, 100)], names=("all_reduce",) * 4)

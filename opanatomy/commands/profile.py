@@ -90,12 +90,14 @@ def _check_processes(arguments: argparse.Namespace, place: Launched | None) -> N
 
 def _on_a_rank(arguments: argparse.Namespace, options: RunOptions, place: Launched) -> None:
     """The same on one of several ranks: each captures and analyzes its own trace, the first shows all together."""
+    from opanatomy.capture.distributed.plugins import asked_of_launcher
     from opanatomy.capture.distributed.ranks import joined
     from opanatomy.console.destination import destination, note, show, stem_of_model
     from opanatomy.console.stdout import kept_for_the_report
     from opanatomy.device import parse_overrides
 
     ceilings = parse_overrides(arguments.peak, arguments.bandwidth)
+    options = asked_of_launcher(options)
     with ExitStack() as stack:
         stream = stack.enter_context(kept_for_the_report())
         trace = where = None

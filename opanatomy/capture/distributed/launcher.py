@@ -34,6 +34,8 @@ def launch(command: Sequence[str], processes: int, device: str) -> None:
     if device not in ("auto", "cpu", "cuda"):
         raise UsageError(f"--device {device} is one for all processes: leave it out, each takes its own")
     on_host = choose_device(device) == "cpu"
+    if not on_host:
+        check_devices(processes)
     words = [
         "--multi_gpu", "--num_processes", str(processes), "--num_machines", "1", "--mixed_precision", "no",
         "--dynamo_backend", "no", "--main_process_port", "0", "--module", "opanatomy", *command,
@@ -44,7 +46,21 @@ def launch(command: Sequence[str], processes: int, device: str) -> None:
     except ChildFailedError as error:
         raise _said(error) from error
     except SignalException as error:
-        raise KeyboardInterrupt("its processes were ended") from error
+        interrupted = int(error.sigval) == signal.SIGINT  # which the first rank says
+        said = "" if interrupted else f"ended by {signal.Signals(error.sigval).name}, and its processes with it"
+        raise SaidByRank(said, 128 + int(error.sigval)) from error
+
+
+def check_devices(local_processes: int) -> None:
+    """Refuse more processes on this machine than it has GPUs."""
+    import torch
+
+    count = torch.cuda.device_count()
+    if local_processes > count:
+        raise UsageError(
+            f"{local_processes} processes on this machine take a GPU each, and it has {count} - start fewer, or add"
+            " --device cpu"
+        )
 
 
 def _said(error: Any) -> SaidByRank:

@@ -11,7 +11,7 @@ from contextlib import redirect_stdout
 from importlib import import_module
 from io import StringIO
 from pathlib import Path
-from typing import Final, TextIO
+from typing import Any, Final, TextIO
 
 import msgspec
 
@@ -72,7 +72,8 @@ def _check(on_host: bool) -> None:
         ) from error
     if not hasattr(os, "fork"):
         raise CaptureError("processes of a notebook are forks, which this system has none of - run the command line")
-    if not on_host and torch.cuda.is_initialized():
+    cuda: Any = torch.cuda
+    if not on_host and cuda.is_initialized():
         raise CaptureError(_IN_USE)
 
 

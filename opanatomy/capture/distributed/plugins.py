@@ -6,9 +6,11 @@ import os
 from datetime import timedelta
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from opanatomy.errors import UsageError
 from opanatomy.option_values import as_flag
-from opanatomy.options import CHECKPOINTED, DDP, FSDP2, HSDP, PARALLEL, TP, RunOptions
+from opanatomy.options import CHECKPOINTED, COMPILE, DDP, FSDP2, HSDP, PARALLEL, TP, RunOptions
 
 #: A rank that waits longer than this in a collective waits for one that will not come.
 TIMEOUT: Final = timedelta(minutes=10)
@@ -32,6 +34,23 @@ def parallel_of(options: RunOptions) -> str:
     if os.environ.get("FSDP_VERSION", "1") != "2":
         raise UsageError("accelerate launch asks for FSDP version 1 - give --fsdp_version 2")
     return CHECKPOINTED if _is_set("FSDP_ACTIVATION_CHECKPOINTING") else FSDP2
+
+
+def asked_of_launcher(options: RunOptions) -> RunOptions:
+    """The options with what `accelerate launch` was told of mixed precision and accumulation, where they do not say it.
+
+    `UsageError` for what is not run here.
+    """
+    compiler = os.environ.get("ACCELERATE_DYNAMO_BACKEND", "no").lower()
+    if compiler != "no":
+        raise UsageError(f"accelerate launch asks for the compiler {compiler} - give {as_flag(COMPILE, True)} instead")
+    precision = os.environ.get("ACCELERATE_MIXED_PRECISION", "no").lower()
+    if precision != "no" and options.amp is None:
+        options = replace(options, amp=precision)
+    steps = os.environ.get("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "1")
+    if steps.isdecimal() and int(steps) > 1 and options.accumulate == 1 and not options.inference:
+        options = replace(options, accumulate=int(steps))
+    return options
 
 
 def _is_set(variable: str) -> bool:

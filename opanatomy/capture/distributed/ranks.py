@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
+from opanatomy.capture.distributed.launcher import check_devices
 from opanatomy.capture.distributed.plugins import handlers_of, mesh_of, parallel_of, sharding_of
 from opanatomy.capture.model.quiet import quiet_libraries
 from opanatomy.errors import CaptureError, UsageError
@@ -115,25 +116,28 @@ def _join(options: RunOptions, place: Launched) -> Joined:
         from accelerate.utils import GradientAccumulationPlugin
     except ImportError as error:
         raise CaptureError(
-            f"{place.world_size} processes train together by accelerate, which is not installed - pip install accelerate"
+            f"{place.world_size} processes train together by accelerate, which is not installed - pip install"
+            " accelerate"
         ) from error
     if options.device not in ("auto", "cpu", "cuda"):
         raise UsageError(f"--device {options.device} is one for all ranks: leave it out, each takes its own")
     parallel = parallel_of(options)
-    _check(options, parallel)
+    _check(options, place)
     mesh, sharding = mesh_of(parallel, place.world_size), sharding_of(options, parallel)
     os.environ.pop("ACCELERATE_USE_FSDP", None)  # of the launcher: what is asked for is given
+    accumulation = GradientAccumulationPlugin(num_steps=options.accumulate, sync_with_dataloader=False)
     accelerator = Accelerator(
         cpu=_on_the_cpu(options), mixed_precision="no", dynamo_backend="no",
-        gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=options.accumulate, sync_with_dataloader=False),
-        kwargs_handlers=handlers_of(options, parallel),
+        gradient_accumulation_plugin=accumulation, kwargs_handlers=handlers_of(options, parallel),
     )  # fmt: skip
     _set_up(accelerator, sharding, mesh)
     device = "cpu" if accelerator.device.type == "cpu" else str(accelerator.device)
     return Joined(ranks=ranks_of_group(device), accelerator=accelerator, parallel=parallel)
 
 
-def _check(options: RunOptions, parallel: str) -> None:
+def _check(options: RunOptions, place: Launched) -> None:
+    if not _on_the_cpu(options):
+        check_devices(place.local_world_size)
     if options.texts is not None:
         raise UsageError("--texts are read by one process: leave it out, or run on one")
 

@@ -44,7 +44,8 @@ def deal(module: torch.nn.Module, shape: Shape, seed: int, joined: Joined) -> De
 
     samples: Any = Samples(module, shape, seed, joined.ranks.world_size)
     loader: Any = DataLoader(samples, batch_size=shape.batch, collate_fn=_together)
-    return next(iter([*joined.accelerator.prepare(loader)]))
+    batches: list[Dealt] = list(joined.accelerator.prepare(loader))  # to its end: Accelerate keeps note of that
+    return batches[0]
 
 
 def _row(value: Any, place: int) -> Any:

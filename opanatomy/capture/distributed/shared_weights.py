@@ -1,40 +1,51 @@
-"""The weights that ranks share, as the prepared model has them: what they must exchange follows from it."""
+"""The weights that ranks share: what DDP reduces, and what each group of FSDP2 gathers and scatters."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from opanatomy.capture.model.wrappers import unwrapped
 from opanatomy.records.workload import SharedWeights
 
 if TYPE_CHECKING:
     import torch
 
 
-def shared_weights(module: torch.nn.Module) -> tuple[SharedWeights, ...]:
-    """The weights of a module that DDP or FSDP2 shares; none where ranks share them in another way, or not.
+def shared_weights(modules: Iterable[torch.nn.Module], paths: Mapping[int, str]) -> tuple[SharedWeights, ...]:
+    """Those of `modules`, of which the outermost may be wrappers; `paths` has the path of each module by its `id`.
 
-    Sizes are those of the whole weights, by their shapes; nothing is asked of the buffers that exchange them.
+    To be asked behind a step, in which FSDP decides what it gathers twice. What this torch does not tell is left out.
     """
-    for part in module.modules():
-        if any(kind.__name__ == "DistributedDataParallel" for kind in type(part).__mro__):
-            return (_reduced(part),)
-        if _is_sharded(part):
-            return tuple(_sharded(module))
-    return ()
+    shared: list[SharedWeights] = []
+    for module in modules:
+        for part in module.modules():
+            names = {kind.__name__ for kind in type(part).__mro__}
+            if "DistributedDataParallel" in names and not getattr(part, "_comm_hooks", None):
+                shared += _of_copies(part)
+            elif "FSDPModule" in names:
+                with suppress(AttributeError):
+                    shared += _of_shards(part, paths)
+    return tuple(dict.fromkeys(shared))
 
 
-def _reduced(module: Any) -> SharedWeights:
-    """The gradients that DDP reduces: those of all weights that are trained."""
-    ignored = set(module.parameters_to_ignore)
+def _of_copies(module: Any) -> Iterator[SharedWeights]:
+    ignored = set(getattr(module, "parameters_to_ignore", ()))
     trained = [
-        weight for name, weight in module.module.named_parameters() if weight.requires_grad and name not in ignored
+        parameter
+        for name, parameter in module.module.named_parameters()
+        if parameter.requires_grad and name not in ignored
     ]
-    size = sum(weight.numel() * weight.element_size() for weight in trained)
-    return SharedWeights(
+    size = _bytes(trained)
+    yield SharedWeights(
         module="", ranks=module.process_group.size(), gathered_bytes=0, reduced_bytes=size, trained_bytes=size,
-        weight_bytes=sum(weight.numel() * weight.element_size() for weight in module.parameters()),
+        weight_bytes=_bytes(module.parameters()),
     )  # fmt: skip
+
+
+def _bytes(parameters: Iterable[torch.Tensor]) -> int:
+    return sum(parameter.numel() * parameter.element_size() for parameter in parameters)
 
 
 def bucket_bytes(module: torch.nn.Module) -> int | None:
@@ -50,50 +61,42 @@ def bucket_bytes(module: torch.nn.Module) -> int | None:
     return None
 
 
-def _sharded(module: torch.nn.Module) -> Iterator[SharedWeights]:
-    """What FSDP2 gathers at once: the weights below each of its modules that are of no other one further down."""
-    states: dict[int, list[Any]] = {}
-    for part in module.modules():
-        if _is_sharded(part):
-            sharded: Any = part
-            states.setdefault(id(sharded._get_fsdp_state()), []).append(sharded)
-    for members in states.values():
-        weights = list({id(weight): weight for member in members for weight in _own(member, members)}.values())
-        if weights:
-            yield _gathered(weights, members[0]._get_fsdp_state()._fsdp_param_group)
+def _of_shards(module: Any, paths: Mapping[int, str]) -> Iterator[SharedWeights]:
+    state = module._get_fsdp_state()
+    groups = getattr(state, "_fsdp_param_groups", None) or [state._fsdp_param_group]
+    for group in filter(None, groups):
+        mesh = group.mesh_info
+        sizes = [_padded(parameter) * mesh.shard_mesh_size for parameter in group.fsdp_params]
+        weights = [
+            size * parameter.orig_dtype.itemsize for size, parameter in zip(sizes, group.fsdp_params, strict=True)
+        ]
+        gathered = sum(
+            size * (parameter.param_dtype or parameter.orig_dtype).itemsize
+            for size, parameter in zip(sizes, group.fsdp_params, strict=True)
+        )
+        reduced = sum(
+            size * (parameter.reduce_dtype or parameter.param_dtype or parameter.orig_dtype).itemsize
+            for size, parameter in zip(sizes, group.fsdp_params, strict=True)
+            if parameter.sharded_param.requires_grad
+        )
+        yield SharedWeights(
+            module=_path(group.modules, paths), ranks=mesh.shard_mesh_size, gathered_bytes=gathered,
+            reduced_bytes=reduced, regathered=group._reshard_after_forward,
+            replicas=getattr(mesh, "replicate_mesh_size", 1), weight_bytes=sum(weights),
+            trained_bytes=sum(
+                size
+                for size, parameter in zip(weights, group.fsdp_params, strict=True)
+                if parameter.sharded_param.requires_grad
+            ),
+        )  # fmt: skip
 
 
-def _gathered(weights: Sequence[Any], group: Any) -> SharedWeights:
-    mesh, policy = weights[0].device_mesh, group.mp_policy
-    ranks = mesh.size(mesh.ndim - 1)
-    gathered, reduced = policy.param_dtype, policy.reduce_dtype or policy.param_dtype
-    trained = [weight for weight in weights if weight.requires_grad]
-    return SharedWeights(
-        module=group._module_fqn or "", ranks=ranks,
-        gathered_bytes=sum(_padded(weight, ranks) * (gathered or weight.dtype).itemsize for weight in weights),
-        reduced_bytes=sum(_padded(weight, ranks) * (reduced or weight.dtype).itemsize for weight in trained),
-        weight_bytes=sum(_padded(weight, ranks) * weight.dtype.itemsize for weight in weights),
-        trained_bytes=sum(_padded(weight, ranks) * weight.dtype.itemsize for weight in trained),
-        regathered=group.post_forward_mesh_info is not None, replicas=mesh.size(0) if mesh.ndim > 1 else 1,
-    )  # fmt: skip
+def _path(modules: Sequence[torch.nn.Module], paths: Mapping[int, str]) -> str:
+    """What FSDP's own ranges call a group: the paths of its modules, in their order in the model."""
+    group = {id(unwrapped(module)) for module in modules}
+    return ", ".join(path for number, path in paths.items() if number in group)
 
 
-def _is_sharded(part: torch.nn.Module) -> bool:
-    return any(kind.__name__ == "FSDPModule" for kind in type(part).__mro__)
-
-
-def _own(member: torch.nn.Module, members: list[Any]) -> Iterator[Any]:
-    """The weights below a module that FSDP2 shards, without those of such modules inside of it."""
-    inside = {
-        id(weight)
-        for part in member.modules()
-        if part is not member and part not in members and _is_sharded(part)
-        for weight in part.parameters()
-    }
-    return (weight for weight in member.parameters() if id(weight) not in inside and hasattr(weight, "device_mesh"))
-
-
-def _padded(weight: Any, ranks: int) -> int:
-    """The elements of a weight with its first dimension filled up, so that it has equal parts."""
-    rows = weight.shape[0] if weight.ndim else 1
-    return -(-rows // ranks) * ranks * (weight.numel() // max(rows, 1))
+def _padded(parameter: Any) -> int:
+    """The elements of a parameter's part on each rank, which are as many on all."""
+    return int(parameter.padded_sharded_param_size.numel())

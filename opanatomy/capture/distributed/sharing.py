@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from opanatomy.capture.distributed.ranks import Joined
+from opanatomy.capture.device.devices import device_of
+from opanatomy.capture.distributed.group import parallel_kind, place_in_group
+from opanatomy.capture.distributed.ranks import Joined, ranks_of_group
 from opanatomy.capture.distributed.samples import deal
-from opanatomy.capture.distributed.training import SharedTraining
+from opanatomy.capture.distributed.training import RankTraining, SharedTraining
 from opanatomy.capture.model.batches import move
 from opanatomy.capture.model.workload import Plan
 from opanatomy.capture.step.subject import Subject
@@ -28,6 +30,16 @@ def shared(subject: Subject, plan: Plan | None, options: RunOptions, joined: Joi
         subject, training=SharedTraining(joined, subject.module, options),
         workload=_workload(subject.workload, options, joined, samples),
     )  # fmt: skip
+
+
+def of_a_group(subject: Subject) -> Subject:
+    """The subject; of a module that ranks share already as one of them runs it, by a call on each."""
+    kind, place = parallel_kind([subject.module]), place_in_group()
+    if kind is None or place is None:
+        return subject
+    ranks = ranks_of_group(device_of(subject.module, subject.inputs))
+    workload = replace(subject.workload, parallel=kind, world_size=place.world_size)
+    return replace(subject, training=RankTraining(ranks), workload=workload)
 
 
 def _workload(workload: Workload, options: RunOptions, joined: Joined, samples: int) -> Workload:

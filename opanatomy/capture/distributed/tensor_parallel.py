@@ -33,7 +33,12 @@ def cut(module: torch.nn.Module, accelerator: Accelerator) -> None:
     ranks = accelerator.num_processes
     try:
         plan = model._resolve_parallel_plans(DistributedConfig(tp_size=ranks))[0]
+        tied = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+        tied -= {name for name, _ in model.named_parameters()}
+        plan = {name: style for name, style in plan.items() if name not in tied}
         apply_tensor_parallelism(model, state.device_mesh[TP], plan)
+        if tied:
+            model.tie_weights()
     except (ValueError, RuntimeError) as error:
         raise UsageError(
             f"{asked}: {class_name(module)} cannot be cut over {ranks} ranks: {one_line(error)}"

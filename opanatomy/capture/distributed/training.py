@@ -11,12 +11,16 @@ from opanatomy.capture.distributed.ranks import Joined, Ranks
 from opanatomy.capture.distributed.sharding import sharded_groups
 from opanatomy.capture.distributed.shared_weights import bucket_bytes, shared_weights
 from opanatomy.capture.distributed.tensor_parallel import cut
-from opanatomy.capture.model.quiet import quiet_libraries
+from opanatomy.capture.model.quiet import one_line, quiet_libraries
+from opanatomy.capture.model.wrappers import own_modules
 from opanatomy.capture.step.loss_scale import LossScale
 from opanatomy.capture.step.roots import Roots
 from opanatomy.capture.step.stepper import make_optimizer
 from opanatomy.capture.step.training import Training
-from opanatomy.options import TP, RunOptions
+from opanatomy.errors import CaptureError, OpanatomyError
+from opanatomy.option_values import as_flag
+from opanatomy.options import PARALLEL, TP, RunOptions
+from opanatomy.records.out_of_memory import is_out_of_memory
 from opanatomy.records.workload import SharedWeights
 
 if TYPE_CHECKING:
@@ -36,6 +40,11 @@ class RankTraining(Training):
     def is_shared(self) -> bool:
         """The other ranks take part in each step."""
         return True
+
+    def shared_weights(self, module: torch.nn.Module) -> tuple[SharedWeights, ...]:
+        """Those of the module, by its own paths."""
+        paths = {id(part): path for path, part in own_modules(module)}
+        return shared_weights([module if self.model is None else self.model], paths)
 
     def longest_ns(self, duration_ns: int) -> int:
         """The longest of the ranks' durations."""
@@ -59,7 +68,14 @@ class SharedTraining(RankTraining):
         self._prepared: Any = None
         self._scheduler: Any = None
         with quiet_libraries():
-            self._share(module, options)
+            try:
+                self._share(module, options)
+            except OpanatomyError:
+                raise
+            except Exception as error:
+                if is_out_of_memory(error):
+                    raise
+                raise _refusal(error, joined.parallel) from error
 
     def _share(self, module: torch.nn.Module, options: RunOptions) -> None:
         if self._parallel == TP:
@@ -95,10 +111,6 @@ class SharedTraining(RankTraining):
         (loss,) = roots.tensors if scale is None else scale.scaled(roots.tensors)
         self._accelerator.backward(loss)
 
-    def shared_weights(self) -> tuple[SharedWeights, ...]:
-        """The weights that ranks share by DDP or FSDP2."""
-        return () if self.model is None else shared_weights(self.model)
-
     def bucket_bytes(self) -> int | None:
         """The buckets in which DDP reduces gradients; 0 where these are views of them, `None` without DDP."""
         return None if self.model is None else bucket_bytes(self.model)
@@ -114,6 +126,16 @@ class SharedTraining(RankTraining):
     def after_update(self) -> None:
         """Step the scheduler, whose rate is constant."""
         self._scheduler.step()
+
+
+def _refusal(error: Exception, parallel: str) -> CaptureError:
+    """What to say where Accelerate, or what it calls, cannot do with a model."""
+    import accelerate
+
+    return CaptureError(
+        f"accelerate {accelerate.__version__} cannot prepare this model for {as_flag(PARALLEL, parallel)}:"
+        f" {one_line(error)} - update it, or take another {PARALLEL.flags[-1]}"
+    )
 
 
 def _constant(_step: int) -> float:

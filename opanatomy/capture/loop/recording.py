@@ -15,6 +15,7 @@ from opanatomy.capture.device.environment import environment_of
 from opanatomy.capture.device.events import require_device_events
 from opanatomy.capture.distributed.group import place_in_group
 from opanatomy.capture.distributed.lone import lone_process
+from opanatomy.capture.distributed.shared_weights import shared_weights
 from opanatomy.capture.loop.modules import LoopModules
 from opanatomy.capture.loop.seen import Seen
 from opanatomy.capture.loop.session import Session
@@ -249,6 +250,7 @@ class LoopRecording:
                 profiled.profiler.profiler, on_device=accelerators.is_accelerator(session.device)
             ),
             gradients=dict(session.gradients),
+            shared=shared_weights(session.modules.outermost, session.modules.path_of) if place_in_group() else (),
             warnings=tuple(self._warnings(profiled)),
         )  # fmt: skip
 

@@ -89,7 +89,7 @@ class Seen:
             attention=next(filter(None, map(attention_of, map(unwrapped, modules))), None),
             checkpointing=self.checkpointing, compiled=any(map(has_compiled_parts, modules)),
             optimizer=", ".join(dict.fromkeys(map(optimizer_name, self.optimizers))) or None,
-            inference=inference, steps=steps, warmup=warmup, world_size=place and place.world_size,
+            inference=inference, steps=steps, warmup=warmup, world_size=place.world_size if place else None,
             parallel=parallel_kind(self.modules.outermost) if place else None,
         )  # fmt: skip
 

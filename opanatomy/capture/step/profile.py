@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from opanatomy.capture.device.devices import current_device
 from opanatomy.capture.device.environment import choose_device, no_gpu_note
 from opanatomy.capture.device.start import device_text, first_use, run_first_kernel
+from opanatomy.capture.distributed.plugins import is_sharded
 from opanatomy.capture.distributed.ranks import Joined
 from opanatomy.capture.distributed.sharing import shared
 from opanatomy.capture.memory.advice import either, fewer_weights, listed
@@ -22,6 +23,7 @@ from opanatomy.capture.model.workload import Plan, Prepared, plan_of, prepare, w
 from opanatomy.capture.step.recorder import Progress, Subject, record_step
 from opanatomy.capture.step.stepper import check_installed
 from opanatomy.errors import OpanatomyError, OutOfMemory
+from opanatomy.launched import launched
 from opanatomy.options import RunOptions
 from opanatomy.records.data_types import ITEM_SIZE
 from opanatomy.records.optimizers import BY_NAME
@@ -34,8 +36,8 @@ def capture_model(
 ) -> None:  # fmt: skip
     """Build the model, run its step and write the trace; raises an `OpanatomyError` that says what to do.
 
-    `command` is what the trace says it was made by. With `joined` ranks the step is one of them all, and the trace that of
-    this one.
+    `command` is what the trace says it was made by. With `joined` ranks the step is one of them
+    all, and the trace that of this one.
     """
     check_installed(options.optimizer)
     check_peft(options.lora)
@@ -90,6 +92,11 @@ def _check_it_can_fit(plan: Plan, options: RunOptions) -> None:
     optimizer = BY_NAME.get(options.optimizer or "") if trains_all else None
     states = optimizer.state_copies if optimizer else 0
     parts = ["weights", *(["gradients"] if trains_all else []), *(["optimizer state"] if states else [])]
+    place = launched()
+    if available is not None and place is not None:
+        available //= place.local_world_size
+    if is_sharded(options.parallel or ""):  # weights are whole only until they are sharded
+        trains_all, states, parts = False, 0, ["weights"]
     needed = plan.parameters * ITEM_SIZE[options.dtype] * ((2 if trains_all else 1) + states)
     if available is not None and needed > available:
         raise OutOfMemory(

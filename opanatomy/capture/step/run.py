@@ -374,8 +374,8 @@ class Run:
             not_observed=self._not_observed(),
             profiler_times_ns=profiler_times_ns(profiler, on_device=accelerators.is_accelerator(self.options.device)),
             gradients=dict(self.instruments.gradients),
+            shared=self.training.shared_weights(self.subject.module),
             texts=self.texts,
-            shared=self.training.shared_weights(),
             warnings=(*self.instruments.warnings, *self.warnings),
         )
 

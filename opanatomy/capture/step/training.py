@@ -54,8 +54,8 @@ class Training:
     def after_update(self) -> None:
         """The weights are updated; not a part of the update."""
 
-    def shared_weights(self) -> tuple[SharedWeights, ...]:
-        """The weights that ranks share, once a step has run."""
+    def shared_weights(self, module: torch.nn.Module) -> tuple[SharedWeights, ...]:
+        """The weights of `module` that ranks share, behind a step."""
         return ()
 
     def bucket_bytes(self) -> int | None:
