@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from opanatomy.anatomy import CONVENTIONS, AnatomyInputs, build_anatomy
 from opanatomy.anatomy.collectives import collectives_of
 from opanatomy.anatomy.communication import communication_of_rank
+from opanatomy.anatomy.expected import with_expected
 from opanatomy.anatomy.ranks import RanksTogether, with_rank, world_of
 from opanatomy.anatomy.roofline import with_roofline
 from opanatomy.anatomy.texts import text_figures
@@ -33,7 +34,7 @@ from opanatomy.calls.table import call_table
 from opanatomy.calls.trace_calls import TraceCalls, trace_calls_of
 from opanatomy.calls.warnings import environment_of, warnings_of_trace
 from opanatomy.calls.window import launched_work, linked_time, step_window_of
-from opanatomy.checks import check_counts, check_memory, check_times, self_checks
+from opanatomy.checks import check_communication, check_counts, check_memory, check_times, self_checks
 from opanatomy.cluster.packing import unpacked_summary
 from opanatomy.cluster.run import ClusterSettings, outcomes
 from opanatomy.cluster.work import Outcome, Reduced
@@ -205,6 +206,7 @@ def summary_of_trace(
         write_trace(path, annotated, overlay_of(calls, kernels, trace.threads), trace.metadata)
     table = call_table(trace, calls, kernels)
     step_window = step_window_of(attribution, calls)
+    exchanged, hiding, steps = communication_of(trace, calls, kernels, attribution, step_window)
     anatomy = build_anatomy(
         AnatomyInputs(
             provenance=_provenance(trace, path, name),
@@ -215,6 +217,13 @@ def summary_of_trace(
             launched=launched_work(trace, attribution) if trace.on_device else None,
             step_window=step_window,
             linked=linked_time(calls),
+            spans=steps,
+            communication=with_expected(
+                communication_of_rank(exchanged, hiding, steps),
+                trace.capture.shared if trace.capture else (),
+                trace.capture.workload if trace.capture else Workload(),
+                len(steps.number),
+            ),
             warnings=(
                 *trace.warnings,
                 *call_warnings,
@@ -229,10 +238,9 @@ def summary_of_trace(
         *_checks(trace, calls, table, anatomy.step.count),
         *((attribution.annotated,) if attribution.annotated else ()),
         *check_memory(anatomy.memory),
+        *check_communication(anatomy.communication),
     )
     anatomy = with_rank(replace(anatomy, checks=checks, collectives=collectives), trace.metadata)
-    exchanged, hiding, steps = communication_of(trace, calls, kernels, attribution, step_window)
-    anatomy = replace(anatomy, communication=communication_of_rank(exchanged, hiding, steps))
     return RankSummary(anatomy=anatomy, calls=exchanged, hiding=hiding, steps=steps)
 
 

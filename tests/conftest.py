@@ -62,6 +62,24 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(50_000, 20, 50)
 
 
+@pytest.fixture(autouse=True, scope="module")
+def imports_are_no_garbage() -> None:
+    """Leave out too what tests have imported since, which each capture of memory would look through."""
+    if len(gc.get_objects(generation=2)) > 100_000:
+        gc.collect()
+        gc.freeze()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def jobs_begin_with_models() -> Iterator[None]:
+    """The processes of an experiment are forked with the models that most tests build: they need not be imported."""
+    from opanatomy.techniques import workers
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(workers, "_PRELOAD", "tests.preload")
+        yield
+
+
 @pytest.fixture(autouse=True)
 def no_secrets_of_others() -> None:
     """A process knows its secrets to its end; what one test plants is no secret of the next."""

@@ -1,8 +1,12 @@
-"""One technique on one tiny model: its step followed, then run, in a fresh process that begins with torch alone."""
+"""One technique on one tiny model: its step followed, then run, in a process that begins with torch alone.
+
+The techniques of a model take turns in one process: an experiment begins one for each, as in `test_techniques.py`.
+"""
 
 from __future__ import annotations
 
 from functools import cache
+from multiprocessing.connection import Connection
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -15,9 +19,9 @@ from opanatomy.records.memory import Memory
 from opanatomy.records.sameness import Sameness
 from opanatomy.records.simulated import SimulatedStep
 from opanatomy.records.techniques import StepFigures
+from opanatomy.techniques import workers
 from opanatomy.techniques.entries import BASELINE, Situation
 from opanatomy.techniques.variants import Variant, variants_of
-from opanatomy.techniques.workers import run_job
 
 MODELS = {
     "bert": "google-bert/bert-base-uncased", "gpt2": "openai-community/gpt2", "t5": "google-t5/t5-base",
@@ -74,7 +78,32 @@ def pair_of(model: str, technique: str, kept: Path | None) -> Pair:
     variant = variants(model)[technique]
     assert variant.impossible is None, variant.impossible
     compared = kept if variant.keeps_result and technique != BASELINE else None
-    return run_job(_run, variant.options, compared, kept if technique == BASELINE else None)
+    process = _process(model)
+    process.send((variant.options, compared, kept if technique == BASELINE else None))
+    answer = process.recv()
+    assert isinstance(answer, Pair), answer
+    return answer
+
+
+@cache
+def _process(model: str) -> Connection:
+    """The process of a model; it ends with this one."""
+    context = workers._context()
+    ours, theirs = context.Pipe()
+    context.Process(target=_serve, args=(theirs,), daemon=True).start()
+    theirs.close()
+    return ours
+
+
+def _serve(connection: Connection) -> None:
+    """Answer each run that is asked for with its pair, or with what went wrong."""
+    while True:
+        asked = connection.recv()
+        try:
+            answer: Pair | str = _run(*asked)
+        except Exception as error:
+            answer = f"{type(error).__name__}: {error}"
+        connection.send(answer)
 
 
 def _run(options: RunOptions, compared: Path | None, keep: Path | None) -> Pair:

@@ -6,14 +6,18 @@ import re
 import shlex
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from opanatomy.console.parser import make_parser
+from opanatomy.records.techniques import Techniques
 from opanatomy.report import read_anatomy, terminal_report
+from opanatomy.report.formats.json import json_report
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 REPORTS = sorted((ROOT / "reports").glob("*.json"))
+TECHNIQUES = sorted((ROOT / "reports" / "techniques").glob("*.json"))
 
 
 def test_the_first_command_comes_after_at_most_50_words() -> None:
@@ -36,6 +40,13 @@ def test_there_is_a_report_of_the_main_command() -> None:
 @pytest.mark.parametrize("path", REPORTS, ids=lambda path: path.stem)
 def test_reports_are_what_the_program_prints_today(path: Path) -> None:
     assert terminal_report(read_anatomy(path.read_text()), width=80) == path.with_suffix(".txt").read_text()
+
+
+@pytest.mark.parametrize("path", TECHNIQUES, ids=lambda path: path.stem)
+def test_experiments_are_what_the_program_prints_today(path: Path) -> None:
+    report = msgspec.json.decode(path.read_bytes(), type=Techniques)
+    assert json_report(report) == path.read_text()
+    assert terminal_report(report, width=80) == path.with_suffix(".txt").read_text()
 
 
 def documented_commands() -> list[str]:

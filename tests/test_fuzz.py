@@ -72,13 +72,13 @@ SEEDS = seeds()
 # -------------------------------------------------------------------------------------------------------------- damage
 
 
-@fuzzing(100)
+@fuzzing(50)
 @given(st.integers(0, 2**32))
 def test_a_mutated_trace_is_a_report_or_one_line(tmp_path: Path, number: int) -> None:
     outcome_of(tmp_path, mutated(Random(number), SEEDS, 30))
 
 
-@fuzzing(100)
+@fuzzing(50)
 @given(
     st.lists(
         st.tuples(st.integers(0, 5000), st.integers(0, 80), st.sampled_from((b"", *TOKENS)) | st.binary(max_size=8)),
@@ -95,7 +95,7 @@ def test_a_trace_with_holes_and_patches_is_a_report_or_one_line(
     outcome_of(tmp_path, data)
 
 
-@fuzzing(40)
+@fuzzing(25)
 @given(st.integers(0, 2**32), st.integers(0, 400))
 def test_a_damaged_gzip_is_a_report_or_one_line(tmp_path: Path, number: int, cut: int) -> None:
     random = Random(number)
@@ -109,7 +109,7 @@ def totals(anatomy: Anatomy) -> tuple[Any, ...]:
     return (anatomy.step, anatomy.timeline, anatomy.ledger, rows)
 
 
-@fuzzing(25)
+@fuzzing(12)
 @given(st.permutations(range(len(training_step().events))))
 def test_the_order_of_the_events_does_not_matter(tmp_path: Path, order: list[int]) -> None:
     made = training_step()

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from opanatomy.anatomy.collectives import both_sides, bus_factor, dtype_of, message_bytes, named
 from opanatomy.errors import TraceError
@@ -117,7 +118,8 @@ def test_the_spread_names_the_slowest_and_the_one_the_others_wait_for(four: Anat
     assert (spread["step"].max_ns, spread["step"].max_rank) == (900_000, 0)
     text = terminal_report(four, width=100)
     assert "The slowest is rank 0: 900 us a step" in text
-    assert "Of all ranks rank 2 waits least in communication (890 us of its own a step)" in text
+    assert four.waiting is not None
+    assert "no straggler is named: the ranks hardly wait for each other" in " ".join(text.split())
 
 
 def test_the_timeline_is_the_mean_and_its_parts_add_up(four: Anatomy) -> None:
@@ -149,7 +151,8 @@ def test_ranks_without_any_number_go_by_the_names_of_their_files(tmp_path: Path)
     paths = [rank_trace(None, waits=time).write(tmp_path / name) for name, time in (("b.json", 9), ("a.json", 20))]
     together = analyze_traces(paths)
     assert [(rank.rank, rank.trace) for rank in together.ranks] == [(None, "a.json"), (None, "b.json")]
-    assert "Of all ranks b.json waits least" in terminal_report(together, width=100)
+    without = replace(together, waiting=None)
+    assert "Of all ranks b.json waits least" in terminal_report(without, width=100)
 
 
 def test_one_trace_says_its_rank_and_has_no_table(tmp_path: Path) -> None:

@@ -137,6 +137,15 @@ def test_a_job_gives_what_it_makes_and_leaves_nothing_behind() -> None:
     assert [run_job(_marked, "OPANATOMY_MARK") for _ in range(2)] == [None, None]
 
 
+def test_a_job_has_the_environment_of_whoever_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not the one in which the server of the processes was begun: secrets are known by the environment's values."""
+    run_job(os.getpid)
+    monkeypatch.setenv("OPANATOMY_LATER", "set")
+    assert run_job(os.getenv, "OPANATOMY_LATER") == "set"
+    monkeypatch.delenv("OPANATOMY_LATER")
+    assert run_job(os.getenv, "OPANATOMY_LATER") is None
+
+
 @pytest.mark.parametrize(
     ("job", "arguments", "message"),
     [(_ends, (3,), "exit code 3"), (_killed, (), "SIGKILL: the system ends"), (len, (5,), "TypeError: object of type")],

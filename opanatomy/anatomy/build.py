@@ -13,8 +13,10 @@ from opanatomy.anatomy.theory import all_need_both, backward_over_forward
 from opanatomy.anatomy.timeline import DeviceTime, StepWindow, step_of, timeline_of
 from opanatomy.records.anatomy import Anatomy, Provenance
 from opanatomy.records.columns import CallTable, KernelTable
+from opanatomy.records.communication import Communication
 from opanatomy.records.device import DeviceFigures
 from opanatomy.records.memory import Memory
+from opanatomy.records.rank_summary import StepSpans
 from opanatomy.records.taxonomy import OperatorClass
 from opanatomy.records.timeline import Ledger, LinkedTime
 from opanatomy.records.workload import Capture, Environment, Workload
@@ -40,6 +42,9 @@ class AnatomyInputs(Struct, frozen=True, kw_only=True):
     launched: LaunchedWork | None = None
     step_window: StepWindow
     linked: LinkedTime
+    #: The steps of a rank that communicates, and what its collectives cost.
+    spans: StepSpans | None = None
+    communication: Communication | None = None
     warnings: tuple[str, ...]
 
 
@@ -49,7 +54,7 @@ def build_anatomy(inputs: AnatomyInputs) -> Anatomy:
     workload = capture.workload if capture else Workload()
     classes = class_rows(calls)
     time = None if launched is None or kernels is None else DeviceTime(inputs.step_window, launched, kernels)
-    step = step_of(inputs.step_window, calls, time, capture)
+    step = step_of(inputs.step_window, calls, time, capture, _spans(inputs))
     steps_ns = sum(row.wall_ns for row in step.steps)
     anatomy = Anatomy(
         provenance=inputs.provenance,
@@ -62,7 +67,8 @@ def build_anatomy(inputs: AnatomyInputs) -> Anatomy:
         kernels=() if kernels is None else kernel_rows(kernels),
         modules=module_rows(calls, capture.modules if capture else {}),
         memory=Memory(),
-        timeline=timeline_of(inputs.step_window, calls, time),
+        timeline=timeline_of(inputs.step_window, calls, time, _spans(inputs), inputs.communication),
+        communication=inputs.communication,
         device=_device_figures(launched, kernels, steps_ns),
         ledger=_ledger(calls, inputs.linked),
         conventions=CONVENTIONS,
@@ -71,6 +77,11 @@ def build_anatomy(inputs: AnatomyInputs) -> Anatomy:
     )
     check_conservation(anatomy)
     return anatomy
+
+
+def _spans(inputs: AnatomyInputs) -> StepSpans | None:
+    """The steps of a rank on the CPU with collectives, which run beside its operators."""
+    return inputs.spans if inputs.kernels is None and inputs.communication is not None else None
 
 
 def _theory(calls: CallTable, capture: Capture | None) -> Theory | None:

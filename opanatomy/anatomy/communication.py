@@ -67,15 +67,15 @@ def _phases(
 def _modules(
     calls: CollectiveCalls, rows: Int64, bounds: Intervals, hidden: Intervals
 ) -> tuple[ModuleCommunication, ...]:
-    """The modules that collectives serve, in the order of their first; those that serve none are left out."""
+    """The modules that collectives serve, in the order of their first; what serves no single one is the model's."""
     sizes = message_sizes(calls)
-    served = rows[calls.module.codes[rows] >= 0]
     width, kinds = len(calls.phase.values), len(calls.collective.values)
-    keys = (calls.module.codes[served] * kinds + calls.collective.codes[served]) * width + calls.phase.codes[served]
+    module = calls.module.codes[rows] + 1
+    keys = (module * kinds + calls.collective.codes[rows]) * width + calls.phase.codes[rows]
     groups = distinct(keys)
     made = []
     for place in np.argsort(groups.first).tolist():
-        own = served[groups.inverse == place]
+        own = rows[groups.inverse == place]
         running, sized = _running(calls, own, bounds), sizes[own] >= 0
         made.append(
             ModuleCommunication(
@@ -89,11 +89,15 @@ def _modules(
 
 
 class CommunicationOver:
-    """The communication of several ranks together, which are added one at a time and in any order."""
+    """The communication of several ranks together, which are added one at a time and in any order.
+
+    What is expected of a step is that of the first rank that has any.
+    """
 
     def __init__(self) -> None:
         self._known: list[tuple[int, int]] = []
         self._phases, self._modules = RowSums(CommunicationPhase), RowSums(ModuleCommunication)
+        self._expected: list[tuple[Order, Communication]] = []
 
     def add(self, communication: Communication | None, order: Order) -> None:
         """Take that of one rank."""
@@ -101,6 +105,8 @@ class CommunicationOver:
             self._known.append((communication.running_ns, communication.exposed_ns))
             self._phases.add(communication.phases, order)
             self._modules.add(communication.modules, order)
+            if communication.expected:
+                self._expected = [min((*self._expected, (order, communication)), key=lambda one: one[0])]
 
     def communication(self) -> Communication | None:
         """That of all of them; `None` where none has any."""
@@ -111,4 +117,5 @@ class CommunicationOver:
             exposed_ns=sum(exposed for _, exposed in self._known),
             phases=tuple(sorted(self._phases.rows(), key=lambda row: _PHASE_ORDER[row.phase])),
             modules=self._modules.rows(),
+            expected=self._expected[0][1].expected if self._expected else (),
         )  # fmt: skip

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from opanatomy.anatomy.idle import Idle, idle_by_device
 from opanatomy.anatomy.intervals import Intervals, covered, covered_by_group, exposed, union, within
@@ -14,6 +15,8 @@ from opanatomy.anatomy.launches import launching_of
 from opanatomy.anatomy.steps import MEASURED, host_steps, phase_field, step_of_rows
 from opanatomy.records.anatomy import Step, StepRow
 from opanatomy.records.columns import MEMCPY, Bool, CallTable, Int64, KernelTable, distinct, rows_by_value
+from opanatomy.records.communication import Communication
+from opanatomy.records.rank_summary import StepSpans
 from opanatomy.records.taxonomy import CLASS_CODE, CLASSES, PHASE_CODE, OperatorClass, Phase
 from opanatomy.records.timeline import DeviceRow, StreamRow, Timeline
 from opanatomy.records.workload import Capture
@@ -106,11 +109,25 @@ def device_steps(step_window: StepWindow, launched: LaunchedWork) -> tuple[Int64
     return step, begins, np.maximum(ends, begins)
 
 
-def step_of(step_window: StepWindow, calls: CallTable, time: DeviceTime | None, capture: Capture | None) -> Step:
-    """Figures of one step: those of the middle step, and the spread of the wall times."""
+def step_of(
+    step_window: StepWindow,
+    calls: CallTable,
+    time: DeviceTime | None,
+    capture: Capture | None,
+    spans: StepSpans | None = None,
+) -> Step:
+    """Figures of one step: those of the middle step, and the spread of the wall times.
+
+    With `spans` of a rank on the CPU it was busy as long as an operator or a collective ran.
+    """
     if time is not None:
         return step_of_rows(_device_steps(step_window, time), capture)
     rows = host_steps(step_window.steps or (step_window.window,), step_window.numbers, step_window.spans, calls)
+    if spans is not None:
+        busy = np.minimum(spans.busy_ns, spans.end_ns - spans.start_ns).tolist()
+        rows = tuple(
+            replace(row, busy_ns=spent, framework_ns=row.wall_ns - spent) for row, spent in zip(rows, busy, strict=True)
+        )
     return step_of_rows(rows, capture, recording_outside=step_window.recording_outside)
 
 
@@ -141,12 +158,24 @@ def _number(step_window: StepWindow, index: int) -> int | None:
     return step_window.numbers[index] if index < len(step_window.numbers) else None
 
 
-def timeline_of(step_window: StepWindow, calls: CallTable, time: DeviceTime | None) -> Timeline:
+def timeline_of(
+    step_window: StepWindow,
+    calls: CallTable,
+    time: DeviceTime | None,
+    spans: StepSpans | None = None,
+    communication: Communication | None = None,
+) -> Timeline:
     """Busy and idle time of the window; what communication and copies no other work hides."""
     if time is None:
         window = step_window.window[1] - step_window.window[0]
-        busy = min(int(calls.time_ns.sum()), window)
-        return Timeline(window_ns=window, busy_ns=busy, idle_ns=window - busy)
+        busy = min(int(calls.time_ns.sum() if spans is None else spans.busy_ns.sum()), window)
+        whole = Timeline(window_ns=window, busy_ns=busy, idle_ns=window - busy)
+        if spans is None or communication is None:
+            return whole
+        return replace(
+            whole, communication_ns=communication.running_ns, exposed_communication_ns=communication.exposed_ns,
+            computation_ns=int(spans.computing_ns.sum()),
+        )  # fmt: skip
     window = time.window[1] - time.window[0]
     ((busy, outside, host, stream, other),) = time.parts(np.array(time.window[:1]), np.array(time.window[1:]))
     names = dict(time.launched.device_names)

@@ -34,6 +34,8 @@ _RESULT_FIRST: Final = frozenset(
 _INSTEAD: Final = {"reduce_scatter": "all_reduce"}
 #: What FSDP leaves around the collectives of a module.
 _SERVED: Final = re.compile(r"^FSDP::\w+ \((?P<module>.*)\)$")
+#: The node that adds a gradient up, behind which DDP reduces a bucket that is full with it.
+_OF_MANY: Final = re.compile(r"AccumulateGrad")
 
 
 class Announced(Struct, frozen=True, kw_only=True):
@@ -123,17 +125,19 @@ def _asked(calls: TraceCalls, row: int) -> tuple[str | None, set[int]]:
 
 def modules_served(calls: TraceCalls, rows: Int64) -> Categorical[str]:
     """The module that each collective serves: that of the innermost range of FSDP around it, else of the module range
-    that it runs in."""
+    that it runs in. What DDP reduces when a last gradient is there is of many modules."""
     modules: dict[str, int] = {}
     codes = []
     matches = [_SERVED.match(name) for name in calls.names]
+    of_many = [_OF_MANY.search(name) is not None for name in calls.names]
     for row in rows.tolist():
-        module, current = None, row
+        module, current, many = None, row, False
         while current >= 0 and module is None:
-            match = matches[calls.host.name[current]]
+            name = calls.host.name[current]
+            match, many = matches[name], many or of_many[name]
             module = match["module"] if match else None
             current = int(calls.host.parent[current])
-        if module is None and row >= 0:
+        if module is None and row >= 0 and not many:
             module = calls.host.module.at(row)
         codes.append(-1 if module is None else modules.setdefault(module, len(modules)))
     return Categorical(np.array(codes, dtype=np.int64), tuple(modules))

@@ -60,6 +60,13 @@ def of_events(trace: Trace, calls: TraceCalls, events: Int64) -> tuple[Int64, Ca
 def exchanged_bytes(trace: Trace, calls: TraceCalls, wanted: Int64) -> tuple[Int64, Int64]:
     """(bytes sent, bytes received) of the collective at each host row, -1 where it is not said or not `wanted`."""
     sent, received = np.full((2, len(calls.host.name)), -1, dtype=np.int64)
+    if not calls.on_device:
+        rows = annotations_of_backends(calls, np.ones(len(calls.host.name), dtype=bool))
+        operator, arguments = of_annotations(trace, calls, rows)
+        sent[rows], received[rows] = bytes_of(arguments).T
+        # What asks for a collective that runs beside it moves nothing itself.
+        sent[operator[operator >= 0]] = received[operator[operator >= 0]] = 0
+        return sent, received
     of_call = calls.call_of_event
     is_wanted = marked(wanted, len(calls.host.name) + 1)
     # The first event that says something decides.

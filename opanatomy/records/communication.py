@@ -26,7 +26,10 @@ class CommunicationPhase(Struct, frozen=True, kw_only=True):
 
 
 class ModuleCommunication(Struct, frozen=True, kw_only=True):
-    """The calls of one collective for one module in one phase, over all steps; times as in `CommunicationPhase`."""
+    """The calls of one collective for one module in one phase, over all steps; times as in `CommunicationPhase`.
+
+    `module` is empty for the model as a whole: what is outside of its parts, and all that no range names a module of.
+    """
 
     module: str
     collective: str
@@ -36,6 +39,21 @@ class ModuleCommunication(Struct, frozen=True, kw_only=True):
     bytes: int
     running_ns: int
     exposed_ns: int
+
+
+class ExpectedCommunication(Struct, frozen=True, kw_only=True):
+    """What one step must communicate of a collective for a module by theory, beside what its messages were.
+
+    `wire_bytes` is what each rank puts on its links for that: of n ranks 2 (n - 1) / n of an all-reduce, (n - 1) / n
+    of a gather or a reduce-scatter.
+    """
+
+    module: str
+    collective: str
+    ranks: int
+    expected_bytes: int
+    measured_bytes: int | None
+    wire_bytes: int
 
 
 class Communication(Struct, frozen=True, kw_only=True):
@@ -48,3 +66,4 @@ class Communication(Struct, frozen=True, kw_only=True):
     exposed_ns: int
     phases: tuple[CommunicationPhase, ...]
     modules: tuple[ModuleCommunication, ...]
+    expected: tuple[ExpectedCommunication, ...] = ()

@@ -9,9 +9,9 @@ class ClockSetting(Struct, frozen=True, kw_only=True):
     """How the clocks of the ranks were brought together.
 
     `was_set` is false where the clocks of the traces agree as they are. On the clocks that were taken the ends of short
-    collectives lie within `within_ns` of each other, nine in ten of those that the clocks were not set by; `None` where
-    there are too few to tell. `ended_too_early` counts collectives that end on one rank before they have begun on
-    another, which none can, `ended_too_early_before` the same on the clocks as they are in the traces.
+    collectives lie within `within_ns` of their middle, nine in ten; where clocks were set, of those that they were not
+    set by, `None` where there are too few to tell. `ended_too_early` counts collectives that end on one rank before
+    they have begun on another, which none can, `ended_too_early_before` the same on the clocks as the traces have them.
     """
 
     was_set: bool

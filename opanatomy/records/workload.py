@@ -118,6 +118,23 @@ class ObservedCount(Struct, frozen=True, kw_only=True):
     source: str | None = None
 
 
+class SharedWeights(Struct, frozen=True, kw_only=True):
+    """Weights that ranks share, as the model has them: what one update must communicate follows from it.
+
+    DDP reduces the gradients of all together (`module` is empty, nothing is gathered). FSDP gathers the weights of one
+    `module` before its forward, again before its backward where it is `regathered`, and reduces their gradients and
+    scatters them; its messages are padded so that each of the `ranks` has an equal part. With `replicas` the parts are
+    reduced once more between groups of ranks that have copies.
+    """
+
+    module: str
+    ranks: int
+    gathered_bytes: int
+    reduced_bytes: int
+    regathered: bool = False
+    replicas: int = 1
+
+
 class Capture(Struct, frozen=True, kw_only=True):
     """What a capture writes into the trace under `METADATA_KEY`: all that Kineto does not record."""
 
@@ -153,4 +170,6 @@ class Capture(Struct, frozen=True, kw_only=True):
     gradients: dict[str, str] = field(default_factory=dict)
     #: What was observed of the texts that the run was on.
     texts: TextObservations | None = None
+    #: The weights that ranks share by DDP or FSDP; empty where they do not, or not in a way that is known.
+    shared: tuple[SharedWeights, ...] = ()
     warnings: tuple[str, ...] = ()

@@ -30,12 +30,12 @@ _OURS: Final = words(
     " MemoryObservations.measured_by MemoryObservations.storage_bytes AllocatorObservation.name"
     " StorageColumns.components TextObservations.padding TextFigures.padding"
     " GuideClaim.claim GuideClaim.source GuideClaim.quote GuideClaim.unit GuideMeasurement.parts"
-    " GuideMeasurement.reason"
+    " GuideMeasurement.reason Waiting.no_straggler"
 )
 #: Fields that hold the path of a module, as ranges in the trace do.
 _MODULES: Final = words(
     "ModuleRow.module MemoryBlocks.module SavedActivations.module Capture.modules Capture.gradients"
-    " ContextColumns.modules"
+    " ContextColumns.modules ModuleCommunication.module ExpectedCommunication.module SharedWeights.module"
 )
 #: Names of operators, kernels, data types and devices: as they are written in a trace.
 _NAMES: Final = words(
@@ -46,12 +46,14 @@ _NAMES: Final = words(
     " Environment.transformers Environment.python Environment.processor Rank.device MemoryDevice.device"
     " Collective.dtype SavedActivations.dtype MemorySnapshot.name ModelShape.kind ModelShape.head"
     " ModelShape.activation ContextColumns.operators TensorType.dtype StepObservations.device"
-    " MemoryObservations.device MemoryObservations.other_devices"
+    " MemoryObservations.device MemoryObservations.other_devices ModuleCommunication.collective"
+    " ExpectedCommunication.collective MatchedCollective.collective MatchedCollective.dtype"
 )
 #: With `everything`, what is left of fields that say who ran what from where.
 _PLACES: Final = {
     "Provenance.command": REDACTED, "Capture.command": REDACTED, "Rank.trace": places.PATH,
     "Spread.max_trace": places.PATH, "TextObservations.file": places.PATH, "TextFigures.file": places.PATH,
+    "RankWaiting.trace": places.PATH, "Straggler.trace": places.PATH,
 }  # fmt: skip
 _RANKS: Final = re.compile(r"^(\d+ ranks): .*", re.DOTALL)
 _ARGUMENTS: Final = words("OperatorRow.signature")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import torch
 import torch._subclasses.fake_tensor
 import torch.profiler
@@ -17,3 +19,6 @@ import opanatomy.capture.step.timing
 import opanatomy.estimate.simulate
 
 __all__ = ["opanatomy", "torch", "transformers"]
+
+# Each run collects garbage: the half million objects of these modules would be looked at, and their pages copied.
+gc.freeze()

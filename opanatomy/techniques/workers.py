@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -58,7 +59,7 @@ def run_jobs(job: Callable[..., Iterable[Result]], *arguments: Any) -> Iterator[
     """Each thing that `job` gives in a fresh process, as soon as it is there; `JobFailed` where it breaks off."""
     context = _context()
     ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_child, args=(theirs, job, arguments), daemon=False)
+    process = context.Process(target=_child, args=(theirs, dict(os.environ), job, arguments), daemon=False)
     process.start()
     theirs.close()
     try:
@@ -101,8 +102,13 @@ def _died(code: int | None) -> str:
     return f"its process ended with exit code {code}"
 
 
-def _child(connection: Any, job: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-    """Run the job and send what it gives, one thing after the other, then what became of it."""
+def _child(connection: Any, environment: dict[str, str], job: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    """Run the job and send what it gives, one thing after the other, then what became of it.
+
+    The server keeps the environment in which it was begun; a secret is known by that of the process that asks.
+    """
+    os.environ.clear()
+    os.environ.update(environment)
     try:
         for value in job(*arguments):
             connection.send(_Outcome(value=value))

@@ -65,7 +65,7 @@ class Args(Struct, gc=False):
     collective_dtype: Raw = field(default=Raw(), name="dtype")
     group_name: Raw = field(default=Raw(), name="Process Group Name")
     group_ranks: Raw = field(default=Raw(), name="Process Group Ranks")
-    #: The number of the call within its group (torch 2.6 and later).
+    #: The number of the call within its group, which NCCL's records have from the spring of 2026 on (torch 2.13).
     group_sequence: Raw = field(default=Raw(), name="Seq")
     #: Of `[memory]` events; `bytes` are below 0 where they were freed. In 2021 there were only bytes and device.
     bytes: Number | None = field(default=0, name="Bytes")

@@ -29,9 +29,12 @@ def by_number_and_order(calls: RankCalls) -> Int64:
 
 
 def by_time(calls: RankCalls, match: Int64, offset_ns: Int64) -> Int64:
-    """`match` with those that are left: of one collective, group and size, overlapping on the ranks' common clock."""
+    """`match` with those that are left: of one collective, group and size, overlapping on the ranks' common clock.
+
+    What the host says to be between two ranks is left out; a kernel of that name is that of any all-to-all as well.
+    """
     match = match.copy()
-    left = np.flatnonzero(match < 0)
+    left = np.flatnonzero((match < 0) & ~(calls.named & calls.is_among(PAIRWISE)))
     kinds = distinct(calls.collective.codes[left] * (len(calls.group.values) + 1) + calls.group.codes[left] + 1)
     for place in range(len(kinds.values)):
         rows = left[kinds.inverse == place]

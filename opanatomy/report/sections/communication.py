@@ -5,8 +5,21 @@ from __future__ import annotations
 from typing import Final
 
 from opanatomy.records.anatomy import Anatomy
-from opanatomy.records.communication import CommunicationPhase, ModuleCommunication
-from opanatomy.report.section import Bytes, Column, Count, Holds, Note, Row, Section, Share, Time, phrase
+from opanatomy.records.communication import CommunicationPhase, ExpectedCommunication, ModuleCommunication
+from opanatomy.report.section import (
+    Bytes,
+    Column,
+    Count,
+    Exact,
+    Holds,
+    Note,
+    Phrase,
+    Row,
+    Section,
+    Share,
+    Time,
+    phrase,
+)
 
 #: So many modules are shown, those that communicate longest.
 _SHOWN: Final = 8
@@ -34,6 +47,8 @@ def phases(anatomy: Anatomy) -> Section | None:
     launching = sum(row.launching_ns for row in communication.phases)
     if launching:
         notes.append(Note(text=phrase("the host was {} at asking for them", Time(launching))))
+    if communication.expected:
+        notes.append(Note(text=_theory(communication.expected)))
     return Section(
         name="communication", title="Communication",
         columns=(Column(header="communication", holds=Holds.NAMES), *_TIMES), rows=(*rows, *summary),
@@ -41,10 +56,22 @@ def phases(anatomy: Anatomy) -> Section | None:
     )  # fmt: skip
 
 
+def _theory(expected: tuple[ExpectedCommunication, ...]) -> Phrase:
+    """What a step must communicate by theory, beside what it did."""
+    known = [row for row in expected if row.measured_bytes is not None]
+    whole, measured = sum(row.expected_bytes for row in known), sum(row.measured_bytes or 0 for row in known)
+    wire = Bytes(sum(row.wire_bytes for row in expected))
+    if not known:
+        return phrase("a step must put {} on the links of each rank; the trace has no sizes of messages", wire)
+    said = "as measured" if whole == measured else "measured are {}"
+    sizes = (Exact(whole, "B"),) if whole == measured else (Exact(whole, "B"), Exact(measured, "B"))
+    return phrase("messages of a step of a rank by theory: {}, " + said + "; {} on its links", *sizes, wire)
+
+
 def modules(anatomy: Anatomy) -> Section | None:
     """What is communicated for each module: gathers, gathers again in backward, reduce-scatters."""
     communication = anatomy.communication
-    if communication is None or not communication.modules:
+    if communication is None or not any(row.module for row in communication.modules):
         return None
     ordered = sorted(communication.modules, key=lambda row: -row.running_ns)
     rows = tuple(

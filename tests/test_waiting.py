@@ -1,0 +1,370 @@
+"""Waiting told from transferring: made ranks whose clocks, lateness and transfers are chosen, then real ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from opanatomy.anatomy.waiting.build import RankTables, waiting_of
+from opanatomy.anatomy.waiting.clocks import clocks_of
+from opanatomy.anatomy.waiting.matching import by_number_and_order, by_time
+from opanatomy.anatomy.waiting.table import calls_of_ranks
+from opanatomy.pipeline import analyze_traces
+from opanatomy.records.anatomy import Anatomy
+from opanatomy.records.columns import Categorical, Int64
+from opanatomy.records.rank_summary import CollectiveCalls, Spans, StepSpans
+from opanatomy.records.ranks import Rank
+from opanatomy.records.waiting import Waiting
+
+SHARED = Path(__file__).parents[2] / "shared"
+BASE = 1_700_000_000_000_000_000
+STEP = 10_000_000
+
+
+def texts(values: Sequence[str | None]) -> Categorical[str]:
+    known = tuple(dict.fromkeys(value for value in values if value is not None))
+    return Categorical(np.array([-1 if value is None else known.index(value) for value in values], np.int64), known)
+
+
+def numbers(values: Sequence[int]) -> Int64:
+    return np.array(values, dtype=np.int64)
+
+
+def table(
+    starts: Sequence[int], ends: Sequence[int], names: Sequence[str], *, named: bool = True, group: str | None = None,
+    size: int = -1, sequence: Sequence[int] | None = None, bytes: int = 4_000,
+) -> CollectiveCalls:  # fmt: skip
+    count = len(starts)
+    return CollectiveCalls(
+        collective=texts(names), named=np.full(count, named), group=texts([group] * count),
+        group_size=numbers([size] * count), sequence=numbers([-1] * count if sequence is None else sequence),
+        dtype=texts(["float32"] * count), sent_bytes=numbers([bytes] * count), received_bytes=numbers([bytes] * count),
+        launched_ns=numbers([-1] * count), launching_ns=numbers([-1] * count), start_ns=numbers(starts),
+        end_ns=numbers(ends), phase=texts(["backward"] * count), module=texts([None] * count),
+        computed_at_start_ns=numbers([0] * count), computed_at_end_ns=numbers([0] * count),
+    )  # fmt: skip
+
+
+def rank_row(number: int, world: int | None) -> Rank:
+    return Rank(
+        rank=number, world_size=world, trace=f"rank{number}.json", trace_sha256=None, device=None, steps=1,
+        wall_ns=None, window_ns=0, busy_ns=0, idle_ns=0, kernel_time_ns=0, communication_ns=None,
+        exposed_communication_ns=None, exposed_memcpy_ns=None,
+    )  # fmt: skip
+
+
+def made(
+    late: Sequence[Sequence[int]], *, transfer: int = 50_000, clocks: Sequence[int] | None = None,
+    world: int | None = None, steps: int = 6, names: Sequence[str] = ("all_reduce", "all_gather"), **options: Any,
+) -> list[RankTables]:  # fmt: skip
+    """Ranks whose collectives begin `late[rank][place]` after the others', once a step, and end `transfer` after the
+    last has begun; their clocks are ahead by `clocks`. The ends differ by some hundred nanoseconds, as real ones do."""
+    ranks, per_step = len(late), len(names)
+    clocks = clocks or [0] * ranks
+    made = []
+    for rank in range(ranks):
+        starts, ends = [], []
+        for step in range(steps):
+            for place in range(per_step):
+                begin = BASE + step * STEP + place * STEP // per_step + (step * step * 7919) % 90_000
+                last = max(begin + late[other][place] for other in range(ranks))
+                starts.append(begin + late[rank][place] + clocks[rank])
+                ends.append(last + transfer + clocks[rank] + (rank * 37 + step * 11) % 300)
+        begins = numbers([BASE + step * STEP + clocks[rank] for step in range(steps)])
+        spans = StepSpans(
+            number=numbers(range(steps)), start_ns=begins, end_ns=begins + STEP,
+            computing_ns=numbers([0] * steps), busy_ns=numbers([0] * steps),
+        )  # fmt: skip
+        hiding = Spans(start_ns=numbers([]), end_ns=numbers([]))
+        calls = table(starts, ends, names * steps, **options)
+        made.append(RankTables(rank=rank_row(rank, world or ranks), calls=calls, hiding=hiding, steps=spans))
+    return made
+
+
+def waiting(each: list[RankTables]) -> Waiting:
+    found = waiting_of(each)
+    assert found is not None
+    for rank in found.each:
+        for step in rank.steps:
+            parts = step.other_work_ns + step.transfer_ns + step.waiting_ns + step.unmatched_ns + step.idle_ns
+            assert parts == step.wall_ns
+    return found
+
+
+def cut(rank: RankTables, begin: int, end: int | None = None) -> RankTables:
+    """A rank whose record lacks collectives at its ends."""
+    calls = rank.calls
+    columns = {}
+    for name in CollectiveCalls.__struct_fields__:
+        column = getattr(calls, name)
+        if isinstance(column, Categorical):
+            columns[name] = Categorical(column.codes[begin:end], column.values)
+        else:
+            columns[name] = column[begin:end]
+    return replace(rank, calls=CollectiveCalls(**columns))
+
+
+# -------------------------------------------------------------------------------------------------------- the figures
+
+LATE = [(0, 0), (100_000, 20_000), (800_000, 10_000), (40_000, 900)]
+
+
+def test_waiting_and_transfer_are_those_that_were_made() -> None:
+    found = waiting(made(LATE))
+    assert (found.by_order, found.by_number, found.by_time) == (12, 0, 0)
+    assert [rank.waiting_ns for rank in found.each] == [6 * 820_000, 6 * 700_000, 6 * 10_000, 6 * 779_100]
+    for rank in found.each:
+        assert rank.transferring_ns == pytest.approx(12 * 50_000, abs=12 * 300)
+    (step, *_) = found.each[0].steps
+    assert step.waiting_ns == 820_000
+    assert found.straggler is not None
+    assert (found.straggler.rank, found.straggler.last) == (2, 6)
+    assert found.straggler.charged_ns == 6 * (800_000 + 700_000 + 760_000)
+    assert found.straggler.lead_ns == 700_000
+
+
+def test_bandwidth_of_the_transfer_is_not_that_of_the_duration() -> None:
+    found = waiting(made(LATE, bytes=1_000_000, size=4, group="0 [0, 1, 2, 3]"))
+    reduce = next(row for row in found.collectives if row.collective == "all_reduce")
+    assert reduce.bytes == 24 * 1_000_000
+    assert reduce.duration_ns == reduce.transferring_ns + reduce.waiting_ns
+    assert reduce.transfer_bus_bytes_per_second == pytest.approx(2 * 3 / 4 * 1_000_000 / 50e-6, rel=0.01)
+    assert reduce.bus_bytes_per_second == pytest.approx(1.5 * 24e6 * 1e9 / reduce.duration_ns)
+
+
+@pytest.mark.parametrize(
+    "clocks", [[0, 3_000_000, -2_000_000, 500], [10**15, 0, -(10**14), 7 * 10**12]], ids=["milliseconds", "days"]
+)
+def test_clocks_are_set_by_the_ends(clocks: list[int]) -> None:
+    straight, found = waiting(made(LATE)), waiting(made(LATE, clocks=clocks))
+    assert found.clocks.was_set
+    assert found.clocks.ended_too_early == 0
+    assert found.clocks.within_ns is not None
+    assert found.clocks.within_ns < 1_000
+    set_to = [rank.clock_offset_ns for rank in found.each]
+    for one, (offset, clock) in enumerate(zip(set_to, clocks, strict=True)):
+        assert offset - set_to[0] == pytest.approx(clock - clocks[0], abs=400), one
+    for rank, same in zip(found.each, straight.each, strict=True):
+        assert rank.waiting_ns == pytest.approx(same.waiting_ns, abs=12 * 500)
+    assert found.straggler is not None
+    assert found.straggler.rank == 2
+
+
+def test_clocks_that_agree_are_left_alone() -> None:
+    found = waiting(made(LATE))
+    assert not found.clocks.was_set
+    assert {rank.clock_offset_ns for rank in found.each} == {0}
+
+
+def test_no_collective_ends_before_it_has_begun_everywhere() -> None:
+    """Ends that differ by more than the transfer lasts would set the clocks wrong: causality moves them."""
+    each = made([(0,), (30_000,), (60_000,)], transfer=2_000, clocks=[0, 40_000, -40_000], names=("all_reduce",))
+    found = waiting(each)
+    assert found.clocks.ended_too_early_before > 0
+    assert found.clocks.ended_too_early == 0
+
+
+def test_a_lead_within_the_clocks_names_nobody() -> None:
+    each = made([(0,), (150,)], transfer=1_000, names=("all_reduce",), steps=20)
+    noisy = [
+        replace(rank, calls=replace(rank.calls, end_ns=rank.calls.end_ns + place * numbers(range(0, 20_000, 1_000))))
+        for place, rank in enumerate(each)
+    ]
+    found = waiting(noisy)
+    assert found.straggler is None
+    assert found.no_straggler is not None
+
+
+def test_few_of_many_ranks_give_a_lower_bound_and_name_nobody() -> None:
+    found = waiting(made(LATE[:3], world=128))
+    assert found.is_lower_bound
+    assert found.straggler is None
+    assert found.no_straggler is not None
+    assert "not all ranks are at hand" in found.no_straggler
+    assert sum(rank.waiting_ns for rank in found.each) > 0
+
+
+def test_what_the_straggler_did_instead() -> None:
+    """Rank 1 is late by 2 ms each step: in one run because it computes longer, in the other because it idles."""
+    each = made([(0,), (2_000_000,)], names=("all_reduce",))
+    computing = replace(
+        each[1],
+        calls=replace(
+            each[1].calls,
+            computed_at_start_ns=numbers([2_000_000 * (step + 1) for step in range(6)]),
+            computed_at_end_ns=numbers([2_000_000 * (step + 1) for step in range(6)]),
+        ),
+    )
+    slow_device, slow_host = waiting([each[0], computing]).straggler, waiting(each).straggler
+    assert slow_device is not None
+    assert slow_host is not None
+    assert slow_device.computing_longer_ns == 5 * 2_000_000 > slow_device.idle_longer_ns
+    assert slow_host.computing_longer_ns == 0
+    assert slow_host.idle_longer_ns == pytest.approx(5 * 2_000_000, rel=0.01)
+
+
+# ------------------------------------------------------------------------------------------------------------ matching
+
+
+def test_the_number_in_the_group_matches_whatever_the_order() -> None:
+    each = made(LATE, group="1 [0, 1, 2, 3]", size=4, sequence=range(12))
+    late = cut(each[1], 2)
+    found = waiting([each[0], late, *each[2:]])
+    assert found.by_number == 10
+    assert found.by_order == 0
+    assert [rank.matched for rank in found.each] == [10] * 4
+
+
+def test_a_window_that_begins_a_step_later_is_shifted() -> None:
+    each = made(LATE)
+    found = waiting([cut(each[0], 2), each[1], cut(each[2], 0, 10), cut(each[3], 1)])
+    assert found.by_order == 8
+    assert found.straggler is not None
+    assert found.straggler.rank == 2
+
+
+def test_equal_windows_a_step_apart_are_told_by_their_times() -> None:
+    """Both have as many calls of the same names: only the times say that the second begins a step later."""
+    each = made([(0,), (600_000,)], names=("all_reduce",), steps=8)
+    found = waiting([cut(each[0], 0, 7), cut(each[1], 1)])
+    assert found.by_order == 6
+    assert found.clocks.ended_too_early == 0
+    assert not found.clocks.was_set
+
+
+def test_the_same_with_clocks_of_different_machines() -> None:
+    """Days apart: the spread of the ends says which shift is meant."""
+    each = made([(0,), (600_000,)], names=("all_reduce",), steps=8, clocks=[0, 86_400 * 10**9])
+    found = waiting([cut(each[0], 0, 7), cut(each[1], 1)])
+    assert found.by_order == 6
+    assert found.each[1].clock_offset_ns - found.each[0].clock_offset_ns == pytest.approx(86_400 * 10**9, abs=400)
+
+
+def test_other_names_are_never_one_collective() -> None:
+    each = made(LATE[:2])
+    other = replace(each[1], calls=replace(each[1].calls, collective=texts(["all_to_all", "broadcast"] * 6)))
+    assert waiting_of([each[0], other]) is None
+
+
+def test_even_messages_of_other_sizes_are_never_one_collective() -> None:
+    each = made(LATE[:2], names=("all_reduce",))
+    other = replace(each[1], calls=replace(each[1].calls, sent_bytes=each[1].calls.sent_bytes + 4))
+    assert waiting_of([each[0], other]) is None
+
+
+def test_without_records_of_the_host_time_matches() -> None:
+    each = made(LATE, named=False)
+    found = waiting(each)
+    assert (found.by_time, found.by_order) == (12, 0)
+    assert found.straggler is not None
+    assert found.straggler.rank == 2
+
+
+def test_calls_between_two_ranks_are_left_unmatched() -> None:
+    each = made([(0,), (1_000,), (5_000,)], names=("send",), group="pipeline", size=2)
+    assert waiting_of(each) is None
+
+
+def test_groups_of_some_ranks_are_matched_within_them() -> None:
+    """Ranks 0 and 1 are one group, 2 and 3 another: the lateness of rank 1 is nothing to ranks 2 and 3."""
+    pair = made([(0,), (500_000,)], names=("all_reduce",), group="0 [0, 1]", size=2, world=4)
+    other = made([(0,), (0,)], names=("all_reduce",), group="0 [2, 3]", size=2, world=4)
+    other = [replace(rank, rank=rank_row(place + 2, 4)) for place, rank in enumerate(other)]
+    found = waiting([*pair, *other])
+    assert found.by_order == 12
+    assert [rank.waiting_ns for rank in found.each] == [6 * 500_000, 0, 0, 0]
+
+
+def test_a_rank_without_collectives_leaves_the_others_unmatched() -> None:
+    each = made(LATE)
+    assert waiting_of([*each[:3], cut(each[3], 12)]) is None
+
+
+def test_what_hides_a_collective_is_no_part_of_the_step_twice() -> None:
+    each = made([(0,), (1_000_000,)], names=("all_reduce",), steps=4)
+    half = Spans(start_ns=each[0].calls.start_ns, end_ns=each[0].calls.start_ns + 400_000)
+    first = replace(each[0], hiding=half, steps=replace(each[0].steps, computing_ns=numbers([400_000] * 4)))
+    step = waiting([first, each[1]]).each[0].steps[0]
+    assert (step.other_work_ns, step.waiting_ns) == (400_000, 600_000)
+
+
+def test_matching_does_not_depend_on_the_order_of_the_ranks() -> None:
+    each = made(LATE, clocks=[0, 3_000_000, -2_000_000, 500])
+    forth = calls_of_ranks([rank.calls for rank in each])
+    back = calls_of_ranks([rank.calls for rank in each[::-1]])
+    ahead = clocks_of(forth, by_number_and_order(forth)).offset_ns
+    behind = clocks_of(back, by_number_and_order(back)).offset_ns
+    assert ahead.tolist() == behind.tolist()[::-1]
+
+
+def test_time_matches_nothing_that_does_not_overlap() -> None:
+    each = made([(0,), (0,)], names=("all_reduce",), named=False)
+    apart = replace(
+        each[1],
+        calls=replace(each[1].calls, start_ns=each[1].calls.start_ns + 60_000, end_ns=each[1].calls.end_ns + 90_000),
+    )
+    calls = calls_of_ranks([each[0].calls, apart.calls])
+    assert (by_time(calls, np.full(12, -1), numbers([0, 0])) == -1).all()
+
+
+# ---------------------------------------------------------------------------------------------------------- real ranks
+
+
+def shared(*names: str) -> Anatomy:
+    paths = [SHARED.joinpath(name) for name in names]
+    if not all(path.exists() for path in paths):
+        pytest.skip("the shared traces are not here")
+    return analyze_traces(paths)
+
+
+def held(anatomy: Anatomy) -> Waiting:
+    """The waiting of an anatomy whose parts add up, on every rank and step, to what its steps say themselves."""
+    found = anatomy.waiting
+    assert found is not None
+    for rank, row in zip(found.each, anatomy.ranks, strict=True):
+        assert rank.rank == row.rank
+        assert sum(step.wall_ns for step in rank.steps) > 0
+        for step in rank.steps:
+            parts = (step.other_work_ns, step.transfer_ns, step.waiting_ns, step.unmatched_ns, step.idle_ns)
+            assert min(parts) >= 0
+            assert sum(parts) == step.wall_ns
+        outside = sum(step.idle_ns for step in rank.steps)
+        assert outside <= row.idle_ns
+    return found
+
+
+def test_eight_ranks_of_dlrm() -> None:
+    found = held(shared("more_traces/dlrm_v100"))
+    assert (found.ranks, found.by_order, found.is_lower_bound) == (8, 8, False)
+    assert found.clocks.ended_too_early == 0
+    assert found.clocks.within_ns is not None
+    assert found.clocks.within_ns <= 8_000
+    transfers = [rank.transferring_ns for rank in found.each]
+    assert max(transfers) <= 1.08 * min(transfers)
+    durations = [rank.transferring_ns + rank.waiting_ns for rank in found.each]
+    assert max(durations) > 6 * min(durations)
+    assert found.straggler is not None
+    assert found.straggler.rank == 7
+    assert found.straggler.charged_ns / found.straggler.waiting_ns == pytest.approx(0.76, abs=0.02)
+
+
+@pytest.mark.parametrize("kind", ["plain", "quantized"])
+def test_four_ranks_with_an_all_to_all(kind: str) -> None:
+    found = held(shared(f"more_traces/compare/train_v100_a2a_{kind}"))
+    assert found.clocks.ended_too_early == 0
+    transfers = [rank.transferring_ns for rank in found.each]
+    assert max(transfers) <= 1.03 * min(transfers)
+    assert found.straggler is not None
+    assert found.straggler.rank == 2
+    assert found.straggler.charged_ns >= 0.85 * found.straggler.waiting_ns
+
+
+def test_two_of_many_ranks() -> None:
+    found = held(shared("traces/multirank"))
+    assert (found.ranks, found.world_size, found.is_lower_bound) == (2, 128, True)
+    assert found.straggler is None
