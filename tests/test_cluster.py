@@ -9,7 +9,7 @@ import signal
 import sys
 import time
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 import opanatomy
 from opanatomy.__main__ import main
-from opanatomy.anatomy.ranks import RanksTogether, over_ranks
+from opanatomy.anatomy.ranks import RanksTogether
 from opanatomy.attribution import phase_rules
 from opanatomy.cluster import code, kept, run
 from opanatomy.cluster.packing import packed_fields, packed_summary, unpacked_summary
@@ -87,6 +87,13 @@ def report_of(folder: Path | Address, settings: ClusterSettings = NOT_KEPT, **op
     return json_report(analyze_traces([folder], cluster=settings, **options))
 
 
+def over_ranks(each: Sequence[Anatomy]) -> Anatomy:
+    together = RanksTogether()
+    for place, anatomy in enumerate(each):
+        together.add(anatomy, place)
+    return together.anatomy(name="ranks")
+
+
 def summary(path: Path) -> RankSummary:
     return summary_of(Source(path, path.name), texts=Texts())
 
@@ -96,7 +103,7 @@ def summary(path: Path) -> RankSummary:
 
 def test_the_order_in_which_ranks_come_changes_nothing(folder: Path) -> None:
     each = [analyze_trace(path) for path in sorted(folder.iterdir())]
-    expected = json_report(over_ranks(each, name="ranks"))
+    expected = json_report(over_ranks(each))
     for seed in range(5):
         places = list(range(len(each)))
         random.Random(seed).shuffle(places)
@@ -105,7 +112,7 @@ def test_the_order_in_which_ranks_come_changes_nothing(folder: Path) -> None:
             together.add(each[place], place)
         assert together.places() == list(range(len(each)))
         assert json_report(together.anatomy(name="ranks")) == expected
-    assert [row.kernel for row in over_ranks(each, name="ranks").kernels].count("a_kernel_of_its_own") == 1
+    assert [row.kernel for row in over_ranks(each).kernels].count("a_kernel_of_its_own") == 1
 
 
 def test_ranks_that_are_no_ranks_are_named_in_the_order_given(folder: Path) -> None:
