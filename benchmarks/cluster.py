@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import gzip
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -41,9 +42,10 @@ sys.exit(code)
 
 
 class Run(Struct, frozen=True):
-    """A run: its wall time, and the peak of the process that merges."""
+    """A run: its wall time, the processors' time of all its processes, and the peak of the one that merges."""
 
     seconds: float
+    cpu_seconds: float
     peak_bytes: int
 
 
@@ -106,7 +108,7 @@ def run(folder: Path, summaries: Path, *options: str, cores: int) -> Run:
         *options,
     ]
     available = sorted(os.sched_getaffinity(0))[:cores]
-    begun = time.perf_counter()
+    begun, cpu_before = time.perf_counter(), _cpu_seconds()
     done = subprocess.run(
         command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False,
         preexec_fn=lambda: os.sched_setaffinity(0, available),
@@ -114,7 +116,12 @@ def run(folder: Path, summaries: Path, *options: str, cores: int) -> Run:
     seconds = time.perf_counter() - begun
     if done.returncode:
         raise SystemExit(done.stderr)
-    return Run(seconds, int(done.stderr.split()[-1]) * 1024)
+    return Run(seconds, _cpu_seconds() - cpu_before, int(done.stderr.split()[-1]) * 1024)
+
+
+def _cpu_seconds() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def measured(folder: Path, *options: str, cores: int, repetitions: int) -> tuple[Run, Run]:
@@ -129,7 +136,11 @@ def measured(folder: Path, *options: str, cores: int, repetitions: int) -> tuple
 
 
 def _middle(runs: Sequence[Run]) -> Run:
-    return Run(median(run.seconds for run in runs), max(run.peak_bytes for run in runs))
+    return Run(
+        median(run.seconds for run in runs),
+        median(run.cpu_seconds for run in runs),
+        max(run.peak_bytes for run in runs),
+    )
 
 
 def main() -> None:
@@ -146,10 +157,10 @@ def main() -> None:
         figures = _by_ranks(originals, Path(name), arguments)
         _by_size(originals, Path(name), arguments)
     for (fewer, short), (more, long) in pairwise(figures):
-        ideal = short.seconds * more / fewer
-        print(
-            f"{fewer} -> {more} ranks: {long.seconds / short.seconds:.2f} x, {long.seconds / ideal - 1:+.0%} to linear"
-        )
+        linear = [
+            (getattr(long, time) / getattr(short, time)) / (more / fewer) - 1 for time in ("seconds", "cpu_seconds")
+        ]
+        print(f"{fewer} -> {more} ranks: {linear[0]:+.0%} to linear, {linear[1]:+.0%} in processors' time")
 
 
 def _by_ranks(originals: Sequence[Path], folder: Path, arguments: argparse.Namespace) -> list[tuple[int, Run]]:
@@ -165,8 +176,9 @@ def _by_ranks(originals: Sequence[Path], folder: Path, arguments: argparse.Names
             taken[way] = measured(ranks, *options, cores=cores, repetitions=arguments.repetitions)
             first, second = taken[way]
             print(
-                f"{count} ranks, {way}: {first.seconds:.1f} s, again {second.seconds:.2f} s"
-                f" ({first.seconds / second.seconds:.1f} x), {max(first.peak_bytes, second.peak_bytes) / 1e6:.0f} MB",
+                f"{count} ranks, {way}: {first.seconds:.1f} s ({first.cpu_seconds:.1f} s of processors), again"
+                f" {second.seconds:.2f} s ({second.cpu_seconds:.2f} s): {first.seconds / second.seconds:.1f} x,"
+                f" {max(first.peak_bytes, second.peak_bytes) / 1e6:.0f} MB",
                 flush=True,
             )
         many, one = taken[f"{arguments.jobs} processes"][0], taken["1 process"][0]

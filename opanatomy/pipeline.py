@@ -97,6 +97,8 @@ def analyze_traces(
         elif annotated is not None:
             raise UsageError(f"--trace: {len(sources)} traces are given, one can be written back - give one TRACE")
         else:
+            if files != list(paths):  # what came through a pipe is in a file that nobody finds again
+                cluster = replace(cluster, keep=False, summaries=None)
             made = outcomes(sources, partial(reduced, phases=tuple(phases)), repr(phases), cluster, note)
             with closing(made):
                 anatomy = _together(files, sources, made, advance, texts)
@@ -130,7 +132,10 @@ def _together(
 def reduced(source: Source, phases: Sequence[PhaseRule] = ()) -> Reduced:
     """The summary of one trace without its secrets, and these: what a worker makes of it."""
     texts = Texts()
-    summary = summary_of(source, phases=phases, texts=texts)
+    try:
+        summary = summary_of(source, phases=phases, texts=texts)
+    except TraceError as error:
+        raise TraceError(texts.line(str(error))) from error
     return Reduced(
         summary=redacted(summary, texts), secrets=frozenset(texts.secrets_told), names=frozenset(texts.names_told)
     )

@@ -10,7 +10,6 @@ from opanatomy.records.columns import Int64, distinct
 from opanatomy.records.communication import (
     Communication,
     CommunicationPhase,
-    ExpectedCommunication,
     ModuleCommunication,
 )
 from opanatomy.records.rank_summary import CollectiveCalls, Spans, StepSpans
@@ -94,12 +93,15 @@ def _modules(
 
 
 class CommunicationOver:
-    """The communication of several ranks together, which are added one at a time and in any order."""
+    """The communication of several ranks together, which are added one at a time and in any order.
+
+    What is expected of a step is that of the first rank that has any.
+    """
 
     def __init__(self) -> None:
         self._known: list[tuple[int, int]] = []
         self._phases, self._modules = RowSums(CommunicationPhase), RowSums(ModuleCommunication)
-        self._expected: dict[Order, tuple[ExpectedCommunication, ...]] = {}
+        self._expected: list[tuple[Order, Communication]] = []
 
     def add(self, communication: Communication | None, order: Order) -> None:
         """Take that of one rank."""
@@ -107,16 +109,17 @@ class CommunicationOver:
             self._known.append((communication.running_ns, communication.exposed_ns))
             self._phases.add(communication.phases, order)
             self._modules.add(communication.modules, order)
-            first = min((order, *self._expected))
-            self._expected = {first: self._expected.get(first, communication.expected)}
+            if communication.expected:
+                self._expected = [min((*self._expected, (order, communication)), key=lambda entry: entry[0])]
 
     def communication(self) -> Communication | None:
-        """That of all of them, with what is expected of a step of the first; `None` where none has any."""
+        """That of all of them, `None` where none has any."""
         if not self._known:
             return None
         return Communication(
             running_ns=sum(running for running, _ in self._known),
             exposed_ns=sum(exposed for _, exposed in self._known),
             phases=tuple(sorted(self._phases.rows(), key=lambda row: _PHASE_ORDER[row.phase])),
-            modules=self._modules.rows(), expected=next(iter(self._expected.values())),
+            modules=self._modules.rows(),
+            expected=self._expected[0][1].expected if self._expected else (),
         )  # fmt: skip

@@ -6,7 +6,7 @@ They are taken one at a time, in any order, and none is kept: what stays of a ra
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from msgspec import Struct
@@ -238,11 +238,3 @@ class RanksTogether:
             return {**row, "operators": tuple(sorted(self._launchers[row["kernel"]]))}
 
         return tuple(sorted(self._kernels.rows(with_launchers), key=lambda row: (-row.time_ns, row.kernel)))
-
-
-def over_ranks(anatomies: Sequence[Anatomy], *, name: str, warnings: Iterable[str] = ()) -> Anatomy:
-    """One anatomy over those of several ranks, as `RanksTogether` puts them together."""
-    together = RanksTogether()
-    for place, anatomy in enumerate(anatomies):
-        together.add(anatomy, place)
-    return together.anatomy(name=name, warnings=warnings)

@@ -1,4 +1,4 @@
-"""A rank's summary as bytes, and back: MessagePack, its columns packed."""
+"""A rank's summary as bytes, and back: MessagePack, with the bytes of its columns."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any, get_type_hints
 
 import msgspec
 import numpy as np
+from isal import isal_zlib
 from msgspec import Struct
 
 from opanatomy.records.anatomy import Anatomy
-from opanatomy.records.columns import Categorical
-from opanatomy.records.packed import packed, unpacked
+from opanatomy.records.columns import Categorical, Int64
 from opanatomy.records.rank_summary import RankSummary
 
 #: What the fields of a column are called: its numbers, truths, or codes and values.
@@ -20,29 +20,18 @@ _NUMBERS, _TRUTHS, _CODES, _VALUES = "numbers", "truths", "codes", "values"
 
 def packed_summary(summary: RankSummary) -> bytes:
     """The summary in few bytes."""
-    return packed_fields(summary, RankSummary.__struct_fields__)
+    names = RankSummary.__struct_fields__
+    values = {name: getattr(summary, name) for name in names}
+    plain = {name: _packed_table(value) if is_table(type(value)) else value for name, value in values.items()}
+    data: bytes = isal_zlib.compress(msgspec.msgpack.encode(plain, enc_hook=str), 1)
+    return data
 
 
 def unpacked_summary(data: bytes) -> RankSummary:
-    """The summary that was packed; `ValueError` where the bytes are none."""
-    return RankSummary(**unpacked_fields(data))
-
-
-def packed_fields(summary: RankSummary, names: tuple[str, ...]) -> bytes:
-    """These fields of a summary."""
-    values = {name: getattr(summary, name) for name in names}
-    plain = {name: _packed_table(value) if is_table(type(value)) else value for name, value in values.items()}
-    return msgspec.msgpack.encode(plain, enc_hook=str)
-
-
-def unpacked_fields(data: bytes) -> dict[str, Any]:
-    """The fields that were packed, by their names; `ValueError` where the bytes are none."""
+    """The summary that was packed; an error of any kind where the bytes are none."""
     kinds = kinds_of_fields()
-    try:
-        raw = msgspec.msgpack.decode(data, type=dict[str, msgspec.Raw])
-        return {name: _value(kinds[name], value) for name, value in raw.items()}
-    except (msgspec.MsgspecError, KeyError, TypeError) as error:
-        raise ValueError(f"no packed summary: {error}") from error
+    raw = msgspec.msgpack.decode(isal_zlib.decompress(data), type=dict[str, msgspec.Raw])
+    return RankSummary(**{name: _value(kinds[name], value) for name, value in raw.items()})
 
 
 @cache
@@ -74,11 +63,20 @@ def _packed_table(table: Any) -> dict[str, dict[str, Any]]:
 
 def _packed_column(column: Any) -> dict[str, Any]:
     if isinstance(column, Categorical):
-        return {_CODES: packed(column.codes), _VALUES: list(column.values)}
-    return {_TRUTHS if column.dtype == np.bool_ else _NUMBERS: packed(column)}
+        return {_CODES: _bytes(column.codes), _VALUES: list(column.values)}
+    return {_TRUTHS if column.dtype == np.bool_ else _NUMBERS: _bytes(column)}
 
 
 def _unpacked_column(column: dict[str, Any]) -> Any:
     if _CODES in column:
-        return Categorical(unpacked(column[_CODES]), tuple(column[_VALUES]))
-    return unpacked(column[_TRUTHS]).astype(np.bool_) if _TRUTHS in column else unpacked(column[_NUMBERS])
+        return Categorical(_numbers(column[_CODES]), tuple(column[_VALUES]))
+    return _numbers(column[_TRUTHS]).astype(np.bool_) if _TRUTHS in column else _numbers(column[_NUMBERS])
+
+
+def _bytes(column: Any) -> bytes:
+    data: bytes = np.asarray(column, dtype="<i8").tobytes()
+    return data
+
+
+def _numbers(data: bytes) -> Int64:
+    return np.frombuffer(data, dtype="<i8").astype(np.int64, copy=False)

@@ -37,7 +37,7 @@ class _Worker:
     def __init__(self) -> None:
         code = (
             f"import sys; sys.path[:] = {sys.path!r}; sys.argv = {sys.argv!r}; "
-            "from opanatomy.cluster.pool import serve; serve()"
+            f"from {serve.__module__} import {serve.__name__} as serve; serve()"
         )
         self.process = subprocess.Popen(
             [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE,

@@ -80,7 +80,8 @@ def done(task: Task) -> Outcome:
     except MemoryError:
         return Outcome(place=task.place, lost="not enough memory to analyze it", code=code_digest())
     except Exception as error:
-        told = f"opanatomy failed on it ({type(error).__name__}: {error}) - analyze it alone with --debug"
+        # Its message may have anything of the trace in it.
+        told = f"opanatomy failed on it ({type(error).__name__}) - analyze it alone with --debug"
         return Outcome(place=task.place, lost=told, code=code_digest())
 
 

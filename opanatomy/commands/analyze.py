@@ -71,11 +71,12 @@ def _run(arguments: argparse.Namespace) -> Anatomy:
         raise UsageError("analyze: the name of a trace is empty - give the name of a file or folder")
     if names.count(STDIN) > 1:
         raise UsageError("analyze - -: stdin can be read once - give it once")
-    with spooled([Address.of(name, f"cannot read {name}") or Path(name) for name in names]) as paths:
-        return _reported(paths, arguments)
+    given = [Address.of(name, f"cannot read {name}") or Path(name) for name in names]
+    with spooled(given) as paths:
+        return _reported(paths, arguments, piped=paths != given)
 
 
-def _reported(paths: list[Path | Address], arguments: argparse.Namespace) -> Anatomy:
+def _reported(paths: list[Path | Address], arguments: argparse.Namespace, *, piped: bool) -> Anatomy:
     from opanatomy.attribution import phase_rules
     from opanatomy.console.destination import destination, show, stem_of
     from opanatomy.device import parse_overrides
@@ -87,7 +88,7 @@ def _reported(paths: list[Path | Address], arguments: argparse.Namespace) -> Ana
         phases = phase_rules(arguments.phases)
         if arguments.annotated is not None:
             return _annotated(paths, sources, arguments, where, ceilings, phases)
-        anatomy = _analyzed(paths, ceilings, phases, arguments)
+        anatomy = _analyzed(paths, ceilings, phases, arguments, piped=piped)
         show(anatomy, where)
         return anatomy
 
@@ -123,14 +124,21 @@ def _annotated(
 
 
 def _analyzed(
-    paths: list[Path | Address], ceilings: Overrides, phases: tuple[PhaseRule, ...], arguments: argparse.Namespace
+    paths: list[Path | Address],
+    ceilings: Overrides,
+    phases: tuple[PhaseRule, ...],
+    arguments: argparse.Namespace,
+    *,
+    piped: bool,
 ) -> Anatomy:
     from opanatomy.cluster.run import ClusterSettings
     from opanatomy.console.destination import note
     from opanatomy.console.progress import Display
     from opanatomy.pipeline import analyze_traces
 
-    settings = ClusterSettings(summaries=arguments.summaries, dask=arguments.dask, jobs=arguments.jobs)
+    # What came through a pipe is in a file that nobody finds again.
+    summaries = None if piped else arguments.summaries
+    settings = ClusterSettings(summaries=summaries, dask=arguments.dask, jobs=arguments.jobs, keep=not piped)
     if len(paths) == 1 and isinstance(paths[0], Path) and not os.path.isdir(paths[0]):
         return analyze_traces(
             paths, ceilings=ceilings, phases=phases, redact=arguments.redact, cluster=settings, note=note
@@ -153,7 +161,7 @@ def _claimed_target(sources: list[Path], arguments: argparse.Namespace, where: D
     if not arguments.annotated:
         raise UsageError("--trace: the name is empty - give a file name")
     check_no_address("--trace", arguments.annotated)
-    stem = stem_of(sources[0].name) or "trace"
+    stem = (stem_of(sources[0].name) if sources else "") or "trace"
     with in_folder(arguments.annotated, f"{stem}.annotated.json.gz") as (target, numbered):
         if not target.name.endswith((".json", ".json.gz")):
             raise UsageError(f"--trace {target}: the name must end in .json or .json.gz")
@@ -162,7 +170,7 @@ def _claimed_target(sources: list[Path], arguments: argparse.Namespace, where: D
         if where.claim is not None and same_file(target, where.claim.target):
             raise UsageError(f"--trace {target}: the report goes there - choose another name for one of them")
         packed = sum(source.stat().st_size for source in sources[:1] if os.path.isfile(source))
-        unpacks = sources[0].suffix in (".gz", ".zip") and target.suffix != ".gz"
+        unpacks = bool(sources) and sources[0].suffix in (".gz", ".zip") and target.suffix != ".gz"
         needed = max(packed * (_PACKED if unpacks else 2), 1 << 20)
         with claimed(target, force=arguments.force, numbered=numbered, needed_bytes=needed) as claim:
             yield claim

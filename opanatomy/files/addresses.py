@@ -35,7 +35,8 @@ def local_name(name: str) -> str:
 
 
 def download_of(name: str) -> str:
-    """The command that downloads the trace at an address and analyzes it."""
+    """The command that downloads the trace at an address, or the archive that it is in, and analyzes it."""
+    name = name.split("::")[-1]
     file = _file_name(name)
     return f"{_download(scheme_of(name) or '', name, file)} && opanatomy analyze {shlex.quote(file)}"
 

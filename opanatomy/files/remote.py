@@ -21,6 +21,12 @@ _BY_CONTENT: Final = (
 )  # fmt: skip
 _TIMES: Final = ("LastModified", "last_modified", "updated", "modified", "mtime", "created", "date_time")
 _SIZES: Final = ("size", "Size", "file_size", "CRC")
+#: What fsspec reads a scheme with.
+_PACKAGES: Final = {
+    "s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs", "abfss": "adlfs",
+    "http": "aiohttp", "https": "aiohttp", "hf": "huggingface_hub", "github": "requests", "sftp": "paramiko",
+}  # fmt: skip
+_IN_ZIP: Final = "zip://::"
 _GLOB: Final = re.compile(r"[*?\[]")
 
 
@@ -56,7 +62,11 @@ class Address(Struct, frozen=True):
         return Address("::".join([f"{first.rstrip('/')}/{name}", *others]))
 
     def __str__(self) -> str:
-        return self.text
+        return self.text.removeprefix(_IN_ZIP)
+
+    def as_zip(self) -> Address:
+        """What is in the zip at this address."""
+        return Address(_IN_ZIP + self.text)
 
 
 class Identity(Struct, frozen=True):
@@ -178,10 +188,10 @@ def _errors_of(address: Address) -> Iterator[None]:
     except FileNotFoundError as error:
         raise TraceError(f"cannot read {address}: there is no such file or folder - give another one") from error
     except (ImportError, ValueError) as error:
-        raise _refusal(address.text, f"cannot read {address}", _package_of(error)) from error
+        raise _refusal(str(address), f"cannot read {address}", _package_of(address, error)) from error
     except Exception as error:  # each store has errors of its own
         told = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise TraceError(f"cannot read {address}: {told} - try to download it: {download_of(address.text)}") from error
+        raise TraceError(f"cannot read {address}: {told} - try to download it: {download_of(str(address))}") from error
 
 
 def _refusal(name: str, what: str, package: str | None = None) -> UsageError:
@@ -190,9 +200,8 @@ def _refusal(name: str, what: str, package: str | None = None) -> UsageError:
     return UsageError(f"{what}: it is an address, not a file - {install}download it first: {download_of(name)}")
 
 
-def _package_of(error: Exception) -> str | None:
+def _package_of(address: Address, error: Exception) -> str | None:
     """The package that a store needs and that is not there."""
     if isinstance(error, ModuleNotFoundError) and error.name == "fsspec":
         return "opanatomy[cluster]"
-    match = re.search(r"[Ii]nstall (?:the )?[\"'`]?([a-z][a-z0-9_-]+)|module named '(\w+)'", str(error))
-    return next(filter(None, match.groups()), None) if match else None
+    return _PACKAGES.get(scheme_of(address.text.split("::")[-1]) or "")

@@ -87,7 +87,7 @@ def _whole_name(source: Source) -> str:
 
 def _at_address(address: Address) -> list[Source]:
     """The traces at an address: one, or those in a folder, in the folders in it, that fit a pattern, or in a zip."""
-    whole = Address(f"zip://::{address}") if address.suffix == ".zip" else address
+    whole = address.as_zip() if address.suffix == ".zip" else address
     if whole is address and not is_folder(address):
         return [Source(address, address.name)]
     files = {file.text.split("::")[0]: file for file in files_at(whole)}
