@@ -100,7 +100,7 @@ def nothing_suggested() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def distributed_runs(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Runs on several ranks by name (`tests.distributed_runs.Runs`), each made when it is first asked for."""
     from tests.distributed_runs import Runs
 

@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-import pytest
 from msgspec import Struct
 
 from opanatomy.records.anatomy import Anatomy
@@ -152,9 +151,3 @@ class Runs:
             ranks, arguments = RUNS[name]
             self._made[name] = profile_ranks(ranks, *arguments, folder=self._folder / name)
         return self._made[name]
-
-
-@pytest.fixture(scope="session")
-def distributed_runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
-    """Runs on several ranks, by name; import it where it is used."""
-    return Runs(tmp_path_factory.mktemp("ranks"))

@@ -34,15 +34,15 @@ def gradient_bytes(run: Run) -> int:
 
 
 @pytest.mark.parametrize(("name", "ranks"), [("ddp", 2), ("ddp4", 4), ("accumulate", 2)])
-def test_ddp_reduces_each_gradient_once(runs: Runs, name: str, ranks: int) -> None:
-    (row,) = expected(runs[name])
+def test_ddp_reduces_each_gradient_once(distributed_runs: Runs, name: str, ranks: int) -> None:
+    (row,) = expected(distributed_runs[name])
     assert (row.collective, row.module, row.ranks) == ("all_reduce", "", ranks)
-    assert row.expected_bytes == row.measured_bytes == gradient_bytes(runs[name])
+    assert row.expected_bytes == row.measured_bytes == gradient_bytes(distributed_runs[name])
     assert row.wire_bytes == 2 * (ranks - 1) * row.expected_bytes // ranks
 
 
-def test_accumulation_reduces_in_the_last_micro_step_alone(runs: Runs) -> None:
-    run = runs["accumulate"]
+def test_accumulation_reduces_in_the_last_micro_step_alone(distributed_runs: Runs) -> None:
+    run = distributed_runs["accumulate"]
     for rank, trace in enumerate(run.traces):
         last = max(event["ts"] for event in run.events(rank, f"{PHASE_RANGE}{Phase.BACKWARD}"))
         reduced = [event["ts"] for event in run.events(rank, "c10d::allreduce_")]
@@ -52,8 +52,8 @@ def test_accumulation_reduces_in_the_last_micro_step_alone(runs: Runs) -> None:
         assert phase.calls == len(reduced)
 
 
-def test_fsdp2_gathers_and_scatters_each_module(runs: Runs) -> None:
-    rows = expected(runs["fsdp2"])
+def test_fsdp2_gathers_and_scatters_each_module(distributed_runs: Runs) -> None:
+    rows = expected(distributed_runs["fsdp2"])
     modules = {row.module for row in rows}
     assert {"bert.encoder.layer.0", "bert.encoder.layer.1"} <= modules
     for module in modules:
@@ -64,7 +64,7 @@ def test_fsdp2_gathers_and_scatters_each_module(runs: Runs) -> None:
         assert gather.expected_bytes == gather.measured_bytes
         assert gather.expected_bytes in (scatter.expected_bytes, 2 * scatter.expected_bytes)
     scattered = sum(row.expected_bytes for row in rows if row.collective == "reduce_scatter")
-    assert gradient_bytes(runs["fsdp2"]) <= scattered <= 1.05 * gradient_bytes(runs["fsdp2"])
+    assert gradient_bytes(distributed_runs["fsdp2"]) <= scattered <= 1.05 * gradient_bytes(distributed_runs["fsdp2"])
 
 
 def sizes(run: Run) -> dict[str, tuple[int | None, int | None]]:
@@ -73,25 +73,25 @@ def sizes(run: Run) -> dict[str, tuple[int | None, int | None]]:
     return {row.component: (row.measured_bytes, row.theory_bytes) for row in components}
 
 
-def test_a_rank_keeps_its_part_of_what_fsdp2_shards(runs: Runs) -> None:
+def test_a_rank_keeps_its_part_of_what_fsdp2_shards(distributed_runs: Runs) -> None:
     """Two ranks have half of weights, gradients and state each."""
-    of_rank, half = sizes(runs["fsdp2"]), gradient_bytes(runs["fsdp2"]) // 2
+    of_rank, half = sizes(distributed_runs["fsdp2"]), gradient_bytes(distributed_runs["fsdp2"]) // 2
     assert of_rank["weights"] == of_rank["gradients"] == (half, half)
     assert of_rank["optimizer_state"] == (2 * half, 2 * half)
     assert "ddp_buckets" not in of_rank
 
 
 @pytest.mark.parametrize(("name", "copies"), [("ddp", 1), ("ddp4", 1), ("views", 0)])
-def test_buckets_are_a_copy_of_the_gradients_or_none(runs: Runs, name: str, copies: int) -> None:
-    of_rank, whole = sizes(runs[name]), gradient_bytes(runs[name])
+def test_buckets_are_a_copy_of_the_gradients_or_none(distributed_runs: Runs, name: str, copies: int) -> None:
+    of_rank, whole = sizes(distributed_runs[name]), gradient_bytes(distributed_runs[name])
     assert of_rank["gradients"] == (whole, whole)
     assert of_rank["ddp_buckets"] == (copies * whole, copies * whole)
 
 
 @pytest.mark.parametrize("name", ["ddp", "ddp4", "fsdp2"])
-def test_exposed_time_is_that_of_the_intervals(runs: Runs, name: str) -> None:
+def test_exposed_time_is_that_of_the_intervals(distributed_runs: Runs, name: str) -> None:
     """Of gloo's annotations in the steps, what no operator covers: worked out here from the events of the trace."""
-    run = runs[name]
+    run = distributed_runs[name]
     for rank, trace in enumerate(run.traces):
         anatomy = analyze_trace(trace)
         gloo = [(event["ts"], event["ts"] + event["dur"]) for event in run.events(rank, "gloo:")]
@@ -111,8 +111,8 @@ def test_exposed_time_is_that_of_the_intervals(runs: Runs, name: str) -> None:
         assert communication(anatomy).exposed_ns == pytest.approx(1e3 * exposed, rel=0.05, abs=2e5)
 
 
-def test_the_slow_rank_is_named_and_the_others_wait_for_it(runs: Runs) -> None:
-    waiting = runs["slow"].anatomy.waiting
+def test_the_slow_rank_is_named_and_the_others_wait_for_it(distributed_runs: Runs) -> None:
+    waiting = distributed_runs["slow"].anatomy.waiting
     assert waiting is not None
     assert waiting.straggler is not None
     assert waiting.straggler.rank == 1
@@ -122,10 +122,3 @@ def test_the_slow_rank_is_named_and_the_others_wait_for_it(runs: Runs) -> None:
         for step in rank.steps:
             parts = step.other_work_ns + step.transfer_ns + step.waiting_ns + step.unmatched_ns + step.idle_ns
             assert parts == step.wall_ns
-
-
-@pytest.mark.parametrize("name", ["hsdp", "checkpointed"])
-def test_copies_of_shards_and_recomputation_exchange_what_theory_says(runs: Runs, name: str) -> None:
-    rows = expected(runs[name])
-    assert {"all_gather", "reduce_scatter"} <= {row.collective for row in rows}
-    assert ("all_reduce" in {row.collective for row in rows}) == (name == "hsdp")

@@ -30,7 +30,6 @@ from tests.distributed_runs import (
     UNLIKE_RANKS,
     Runs,
     contents,
-    distributed_runs,
     environment_of,
     free_port,
     profile_ranks,
@@ -39,8 +38,6 @@ from tests.distributed_runs import (
     tiny_words,
 )
 from tests.tiny import BERT
-
-__all__ = ["distributed_runs"]
 
 PAGE = Path(__file__).parent.parent / "docs" / "distributed.md"
 
@@ -276,6 +273,8 @@ def test_documented_commands_of_ranks(line: str, tmp_path: Path) -> None:
     assert run.metadata(ranks - 1)["not_observed"] is None
     assert not run.anatomy.warnings
     assert not [check for check in run.anatomy.checks if check.unexplained]
+    messages = [check.compared for check in run.anatomy.checks if check.quantity == "communicated bytes"]
+    assert (sum(messages) > 0) is (parallel != "tp")
     assert {"forward", "backward"} <= {row.phase for row in run.anatomy.classes}
     assert ("recompute" in {row.phase for row in run.anatomy.classes}) is ("checkpointing" in parallel)
     assert opanatomy.analyze(run.folder).workload == workload
