@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 import opanatomy
+from opanatomy.__main__ import main
 from opanatomy.capture.distributed.lone import meant_by
 from opanatomy.capture.distributed.plugins import asked_of_launcher, parallel_of
 from opanatomy.errors import UsageError
@@ -278,6 +280,20 @@ def test_documented_commands_of_ranks(line: str, tmp_path: Path) -> None:
     assert {"forward", "backward"} <= {row.phase for row in run.anatomy.classes}
     assert ("recompute" in {row.phase for row in run.anatomy.classes}) is ("checkpointing" in parallel)
     assert opanatomy.analyze(run.folder).workload == workload
+
+
+@pytest.mark.parametrize("line", documented("opanatomy analyze"))
+def test_documented_commands_of_clusters(
+    line: str, distributed_runs: Runs, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = distributed_runs["ddp4"]
+    shutil.copytree(
+        run.folder, here / "ranks", ignore=lambda _, names: {name for name in names if ".trace." not in name}
+    )
+    assert main([*shlex.split(line)[1:], "-f", "json"]) == 0
+    anatomy = read_anatomy(capsys.readouterr().out)
+    assert [rank.rank for rank in anatomy.ranks] == [0, 1, 2, 3]
+    assert (anatomy.waiting, anatomy.communication) == (run.anatomy.waiting, run.anatomy.communication)
 
 
 # --------------------------------------------------------------------------------------------------------- own loops
