@@ -14,9 +14,10 @@ from msgspec.structs import replace
 
 from opanatomy.anatomy.collectives import both_sides, bus_factor, dtype_of, message_bytes, named
 from opanatomy.errors import TraceError
-from opanatomy.pipeline import analyze_trace, analyze_traces
+from opanatomy.pipeline import analyze_trace, analyze_traces, summary_of_trace
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.columns import CollectiveArguments
+from opanatomy.records.rank_summary import CollectiveCalls
 from opanatomy.records.ranks import Collective
 from opanatomy.records.taxonomy import OperatorClass
 from opanatomy.report import read_anatomy, terminal_report
@@ -456,3 +457,56 @@ def test_checks_of_the_ranks_are_together(four: Anatomy, tmp_path: Path) -> None
     (tmp_path / "second").mkdir()
     mixed = analyze_traces([folder_of(tmp_path / "second", rank_trace(0), wrong)])
     assert [check.quantity for check in mixed.checks if check.unexplained] == ["annotated phases"]
+
+
+# ----------------------------------------------------------------------------------------- what one collective says
+
+
+def calls_of(tmp_path: Path, name: str, *, kernel: str = ALL_REDUCE, **arguments: Any) -> CollectiveCalls:
+    """The table of a rank whose step has one collective: the operator of c10d alone says something of it."""
+    trace = training_step()
+    trace.host(name, 580, 15, **arguments)
+    trace.launch(583, 90)
+    trace.kernel(kernel, 600, 50, 90, stream=20)
+    calls = summary_of_trace(trace.write(tmp_path / "trace.json.gz")).calls
+    assert len(calls.start_ns) == 1
+    return calls
+
+
+@pytest.mark.parametrize(
+    ("name", "shapes", "types", "collective", "sides"),
+    [
+        ("c10d::allreduce_", [[[4, 8], [2]], [], []], ["TensorList", "", ""], "all_reduce", (-1, -1)),
+        ("c10d::alltoall_base_", [[6], [10], [], []], ["float", "float", "", ""], "all_to_all", (40, 24)),
+        ("c10d::_allgather_base_", [[32], [8], []], ["float", "float", ""], "all_gather", (32, 128)),
+        ("c10d::_reduce_scatter_base_", [[8], [32], []], ["float", "float", ""], "reduce_scatter", (128, 32)),
+        ("c10d::broadcast_", [[16], []], ["double", ""], "broadcast", (128, 128)),
+        ("symm_mem::multimem_all_reduce_", [[16], [], []], ["float", "", ""], "all_reduce", (64, 64)),
+        ("symm_mem::multimem_all_gather_out", [[16], [], [64]], ["float", "", "float"], "all_gather", (-1, -1)),
+    ],
+)
+def test_the_operator_says_both_sides(
+    tmp_path: Path, name: str, shapes: list[Any], types: list[str], collective: str, sides: tuple[int, int]
+) -> None:
+    """Of lists the trace has no data type, of a gather by symmetric memory not how many ranks have a part."""
+    calls = calls_of(tmp_path, name, shapes=shapes, types=types)
+    assert calls.collective.at(0) == collective
+    assert calls.named[0]
+    assert (calls.sent_bytes[0], calls.received_bytes[0]) == sides
+
+
+def test_group_and_number_are_read(tmp_path: Path) -> None:
+    trace = training_step()
+    more = {"Process Group Name": "1", "Process Group Ranks": "[0, 1, 2, 3]", "Seq": 17}
+    collective(trace, 600, 50, 90, message={**message(), **more})
+    calls = summary_of_trace(trace.write(tmp_path / "trace.json.gz")).calls
+    assert (calls.group.at(0), calls.group_size[0], calls.sequence[0]) == ("1 [0, 1, 2, 3]", 4, 17)
+    assert (calls.sent_bytes[0], calls.received_bytes[0], calls.dtype.at(0)) == (4_000, 4_000, "float32")
+    assert (calls.launched_ns[0], calls.launching_ns[0]) == (583_000, 13_000)
+
+
+def test_a_kernel_without_a_record_is_named_by_itself(tmp_path: Path) -> None:
+    trace = training_step()
+    trace.kernel(ALL_REDUCE, 600, 50, 12345, stream=20)
+    calls = summary_of_trace(trace.write(tmp_path / "trace.json.gz")).calls
+    assert (calls.collective.at(0), bool(calls.named[0]), calls.sent_bytes[0]) == ("all_reduce", False, -1)

@@ -30,6 +30,10 @@ _RESULT_FIRST: Final = frozenset(
         "allgather_into_tensor_coalesced_", "reduce_scatter_tensor_coalesced_", "gather_", "scatter_",
     }
 )  # fmt: skip
+#: Collectives that leave as much as they are given.
+_ONE_SIDE: Final = ("all_reduce", "broadcast", "reduce")
+#: Operators that are collectives themselves, beside products that are fused with one.
+_C10D: Final = re.compile(r"^(?:c10d|symm_mem)::(?!fused_|\w*matmul)(?P<name>\w+)$")
 #: What a backend without an own reduce-scatter runs instead (gloo).
 _INSTEAD: Final = {"reduce_scatter": "all_reduce"}
 #: What FSDP leaves around the collectives of a module.
@@ -120,7 +124,8 @@ def joined_to_operators(calls: TraceCalls, annotations: Int64) -> Int64:
 
 def _asked(calls: TraceCalls, row: int) -> tuple[str | None, set[int]]:
     """(the collective of c10d's operator, the elements of each side of it that are known)."""
-    arguments = _of_c10d(calls.names[calls.host.name[row]], _signature(calls, row))
+    match = _C10D.match(calls.names[calls.host.name[row]])
+    arguments = _of_c10d(match["name"] if match else "", _signature(calls, row))
     sizes = {size for size in (arguments.in_elements, arguments.out_elements) if size is not None}
     return named(arguments.collective), sizes
 
@@ -151,7 +156,7 @@ def kinds_of_names(calls: TraceCalls) -> Int64:
         [
             PARAMETERS if name == "record_param_comms"
             else BACKEND if name.startswith(BACKENDS)
-            else C10D if name.startswith("c10d::") else 0
+            else C10D if _C10D.match(name) else 0
             for name in calls.names
         ],
         dtype=np.int64,
@@ -185,18 +190,21 @@ def number_of(numbers: dict[CollectiveArguments, int], arguments: CollectiveArgu
 
 def _by_name(calls: TraceCalls, row: int) -> CollectiveArguments:
     name, signature = calls.names[calls.host.name[row]], _signature(calls, row)
-    if name.startswith("c10d::"):
-        return _of_c10d(name, signature)
+    if match := _C10D.match(name):
+        return _of_c10d(match["name"], signature)
     elements = _elements(signature)
     dtype = None if elements is None or signature is None else signature.tensors()[0].dtype
     return CollectiveArguments(name.partition(":")[2], in_elements=elements, dtype=dtype)
 
 
-def _of_c10d(name: str, signature: Signature | None) -> CollectiveArguments:
-    """What an operator of c10d says by its arguments: those that reduce or broadcast in place have one side."""
-    plain = name.removeprefix("c10d::")
+def _of_c10d(plain: str, signature: Signature | None) -> CollectiveArguments:
+    """What an operator of c10d or of symmetric memory says by its arguments: those that reduce or broadcast have one
+    side, those that gather or scatter beside what they are given say only that."""
     first, second = (_side(signature, place) for place in (0, 1))
-    out, given = (first, second) if plain in _RESULT_FIRST else (first, first)
+    if plain in _RESULT_FIRST:
+        out, given = first, second
+    else:
+        out, given = (first if named(plain) in _ONE_SIDE else None), first
     dtype = next((side[1] for side in (given, out) if side is not None), None)
     return CollectiveArguments(
         plain, in_elements=given[0] if given else None, out_elements=out[0] if out else None, dtype=dtype

@@ -90,12 +90,13 @@ def _allowed_ns(calls: RankCalls, match: Int64, clocks: Clocks, rank: int) -> in
     """By how much the clock of a rank may be off: what the ends say, where there are too few what causality leaves."""
     if clocks.within_ns is not None:
         return clocks.within_ns
-    slack = []
     own = clocks.offset_ns[calls.rank]
-    for row in np.flatnonzero((match >= 0) & (calls.rank == rank)).tolist():
-        others = np.flatnonzero((match == match[row]) & (calls.rank != rank))
-        if len(others):
-            slack.append(int(calls.end_ns[row] - own[row] - (calls.start_ns - own)[others].max()))
+    rows = np.flatnonzero((match >= 0) & (calls.rank == rank))
+    slack = [
+        int(calls.end_ns[row] - own[row] - (calls.start_ns - own)[like[like != row]].max())
+        for row, like in zip(rows.tolist(), _like(match, rows), strict=True)
+        if len(like) > 1
+    ]
     return max(min(slack, default=0), 0)
 
 
@@ -103,17 +104,24 @@ def _instead(calls: RankCalls, match: Int64, last: Int64, computed: tuple[Int64,
     """(how much longer than the middle of the others it computed, and did not) since the collective before, summed."""
     before = _before(calls, match)
     longer = np.zeros(2, dtype=np.int64)
-    for row in last.tolist():
-        like = np.flatnonzero((match == match[row]) & (before >= 0))
-        others = like[like != row]
-        if row not in like or not len(others):
+    for row, like in zip(last.tolist(), _like(match, last), strict=True):
+        known = like[before[like] >= 0]
+        others = known != row
+        if others.all() or not others.any():
             continue
-        elapsed = np.maximum(calls.start_ns[like] - calls.end_ns[before[like]], 0)
-        computing = np.minimum(computed[0][like] - computed[1][before[like]], elapsed)
-        own = int(np.flatnonzero(like == row)[0])
-        for place, spent in enumerate((np.maximum(computing, 0), elapsed - np.maximum(computing, 0))):
-            longer[place] += int(spent[own] - np.median(np.delete(spent, own)))
+        elapsed = np.maximum(calls.start_ns[known] - calls.end_ns[before[known]], 0)
+        computing = np.clip(computed[0][known] - computed[1][before[known]], 0, elapsed)
+        for place, spent in enumerate((computing, elapsed - computing)):
+            longer[place] += int(spent[~others][0] - np.median(spent[others]))
     return int(longer[0]), int(longer[1])
+
+
+def _like(match: Int64, rows: Int64) -> list[Int64]:
+    """For each of the rows all that are matched with it."""
+    order = np.argsort(match, kind="stable")
+    ordered = match[order]
+    begins, ends = (np.searchsorted(ordered, match[rows], side=side) for side in ("left", "right"))
+    return [order[begin:end] for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)]
 
 
 def _before(calls: RankCalls, match: Int64) -> Int64:
