@@ -12,10 +12,13 @@ from msgspec.structs import replace
 
 from opanatomy.arguments import Name, check_module, check_no_profiler, kind_of, path_of, trace_target
 from opanatomy.attribution import phase_rules_of
+from opanatomy.cluster.run import ClusterSettings
 from opanatomy.errors import UsageError
-from opanatomy.files.addresses import check_no_trace_address, local_name
-from opanatomy.files.outputs import claimed, temporary
-from opanatomy.options import RunOptions
+from opanatomy.files.addresses import local_name
+from opanatomy.files.outputs import claimed, name_of_rank, temporary
+from opanatomy.files.remote import Address
+from opanatomy.option_values import as_argument, checked
+from opanatomy.options import JOBS, PROCESSES, RunOptions, check_several
 from opanatomy.pipeline import analyze_traces
 from opanatomy.records.anatomy import Anatomy
 
@@ -32,14 +35,20 @@ def analyze(
     *,
     phases: Mapping[str, str | Sequence[str]] | None = None,
     redact: bool = False,
+    summaries: str | os.PathLike[str] | None = None,
+    dask: str | None = None,
+    jobs: int | None = None,
 ) -> Anatomy:
     """The anatomy of a torch.profiler trace (`.json` or `.json.gz`), or of the ranks of one run together.
 
-    Ranks are several files, a folder or a zip. `phases` maps a phase ("forward", "backward", "recompute", "optimizer",
-    "other") to a regular expression, or several, that is searched for in the names of the trace's own ranges: what runs
-    in them is of that phase, whatever else speaks for another. With `redact` paths, arguments, hosts and users are left
-    out, secrets always. Raises `TraceError` where nothing can be read and
-    `UsageError` for what is no phase or no regular expression.
+    Ranks are several files, a folder or a zip, here or at an address (`s3://...`); they are read by `jobs` processes
+    (by default one a core), or by the workers of the Dask scheduler at the address `dask`, which may be "local" (in a
+    script under `if __name__ == "__main__":`). With pyarrow the summary of each is kept in the folder `summaries`, by
+    default in the user's cache folder, and a trace that has not changed is not read again. `phases` maps a phase
+    ("forward", "backward", "recompute", "optimizer", "other") to a regular expression, or several, that is searched for
+    in the names of the trace's own ranges: what runs in them is of that phase, whatever else speaks for another. With
+    `redact` paths, arguments, hosts and users are left out, secrets always. Raises `TraceError` where nothing can be
+    read and `UsageError` for what is no phase or no regular expression.
     """
     rules = phase_rules_of({} if phases is None else phases)
     names = [trace] if isinstance(trace, (str, bytes, os.PathLike)) else trace
@@ -48,7 +57,11 @@ def analyze(
     paths = [_trace(name) for name in names]
     if not paths:
         raise UsageError("analyze: no trace is given - give the name of a file or folder")
-    return analyze_traces(paths, phases=rules, redact=redact)
+    folder = None if summaries is None else os.fspath(summaries)
+    settings = ClusterSettings(
+        summaries=folder, dask=dask, jobs=None if jobs is None else checked(JOBS, jobs, as_argument)
+    )
+    return analyze_traces(paths, phases=rules, redact=redact, cluster=settings)
 
 
 def profile(
@@ -67,6 +80,10 @@ def profile(
     compile: bool = False,
     steps: int = 1,
     warmup: int | None = None,
+    processes: int | None = None,
+    parallel: str | None = None,
+    bucket_mb: float | None = None,
+    bucket_view: bool = False,
     memory: bool = False,
     check: bool = False,
     redact: bool = False,
@@ -83,6 +100,13 @@ def profile(
     Every run is counted a second time (`Anatomy.checks`); with `check` a count that does not agree raises `GateError`.
     With `redact` paths, arguments, hosts and users are left out of the report and the trace, secrets always.
 
+    With `processes` the module is trained on so many at once, forks of this one that Accelerate's `notebook_launcher`
+    starts; `parallel` (`ddp`, `fsdp2`, `fsdp2+checkpointing`, `hsdp`, `tp`), `bucket_mb` and `bucket_view` say how.
+    Each has its copy of the module and of these inputs, which are those of one rank; what it changes stays there,
+    weights too, and it computes on one thread. `trace` becomes a file for each rank (`step.rank0.json.gz`).
+    A module that its ranks share already (in DDP, sharded) is profiled on all of them by a call on each, which gives
+    the anatomy of that rank.
+
     The module is left as it was: modes, buffers, gradients, flags, and with them the inputs, their gradients and the
     random states. Its weights change only with `optimizer`, which updates them in every step that is run.
     Raises `UsageError`, `ModelError`, `CaptureError`, `OutOfMemory` and `OutputError`, each an `OpanatomyError`.
@@ -92,14 +116,23 @@ def profile(
     of_process()  # the module's own code may take a secret out of the environment
     check_module("profile", module)
     arguments = _arguments(inputs)
-    target = None if trace is None else trace_target("profile", trace)
+    target = None if trace is None else _of_rank(trace_target("profile", trace), module)
     options = RunOptions(
         amp=amp, optimizer=optimizer, accumulate=accumulate, clip=clip, inference=inference, generate=generate,
         beams=beams, compile=compile, steps=steps, warmup=warmup, memory=memory, check=check, redact=redact,
+        parallel=parallel, bucket_mb=bucket_mb, bucket_view=bucket_view,
     )  # fmt: skip
+    count = checked(PROCESSES, processes, as_argument) or 1
+    check_several(options, count, as_argument)
     check_no_profiler("profile")
-    with _recorded(_subject(module, arguments, options), options, target, force) as path:
-        anatomy = analyze_traces([path], redact=options.redact)
+    subject = _subject(module, arguments, options)
+    if count > 1:
+        from opanatomy.processes import profiled_on
+
+        anatomy = profiled_on(count, subject, options, target, force=force)
+    else:
+        with _recorded(subject, options, target, force) as path:
+            anatomy = analyze_traces([path], redact=options.redact)
     if target is None:
         anatomy = replace(anatomy, provenance=replace(anatomy.provenance, trace=None))
     if options.check:
@@ -109,12 +142,22 @@ def profile(
     return anatomy
 
 
+def _of_rank(target: Path, module: torch.nn.Module) -> Path:
+    """The file of a rank, where ranks share the module."""
+    from opanatomy.capture.distributed.group import parallel_kind, place_in_group
+
+    place = place_in_group() if parallel_kind([module]) else None
+    return target if place is None else name_of_rank(target, place.rank)
+
+
 def _subject(module: torch.nn.Module, inputs: Inputs, options: RunOptions) -> Subject:
+    from opanatomy.capture.distributed.sharing import of_a_group
     from opanatomy.capture.model.workload import given, workload_of
     from opanatomy.capture.step.subject import Subject
 
     workload = workload_of(given(module, inputs), options)
-    return Subject(module=module, inputs=inputs, workload=workload, command="opanatomy.profile(...)", borrowed=True)
+    subject = Subject(module=module, inputs=inputs, workload=workload, command="opanatomy.profile(...)", borrowed=True)
+    return of_a_group(subject)
 
 
 @contextmanager
@@ -149,10 +192,10 @@ def _arguments(inputs: object) -> Inputs:
     raise UsageError(f"profile: the inputs are {kind_of(inputs)} - give a tensor, a tuple of arguments or a dictionary")
 
 
-def _trace(name: object) -> Path:
-    """The path of a trace to read."""
-    text = str(path_of("analyze", name))
-    if isinstance(name, str):
-        check_no_trace_address(local_name(name))
-        text = local_name(name)
-    return Path(text)
+def _trace(name: object) -> Path | Address:
+    """The path of a trace to read, or its address."""
+    path = path_of("analyze", name)
+    if not isinstance(name, str):
+        return Path(path)
+    name = local_name(name)
+    return Address.of(name, f"cannot read {name}") or Path(name)

@@ -31,6 +31,14 @@ class EstimateError(OpanatomyError):
     """A step that could not be followed without running it."""
 
 
+class SaidByRank(CaptureError):
+    """The end of a run on several processes, of which one failed; without a message where that one has said why."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
 class TraceError(OpanatomyError):
     """A trace file that cannot be read."""
 

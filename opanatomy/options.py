@@ -29,6 +29,7 @@ _MODEL: Final = "the model"
 _STEP: Final = "the step"
 _REPORT: Final = "the report"
 _CEILINGS: Final = "the device's ceilings"
+_RANKS: Final = "the ranks"
 
 TASK: Final = Option(
     name="task", group=_BATCH, metavar="TASK",
@@ -177,6 +178,43 @@ SUGGEST: Final = Option(
     help="time to predict which techniques would save most; 0 for none (default: {default})",
 )  # fmt: skip
 
+SUMMARIES: Final = Option(
+    name="summaries", group=_RANKS, metavar="DIR", python=("analyze",),
+    help="folder or address that keeps a summary of each rank, so that what has not changed is not read again"
+    " (default: the user's cache folder)",
+)  # fmt: skip
+DASK: Final = Option(
+    name="dask", group=_RANKS, metavar="ADDRESS", python=("analyze",),
+    help="have the workers of this Dask scheduler read the ranks (tcp://host:8786), or local",
+)  # fmt: skip
+JOBS: Final = Option(
+    name="jobs", group=_RANKS, kind=Kind.NUMBER, minimum=1, metavar="N", python=("analyze",),
+    help="processes that read the ranks (default: one a core, none where there is little to read)",
+)  # fmt: skip
+PROCESSES: Final = Option(
+    name="processes", group=_RANKS, kind=Kind.NUMBER, minimum=1, metavar="N", python=("profile",),
+    help="run on N processes, started by Accelerate's launcher; torchrun and accelerate launch start them too",
+)  # fmt: skip
+DDP, FSDP2, CHECKPOINTED, HSDP, TP = "ddp", "fsdp2", "fsdp2+checkpointing", "hsdp", "tp"
+PARALLEL: Final = Option(
+    name="parallel", group=_RANKS, metavar="KIND", python=("profile",),
+    help="how several processes share the training: {choices} (default: ddp); tp where the model has a plan",
+    choices=(
+        Choice(DDP), Choice(FSDP2, ("fsdp",)), Choice(CHECKPOINTED, ("fsdp+checkpointing",)), Choice(HSDP),
+        Choice(TP),
+    ),
+)  # fmt: skip
+BUCKET_MB: Final = Option(
+    name="bucket_mb", group=_RANKS, kind=Kind.AMOUNT, metavar="SIZE", python=("profile",),
+    help="gradients that DDP reduces together, in MiB (default: torch's 25)",
+)  # fmt: skip
+BUCKET_VIEW: Final = Option(
+    name="bucket_view", group=_RANKS, kind=Kind.SWITCH, default=False, python=("profile",),
+    help="gradients are views of DDP's buckets, not copies",
+)  # fmt: skip
+#: What says how ranks train together, and nothing of one process.
+OF_RANKS: Final = (PARALLEL, BUCKET_MB, BUCKET_VIEW)
+
 #: What changes backward or the update, and nothing without them.
 OF_BACKWARD: Final = (OPTIMIZER, CHECKPOINTING, CHECKPOINT_EVERY, ACCUMULATE, CLIP, FREEZE, LORA, FUSED_LOSS)
 
@@ -227,6 +265,9 @@ RUN: Final = (
            recorded="steps", help="profiled steps (default: {default})"),
     Option(name="warmup", group=_STEP, kind=Kind.NUMBER, metavar="N", python=("profile", "record"), recorded="warmup",
            help="steps before (default: 1 on the CPU, 3 on a GPU)"),
+    PARALLEL,
+    BUCKET_MB,
+    BUCKET_VIEW,
     REDACT,
 )  # fmt: skip
 
@@ -244,7 +285,7 @@ REPORT: Final = (
            help="bandwidth in bytes/s, instead of the known: 2.04T, 900G"),
 )  # fmt: skip
 
-PROFILE: Final = (*RUN, *REPORT, SUGGEST, TRACE, NO_TRACE)
+PROFILE: Final = (*RUN, *REPORT, PROCESSES, SUGGEST, TRACE, NO_TRACE)
 
 ANALYZE: Final = (
     Option(name="trace", positional="+", metavar="TRACE",
@@ -253,6 +294,9 @@ ANALYZE: Final = (
            help="what runs in the trace's own ranges whose name fits is of this phase (forward, backward, recompute,"
            " optimizer, prefill, decoding, other), innermost first; repeatable"),
     Option(name="check", kind=Kind.SWITCH, default=False, help="exit 3 where a second source does not agree"),
+    SUMMARIES,
+    DASK,
+    JOBS,
     REDACT,
     *REPORT,
     Option(name="annotated", flag="--trace", group="the annotated trace", metavar="FILE",
@@ -260,7 +304,7 @@ ANALYZE: Final = (
 )  # fmt: skip
 
 _EXPERIMENT: Final = "the experiment"
-_NO_SWITCH_OF_ONE = frozenset({"memory", "check", "redact", "steps"})
+_NO_SWITCH_OF_ONE = frozenset({"memory", "check", "redact", "steps", *(option.name for option in OF_RANKS)})
 
 #: An experiment with techniques: the options of its baseline, and its own.
 TECHNIQUES: Final = (
@@ -347,6 +391,9 @@ class RunOptions(Struct, frozen=True, kw_only=True):
     check: bool = False
     steps: int = 1
     warmup: int | None = None
+    parallel: str | None = None
+    bucket_mb: float | None = None
+    bucket_view: bool = False
     redact: bool = False
 
     def __post_init__(self) -> None:
@@ -381,6 +428,7 @@ def check_together(options: Any, spelled: Spelling) -> None:
                 raise UsageError(f"{forward_only} has no backward: leave out {spelled(option, value)}")
     _check_texts(options, spelled)
     _check_generation(options, spelled)
+    _check_ranks(options, spelled)
     if options.lora is not None and options.freeze is not None:
         raise UsageError(
             f"{spelled(LORA, options.lora)} freezes all but its adapters: leave out {spelled(FREEZE, options.freeze)}"
@@ -393,6 +441,43 @@ def check_together(options: Any, spelled: Spelling) -> None:
     if getattr(options, NO_TRACE.name, False) and options.trace is not None:
         raise UsageError(
             f"{spelled(NO_TRACE, True)} keeps no trace, {spelled(TRACE, options.trace)} does - leave one out"
+        )
+
+
+def _check_ranks(options: Any, spelled: Spelling) -> None:
+    parallel = getattr(options, PARALLEL.name, None)
+    if parallel in (None, DDP):
+        return
+    for option in (BUCKET_MB, BUCKET_VIEW):
+        if getattr(options, option.name) != option.default:
+            raise UsageError(
+                f"{spelled(option, getattr(options, option.name))} is of DDP: leave out {spelled(PARALLEL, parallel)}"
+            )
+    if options.generate is not None:
+        raise UsageError(
+            f"{spelled(GENERATE, options.generate)} runs on each rank by itself: leave out"
+            f" {spelled(PARALLEL, parallel)}"
+        )
+    if parallel == CHECKPOINTED and options.checkpointing is not None:
+        raise UsageError(
+            f"{spelled(PARALLEL, parallel)} recomputes activations already: leave out"
+            f" {spelled(CHECKPOINTING, options.checkpointing)}"
+        )
+
+
+def check_several(options: Any, processes: int, spelled: Spelling) -> None:
+    """Refuse for one process what only several can do."""
+    for option in OF_RANKS:
+        value = getattr(options, option.name)
+        if value != option.default and processes == 1:
+            raise UsageError(
+                f"{spelled(option, value)} is of several processes: add {spelled(PROCESSES, 2)}, or start them with"
+                " torchrun or accelerate launch"
+            )
+    if options.parallel == HSDP and (processes < 4 or processes % 2):
+        raise UsageError(
+            f"{spelled(PARALLEL, HSDP)} shards in two groups, each with a copy of the weights: {processes} processes"
+            " make no two groups of several - start 4, 6, 8, ..."
         )
 
 

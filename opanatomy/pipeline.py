@@ -7,17 +7,19 @@ memory. Of several ranks each is analyzed by itself, one at a time, then all are
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
 from opanatomy.anatomy import CONVENTIONS, AnatomyInputs, build_anatomy
 from opanatomy.anatomy.collectives import collectives_of
-from opanatomy.anatomy.communication import communication_of_rank, merged_communication
+from opanatomy.anatomy.communication import communication_of_rank
 from opanatomy.anatomy.expected import with_expected
-from opanatomy.anatomy.ranks import over_ranks, with_rank, world_of
+from opanatomy.anatomy.ranks import RanksTogether, with_rank, world_of
 from opanatomy.anatomy.roofline import with_roofline
 from opanatomy.anatomy.texts import text_figures
 from opanatomy.anatomy.waiting.build import RankTables, waiting_of
@@ -33,12 +35,17 @@ from opanatomy.calls.trace_calls import TraceCalls, trace_calls_of
 from opanatomy.calls.warnings import environment_of, warnings_of_trace
 from opanatomy.calls.window import launched_work, linked_time, step_window_of
 from opanatomy.checks import check_communication, check_counts, check_memory, check_times, self_checks
+from opanatomy.cluster.packing import packed_summary, unpacked_summary
+from opanatomy.cluster.run import ClusterSettings, outcomes
+from opanatomy.cluster.work import Outcome, Reduced
 from opanatomy.device import Overrides, ceilings_for
 from opanatomy.errors import TraceError, UsageError
+from opanatomy.files.remote import Address
 from opanatomy.memory import memory_of_observations, memory_of_trace, warnings_of, with_trace
 from opanatomy.memory.published import published_run
 from opanatomy.memory.savings import savings_of
 from opanatomy.memory.theory import ParameterBytes, needed_bytes, with_theory
+from opanatomy.options import TP
 from opanatomy.records.anatomy import Anatomy, Provenance, Step
 from opanatomy.records.checks import Check
 from opanatomy.records.columns import CallTable, Categorical
@@ -48,7 +55,7 @@ from opanatomy.records.memory_columns import HostCalls, MemoryTable
 from opanatomy.records.memory_observations import MemoryObservations
 from opanatomy.records.rank_summary import RankSummary
 from opanatomy.records.timeline import Ledger, Timeline
-from opanatomy.records.workload import Environment, Workload
+from opanatomy.records.workload import Capture, Environment, SharedWeights, Workload
 from opanatomy.redaction.records import redacted
 from opanatomy.redaction.texts import Texts
 from opanatomy.trace import Trace, read_trace
@@ -59,70 +66,128 @@ from opanatomy.version import __version__
 if TYPE_CHECKING:
     from opanatomy.trace.writer import Annotated
 
+_NOTHING_KEPT: Final = ClusterSettings(keep=False)
+
 
 def analyze_traces(
-    paths: Sequence[Path],
+    paths: Sequence[Path | Address],
     *,
     annotated: Annotated | None = None,
     ceilings: Overrides | None = None,
     advance: Callable[[float], None] = lambda share: None,
     phases: Sequence[PhaseRule] = (),
     redact: bool = False,
+    cluster: ClusterSettings = _NOTHING_KEPT,
+    note: Callable[[str], None] = lambda text: None,
 ) -> Anatomy:
     """The anatomy of a trace, or of all ranks in several files, a folder or a zip; it has no secrets in it.
 
     A rank that cannot be read is a warning while another one can; `TraceError` where none can, `UsageError` where two
     cannot be ranks of one run. `advance` is told the share that is done. `annotated` is for one trace. `ceilings` go
     before those known of the device. `phases` say the phases of the traces' own annotations.
-    With `redact` paths, arguments, hosts and users are left out as well.
+    With `redact` paths, arguments, hosts and users are left out as well. `cluster` says how ranks are read and where
+    their summaries are kept (nowhere by default), a `note` is what to tell the user of that.
     """
     texts = Texts(everything=redact)
     with spooled(paths) as files:
-        anatomy = _anatomy(files, annotated, advance, phases, texts)
+        sources = sources_of(files)
+        if len(sources) == 1:
+            one = summary_of(sources[0], texts=texts, annotated=annotated, phases=phases).anatomy
+            anatomy = replace(one, warnings=(*one.warnings, *left_out_of(files)))
+        elif annotated is not None:
+            raise UsageError(f"--trace: {len(sources)} traces are given, one can be written back - give one TRACE")
+        else:
+            if files != list(paths):  # what came through a pipe is in a file that nobody finds again
+                cluster = replace(cluster, keep=False, summaries=None)
+            made = outcomes(sources, partial(reduced, phases=tuple(phases)), repr(phases), cluster, note)
+            with closing(made):
+                anatomy = _together(files, sources, made, advance, texts)
         return redacted(with_ceilings(anatomy, ceilings), texts)
 
 
-def _anatomy(
-    paths: Sequence[Path],
-    annotated: Annotated | None,
+def _together(
+    paths: Sequence[Path | Address],
+    sources: Sequence[Source],
+    made: Iterable[Outcome],
     advance: Callable[[float], None],
-    phases: Sequence[PhaseRule],
     texts: Texts,
 ) -> Anatomy:
-    """The anatomy of one trace, or over the ranks."""
-    sources, left_out = sources_of(paths), left_out_of(paths)
-    if len(sources) == 1:
-        anatomy = _summarized(sources[0], annotated, phases, texts).anatomy
-        return replace(anatomy, warnings=(*anatomy.warnings, *left_out))
-    if annotated is not None:
-        raise UsageError(f"--trace: {len(sources)} traces are given, one can be written back - give one TRACE")
-    ranks: list[RankSummary] = []
-    unread: list[str] = []
-    for place, source in enumerate(sources):
-        try:
-            ranks.append(_summarized(source, None, phases, texts))
-        except TraceError as error:
-            unread.append(_readable(f"{source.name} is left out: {error}"))
-        advance((place + 1) / len(sources))
-    if not ranks:
+    """The anatomy over the ranks, by their summaries in whatever order they come."""
+    over = _OverRanks()
+    lost: dict[int, str] = {}
+    for count, outcome in enumerate(made, 1):
+        texts.know(outcome.secrets, outcome.names)
+        summary = outcome.summary
+        if summary is None:
+            lost[outcome.place] = _readable(f"{sources[outcome.place].name} is left out: {outcome.lost}")
+        else:
+            over.add(unpacked_summary(summary) if isinstance(summary, bytes) else summary, outcome.place)
+        advance(count / len(sources))
+    unread = [lost[place] for place in sorted(lost)]
+    if not over.tables:
         raise TraceError(f"none of the {len(sources)} traces can be read; the first: {unread[0]}")
-    return _over_ranks(ranks, name=_name_of(paths, len(ranks)), warnings=[*unread, *left_out])
+    return over.anatomy(name=_name_of(paths, len(over.tables)), warnings=[*unread, *left_out_of(paths)])
 
 
-def _over_ranks(ranks: Sequence[RankSummary], *, name: str, warnings: Sequence[str]) -> Anatomy:
-    """One anatomy over several ranks, with what their collectives tell together."""
-    anatomy = over_ranks([summary.anatomy for summary in ranks], name=name, warnings=warnings)
-    by_trace = {summary.anatomy.provenance.trace: summary for summary in ranks}
-    ordered = [(rank, by_trace[rank.trace]) for rank in anatomy.ranks if rank.trace in by_trace]
-    tables = [
-        RankTables(rank=rank, calls=summary.calls, hiding=summary.hiding, steps=summary.steps)
-        for rank, summary in ordered
-    ]
-    communication = merged_communication(summary.anatomy.communication for summary in ranks)
-    return replace(anatomy, communication=communication, waiting=waiting_of(tables))
+def reduced(source: Source, phases: Sequence[PhaseRule] = ()) -> Reduced:
+    """The summary of one trace without its secrets, and these: what a worker makes of it."""
+    texts = Texts()
+    try:
+        summary = summary_of(source, phases=phases, texts=texts)
+    except TraceError as error:
+        raise TraceError(texts.line(str(error))) from error
+    return Reduced(
+        summary=redacted(summary, texts), secrets=frozenset(texts.secrets_told), names=frozenset(texts.names_told)
+    )
 
 
-def _summarized(source: Source, annotated: Annotated | None, phases: Sequence[PhaseRule], texts: Texts) -> RankSummary:
+def packed_summary_of(trace: Path, *, name: str | None = None, redact: bool = False) -> bytes:
+    """What is kept of a rank's own trace, without secrets, to be put together with those of the other ranks.
+
+    `name` is what the report calls the file.
+    """
+    texts = Texts(everything=redact)
+    return packed_summary(redacted(summary_of_trace(trace, name=name, texts=texts), texts))
+
+
+def anatomy_of_ranks(
+    summaries: Sequence[bytes],
+    *,
+    ceilings: Overrides | None = None,
+    redact: bool = False,
+    warnings: Sequence[str] = (),
+) -> Anatomy:
+    """The anatomy over the ranks that these summaries are of."""
+    over = _OverRanks()
+    names = [over.add(unpacked_summary(data), place) for place, data in enumerate(summaries)]
+    shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    anatomy = over.anatomy(name=f"{len(names)} ranks: {shown}", warnings=warnings)
+    return redacted(with_ceilings(anatomy, ceilings), Texts(everything=redact))
+
+
+class _OverRanks:
+    """Summaries of ranks put together one at a time, in whatever order they come."""
+
+    def __init__(self) -> None:
+        self._together = RanksTogether()
+        self.tables: dict[int, RankTables] = {}
+
+    def add(self, summary: RankSummary, place: int) -> str:
+        """Take the rank in this place; what its trace is called."""
+        rank = self._together.add(summary.anatomy, place)
+        self.tables[place] = RankTables(rank=rank, calls=summary.calls, hiding=summary.hiding, steps=summary.steps)
+        return rank.trace or "?"
+
+    def anatomy(self, *, name: str, warnings: Sequence[str]) -> Anatomy:
+        """The anatomy over them, and what their collectives tell together."""
+        anatomy = self._together.anatomy(name=name, warnings=warnings)
+        return replace(anatomy, waiting=waiting_of([self.tables[place] for place in self._together.places()]))
+
+
+def summary_of(
+    source: Source, *, texts: Texts, annotated: Annotated | None = None, phases: Sequence[PhaseRule] = ()
+) -> RankSummary:
+    """What is kept of one trace, its secrets included, which `texts` learn; `TraceError` where it cannot be read."""
     with source.opened() as path:
         try:
             return summary_of_trace(path, name=source.name, annotated=annotated, phases=phases, texts=texts)
@@ -132,8 +197,10 @@ def _summarized(source: Source, annotated: Annotated | None, phases: Sequence[Ph
             raise TraceError(str(error).replace(str(path), f"{source.member} in {source.path}")) from error
 
 
-def _name_of(paths: Sequence[Path], count: int) -> str:
-    where = paths[0].resolve().name if len(paths) == 1 else ", ".join(path.name for path in paths[:3])
+def _name_of(paths: Sequence[Path | Address], count: int) -> str:
+    first = paths[0]
+    one = first.name if isinstance(first, Address) else first.resolve().name
+    where = one if len(paths) == 1 else ", ".join(path.name for path in paths[:3])
     more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""
     return _readable(f"{count} ranks: {where}{more}")
 
@@ -248,7 +315,8 @@ def _with_memory(anatomy: Anatomy, trace: Trace, attribution: Attribution) -> An
     observed, unread = _observed_memory(observations)
     memory = with_trace(observed, _memory(trace, attribution))
     anatomy = replace(anatomy, memory=memory, warnings=(*anatomy.warnings, *unread, *warnings_of(memory)))
-    return replace(anatomy, memory=_with_theory(anatomy, observations)) if trace.capture else anatomy
+    shared = trace.capture.shared if trace.capture else ()
+    return replace(anatomy, memory=_with_theory(anatomy, observations, shared)) if trace.capture else anatomy
 
 
 def _observed_memory(observations: MemoryObservations) -> tuple[Memory, tuple[str, ...]]:
@@ -265,8 +333,14 @@ def _checks(trace: Trace, calls: TraceCalls, table: CallTable, steps: int) -> tu
     return (
         *check_counts(calls, table, trace.capture, steps),
         *((times,) if times else ()),
-        *self_checks(calls, may_be_cut=trace.capture is None),
+        *self_checks(calls, may_be_cut=trace.capture is None, ranks=_cut_over(trace.capture)),
     )
+
+
+def _cut_over(capture: Capture | None) -> int:
+    """Over how many ranks each layer is cut."""
+    workload = Workload() if capture is None else capture.workload
+    return (workload.world_size or 1) if workload.parallel == TP else 1
 
 
 def with_ceilings(anatomy: Anatomy, overrides: Overrides | None = None) -> Anatomy:
@@ -302,12 +376,13 @@ def anatomy_of_failure(
     return redacted(replace(anatomy, memory=_with_theory(anatomy, observations)), Texts(everything=redact))
 
 
-def _with_theory(anatomy: Anatomy, observations: MemoryObservations) -> Memory:
+def _with_theory(anatomy: Anatomy, observations: MemoryObservations, shared: Sequence[SharedWeights] = ()) -> Memory:
     """The memory of a capture beside what theory and the published run say."""
     workload, size = anatomy.workload, observations.parameter_bytes
     if anatomy.texts is not None:  # the memory is of the longest batch
         workload = replace(workload, sequence_length=anatomy.texts.memory_length)
     parameters = None if size is None else ParameterBytes(all=size, trained=observations.trainable_bytes)
+    parameters = _shared_parameters(shared, workload) or parameters
     memory = with_theory(anatomy.memory, workload, parameters, observations.cache)
     return replace(
         memory,
@@ -317,6 +392,17 @@ def _with_theory(anatomy: Anatomy, observations: MemoryObservations) -> Memory:
             memory, workload, anatomy.step.samples_per_second, on_cpu=anatomy.environment.device_kind == "cpu"
         ),
     )
+
+
+def _shared_parameters(shared: Sequence[SharedWeights], workload: Workload) -> ParameterBytes | None:
+    """The parameters that ranks share, and the part of them that each keeps."""
+    if not shared:
+        return None
+    is_sharded = any(weights.gathered_bytes for weights in shared)
+    return ParameterBytes(
+        all=sum(weights.weight_bytes for weights in shared), trained=sum(weights.trained_bytes for weights in shared),
+        shards=shared[0].ranks if is_sharded else 1, buckets=None if is_sharded else not workload.bucket_view,
+    )  # fmt: skip
 
 
 def _memory(trace: Trace, attribution: Attribution) -> Memory | None:

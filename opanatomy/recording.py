@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from opanatomy.arguments import Name, check_module, check_no_profiler, trace_target
 from opanatomy.errors import CaptureError, UsageError
-from opanatomy.files.outputs import Claim, claimed, temporary
+from opanatomy.files.outputs import Claim, claimed, name_of_rank, temporary
 from opanatomy.options import RunOptions
 from opanatomy.pipeline import analyze_traces
 from opanatomy.records.anatomy import Anatomy
@@ -63,8 +63,10 @@ def record(
 
     `module` also says whose paths the report has; a dictionary names several. Without it they are the modules that the
     loop calls. With `check` a second count that does not agree raises `GateError` at the end of the block. `force`
-    writes in place of an old file, `redact` leaves paths, arguments, hosts and users out; without `trace` no file is
-    kept. Raises `UsageError`, `ModelError` and `OutputError` for what it is given, `CaptureError` where a profiler or
+    writes in place of an old file. On several ranks each records itself, in a file that has its rank in its name
+    (`step.rank0.json.gz`). `redact` leaves paths, arguments, hosts and users out; without `trace` no file is
+    kept.
+    Raises `UsageError`, `ModelError` and `OutputError` for what it is given, `CaptureError` where a profiler or
     another recorder runs already and, at the end, where the loop was too short. An error of the block goes through as
     it is; then no trace is written that was not before.
     """
@@ -170,11 +172,13 @@ class Recorder:
         return self._recording
 
     def _claim_trace(self) -> None:
-        """Claim the trace's file; one that nobody keeps lives as long as the recorder does."""
+        """Claim the trace's file, a rank its own; one that nobody keeps lives as long as the recorder does."""
+        from opanatomy.capture.distributed.group import place_in_group
+
         if self._target is not None:
-            self._claim = self._files.enter_context(
-                claimed(self._target, force=self._force, forced_by="give force=True")
-            )
+            place = place_in_group()
+            target = self._target if place is None else name_of_rank(self._target, place.rank)
+            self._claim = self._files.enter_context(claimed(target, force=self._force, forced_by="give force=True"))
             return
         folder = ExitStack()
         self._unkept = folder.enter_context(temporary("step.trace.json.gz", "the trace"))

@@ -122,6 +122,7 @@ def _import_all() -> None:
     import importlib
     import pkgutil
 
+    import accelerate  # noqa: F401  # of runs on several ranks
     import transformers.models.bert.modeling_bert  # noqa: F401  # the model that most of these runs build
 
     import opanatomy

@@ -6,8 +6,10 @@ import gc
 import os
 import signal
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,8 +26,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--exhaustive", action="store_true", help="run what takes many minutes too")
 
 
-def pytest_configure() -> None:
-    """Let children be interrupted: what a shell starts in its background ignores interrupts, and so do its children."""
+def pytest_configure(config: pytest.Config) -> None:
+    """Let children be interrupted: what a shell starts in its background ignores interrupts, and so do its children.
+
+    What runs keep in the user's cache folder goes into one of these tests' own.
+    """
+    cache = tempfile.TemporaryDirectory(prefix="opanatomy-tests-")
+    config.add_cleanup(cache.cleanup)
+    os.environ["XDG_CACHE_HOME"] = cache.name
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -95,6 +103,14 @@ def nothing_suggested() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(recorded, "RECORDED", {})
         yield
+
+
+@pytest.fixture(scope="session")
+def distributed_runs(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Runs on several ranks by name (`tests.distributed_runs.Runs`), each made when it is first asked for."""
+    from tests.distributed_runs import Runs
+
+    return Runs(tmp_path_factory.mktemp("ranks"))
 
 
 @pytest.fixture

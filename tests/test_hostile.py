@@ -306,7 +306,7 @@ def test_an_analysis_without_memory(
     def fail(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr("opanatomy.pipeline.analyze_trace", fail)
+    monkeypatch.setattr("opanatomy.pipeline.summary_of_trace", fail)
     assert main(["analyze", trace]) == 1
     assert capsys.readouterr().err.startswith("opanatomy: not enough memory - ")
 

@@ -160,10 +160,6 @@ ADDRESSES: list[tuple[str, str]] = [
     ("s3://bucket/a/t.json", "aws s3 cp s3://bucket/a/t.json t.json && opanatomy analyze t.json"),
     ("gs://bucket/t.zip", "gcloud storage cp gs://bucket/t.zip t.zip && opanatomy analyze t.zip"),
     (
-        "hf://datasets/owner/name@main/runs/t.json.gz",
-        "hf download owner/name runs/t.json.gz --repo-type dataset --revision main --local-dir . && opanatomy analyze",
-    ),
-    (
         "abfss://box@account.dfs.core.windows.net/a/t.json",
         "az storage blob download --account-name account -c box -n a/t.json -f t.json && opanatomy analyze t.json",
     ),
@@ -173,17 +169,45 @@ ADDRESSES: list[tuple[str, str]] = [
 ]
 
 
+#: Packages that no test needs: the stores that they read cannot be.
+PACKAGES = {"https": "aiohttp", "http": "aiohttp", "s3": "s3fs", "gs": "gcsfs", "abfss": "adlfs", "az": "adlfs"}
+
+
 @pytest.mark.parametrize(("address", "words"), ADDRESSES, ids=[row[0] for row in ADDRESSES])
 def test_an_address_gets_the_command_that_downloads_it(
-    address: str, words: str, here: Path, capsys: pytest.CaptureFixture[str]
+    address: str,
+    words: str,
+    here: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    for package in set(PACKAGES.values()):
+        monkeypatch.setitem(sys.modules, package, None)
     assert main(["analyze", address]) == 2
     err = capsys.readouterr().err
-    line = f"cannot read {address}: it is an address, not a file - download it first: {words}"
+    package = PACKAGES.get(address.split(":")[0])
+    install = f"pip install {package}, or " if package else ""
+    line = f"cannot read {address}: it is an address, not a file - {install}download it first: {words}"
     assert without_tokens(line) in err
     assert err.count("\n") == 1
     with pytest.raises(UsageError, match="it is an address, not a file"):
         opanatomy.analyze(address)
+
+
+def test_what_a_store_says_comes_with_the_command_that_downloads(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def offline(*_: object, **__: object) -> None:
+        raise ConnectionError("offline")
+
+    monkeypatch.setattr("huggingface_hub.HfFileSystem._ls_tree", offline)
+    monkeypatch.setattr("huggingface_hub.HfFileSystem.resolve_path", offline)
+    assert main(["analyze", "hf://datasets/owner/name@main/runs/t.json.gz"]) == 1
+    err = capsys.readouterr().err
+    assert "cannot read hf://datasets/owner/name@main/runs/t.json.gz: offline - try to download it: " in err
+    assert (
+        "hf download owner/name runs/t.json.gz --repo-type dataset --revision main --local-dir . && opanatomy analyze"
+    ) in err
 
 
 @pytest.mark.parametrize(

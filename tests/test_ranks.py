@@ -164,10 +164,11 @@ def test_one_trace_says_its_rank_and_has_no_table(tmp_path: Path) -> None:
     assert analyze_traces([training_step().write(tmp_path / "none.json")]).ranks == ()
 
 
-def test_many_ranks_are_shown_by_the_slowest(tmp_path: Path) -> None:
+def test_many_ranks_are_shown_in_groups_of_like_ones(tmp_path: Path) -> None:
     together = analyze_traces([folder_of(tmp_path, *(rank_trace(place, waits=place + 1) for place in range(20)))])
     text = terminal_report(together, width=80)
-    assert "the 8 slowest of 20 ranks" in text
+    assert "A: 20 ranks" in text
+    assert "A: ranks 0-19" in text
     assert max(map(len, text.splitlines())) <= 80
 
 

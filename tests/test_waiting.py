@@ -312,6 +312,14 @@ def test_time_matches_nothing_that_does_not_overlap() -> None:
     assert (by_time(calls, np.full(12, -1), numbers([0, 0])) == -1).all()
 
 
+def test_a_few_long_leads_count_more_than_many_short_ones() -> None:
+    """Rank 1 is last by 100 ns in most collectives and by 2 ms in some: what is charged is those."""
+    each = made([(0, 0, 0, 0), (2_000_000, 100, 100, 100)], names=("all_reduce",) * 4)
+    found = waiting(each).straggler
+    assert found is not None
+    assert (found.last, found.lead_ns) == (24, 2_000_000)
+
+
 # ---------------------------------------------------------------------------------------------------------- real ranks
 
 

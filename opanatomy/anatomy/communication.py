@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TypeVar
-
 import numpy as np
-from msgspec.structs import fields
 
 from opanatomy.anatomy.intervals import Intervals, length, overlap, union, without
+from opanatomy.anatomy.row_sums import Order, RowSums
 from opanatomy.records.columns import Int64, distinct
-from opanatomy.records.communication import Communication, CommunicationPhase, ModuleCommunication
+from opanatomy.records.communication import (
+    Communication,
+    CommunicationPhase,
+    ModuleCommunication,
+)
 from opanatomy.records.rank_summary import CollectiveCalls, Spans, StepSpans
 from opanatomy.records.taxonomy import PHASES, Phase
 
 #: Of these the whole message is what a rank has in the end, of the others what it gives.
 _WHOLE_IS_RECEIVED = ("all_gather", "gather")
 _PHASE_ORDER = {phase: place for place, phase in enumerate(PHASES)}
-
-Row = TypeVar("Row", CommunicationPhase, ModuleCommunication)
 
 
 def communication_of_rank(calls: CollectiveCalls, hiding: Spans, steps: StepSpans) -> Communication | None:
@@ -93,31 +92,34 @@ def _modules(
     return tuple(made)
 
 
-def merged_communication(each: Iterable[Communication | None]) -> Communication | None:
-    """The communication of several ranks together; what is expected of a step is that of the first."""
-    known = [communication for communication in each if communication is not None]
-    if not known:
-        return None
-    phases = _summed(row for communication in known for row in communication.phases)
-    return Communication(
-        running_ns=sum(communication.running_ns for communication in known),
-        exposed_ns=sum(communication.exposed_ns for communication in known),
-        phases=tuple(sorted(phases, key=lambda row: _PHASE_ORDER[row.phase])),
-        modules=_summed(row for communication in known for row in communication.modules),
-        expected=next((communication.expected for communication in known if communication.expected), ()),
-    )
+class CommunicationOver:
+    """The communication of several ranks together, which are added one at a time and in any order.
 
+    What is expected of a step is that of the first rank that has any.
+    """
 
-def _summed(rows: Iterable[Row]) -> tuple[Row, ...]:
-    """Rows that differ in numbers only as one with their sums, in the order of their first."""
-    groups: dict[tuple[object, ...], dict[str, object]] = {}
-    kind: type[Row] | None = None
-    for row in rows:
-        kind = type(row)
-        names = [(field.name, field.type is int) for field in fields(kind)]
-        key = tuple(getattr(row, name) for name, is_number in names if not is_number)
-        sums = groups.setdefault(key, {name: 0 if is_number else getattr(row, name) for name, is_number in names})
-        for name, is_number in names:
-            if is_number:
-                sums[name] += getattr(row, name)
-    return tuple(kind(**sums) for sums in groups.values()) if kind else ()  # type: ignore[arg-type]
+    def __init__(self) -> None:
+        self._known: list[tuple[int, int]] = []
+        self._phases, self._modules = RowSums(CommunicationPhase), RowSums(ModuleCommunication)
+        self._expected: list[tuple[Order, Communication]] = []
+
+    def add(self, communication: Communication | None, order: Order) -> None:
+        """Take that of one rank."""
+        if communication is not None:
+            self._known.append((communication.running_ns, communication.exposed_ns))
+            self._phases.add(communication.phases, order)
+            self._modules.add(communication.modules, order)
+            if communication.expected:
+                self._expected = [min((*self._expected, (order, communication)), key=lambda entry: entry[0])]
+
+    def communication(self) -> Communication | None:
+        """That of all of them, `None` where none has any."""
+        if not self._known:
+            return None
+        return Communication(
+            running_ns=sum(running for running, _ in self._known),
+            exposed_ns=sum(exposed for _, exposed in self._known),
+            phases=tuple(sorted(self._phases.rows(), key=lambda row: _PHASE_ORDER[row.phase])),
+            modules=self._modules.rows(),
+            expected=self._expected[0][1].expected if self._expected else (),
+        )  # fmt: skip

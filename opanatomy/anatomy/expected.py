@@ -47,7 +47,7 @@ def _messages(weights: SharedWeights, workload: Workload) -> list[tuple[str, int
     """(collective, bytes a step, ranks) of all that weights need: each micro-batch gathers, the last one reduces."""
     trains, forwards = not workload.inference, workload.accumulate or 1
     messages = []
-    if weights.gathered_bytes:
+    if weights.gathered_bytes and (trains or weights.regathered):  # without a backward what is kept is not freed
         gathers = forwards * (1 + (trains and weights.regathered))
         messages.append((_GATHER, gathers * weights.gathered_bytes, weights.ranks))
     if trains and weights.reduced_bytes:

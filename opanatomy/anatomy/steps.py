@@ -135,6 +135,6 @@ def _median(values: Sequence[int]) -> int | None:
 
 
 def _rate(capture: Capture | None, wall_ns: int | None) -> float | None:
-    if capture is None or not capture.workload.batch or not wall_ns:
-        return None
-    return capture.workload.batch * 1e9 / wall_ns
+    """Samples a second, of all ranks together where that is known."""
+    samples = None if capture is None else capture.workload.samples_together or capture.workload.batch
+    return samples * 1e9 / wall_ns if samples and wall_ns else None

@@ -8,11 +8,12 @@ refused.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Callable, Hashable, Sequence
-from itertools import combinations
 from typing import Final
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -26,12 +27,19 @@ _MIN_GAP_NS: Final = 10**9
 _RANK: Final = re.compile(r"rank", re.IGNORECASE)
 
 
-class Candidate(Struct, frozen=True):
-    """A trace that may be a rank; `stated` where the trace itself says which, not the name of its file."""
+class Candidate(Struct, frozen=True, kw_only=True):
+    """A trace that may be a rank; `stated` where the trace itself says which, not the name of its file.
+
+    `products` are its matrix products with their shapes, `content` a digest of all that its anatomy says of events.
+    """
 
     rank: Rank
-    anatomy: Anatomy
     stated: bool
+    provenance: Provenance
+    device: str | None
+    model: str | None
+    products: frozenset[tuple[str, str]]
+    content: bytes
 
     @property
     def name(self) -> str:
@@ -59,26 +67,17 @@ def _same_trace(candidates: Sequence[Candidate]) -> Finding | None:
     """The same file, or one that was packed or named in another way: nothing in the two reports differs."""
     seen: dict[Hashable, list[Candidate]] = {}
     for candidate in candidates:
-        seen.setdefault(candidate.anatomy.provenance.trace_sha256, []).append(candidate)
+        seen.setdefault(candidate.provenance.trace_sha256, []).append(candidate)
     for sha256, group in seen.items():
         if sha256 is not None and len(group) > 1:
             return group[0], group[1], f"they are the same file, sha256 {str(sha256)[:16]}"
-    begun: dict[Hashable, list[Candidate]] = {}
+    begun: dict[Hashable, Candidate] = {}
     for candidate in candidates:
-        begun.setdefault(
-            (candidate.anatomy.provenance.begin_unix_ns, candidate.anatomy.provenance.end_unix_ns), []
-        ).append(candidate)
-    for group in begun.values():
-        for first, second in combinations(group, 2):
-            if _content(first) == _content(second):
-                return first, second, "they are the same trace: every event of one is in the other"
+        provenance = candidate.provenance
+        first = begun.setdefault((provenance.begin_unix_ns, provenance.end_unix_ns, candidate.content), candidate)
+        if first is not candidate:
+            return first, candidate, "they are the same trace: every event of one is in the other"
     return None
-
-
-def _content(candidate: Candidate) -> Anatomy:
-    nothing = Provenance(opanatomy="")
-    return replace(candidate.anatomy, provenance=nothing, ranks=tuple(replace(rank, trace=None, trace_sha256=None)
-                                                                for rank in candidate.anatomy.ranks))  # fmt: skip
 
 
 def _same_rank(candidates: Sequence[Candidate]) -> Finding | None:
@@ -110,8 +109,7 @@ def _other_world(candidates: Sequence[Candidate]) -> Finding | None:
 def _other_time(candidates: Sequence[Candidate]) -> Finding | None:
     """The two that lie furthest apart, where that is further than clocks differ."""
     spans = [
-        (candidate.anatomy.provenance.begin_unix_ns, candidate.anatomy.provenance.end_unix_ns, candidate)
-        for candidate in candidates
+        (candidate.provenance.begin_unix_ns, candidate.provenance.end_unix_ns, candidate) for candidate in candidates
     ]
     timed = [(begin, end, candidate) for begin, end, candidate in spans if begin is not None and end is not None]
     if len(timed) < 2:
@@ -140,7 +138,7 @@ def unlike_warnings(candidates: Sequence[Candidate]) -> list[str]:
     """What of the traces is of another device or another model."""
     warnings = []
     for what, value in _COMPARED:
-        named = [(candidate, value(candidate.anatomy)) for candidate in candidates]
+        named = [(candidate, value(candidate)) for candidate in candidates]
         first: dict[str, Candidate] = {}
         for candidate, text in named:
             if text is not None:
@@ -148,18 +146,18 @@ def unlike_warnings(candidates: Sequence[Candidate]) -> list[str]:
         if len(first) > 1:
             listed = ", ".join(f"{text} ({candidate.name})" for text, candidate in list(first.items())[:4])
             warnings.append(f"the traces are of unlike {what}, sums mix them: {listed}")
-    products = [(candidate, _products(candidate.anatomy)) for candidate in candidates]
-    known = [(candidate, shapes) for candidate, shapes in products if shapes]
-    for candidate, shapes in known[1:]:
-        if not shapes & known[0][1]:
+    known = [candidate for candidate in candidates if candidate.products]
+    for candidate in known[1:]:
+        if not candidate.products & known[0].products:
             warnings.append(
-                f"{known[0][0].name} and {candidate.name} have no product of the same shapes: other models or inputs?"
+                f"{known[0].name} and {candidate.name} have no product of the same shapes: other models or inputs?"
             )
             break
     return warnings
 
 
-def _model(anatomy: Anatomy) -> str | None:
+def model_of(anatomy: Anatomy) -> str | None:
+    """What tells models apart."""
     workload = anatomy.workload
     name = workload.model or workload.architecture
     if name is None or workload.parameters is None:
@@ -167,7 +165,8 @@ def _model(anatomy: Anatomy) -> str | None:
     return f"{name} with {workload.parameters:,} parameters"
 
 
-def _products(anatomy: Anatomy) -> frozenset[tuple[str, str]]:
+def products_of(anatomy: Anatomy) -> frozenset[tuple[str, str]]:
+    """The matrix products, and the shapes that they are of."""
     return frozenset(
         (row.operator, row.signature)
         for row in anatomy.operators
@@ -175,7 +174,14 @@ def _products(anatomy: Anatomy) -> frozenset[tuple[str, str]]:
     )
 
 
-_COMPARED: Final[tuple[tuple[str, Callable[[Anatomy], str | None]], ...]] = (
-    ("devices", lambda anatomy: anatomy.environment.device),
-    ("models", _model),
+def content_of(anatomy: Anatomy) -> bytes:
+    """A digest of the anatomy without what says which file it is of: alike for copies of a trace."""
+    ranks = tuple(replace(rank, trace=None, trace_sha256=None) for rank in anatomy.ranks)
+    bare = replace(anatomy, provenance=Provenance(opanatomy=""), ranks=ranks)
+    return hashlib.sha256(msgspec.msgpack.encode(bare, enc_hook=str)).digest()
+
+
+_COMPARED: Final[tuple[tuple[str, Callable[[Candidate], str | None]], ...]] = (
+    ("devices", lambda candidate: candidate.device),
+    ("models", lambda candidate: candidate.model),
 )

@@ -34,6 +34,8 @@ _RESULT_FIRST: Final = frozenset(
 _INSTEAD: Final = {"reduce_scatter": "all_reduce"}
 #: What FSDP leaves around the collectives of a module.
 _SERVED: Final = re.compile(r"^FSDP::\w+ \((?P<module>.*)\)$")
+#: What activation checkpointing puts into the paths of modules.
+_WRAPPED: Final = re.compile(r"\._checkpoint_wrapped_module\b")
 #: The node that adds a gradient up, behind which DDP reduces a bucket that is full with it.
 _OF_MANY: Final = re.compile(r"AccumulateGrad")
 
@@ -135,7 +137,7 @@ def modules_served(calls: TraceCalls, rows: Int64) -> Categorical[str]:
         while current >= 0 and module is None:
             name = calls.host.name[current]
             match, many = matches[name], many or of_many[name]
-            module = match["module"] if match else None
+            module = _WRAPPED.sub("", match["module"]) if match else None
             current = int(calls.host.parent[current])
         if module is None and row >= 0 and not many:
             module = calls.host.module.at(row)

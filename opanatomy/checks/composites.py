@@ -26,6 +26,7 @@ ENCLOSING = {"conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d
              "scaled_dot_product_attention"}  # fmt: skip
 STOPPED = "recomputation stops before the kernel: nothing in backward needs its result"
 ANSWERED = "Python answered it in place of a kernel: tensors without data, as in tracing, or a result that was kept"
+CUT = "the layer is cut over the ranks: its shapes are those of all ranks, the calls below it those of one"
 SCRIPTED = "operators of TorchScript, whose events have more arguments than they take"
 
 
@@ -33,10 +34,11 @@ SCRIPTED = "operators of TorchScript, whose events have more arguments than they
 _PYTHON = frozenset({"PythonDispatchMode", "PythonSubclass"})
 
 
-def judge_composites(contractions: Contractions) -> Tally:
+def judge_composites(contractions: Contractions, ranks: int = 1) -> Tally:
     """The FLOPs of the calls below each composite beside those of its own arguments.
 
-    A composite inside another call (`aten::linalg_matrix_exp`) is part of that and not looked at.
+    A composite inside another call (`aten::linalg_matrix_exp`) is part of that and not looked at. Where layers are cut
+    over `ranks`, its arguments may be those of all of them.
     """
     tally = Tally()
     host = contractions.host
@@ -57,6 +59,8 @@ def judge_composites(contractions: Contractions) -> Tally:
         verdict = _judge(contractions, row, calls, bool(inner.get(row)), row in owners, bool(busy[row]))
         if not busy[row] and (stopped[row] or answered[row]):
             verdict = verdict.explained(STOPPED if stopped[row] else ANSWERED)
+        if ranks > 1 and all(one.ours and one.ours * ranks == one.other for one in verdict.findings):
+            verdict = verdict.explained(CUT)
         tally.add(verdict, contractions.where(row))
     return tally
 

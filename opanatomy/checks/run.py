@@ -39,17 +39,18 @@ _UNPAIRED = {
 }
 
 
-def self_checks(calls: TraceCalls, *, may_be_cut: bool = True) -> tuple[Check, ...]:
+def self_checks(calls: TraceCalls, *, may_be_cut: bool = True, ranks: int = 1) -> tuple[Check, ...]:
     """What the trace says twice, compared; nothing for a trace without contractions.
 
-    A trace that `may_be_cut` can begin after a forward; that of a capture begins with it.
+    A trace that `may_be_cut` can begin after a forward; that of a capture begins with it. Layers may be cut over
+    `ranks`.
     """
     if not len(calls.host.name):
         return ()
     graph = graph_of(calls.names, calls.host, may_be_cut=may_be_cut)
     contractions = Contractions(calls, graph)
     checks = [
-        judge_composites(contractions).check("composite FLOPs", "the operators that call them", "FLOPs"),
+        judge_composites(contractions, ranks).check("composite FLOPs", "the operators that call them", "FLOPs"),
         judge_twice(contractions).check("operator events", "Kineto's own numbers of them", "calls"),
     ]
     if calls.on_device:

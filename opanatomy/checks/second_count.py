@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import Final
 
 from msgspec.structs import replace
 
+from opanatomy.calls.announced import BACKENDS
 from opanatomy.calls.trace_calls import TraceCalls
 from opanatomy.checks.causes import FORWARD_AD, Counts, Key, Observed, cause_of_calls, cause_of_flops
 from opanatomy.checks.dispatched import Dispatched, dispatched, in_place, inner_copies
@@ -15,6 +17,8 @@ from opanatomy.records.columns import CallTable
 from opanatomy.records.workload import Capture, ObservedCount
 
 OBSERVER = "a dispatch mode in the warm-up"
+#: How names begin of what a dispatch mode does not see.
+_UNSEEN: Final = ("graph_", "triton_", "cpp_", *BACKENDS, "_c10d_functional::_wrap_tensor_autograd")
 
 
 def check_counts(calls: TraceCalls, table: CallTable, capture: Capture | None, steps: int) -> tuple[Check, ...]:
@@ -32,7 +36,7 @@ def check_counts(calls: TraceCalls, table: CallTable, capture: Capture | None, s
         )
     watched = frozenset(row.operator for row in capture.observed_counts)
     counts = Counts(
-        ours={key: count for key, count in dispatched(calls, table, watched).items() if not _is_compiled(count)},
+        ours={key: count for key, count in dispatched(calls, table, watched).items() if not _is_unseen(count)},
         observed=_computing(capture.observed_counts, steps),
         inner_copies=inner_copies(calls, table),
         of_first_step=capture.observed_step == 1,
@@ -49,9 +53,9 @@ def _not_checked(check: Check, reason: str) -> Check:
     return replace(check, compared=0, equal=0, differences=(), not_checked=reason)
 
 
-def _is_compiled(count: Dispatched) -> bool:
-    """Whether the work is that of generated code, which no mode sees."""
-    return all(name.startswith(("graph_", "triton_", "cpp_")) for name in count.operators)
+def _is_unseen(count: Dispatched) -> bool:
+    """Whether the work is that of generated code or of a backend's threads, or above autograd: no mode sees these."""
+    return all(name.startswith(_UNSEEN) for name in count.operators)
 
 
 def _computing(counts: Iterable[ObservedCount], steps: int) -> dict[Key, Observed]:

@@ -7,6 +7,7 @@ from collections import Counter
 
 import numpy as np
 
+from opanatomy.calls.announced import BACKENDS
 from opanatomy.calls.trace_calls import TraceCalls
 from opanatomy.classification import classify_operator
 from opanatomy.records.checks import Check, Difference
@@ -60,5 +61,6 @@ def _report_times(calls: TraceCalls, table: CallTable) -> Counter[str]:
     sums = np.zeros(len(names), dtype=np.int64)
     np.add.at(sums, host.name[computes], time[computes])
     for number in distinct(host.name[computes]).values.tolist():
-        times[names[number]] = int(sums[number])
+        if not names[number].startswith(BACKENDS):  # an annotation, which the profiler does not sum up
+            times[names[number]] = int(sums[number])
     return times

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from opanatomy.console.destination import Destination
     from opanatomy.device import Overrides
     from opanatomy.files.outputs import Claim
+    from opanatomy.files.remote import Address
     from opanatomy.records.anatomy import Anatomy
 
 SUMMARY: Final = "report on torch.profiler traces"
@@ -59,7 +60,8 @@ def _without_collector() -> Iterator[None]:
 
 def _run(arguments: argparse.Namespace) -> Anatomy:
     from opanatomy.console.limits import keep_to_limits
-    from opanatomy.files.addresses import check_no_trace_address, local_name
+    from opanatomy.files.addresses import local_name
+    from opanatomy.files.remote import Address
 
     keep_to_limits()
     from opanatomy.trace.pipes import STDIN, spooled
@@ -69,33 +71,36 @@ def _run(arguments: argparse.Namespace) -> Anatomy:
         raise UsageError("analyze: the name of a trace is empty - give the name of a file or folder")
     if names.count(STDIN) > 1:
         raise UsageError("analyze - -: stdin can be read once - give it once")
-    for name in names:
-        check_no_trace_address(name)
-    with spooled([Path(name) for name in names]) as paths:
-        return _reported(paths, arguments)
+    given = [Address.of(name, f"cannot read {name}") or Path(name) for name in names]
+    with spooled(given) as paths:
+        return _reported(paths, arguments, piped=paths != given)
 
 
-def _reported(paths: list[Path], arguments: argparse.Namespace) -> Anatomy:
+def _reported(paths: list[Path | Address], arguments: argparse.Namespace, *, piped: bool) -> Anatomy:
     from opanatomy.attribution import phase_rules
     from opanatomy.console.destination import destination, show, stem_of
     from opanatomy.device import parse_overrides
     from opanatomy.trace.sources import sources_of
 
-    sources = [source.path for source in sources_of(paths)]
+    sources = [source.path for source in sources_of(paths) if isinstance(source.path, Path)]
     with destination(arguments, stem=stem_of(paths[0].name) or "trace", traces=sources) as where:
         ceilings = parse_overrides(arguments.peak, arguments.bandwidth)
         phases = phase_rules(arguments.phases)
         if arguments.annotated is not None:
             return _annotated(paths, sources, arguments, where, ceilings, phases)
-        anatomy = _analyzed(paths, ceilings, phases, redact=arguments.redact)
+        anatomy = _analyzed(paths, ceilings, phases, arguments, piped=piped)
         show(anatomy, where)
         return anatomy
 
 
 def _annotated(
-    paths: list[Path], sources: list[Path], arguments: argparse.Namespace, where: Destination, ceilings: Overrides,
+    paths: list[Path | Address],
+    sources: list[Path],
+    arguments: argparse.Namespace,
+    where: Destination,
+    ceilings: Overrides,
     phases: tuple[PhaseRule, ...],
-) -> Anatomy:  # fmt: skip
+) -> Anatomy:
     """The anatomy, after the trace is written back with it."""
     from opanatomy.console.destination import note, show
     from opanatomy.pipeline import analyze_traces
@@ -118,15 +123,32 @@ def _annotated(
     return anatomy
 
 
-def _analyzed(paths: list[Path], ceilings: Overrides, phases: tuple[PhaseRule, ...], *, redact: bool) -> Anatomy:
+def _analyzed(
+    paths: list[Path | Address],
+    ceilings: Overrides,
+    phases: tuple[PhaseRule, ...],
+    arguments: argparse.Namespace,
+    *,
+    piped: bool,
+) -> Anatomy:
+    from opanatomy.cluster.run import ClusterSettings
+    from opanatomy.console.destination import note
     from opanatomy.console.progress import Display
     from opanatomy.pipeline import analyze_traces
 
-    if len(paths) == 1 and not os.path.isdir(paths[0]):
-        return analyze_traces(paths, ceilings=ceilings, phases=phases, redact=redact)
+    # What came through a pipe is in a file that nobody finds again.
+    summaries = None if piped else arguments.summaries
+    settings = ClusterSettings(summaries=summaries, dask=arguments.dask, jobs=arguments.jobs, keep=not piped)
+    if len(paths) == 1 and isinstance(paths[0], Path) and not os.path.isdir(paths[0]):
+        return analyze_traces(
+            paths, ceilings=ceilings, phases=phases, redact=arguments.redact, cluster=settings, note=note
+        )
     with Display() as display:
         display.stage("reading the ranks")
-        return analyze_traces(paths, ceilings=ceilings, advance=display.advance, phases=phases, redact=redact)
+        return analyze_traces(
+            paths, ceilings=ceilings, advance=display.advance, phases=phases, redact=arguments.redact,
+            cluster=settings, note=note,
+        )  # fmt: skip
 
 
 @contextmanager
@@ -139,7 +161,7 @@ def _claimed_target(sources: list[Path], arguments: argparse.Namespace, where: D
     if not arguments.annotated:
         raise UsageError("--trace: the name is empty - give a file name")
     check_no_address("--trace", arguments.annotated)
-    stem = stem_of(sources[0].name) or "trace"
+    stem = (stem_of(sources[0].name) if sources else "") or "trace"
     with in_folder(arguments.annotated, f"{stem}.annotated.json.gz") as (target, numbered):
         if not target.name.endswith((".json", ".json.gz")):
             raise UsageError(f"--trace {target}: the name must end in .json or .json.gz")
@@ -148,7 +170,7 @@ def _claimed_target(sources: list[Path], arguments: argparse.Namespace, where: D
         if where.claim is not None and same_file(target, where.claim.target):
             raise UsageError(f"--trace {target}: the report goes there - choose another name for one of them")
         packed = sum(source.stat().st_size for source in sources[:1] if os.path.isfile(source))
-        unpacks = sources[0].suffix in (".gz", ".zip") and target.suffix != ".gz"
+        unpacks = bool(sources) and sources[0].suffix in (".gz", ".zip") and target.suffix != ".gz"
         needed = max(packed * (_PACKED if unpacks else 2), 1 << 20)
         with claimed(target, force=arguments.force, numbered=numbered, needed_bytes=needed) as claim:
             yield claim

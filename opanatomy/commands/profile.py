@@ -5,16 +5,18 @@ from __future__ import annotations
 import argparse
 import shlex
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from opanatomy.console.parser import add_options
 from opanatomy.errors import OpanatomyError, OutOfMemory, UsageError
+from opanatomy.launched import Launched, launched
 from opanatomy.option_values import as_flag
-from opanatomy.options import PROFILE, RUN, RunOptions, check_together
+from opanatomy.options import PROCESSES, PROFILE, RUN, RunOptions, check_several, check_together
 
 if TYPE_CHECKING:
+    from opanatomy.capture.distributed.ranks import Joined
     from opanatomy.console.destination import Destination
     from opanatomy.device import Overrides
     from opanatomy.files.outputs import Claim
@@ -38,6 +40,17 @@ def run(arguments: argparse.Namespace) -> None:
     check_together(arguments, as_flag)
     options = run_options(arguments)
     check_no_address("MODEL", options.model)
+    place = launched()
+    _check_processes(arguments, place)
+    if place is not None:
+        _on_a_rank(arguments, options, place)
+        return
+    if (arguments.processes or 1) > 1:
+        from opanatomy.capture.distributed.launcher import launch
+        from opanatomy.console.destination import typed_words
+
+        launch(typed_words(), arguments.processes, options.device)
+        return
     with ExitStack() as stack:
         # stdout is the report's: what a model and its children print goes to stderr.
         stream = stack.enter_context(kept_for_the_report())
@@ -63,23 +76,95 @@ def run(arguments: argparse.Namespace) -> None:
         note(f"next: opanatomy analyze {shlex.quote(str(trace.path))} -f json")
 
 
+def _check_processes(arguments: argparse.Namespace, place: Launched | None) -> None:
+    """Refuse two numbers of processes, and what only several of them can do where there is one."""
+    processes = arguments.processes
+    if place is not None:
+        if processes not in (None, place.world_size):
+            raise UsageError(
+                f"{as_flag(PROCESSES, processes)}: a launcher has started {place.world_size} already - leave it out"
+            )
+        processes = place.world_size
+    check_several(arguments, processes or 1, as_flag)
+
+
+def _on_a_rank(arguments: argparse.Namespace, options: RunOptions, place: Launched) -> None:
+    """The same on one of several ranks: each captures and analyzes its own trace, the first shows all together."""
+    from opanatomy.capture.distributed.plugins import asked_of_launcher
+    from opanatomy.capture.distributed.ranks import joined
+    from opanatomy.console.destination import destination, note, show, stem_of_model
+    from opanatomy.console.stdout import kept_for_the_report
+    from opanatomy.device import parse_overrides
+
+    ceilings = parse_overrides(arguments.peak, arguments.bandwidth)
+    options = asked_of_launcher(options)
+    with ExitStack() as stack:
+        stream = stack.enter_context(kept_for_the_report())
+        trace = where = None
+        if place.is_first:
+            trace = None if arguments.no_trace else stack.enter_context(_claimed_trace(arguments, place))
+            targets = [trace.target] if trace else []
+            stem = stem_of_model(arguments.model)
+            where = stack.enter_context(destination(arguments, stem=stem, traces=targets, stream=stream))
+        group = stack.enter_context(joined(options, place))
+        ranks = group.ranks
+        name = ranks.all_gathered(None if trace is None else trace.path.name)[0]
+        if name is not None and trace is None:
+            trace = stack.enter_context(_claimed_trace(arguments, place, name))
+        summaries = ranks.gathered(_summary(options, trace, where, group))
+        if where is None:
+            return
+        from opanatomy.pipeline import anatomy_of_ranks
+
+        anatomy = anatomy_of_ranks(summaries, ceilings=ceilings, redact=options.redact)
+        show(anatomy if trace else _without_trace(anatomy), where)
+        if trace is not None:
+            note(f"traces: {trace.path}, and beside it those of the other ranks")
+    if options.check:
+        from opanatomy.checks import require_agreement
+
+        require_agreement(anatomy)
+
+
+def _summary(options: RunOptions, trace: Claim | None, where: Destination | None, group: Joined) -> bytes:
+    """What the capture of this rank comes to."""
+    from opanatomy.files.outputs import temporary
+    from opanatomy.pipeline import packed_summary_of
+
+    if trace is None:
+        with temporary(f"step.rank{group.ranks.rank}.trace.json.gz", "the trace") as path:
+            _capture(options, path, where, group)
+            return packed_summary_of(path, redact=options.redact)
+    with trace.written() as partial:
+        _capture(options, partial, where, group)
+    return packed_summary_of(trace.target, redact=options.redact)
+
+
 def run_options(arguments: argparse.Namespace) -> RunOptions:
     """The options of the run, of all that was parsed."""
     values = {option.name: getattr(arguments, option.name) for option in RUN}
     return RunOptions(**{**values, "settings": tuple(arguments.settings)})
 
 
-def _capture(options: RunOptions, trace: Path, where: Destination) -> None:
+def _capture(options: RunOptions, trace: Path, where: Destination | None, group: Joined | None = None) -> None:
+    """Capture; without a place `where` the report goes, of one of the other ranks, nothing is shown meanwhile."""
     from opanatomy.capture.step.profile import capture_model
+    from opanatomy.capture.step.progress_hooks import NullProgress
     from opanatomy.console.destination import note, typed_command
     from opanatomy.console.progress import Display
 
     try:
-        with Display() as display:
-            capture_model(options, trace, display, note, command=typed_command())
+        with Display() if where else nullcontext(NullProgress()) as display:
+            speak = note if where else _say_nothing
+            capture_model(options, trace, display, speak, command=typed_command(), joined=group)
     except OutOfMemory as error:
-        _show_failure(error, where, redact=options.redact)
+        if where is not None:
+            _show_failure(error, where, redact=options.redact)
         raise
+
+
+def _say_nothing(_text: str) -> None:
+    """The first rank says it."""
 
 
 def _kept(trace: Claim, options: RunOptions, where: Destination, ceilings: Overrides, suggest_s: int) -> Anatomy:
@@ -102,8 +187,6 @@ def _kept(trace: Claim, options: RunOptions, where: Destination, ceilings: Overr
 
 def _not_kept(options: RunOptions, where: Destination, ceilings: Overrides, suggest_s: int) -> Anatomy:
     """The anatomy of a capture whose trace is gone afterwards."""
-    from msgspec.structs import replace
-
     from opanatomy.console.destination import show
     from opanatomy.files.outputs import temporary
     from opanatomy.pipeline import analyze_traces
@@ -112,9 +195,16 @@ def _not_kept(options: RunOptions, where: Destination, ceilings: Overrides, sugg
         _capture(options, trace, where)
         anatomy = analyze_traces([trace], ceilings=ceilings, redact=options.redact)
         anatomy = _with_suggestions(anatomy, options, trace, suggest_s)
-    anatomy = replace(anatomy, provenance=replace(anatomy.provenance, trace=None))
+    anatomy = _without_trace(anatomy)
     show(anatomy, where)
     return anatomy
+
+
+def _without_trace(anatomy: Anatomy) -> Anatomy:
+    """The anatomy of a trace that is gone."""
+    from msgspec.structs import replace
+
+    return replace(anatomy, provenance=replace(anatomy.provenance, trace=None))
 
 
 def _with_suggestions(anatomy: Anatomy, options: RunOptions, trace: Path, budget_s: int) -> Anatomy:
@@ -154,15 +244,22 @@ def _show_failure(error: OutOfMemory, where: Destination, *, redact: bool) -> No
 
 
 @contextmanager
-def _claimed_trace(arguments: argparse.Namespace) -> Iterator[Claim]:
-    """The file of `--trace`; else, and in a folder, a name from the model that is not taken yet."""
+def _claimed_trace(
+    arguments: argparse.Namespace, place: Launched | None = None, first: str | None = None
+) -> Iterator[Claim]:
+    """The file of `--trace`; else, and in a folder, a name from the model that is not taken yet.
+
+    That of a rank says which it is; `first` is what that of the first rank is called, after which it takes its own.
+    """
     from opanatomy.console.destination import in_folder, stem_of_model
     from opanatomy.files.addresses import check_no_address
-    from opanatomy.files.outputs import claimed
+    from opanatomy.files.outputs import claimed, name_of_rank
 
-    default = f"{stem_of_model(arguments.model)}.trace.json.gz"
+    default = first or f"{stem_of_model(arguments.model)}.trace.json.gz"
+    if place is not None:
+        default = name_of_rank(Path(default), place.rank).name
     if arguments.trace is None:
-        with claimed(Path(default), force=arguments.force, numbered=True) as claim:
+        with claimed(Path(default), force=arguments.force, numbered=first is None) as claim:
             yield claim
         return
     if not arguments.trace:
@@ -171,7 +268,8 @@ def _claimed_trace(arguments: argparse.Namespace) -> Iterator[Claim]:
     with in_folder(arguments.trace, default) as (path, numbered):
         if not path.name.endswith((".json", ".json.gz")):
             raise UsageError(f"--trace {path}: the name must end in .json or .json.gz")
-        with claimed(path, force=arguments.force, numbered=numbered) as claim:
+        path = path if place is None else name_of_rank(path, place.rank)
+        with claimed(path, force=arguments.force, numbered=numbered and first is None) as claim:
             if claim.lock is None:
                 raise UsageError(f"--trace {path}: it is a pipe or a device, which the report cannot be read from")
             yield claim

@@ -106,9 +106,14 @@ def stem_of_model(model: str) -> str:
     return stem_of(spoken(model).replace(":", "-")) or "model"
 
 
+def typed_words() -> list[str]:
+    """What was typed behind the name of the program."""
+    return sys.argv[1:]
+
+
 def typed_command() -> str:
     """The command as typed; a name that is no text keeps a mark for each such byte."""
-    return shlex.join(["opanatomy", *sys.argv[1:]]).encode("utf-8", "replace").decode()
+    return shlex.join(["opanatomy", *typed_words()]).encode("utf-8", "replace").decode()
 
 
 def chosen_format(arguments: argparse.Namespace) -> str:

@@ -20,6 +20,7 @@ from msgspec import Struct, field
 
 from opanatomy.console.parser import ParserExit, make_parser
 from opanatomy.console.stdout import point_at_stderr, say
+from opanatomy.console.voices import attributed, is_silent
 from opanatomy.errors import OpanatomyError
 
 #: A signal's exit code is this and its number: 130 for Ctrl-C.
@@ -99,6 +100,8 @@ def _report(error: BaseException, number: int | None) -> int:
     if isinstance(error, KeyboardInterrupt) or number is not None:
         # A library may have made an error of its own of the KeyboardInterrupt.
         number = number or signal.SIGINT
+        if is_silent(number):
+            return SIGNALLED + number
         about = f"; {str(error) or 'nothing was written'}" if isinstance(error, KeyboardInterrupt) else ""
         _say_line(_WORD.get(signal.Signals(number), "hung up") + about)
         return SIGNALLED + number
@@ -106,16 +109,20 @@ def _report(error: BaseException, number: int | None) -> int:
         _let_go_of_stdout()  # the reader has gone (`| head`)
         return 0
     if isinstance(error, OpanatomyError):
-        _say_line(str(error))
+        message = attributed(str(error))
+        if message:
+            _say_line(message)
         return error.exit_code
     if isinstance(error, SystemExit):
         _say_line(f"the model's code ended the program (SystemExit {error.code}) - take sys.exit() out of it")
     elif _is_out_of_memory(error):
         _say_line(_NO_MEMORY)
     else:
-        _say_line(
+        message = attributed(
             f"this is a bug: {type(error).__name__}: {error}{_place(error)} - run again with --debug and report it"
         )
+        if message:
+            _say_line(message)
     return OpanatomyError.exit_code
 
 

@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from opanatomy.files import cache as files
 from opanatomy.records.device import MEASURED_SCHEMA, Ceilings, Machine, Measured, Rate
 from opanatomy.records.workload import Environment
 
@@ -67,12 +68,7 @@ def machine_of(environment: Environment) -> Machine | None:
 
 def cache_folder() -> Path | None:
     """Where measured ceilings are kept; `None` for a user without a home."""
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    if os.path.isabs(base):
-        return Path(base) / "opanatomy" / "ceilings"
-    with suppress(RuntimeError):
-        return Path.home() / ".cache" / "opanatomy" / "ceilings"
-    return None
+    return files.cache_folder("ceilings")
 
 
 def cache_file(folder: Path, machine: Machine) -> Path:

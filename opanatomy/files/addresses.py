@@ -25,7 +25,7 @@ _COPY: Final = {
 
 def local_name(name: str) -> str:
     """The path of a `file:` address of this host; any other name as it is."""
-    match = None if _scheme(name) is None else _FILE.fullmatch(name)
+    match = None if scheme_of(name) is None else _FILE.fullmatch(name)
     if match is None or (match[1] or "localhost") != "localhost":
         return name
     path = unquote(match[2], errors="surrogateescape")
@@ -34,21 +34,16 @@ def local_name(name: str) -> str:
     return path
 
 
-def check_no_trace_address(name: str) -> None:
-    """Raise `UsageError` with the command that downloads it where a trace is an address and no file."""
-    scheme = _scheme(name)
-    if scheme is None:
-        return
+def download_of(name: str) -> str:
+    """The command that downloads the trace at an address, or the archive that it is in, and analyzes it."""
+    name = name.split("::")[-1]
     file = _file_name(name)
-    raise UsageError(
-        f"cannot read {name}: it is an address, not a file - download it first: {_download(scheme, name, file)}"
-        f" && opanatomy analyze {shlex.quote(file)}"
-    )
+    return f"{_download(scheme_of(name) or '', name, file)} && opanatomy analyze {shlex.quote(file)}"
 
 
 def check_no_address(option: str, name: str) -> None:
     """Raise `UsageError` with what to do where a file to write, or the model, is an address."""
-    scheme = _scheme(name)
+    scheme = scheme_of(name)
     if scheme is None:
         return
     if (path := local_name(name)) != name:
@@ -64,7 +59,7 @@ def check_no_address(option: str, name: str) -> None:
     raise UsageError(f"{option} {name}: it is an address, not a file - {todo}")
 
 
-def _scheme(name: str) -> str | None:
+def scheme_of(name: str) -> str | None:
     """The scheme of an address; `None` for the name of a file, for one that exists, and for one in a folder `s3:`."""
     match = _ADDRESS.fullmatch(name)
     if match is None or os.path.lexists(name):

@@ -28,7 +28,9 @@ _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 #: What `link` fails with on a file system that has no hard links.
 _NO_LINKS: Final = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EACCES, errno.EXDEV)
 #: The end of a name, behind which a number goes.
-_ENDING: Final = re.compile(r"((?:\.(?:trace|report|annotated))?(?:\.(?:json|csv|txt))?(?:\.gz)?|\.[^.]+)$")
+_ENDING: Final = re.compile(
+    r"((?:\.rank\d+)?(?:\.(?:trace|report|annotated))?(?:\.(?:json|csv|txt))?(?:\.gz)?|\.[^.]+)$"
+)
 #: Another run that cleans up holds a claim for an instant.
 _TRIES, _PAUSE_SECONDS = 5, 0.05
 
@@ -132,6 +134,14 @@ def numbered_name(path: Path, number: int) -> Path:
     ending = _ENDING.search(path.name)
     at = ending.start() if ending else len(path.name)
     return path.with_name(f"{path.name[:at]}-{number}{path.name[at:]}")
+
+
+def name_of_rank(path: Path, rank: int) -> Path:
+    """The name of a rank's own file, where each has one: `step.rank3.json.gz` for `step.json.gz`."""
+    ending = _ENDING.search(path.name)
+    at = ending.start() if ending else len(path.name)
+    behind = re.sub(r"^\.rank\d+", "", path.name[at:])
+    return path.with_name(f"{path.name[:at]}.rank{rank}{behind}")
 
 
 def same_file(first: Path, second: Path) -> bool:

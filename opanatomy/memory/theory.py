@@ -52,10 +52,16 @@ class _Sizes(Struct, frozen=True, kw_only=True):
 
 
 class ParameterBytes(Struct, frozen=True, kw_only=True):
-    """The elements of a module's parameters, and of those that are trained, times their bytes."""
+    """The elements of a module's parameters, and of those that are trained, times their bytes.
+
+    Of `shards` ranks each keeps an equal part of them. `buckets` is set where DDP reduces gradients, to whether it has
+    buckets beside them.
+    """
 
     all: int
     trained: int | None
+    shards: int = 1
+    buckets: bool | None = None
 
 
 def with_theory(
@@ -90,17 +96,23 @@ def state_theory(workload: Workload, parameters: ParameterBytes | None = None) -
         parameters = ParameterBytes(all=workload.parameters * size, trained=None if trained is None else trained * size)
     uniform = size is not None and parameters.all == (workload.parameters or 0) * size
     each = f"{size} B x " if uniform else "bytes an element x "
-    rows = [_theory("weights", parameters.all, f"{each}parameters")]
+    shards = parameters.shards
+    part = f" / {shards} ranks" if shards > 1 else ""
+    rows = [_theory("weights", parameters.all // shards, f"{each}parameters{part}")]
     if workload.inference or parameters.trained is None:
         return tuple(rows)
-    rows.append(_theory("gradients", parameters.trained, f"{each}trainable parameters"))
+    rows.append(_theory("gradients", parameters.trained // shards, f"{each}trainable parameters{part}"))
+    if parameters.buckets is not None:
+        size, text = (parameters.trained, "gradients") if parameters.buckets else (0, "gradients are views of them")
+        rows.append(_theory("ddp_buckets", size, text))
     optimizer = BY_NAME.get(workload.optimizer or "")
     if optimizer is None or optimizer.factored:
         return tuple(rows)
     if optimizer.state_bytes_per_parameter is None:
         copies = optimizer.state_copies
         text = f"{copies * size} B x " if uniform and size else f"{copies} x bytes an element x "
-        rows.append(_theory("optimizer_state", copies * parameters.trained, f"{text}trainable parameters"))
+        state = copies * parameters.trained // shards
+        rows.append(_theory("optimizer_state", state, f"{text}trainable parameters{part}"))
     elif workload.trainable_parameters is not None:
         rows.append(_few_bits(optimizer, optimizer.state_bytes_per_parameter, workload.trainable_parameters, workload))
     return tuple(rows)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from msgspec import Struct
 
 
@@ -72,3 +74,19 @@ class Spread(Struct, frozen=True, kw_only=True):
     max_ns: int
     max_rank: int | None
     max_trace: str | None
+
+
+def numbers_in_short(numbers: Iterable[int]) -> list[str]:
+    """Numbers of ranks in order, three and more in a row as one: `0-127`, `130`."""
+    spans: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if spans and number == spans[-1][1] + 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    return [name for first, last in spans for name in span_in_short(first, last)]
+
+
+def span_in_short(first: int, last: int) -> list[str]:
+    """The numbers from `first` to `last`, both included."""
+    return [f"{first}-{last}"] if last - first > 1 else [str(number) for number in range(first, last + 1)]

@@ -79,9 +79,9 @@ class MatchedCollective(Struct, frozen=True, kw_only=True):
 class Straggler(Struct, frozen=True, kw_only=True):
     """The rank that the others wait for.
 
-    `charged_ns` of all waiting `waiting_ns` was for it, in `last` of the collectives; its median lead there is
-    `lead_ns`: so much later it began than the rank before it. Before them it computed `computing_longer_ns` and did
-    nothing (or something else) `idle_longer_ns` longer than the middle of the others.
+    `charged_ns` of all waiting `waiting_ns` was for it, in `last` of the collectives; its lead there, so much later it
+    began than the rank before it, is `lead_ns` in the middle of what is charged. Before them it computed
+    `computing_longer_ns` and did nothing (or something else) `idle_longer_ns` longer than the middle of the others.
     """
 
     rank: int | None

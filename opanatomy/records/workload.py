@@ -58,6 +58,7 @@ class Workload(Struct, frozen=True, kw_only=True):
     small_parameters: int | None = None
     embedding_parameters: int | None = None
     task: str | None = None
+    #: The samples of a step; of several ranks those of each.
     batch: int | None = None
     sequence_length: int | None = None
     inputs: tuple[str, ...] = ()
@@ -87,6 +88,14 @@ class Workload(Struct, frozen=True, kw_only=True):
     beams: int | None = None
     steps: int | None = None
     warmup: int | None = None
+    #: How ranks train together (`ddp`, `fsdp2`, ...), how many they are, and the samples that they have together: the
+    #: ranks of a tensor-parallel group have the same.
+    parallel: str | None = None
+    world_size: int | None = None
+    samples_together: int | None = None
+    #: The gradients that DDP reduces together in MiB, where asked for, and whether gradients are views of its buckets.
+    bucket_mb: float | None = None
+    bucket_view: bool | None = None
     seed: int | None = None
     #: What backward started from: an expression of the model's output, and why that one.
     backward_from: str | None = None
@@ -131,6 +140,9 @@ class SharedWeights(Struct, frozen=True, kw_only=True):
     ranks: int
     gathered_bytes: int
     reduced_bytes: int
+    #: The weights themselves, and those of them that are trained; of FSDP each rank keeps the part of one of `ranks`.
+    weight_bytes: int
+    trained_bytes: int
     regathered: bool = False
     replicas: int = 1
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from opanatomy.redaction import places, values
@@ -30,6 +30,9 @@ class Texts:
         self.changes = 0
         self._secrets = values.of_process()
         self._names: set[str] = set()
+        #: What the metadata of traces told: secrets, hosts and users.
+        self.secrets_told: set[str] = set()
+        self.names_told: set[str] = set()
         self._learned()
         if metadata:
             self.learn(metadata)
@@ -42,9 +45,16 @@ class Texts:
         own = metadata.get(METADATA_KEY)
         if isinstance(own, dict):
             secrets |= {value for value in values_by_key(str(own.get("command"))) if values.is_worth(value)}
-        self._secrets |= secrets
-        self._names |= names
-        self._learned()
+        self.know(secrets, names)
+
+    def know(self, secrets: Iterable[str], names: Iterable[str]) -> None:
+        """Know secrets, and hosts and users, that the metadata of a trace told."""
+        self.secrets_told |= set(secrets)
+        self.names_told |= set(names)
+        if not (self.secrets_told <= self._secrets and self.names_told <= self._names):
+            self._secrets |= self.secrets_told
+            self._names |= self.names_told
+            self._learned()
 
     def _learned(self) -> None:
         self._known: dict[str, str] = {}

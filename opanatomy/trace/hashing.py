@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from io import BufferedReader
+from pathlib import Path
 from typing import Final
 
 _CHUNK: Final = 1 << 20
@@ -35,3 +36,9 @@ class HashedFile:
         while self.read(_CHUNK):
             pass
         return self._hash.hexdigest()
+
+
+def sha256_of(path: Path) -> str:
+    """The SHA-256 of a file."""
+    with path.open("rb") as raw:
+        return HashedFile(raw).hexdigest()

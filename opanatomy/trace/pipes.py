@@ -13,6 +13,7 @@ from typing import BinaryIO, Final
 
 from opanatomy.errors import TraceError
 from opanatomy.files.outputs import temporary
+from opanatomy.files.remote import Address
 
 STDIN: Final = "-"
 _CHUNK: Final = 1 << 20
@@ -22,15 +23,18 @@ _BEGINNINGS: Final = (b"{", b"[", b"\x1f\x8b", b"PK")
 
 
 @contextmanager
-def spooled(paths: Sequence[Path]) -> Iterator[list[Path]]:
+def spooled(paths: Sequence[Path | Address]) -> Iterator[list[Path | Address]]:
     """The paths, pipes and `-` (stdin) among them as files of what came through, which are gone afterwards.
 
     Raises `TraceError` where nothing comes, or what is no trace, or where it is a device.
     """
     with ExitStack() as stack:
-        files: list[Path] = []
+        files: list[Path | Address] = []
         for number, path in enumerate(paths, 1):
-            files.append(stack.enter_context(_spooled(path, number)) if _is_stream(path) else path)
+            if isinstance(path, Address) or not _is_stream(path):
+                files.append(path)
+            else:
+                files.append(stack.enter_context(_spooled(path, number)))
         yield files
 
 

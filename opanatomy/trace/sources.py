@@ -1,4 +1,4 @@
-"""What a user names -> the traces in it: files, folders of ranks, zips of ranks."""
+"""What a user names -> the traces in it: files, folders of ranks, zips of ranks, here or at an address."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from opanatomy.errors import TraceError
 from opanatomy.files.outputs import is_full, temporary
+from opanatomy.files.remote import Address, fetch, files_at, is_folder
 
 _ENDINGS: Final = (".json", ".json.gz")
 _ZIP_MAGIC: Final = (b"PK\x03\x04", b"PK\x05\x06")
@@ -34,13 +35,19 @@ _DIGITS: Final = re.compile(r"(\d+)")
 class Source(Struct, frozen=True):
     """One trace: its file, or the zip it is a member of, and what the report calls it."""
 
-    path: Path
+    path: Path | Address
     name: str
     member: str | None = None
 
     @contextmanager
     def opened(self) -> Iterator[Path]:
-        """A file to read the trace from; that of a member is gone afterwards."""
+        """A file to read the trace from; that of a member, or of what is at an address, is gone afterwards."""
+        if isinstance(self.path, Address):
+            ending = ".json.gz" if self.path.suffix == ".gz" else ".json"
+            with temporary(f"trace{ending}", f"what is at {self.path}") as file:
+                fetch(self.path, file)
+                yield file
+            return
         if self.member is None:
             yield self.path
             return
@@ -48,14 +55,16 @@ class Source(Struct, frozen=True):
             yield _unzipped(self.path, self.member, file.parent)
 
 
-def sources_of(paths: Sequence[Path]) -> list[Source]:
-    """The traces in files, folders and zips, in the order given, those of a folder by name.
+def sources_of(paths: Sequence[Path | Address]) -> list[Source]:
+    """The traces in files, folders and zips, here or at addresses, in the order given, those of a folder by name.
 
     Raises `TraceError` for a folder or zip without traces.
     """
     found: list[Source] = []
     for path in paths:
-        if os.path.isdir(path):
+        if isinstance(path, Address):
+            found += _at_address(path)
+        elif os.path.isdir(path):
             found += _in_folder(path)
         elif _is_zip(path):
             found += _in_zip(path)
@@ -67,11 +76,31 @@ def sources_of(paths: Sequence[Path]) -> list[Source]:
 def _told_apart(sources: list[Source]) -> list[Source]:
     """The sources, those of one name (`run1/rank0.json`, `run2/rank0.json`) by their whole path."""
     names = Counter(source.name for source in sources)
+    return [source if names[source.name] == 1 else replace(source, name=_whole_name(source)) for source in sources]
+
+
+def _whole_name(source: Source) -> str:
+    if isinstance(source.path, Address):
+        return source.path.text
+    return (source.path / source.member if source.member else source.path).as_posix()
+
+
+def _at_address(address: Address) -> list[Source]:
+    """The traces at an address: one, or those in a folder, in the folders in it, that fit a pattern, or in a zip."""
+    whole = address.as_zip() if address.suffix == ".zip" else address
+    if whole is address and not is_folder(address):
+        return [Source(address, address.name)]
+    files = {file.text.split("::")[0]: file for file in files_at(whole)}
+    base = PurePosixPath(os.path.commonpath([name.rpartition("/")[0] for name in files])) if files else PurePosixPath()
+    names = {text: PurePosixPath(text.rstrip("/")).relative_to(base) for text in files}
+    traces = [text for text in files if _is_trace(names[text].parts)]
+    if not traces:
+        raise TraceError(f"no trace at {address}: none of its files ends in .json or .json.gz - give another one")
+    level = min(len(names[text].parts) for text in traces)
     return [
-        source
-        if names[source.name] == 1
-        else replace(source, name=(source.path / source.member if source.member else source.path).as_posix())
-        for source in sources
+        Source(files[text], names[text].as_posix())
+        for text in sorted(traces, key=_natural)
+        if len(names[text].parts) == level or whole is not address
     ]
 
 
@@ -97,11 +126,11 @@ def _in_zip(path: Path) -> list[Source]:
     return [Source(path, name, name) for name in ordered]
 
 
-def left_out_of(paths: Sequence[Path]) -> list[str]:
+def left_out_of(paths: Sequence[Path | Address]) -> list[str]:
     """A line for each zip some of whose members are left out because of their names, those of no system excepted."""
     lines = []
     for path in paths:
-        if os.path.isdir(path) or not _is_zip(path):
+        if isinstance(path, Address) or os.path.isdir(path) or not _is_zip(path):
             continue
         parts = {name: PurePosixPath(name).parts for name in _members(path)}
         names = [name for name in parts if not _is_trace(parts[name]) and not set(parts[name]) & _OF_SYSTEMS]

@@ -63,9 +63,10 @@ def clocks_of(calls: RankCalls, match: Int64) -> Clocks:
     none = np.zeros(calls.ranks, dtype=np.float64)
     if not shared.count:
         return Clocks(offset_ns=none.astype(np.int64), within_ns=None, used=0, violated_before=0, violated=0)
-    within, left_over = _most(_apart(shared, none)), _left_over(shared, calls.ranks)
+    within: int | None = _most(_apart(shared, none))
+    left_over = _left_over(shared, calls.ranks)
     offset = none
-    if _violated(shared, none) or (left_over is not None and within > left_over * _NO_WORSE + _RESOLUTION_NS):
+    if _violated(shared, none) or (left_over is not None and (within or 0) > left_over * _NO_WORSE + _RESOLUTION_NS):
         offset, within = _made_causal(shared, _fitted(shared, calls.ranks)), left_over
     return Clocks(
         offset_ns=np.rint(offset).astype(np.int64), within_ns=within, used=shared.count,

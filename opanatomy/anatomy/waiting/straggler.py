@@ -28,14 +28,19 @@ class Verdict(Struct, frozen=True):
     why_not: str | None = None
 
 
-def charges(calls: RankCalls, match: Int64, split: Split) -> Int64:
-    """For each rank how long the others waited for it: all of a collective's waiting for the one that came last."""
+def _waited(calls: RankCalls, match: Int64, split: Split) -> Int64:
+    """For each collective, by its number, how long all of its ranks waited."""
     waited = np.zeros(int(match.max(initial=-1)) + 1, dtype=np.int64)
     rows = np.flatnonzero(split.matched)
     np.add.at(waited, match[rows], split.begun_ns[rows] - calls.start_ns[rows])
+    return waited
+
+
+def charges(calls: RankCalls, match: Int64, split: Split) -> Int64:
+    """For each rank how long the others waited for it: all of a collective's waiting for the one that came last."""
     charged = np.zeros(calls.ranks, dtype=np.int64)
     last = np.flatnonzero(split.last)
-    np.add.at(charged, calls.rank[last], waited[match[last]])
+    np.add.at(charged, calls.rank[last], _waited(calls, match, split)[match[last]])
     return charged
 
 
@@ -61,7 +66,7 @@ def verdict_of(
     if charged[rank] < max(_LARGE_PART * whole, _FAR_AHEAD * others):
         return Verdict(None, "no single rank is the last most of the time")
     last = np.flatnonzero(split.last & (calls.rank == rank))
-    lead = int(np.median(split.lead_ns[last]))
+    lead = _middle(split.lead_ns[last], _waited(calls, match, split)[match[last]])
     allowed = _allowed_ns(calls, match, clocks, rank)
     if lead <= allowed:
         return Verdict(None, f"its lead is no longer than the clocks allow ({allowed / 1e3:.0f} us)")
@@ -72,6 +77,13 @@ def verdict_of(
             last=len(last), lead_ns=lead, computing_longer_ns=computing, idle_longer_ns=idle,
         )
     )  # fmt: skip
+
+
+def _middle(leads_ns: Int64, waited: Int64) -> int:
+    """The median lead, weighted by the waiting: in half of all that is charged the lead was no longer."""
+    order = np.argsort(leads_ns, kind="stable")
+    upto = np.cumsum(waited[order])
+    return int(leads_ns[order][np.searchsorted(upto, upto[-1] / 2)])
 
 
 def _allowed_ns(calls: RankCalls, match: Int64, clocks: Clocks, rank: int) -> int:

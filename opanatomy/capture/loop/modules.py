@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from opanatomy.capture.model.wrappers import class_name, own_modules
 from opanatomy.capture.step.compiled_parts import compiled_modules, has_compiled_parts
 from opanatomy.records.workload import MODULE_RANGE
 
@@ -72,8 +73,8 @@ class LoopModules:
             self._ids[id(module)] = self._ids[id(like)]
             self._known.add(id(module))
             return True
-        name = "" if _is_trained(module) and not any(map(_is_trained, self.called[:-1])) else type(module).__name__
-        self._name_all(_unused(name, type(module).__name__, self.paths), module)
+        name = "" if _is_trained(module) and not any(map(_is_trained, self.called[:-1])) else class_name(module)
+        self._name_all(_unused(name, class_name(module), self.paths), module)
         return True
 
     def rename(self) -> None:
@@ -92,7 +93,7 @@ class LoopModules:
 
     def kinds(self) -> dict[str, str]:
         """Path -> class name."""
-        return {path: type(module).__name__ for path, module in self.paths.items()}
+        return {path: class_name(module) for path, module in self.paths.items()}
 
     def _name(self, outermost: Mapping[str, torch.nn.Module]) -> None:
         """Give every module its path."""
@@ -106,7 +107,7 @@ class LoopModules:
         inside = compiled_modules(module)
         self.compiled |= has_compiled_parts(module)
         self._known.update(id(part) for part in module.modules())
-        for path, part in module.named_modules():
+        for path, part in own_modules(module):
             if id(part) not in inside and id(part) not in self._ids:
                 full = ".".join(piece for piece in (name, path) if piece)
                 self.paths[full], self._ids[id(part)] = part, full
@@ -117,7 +118,7 @@ def by_class(modules: Sequence[torch.nn.Module]) -> dict[str, torch.nn.Module]:
     trained = [module for module in modules if _is_trained(module)]
     named: dict[str, torch.nn.Module] = {}
     for module in modules:
-        kind = type(module).__name__
+        kind = class_name(module)
         named[_unused("" if trained == [module] else kind, kind, named)] = module
     return named
 

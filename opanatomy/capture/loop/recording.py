@@ -13,6 +13,9 @@ from opanatomy.capture.device import accelerators
 from opanatomy.capture.device.devices import device_of, kineto_records, of_the_peak
 from opanatomy.capture.device.environment import environment_of
 from opanatomy.capture.device.events import require_device_events
+from opanatomy.capture.distributed.group import place_in_group
+from opanatomy.capture.distributed.lone import lone_process
+from opanatomy.capture.distributed.shared_weights import shared_weights
 from opanatomy.capture.loop.modules import LoopModules
 from opanatomy.capture.loop.seen import Seen
 from opanatomy.capture.loop.session import Session
@@ -28,6 +31,7 @@ from opanatomy.capture.loop.stages import (
 from opanatomy.capture.memory.snapshots import Snapshots
 from opanatomy.capture.memory.storages import other_devices
 from opanatomy.capture.model.shape import shape_of
+from opanatomy.capture.model.wrappers import unwrapped
 from opanatomy.capture.step.compiled_parts import compilations
 from opanatomy.capture.step.instruments import Instrument, blamed
 from opanatomy.capture.step.profiled import STEP_RANGE
@@ -45,6 +49,8 @@ if TYPE_CHECKING:
 #: Iterations before those that are profiled: a cold one, one that is watched, the rest on the clock.
 WARMUP: Final = 5
 _COLD, _WATCHED = 1, 1
+#: In its second iteration DDP makes its buckets anew, in the order in which gradients came.
+_COLD_RANK: Final = 2
 #: Saved tensors that are watched are detached; the batches of a loader's workers are taken in when they are there.
 _NO_WORK: Final = frozenset({"aten::detach", "aten::empty", "aten::set_"})
 #: So many steps of an optimizer without one call of `step()` are no longer one step, whatever the block is.
@@ -80,6 +86,7 @@ class LoopRecording:
         self._stages: Iterator[Stage] = iter(())
         self._profiled: Profiled | None = None
         self._compilations = 0
+        self._cold = _COLD
 
     def start(self) -> None:
         """The first iteration begins, or the only one: so it is profiled, and dropped where another follows."""
@@ -96,10 +103,13 @@ class LoopRecording:
     def _stages_after(self) -> Iterator[Stage]:
         """The stages in order; what a later one needs to know is known when it is reached."""
         if self.warmup:
-            if self.warmup > _COLD:
+            self._cold = _COLD if place_in_group() is None else _COLD_RANK
+            if self.warmup > 1 and self._cold > 1:
+                yield Stage(self.session, min(self.warmup, self._cold) - 1)
+            if self.warmup > self._cold:
                 yield Watched(self.session)
-            if self.warmup > _COLD + _WATCHED:
-                yield Timed(self.session, self.warmup - _COLD - _WATCHED)
+            if self.warmup > self._cold + _WATCHED:
+                yield Timed(self.session, self.warmup - self._cold - _WATCHED)
             self._profiled = Profiled(self.session, self.options.steps, warm=kineto_records(self.session.device))
             yield self._profiled
         if self.options.memory:
@@ -234,12 +244,13 @@ class LoopRecording:
             list_arguments=arguments,
             observed=tuple(observation.incomplete) if observation else (),
             observed_counts=observation.counts() if observation and unlike is None else (),
-            observed_step=_COLD + _WATCHED if observation else None,
+            observed_step=self._cold + _WATCHED if observation else None,
             not_observed=self._not_observed(unlike),
             profiler_times_ns=profiler_times_ns(
                 profiled.profiler.profiler, on_device=accelerators.is_accelerator(session.device)
             ),
             gradients=dict(session.gradients),
+            shared=shared_weights(session.modules.outermost, session.modules.path_of) if place_in_group() else (),
             warnings=tuple(self._warnings(profiled)),
         )  # fmt: skip
 
@@ -254,7 +265,7 @@ class LoopRecording:
             snapshots=session.points.taken,
             other_devices=tuple(sorted(others)),
             notes=tuple(session.points.notes),
-            shape=shape_of(outermost[0], session.device) if len(outermost) == 1 else None,
+            shape=shape_of(unwrapped(outermost[0]), session.device) if len(outermost) == 1 else None,
             step=session.memory_step,
         )
 
@@ -280,13 +291,14 @@ class LoopRecording:
             return f"what {', '.join(unseen)} runs inside is not seen by a dispatch mode" if unseen else None
         if not self.iterations:
             return "the block was run once, and that under the profiler"
-        if self.warmup <= _COLD:
+        if self.warmup <= self._cold:
             return f"warmup={self.warmup} leaves no iteration to watch"
         return "this torch would run compiled parts uncompiled if they were watched"
 
     def _warnings(self, profiled: Profiled) -> Iterator[str]:
         session = self.session
         yield from session.warnings
+        yield from lone_process()
         if session.modules.outermost:
             yield from of_the_peak((session.device, *self._memory().other_devices))
         if self.options.memory and not self.iterations:

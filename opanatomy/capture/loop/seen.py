@@ -6,9 +6,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from opanatomy.capture.device import accelerators
+from opanatomy.capture.distributed.group import parallel_kind, place_in_group
 from opanatomy.capture.loop.modules import LoopModules
 from opanatomy.capture.model.batches import input_texts, sizes
 from opanatomy.capture.model.workload import attention_of, data_type_name
+from opanatomy.capture.model.wrappers import class_name, unwrapped
 from opanatomy.capture.step.compiled_parts import has_compiled_parts
 from opanatomy.records.optimizers import OPTIMIZERS, Optimizer
 from opanatomy.records.workload import Workload
@@ -73,7 +75,8 @@ class Seen:
         """All of it; what was not seen is `None`."""
         modules = self.modules.trained or self.modules.outermost
         parameters = list({id(one): one for module in modules for one in module.parameters()}.values())
-        name = " + ".join(dict.fromkeys(_class_name(module) for module in modules)) or None
+        name = " + ".join(dict.fromkeys(class_name(module) for module in modules)) or None
+        place = place_in_group()
         parts = passes if passes > 1 and len(modules) == 1 else 1
         return Workload(
             model=name, architecture=name, model_source="loop",
@@ -83,16 +86,12 @@ class Seen:
             inputs=self.inputs, accumulate=parts if parts > 1 else None,
             dtype=data_type_name(parameters[0].dtype) if parameters else None,
             amp=self.amp, loss_scale=self.loss_scale(),
-            attention=next(filter(None, map(attention_of, modules)), None),
+            attention=next(filter(None, map(attention_of, map(unwrapped, modules))), None),
             checkpointing=self.checkpointing, compiled=any(map(has_compiled_parts, modules)),
             optimizer=", ".join(dict.fromkeys(map(optimizer_name, self.optimizers))) or None,
-            inference=inference, steps=steps, warmup=warmup,
+            inference=inference, steps=steps, warmup=warmup, world_size=place.world_size if place else None,
+            parallel=parallel_kind(self.modules.outermost) if place else None,
         )  # fmt: skip
-
-
-def _class_name(module: torch.nn.Module) -> str:
-    """The class of a module, of a compiled one that of what was compiled."""
-    return type(getattr(module, "_orig_mod", module)).__name__
 
 
 def _device_of(module: torch.nn.Module) -> str | None:

@@ -73,9 +73,17 @@ class SavedTensors:
 
     def pack(self, tensor: torch.Tensor) -> torch.Tensor:
         """Count `tensor`, and save it."""
-        if not self.known.holds(tensor):
+        if not self.known.holds(tensor) and not _is_weight(tensor):
             self.storages.add(tensor)
         return saved_form(tensor)
+
+
+def _is_weight(tensor: torch.Tensor) -> bool:
+    """Whether it is a parameter, or a view of one: those that FSDP gathers for a forward were not there before it."""
+    import torch
+
+    base: Any = tensor._base
+    return isinstance(tensor if base is None else base, torch.nn.Parameter)
 
 
 def saved_form(tensor: torch.Tensor) -> torch.Tensor:

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
+from opanatomy.capture.model.wrappers import own_modules
+
 if TYPE_CHECKING:
     import torch
 
@@ -15,7 +17,7 @@ _MIN_DIMENSIONS = 2
 
 def observed_gradients(module: torch.nn.Module) -> AbstractContextManager[dict[str, str]]:
     """`gradients_by_path` of all modules inside `module`."""
-    return gradients_by_path({id(child): path for path, child in module.named_modules()})
+    return gradients_by_path({id(child): path for path, child in own_modules(module)})
 
 
 @contextmanager

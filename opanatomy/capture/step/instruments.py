@@ -110,11 +110,11 @@ class Instruments:
         """Whether the calls of the first step could be counted."""
         return Instrument.OBSERVER in self.active - self.failed and self.observation is not None
 
-    def count_again(self, step: Callable[[], int]) -> int:
-        """One step more whose calls are counted instead of the first one's; its time."""
+    def count_again(self, number: int, step: Callable[[], int]) -> int:
+        """One step more, of this number, whose calls are counted instead of the first one's; its time."""
         with observing(lambda: self.stepper.phase) as observation:
             duration = step()
-        self.observation, self.observed_step = observation, 2
+        self.observation, self.observed_step = observation, number
         return duration
 
     def saves_again(self, saves: ForwardSaves, step: Callable[[], int]) -> None:
@@ -132,13 +132,15 @@ class Instruments:
         fresh = optimizer is not None and not optimizer.state
         try:
             with self._watching(active):
-                return step()
+                duration = step()
         except Exception as error:
-            if is_out_of_memory(error):
+            if is_out_of_memory(error) or not self.stepper.training.all_failed(failed=True):
                 raise
             blames, what = blamed(error, active), f"{type(error).__name__}: {one_line(error, 160)}"
             self._as_before(error, fresh=fresh)
             return _Failure(blamed=blames, what=what)
+        self.stepper.training.all_failed(failed=False)
+        return duration
 
     def _as_before(self, error: Exception, *, fresh: bool) -> None:
         # The frames of the failure hold the graph and all that it saved.

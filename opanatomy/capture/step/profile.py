@@ -11,6 +11,9 @@ from msgspec.structs import replace
 from opanatomy.capture.device.devices import current_device
 from opanatomy.capture.device.environment import choose_device, no_gpu_note
 from opanatomy.capture.device.start import device_text, first_use, run_first_kernel
+from opanatomy.capture.distributed.plugins import is_sharded
+from opanatomy.capture.distributed.ranks import Joined
+from opanatomy.capture.distributed.sharing import shared
 from opanatomy.capture.memory.advice import either, fewer_weights, listed
 from opanatomy.capture.memory.measurement import available_bytes, limited_to_available
 from opanatomy.capture.memory.snapshots import Snapshots
@@ -20,6 +23,7 @@ from opanatomy.capture.model.workload import Plan, Prepared, plan_of, prepare, w
 from opanatomy.capture.step.recorder import Progress, Subject, record_step
 from opanatomy.capture.step.stepper import check_installed
 from opanatomy.errors import OpanatomyError, OutOfMemory
+from opanatomy.launched import launched
 from opanatomy.options import RunOptions
 from opanatomy.records.data_types import ITEM_SIZE
 from opanatomy.records.optimizers import BY_NAME
@@ -27,16 +31,18 @@ from opanatomy.records.out_of_memory import is_out_of_memory
 
 
 def capture_model(
-    options: RunOptions, trace: Path, progress: Progress, note: Callable[[str], None], *, command: str = ""
-) -> None:
+    options: RunOptions, trace: Path, progress: Progress, note: Callable[[str], None], *, command: str = "",
+    joined: Joined | None = None,
+) -> None:  # fmt: skip
     """Build the model, run its step and write the trace; raises an `OpanatomyError` that says what to do.
 
-    `command` is what the trace says it was made by.
+    `command` is what the trace says it was made by. With `joined` ranks the step is one of them
+    all, and the trace that of this one.
     """
     check_installed(options.optimizer)
     check_peft(options.lora)
     progress.stage(f"building {options.model}")
-    device = choose_device(options.device)
+    device = choose_device(options.device) if joined is None else joined.ranks.device
     if device == "cpu":
         note(no_gpu_note(options.device))
     points = Snapshots(device)
@@ -45,16 +51,19 @@ def capture_model(
         run_first_kernel(device)
     options = replace(options, device=device)
     with current_device(device):
-        prepared = _prepared(options)
+        plan, prepared = _prepared(options)
         subject = Subject(
             module=prepared.module, inputs=prepared.inputs, workload=workload_of(prepared, options), command=command,
             snapshots=points, texts=prepared.texts,
         )  # fmt: skip
+        if joined is not None:
+            subject = shared(subject, plan, options, joined)
         record_step(subject, options, trace, progress)
 
 
-def _prepared(options: RunOptions) -> Prepared:
-    """The module and its batch; on the CPU within the memory that there is."""
+def _prepared(options: RunOptions) -> tuple[Plan | None, Prepared]:
+    """(the plan of the model, where it is not a function's; the module and its batch); on the CPU within the memory
+    that there is."""
     on_host = options.device == "cpu"
     guard: AbstractContextManager[None] = limited_to_available() if on_host else nullcontext()
     try:
@@ -62,7 +71,7 @@ def _prepared(options: RunOptions) -> Prepared:
             plan = plan_of(options)
             if plan is not None and on_host:
                 _check_it_can_fit(plan, options)
-            return prepare(options, plan)
+            return plan, prepare(options, plan)
     except OpanatomyError:
         raise
     except Exception as error:
@@ -83,6 +92,11 @@ def _check_it_can_fit(plan: Plan, options: RunOptions) -> None:
     optimizer = BY_NAME.get(options.optimizer or "") if trains_all else None
     states = optimizer.state_copies if optimizer else 0
     parts = ["weights", *(["gradients"] if trains_all else []), *(["optimizer state"] if states else [])]
+    place = launched()
+    if available is not None and place is not None:
+        available //= place.local_world_size
+    if is_sharded(options.parallel or ""):  # weights are whole only until they are sharded
+        trains_all, states, parts = False, 0, ["weights"]
     needed = plan.parameters * ITEM_SIZE[options.dtype] * ((2 if trains_all else 1) + states)
     if available is not None and needed > available:
         raise OutOfMemory(

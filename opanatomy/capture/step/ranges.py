@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from opanatomy.capture.model.wrappers import class_name, own_modules
 from opanatomy.capture.step.compiled_parts import compiled_modules, has_compiled_parts
 from opanatomy.records.taxonomy import Phase
 from opanatomy.records.workload import MODULE_RANGE, PHASE_RANGE
@@ -82,11 +83,11 @@ def module_ranges(module: torch.nn.Module) -> Iterator[dict[str, str]]:
     Submodules inside compiled code are left out: their ranges would be compiled into it.
     """
     inside = compiled_modules(module)
-    marked = {path: child for path, child in module.named_modules() if id(child) not in inside}
+    marked = {path: child for path, child in own_modules(module) if id(child) not in inside}
     ranges = OpenRanges({id(child): MODULE_RANGE + path for path, child in marked.items()})
     with forward_hooks(module, ranges.enter, ranges.leave, always=True):
         try:
-            yield {path: type(child).__name__ for path, child in marked.items()}
+            yield {path: class_name(child) for path, child in marked.items()}
         finally:
             ranges.close()
 

@@ -119,6 +119,8 @@ def _memory_at_failure(
 
     Whatever breaks there, memory ran out before, and that is the error.
     """
+    if subject.training.is_shared:
+        return None, "; what held it is not known: the other ranks do not take the step again"
     guard: AbstractContextManager[None] = limited_to_available() if options.device == "cpu" else nullcontext()
     try:
         with guard, quiet_libraries():
@@ -149,11 +151,12 @@ def make_stepper(subject: Subject, options: RunOptions) -> Stepper:
     """What runs the steps that the options ask for."""
     import torch
 
-    module: Any = subject.module
+    training = subject.training
+    module: Any = subject.module if training.model is None else training.model
     if options.compile:
-        module = torch.compile(subject.module)
-    optimizer = None
-    if options.optimizer and not options.inference:
+        module = torch.compile(module)
+    optimizer = training.optimizer
+    if options.optimizer and not options.inference and optimizer is None:
         optimizer = make_optimizer(options.optimizer, subject.module)
     parts = micro_batches(subject.inputs, options.accumulate, borrowed=subject.borrowed)
     own = tuple(own_inputs(subject.module, part) for part in parts)
@@ -166,6 +169,7 @@ def make_stepper(subject: Subject, options: RunOptions) -> Stepper:
         micro_batches=own,
         device=options.device,
         amp=options.amp,
+        training=training,
         optimizer=optimizer,
         inference=options.inference,
         generator=generator_of(subject.module, own[0], options, option=option),

@@ -15,6 +15,7 @@ from opanatomy.capture.device import accelerators
 from opanatomy.capture.device.devices import devices_of, of_the_peak, synchronize
 from opanatomy.capture.device.environment import environment_of
 from opanatomy.capture.device.events import require_device_events
+from opanatomy.capture.distributed.lone import lone_process
 from opanatomy.capture.memory.holders import holders_of
 from opanatomy.capture.memory.measurement import PeakMeter, give_back, storages_observed
 from opanatomy.capture.memory.saved import ForwardSaves, PointWatch
@@ -37,6 +38,7 @@ from opanatomy.capture.step.stepper import StepObserver, Stepper
 from opanatomy.capture.step.subject import Subject
 from opanatomy.capture.step.tensor_lists import tensor_lists
 from opanatomy.capture.step.text_steps import timed_on_texts
+from opanatomy.capture.step.training import Training
 from opanatomy.capture.texts.inputs import TextInputs
 from opanatomy.options import RunOptions
 from opanatomy.records.memory_observations import MemoryObservations
@@ -84,6 +86,7 @@ class Run:
     def __post_init__(self) -> None:
         module = self.subject.module
         self.devices = devices_of(module, self.options.device)
+        self.warnings.extend(lone_process())
         self.warnings.extend(of_the_peak(self.devices))
         self.warnings.extend(undone_by_checkpointing(module))
         self.compiled = self.options.compile or has_compiled_parts(module)
@@ -118,6 +121,11 @@ class Run:
                 " are not counted a second time, and what forward keeps for backward is not measured"
             )
         return active
+
+    @property
+    def training(self) -> Training:
+        """How the steps train."""
+        return self.subject.training
 
     def record(self, trace: Path) -> None:
         """Run all steps and write the trace."""
@@ -156,21 +164,22 @@ class Run:
             self.progress.stage(text, steps_after=after, expected_ns=last or None)
             before = compilations()
             last = self._warm_up_step(number)
-            translated = compilations() > before
+            last = self.training.longest_ns(last)
+            translated = self.training.any_rank(compilations() > before)
             if number == 1 and options.warmup is None and last < _COUNTED_AGAIN_NS:
-                count = max(count, 2)
+                count = max(count, self.training.counted_step)
         return last
 
     def _warm_up_step(self, number: int) -> int:
-        """The first is run under all instruments, the second counted again: what a first step does once is not in it.
+        """The first is run under all instruments, a later one counted again: what the first do once is not in it.
 
         Both draw the same random numbers.
         """
         if number == 1:
             return self._first_step()
-        if number == 2 and self.instruments.can_count_again:
+        if number == self.training.counted_step and self.instruments.can_count_again:
             self.kept.random.put_back()
-            return self.instruments.count_again(lambda: self._clocked(PointWatch(self.points)))
+            return self.instruments.count_again(number, lambda: self._clocked(PointWatch(self.points)))
         return self._clocked(PointWatch(self.points))
 
     def _first_step(self) -> int:
@@ -213,9 +222,10 @@ class Run:
             if self.stepper.generator is not None:
                 self.first_token_ns.append(self.stepper.generator.first_token_ns)
             if number == 1:
-                planned = self._planned(times[0]) + (cold and times[0] < _TIMED_NS)
+                first = self.training.longest_ns(times[0])
+                planned = self._planned(first) + (cold and first < _TIMED_NS)
         self.warnings += skipped_updates(self.stepper, scale, number, "timed")
-        self.compiles_always = self.compiled and compilations() >= translated + planned
+        self.compiles_always = self.training.any_rank(self.compiled and compilations() >= translated + planned)
         if cold and len(times) > self.options.steps:
             times.pop(0)
             self.first_token_ns = self.first_token_ns[1:]
@@ -251,7 +261,11 @@ class Run:
         """The storages as they stand after the timed steps, and their peak."""
         saves = self.instruments.saves
         observations = storages_observed(holders_of(self.stepper, self.subject.module), saves.bytes, saves.cast_bytes)
-        return replace(observations, peak_bytes=self.meter.peak(), measured_by=self.meter.measured_by)
+        buckets = self.training.bucket_bytes()
+        sizes = observations.storage_bytes | ({} if buckets is None else {"ddp_buckets": buckets})
+        return replace(
+            observations, storage_bytes=sizes, peak_bytes=self.meter.peak(), measured_by=self.meter.measured_by
+        )
 
     def _memory_observed(self) -> MemoryObservations:
         """All that is observed of the run's memory."""
@@ -270,7 +284,9 @@ class Run:
         give_back()
         hooked = not self.options.compile and Instrument.SAVES not in self.instruments.failed
         observed = self._observed(hooked=hooked)
-        if observed.error is not None and hooked and not is_out_of_memory(observed.error):
+        if observed.error is not None and is_out_of_memory(observed.error):
+            raise observed.error
+        if hooked and self.training.all_failed(failed=observed.error is not None):
             self.stepper.start_again(fresh=False)
             self.kept.random.put_back()
             observed = self._observed(hooked=False)
@@ -294,7 +310,8 @@ class Run:
         ranges = not self.options.compile
         profile = self._profile(expected, ranges=ranges)
         self.warnings += skipped_updates(self.stepper, scale, self.options.steps, "profiled")
-        if self.compiles_always or compilations() == before:
+        compiled = self.training.any_rank(compilations() > before)
+        if self.compiles_always or not compiled:
             return profile
         if ranges:
             # A part that is compiled without a sign on the module: once more without ranges, which it compiles in.
@@ -305,7 +322,8 @@ class Run:
                 "torch.compile compiled a part of the model again for the ranges of modules: it is profiled without"
                 " them, and there is no table of modules"
             )
-        if compilations() > before:
+            compiled = compilations() > before
+        if compiled:
             self.warnings.append("torch.compile compiled inside the profiled steps: their time includes that")
         return profile
 
@@ -356,6 +374,7 @@ class Run:
             not_observed=self._not_observed(),
             profiler_times_ns=profiler_times_ns(profiler, on_device=accelerators.is_accelerator(self.options.device)),
             gradients=dict(self.instruments.gradients),
+            shared=self.training.shared_weights(self.subject.module),
             texts=self.texts,
             warnings=(*self.instruments.warnings, *self.warnings),
         )

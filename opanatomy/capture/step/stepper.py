@@ -17,7 +17,8 @@ from opanatomy.capture.step.loss_scale import LossScale
 from opanatomy.capture.step.optimizer_state import FinishedState
 from opanatomy.capture.step.overrides import keep_embeddings_in_32_bits
 from opanatomy.capture.step.ranges import phase_range
-from opanatomy.capture.step.roots import Roots, averaged, backward_roots, leaves_below, materialized
+from opanatomy.capture.step.roots import Roots, backward_roots, leaves_below, materialized
+from opanatomy.capture.step.training import Training
 from opanatomy.errors import CaptureError
 from opanatomy.records.data_types import data_type_of
 from opanatomy.records.optimizers import BY_NAME, Optimizer
@@ -45,10 +46,19 @@ def make_optimizer(name: str, module: torch.nn.Module) -> torch.optim.Optimizer:
         home = import_module(f"{chosen.package or 'torch'}.optim")
     except ImportError as error:
         raise CaptureError(_not_installed(chosen)) from error
-    made: torch.optim.Optimizer = getattr(home, chosen.torch_class)(parameters, **chosen.arguments)
+    made: torch.optim.Optimizer = getattr(home, chosen.torch_class)(_alike(parameters), **chosen.arguments)
     if chosen.full_embeddings:
         keep_embeddings_in_32_bits(made, module)
     return made
+
+
+def _alike(parameters: list[torch.nn.Parameter]) -> Any:
+    """The parameters; those that are spread over ranks in a group of their own, where others are not."""
+    spread = [parameter for parameter in parameters if hasattr(parameter, "device_mesh")]
+    if len(spread) in (0, len(parameters)):
+        return parameters
+    whole = [parameter for parameter in parameters if not hasattr(parameter, "device_mesh")]
+    return [{"params": whole}, {"params": spread}]
 
 
 def _not_installed(optimizer: Optimizer) -> str:
@@ -87,6 +97,7 @@ class Stepper:
     amp: str | None = None
     optimizer: torch.optim.Optimizer | None = None
     inference: bool = False
+    training: Training = field(default_factory=Training)
     #: Where a step is a generation.
     generator: Generator | None = None
     #: The norm that gradients are scaled down to before the update.
@@ -183,8 +194,9 @@ class Stepper:
 
     def _passes(self) -> None:
         """Forward and backward of each micro-batch."""
-        for inputs in self.micro_batches:
-            self._forward_backward(inputs)
+        for place, inputs in enumerate(self.micro_batches, start=1):
+            with self.training.micro_step(is_last=place == len(self.micro_batches)):
+                self._forward_backward(inputs)
 
     def _forward_backward(self, inputs: dict[str, Any] | tuple[Any, ...]) -> None:
         import torch
@@ -201,14 +213,9 @@ class Stepper:
         self.backward_from = roots.text
         if self.strangers is None:
             self._look_for_strangers(roots)
-        loss = roots.tensors
         self.phase = Phase.BACKWARD
         with phase_range(Phase.BACKWARD):
-            if len(self.micro_batches) > 1:
-                loss = averaged(roots, len(self.micro_batches))
-            if self.loss_scale is not None:
-                loss = self.loss_scale.scaled(loss)
-            torch.autograd.backward(loss, roots.gradients)
+            self.training.backward(roots, parts=len(self.micro_batches), scale=self.loss_scale)
         self.watch.after_backward()
 
     def _generate(self, generator: Generator) -> None:
@@ -229,16 +236,15 @@ class Stepper:
             if self.loss_scale is not None:
                 self.loss_scale.update(self.optimizer)
             else:
-                self.optimizer.step()
+                self.training.update(self.optimizer)
+        self.training.after_update()
         self.finished.updated()
 
     def _clip(self, norm: float, optimizer: torch.optim.Optimizer) -> None:
         """Clip the gradients by the norm of all of them; scaled ones are unscaled before."""
-        from torch.nn.utils import clip_grad_norm_
-
         if self.loss_scale is not None:
             self.loss_scale.scaler.unscale_(optimizer)
-        clip_grad_norm_(self.parameters, norm)
+        self.training.clip(self.parameters, norm)
 
     def _call(self, inputs: dict[str, Any] | tuple[Any, ...]) -> Any:
         if isinstance(inputs, dict):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from opanatomy.capture.memory.snapshots import Snapshots
+from opanatomy.capture.step.training import Training
 from opanatomy.capture.texts.inputs import TextInputs
 from opanatomy.records.workload import Workload
 
@@ -26,5 +27,7 @@ class Subject(Struct, frozen=True, kw_only=True):
     snapshots: Snapshots | None = None
     #: Whether the module is the caller's, and nothing of it may be another afterwards.
     borrowed: bool = False
+    #: How its steps train; ranks that share them have made their model and optimizer ready for that.
+    training: Training = field(default_factory=Training)
     #: The other batches of the texts of the run.
     texts: TextInputs | None = None

@@ -1,14 +1,16 @@
-"""Several ranks: a row for each, the spread over them, and the slowest by name."""
+"""Several ranks: a row for each, of many one for those that are alike, the spread over them, the slowest by name."""
 
 from __future__ import annotations
 
+import string
 from typing import Final
 
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.ranks import Rank, Spread
-from opanatomy.report.section import Cell, Change, Column, Count, Holds, Note, Row, Section, Time, Tone, phrase
+from opanatomy.report.like_ranks import LIKE, Group, groups_of
+from opanatomy.report.section import Cell, Change, Column, Count, Holds, Note, Row, Section, Share, Time, Tone, phrase
 
-#: More ranks than this are shown by the slowest of them.
+#: More ranks than this are shown in groups of like ones, the largest of them.
 _SHOWN: Final = 16
 _FIGURES: Final = (
     ("step", "step"), ("own", "own"), ("busy", "busy"), ("kernel_time", "kernels"), ("communication", "comm"),
@@ -29,22 +31,47 @@ def ranks(anatomy: Anatomy) -> Section | None:
             for place, (_, header) in enumerate(figures)
         ),
     )
-    shown = anatomy.ranks
-    if len(shown) > _SHOWN:
-        shown = tuple(sorted(shown, key=lambda rank: -(rank.wall_ns or 0))[: _SHOWN // 2])
     names = [name for name, _ in figures]
-    rows = (*(_row(rank, names) for rank in shown), *_summaries([spread[name] for name in names]))
-    notes = []
-    if len(shown) < len(anatomy.ranks):
-        more = phrase(
-            "the {} slowest of {} ranks, all of them in -f json", Count(len(shown)), Count(len(anatomy.ranks))
-        )
-        notes.append(Note(text=more))
+    shown, notes = _rows(anatomy.ranks, names)
+    rows = (*shown, *_summaries([spread[name] for name in names]))
     if "own" in spread:
         notes.append(Note(text="own: the step less exposed communication"))
     return Section(
         name="ranks", title="Ranks", columns=columns, rows=rows, notes=(*notes, *_conclusions(anatomy, spread))
     )
+
+
+def _rows(ranks: tuple[Rank, ...], figures: list[str]) -> tuple[list[Row], list[Note]]:
+    """A row a rank, or a group of like ones, and what to say of that."""
+    if len(ranks) <= _SHOWN:
+        return [_row(rank, figures) for rank in ranks], []
+    groups = groups_of(ranks, figures)
+    shown = groups[:_SHOWN]
+    letters = [string.ascii_uppercase[place] if len(group.ranks) > 1 else "" for place, group in enumerate(shown)]
+    rows = [
+        Row(cells=(_group_name(group, letter), *map(Time, group.medians)))
+        for group, letter in zip(shown, letters, strict=True)
+    ]
+    notes = [
+        Note(text=f"{letter}: {group.members}", tone=Tone.REMARK)
+        for group, letter in zip(shown, letters, strict=True)
+        if letter
+    ]
+    text = phrase(
+        "like ranks together: no figure is more than {} of the median step away from that of the most typical of them;"
+        " medians; all {} ranks are in -f json",
+        Share(LIKE, 1, 0),
+        Count(len(ranks)),
+    )
+    rest = sum(len(group.ranks) for group in groups[_SHOWN:])
+    more = phrase("{} more ranks in {} groups, none larger, are not shown", Count(rest), Count(len(groups) - _SHOWN))
+    return rows, [Note(text=text), *([Note(text=more)] if rest else []), *notes]
+
+
+def _group_name(group: Group, letter: str) -> str:
+    """`A: 126 ranks`; of one rank its own."""
+    only = group.ranks[0]
+    return f"{letter}: {len(group.ranks)} ranks" if letter else _name(only.rank, only.trace)
 
 
 def _row(rank: Rank, figures: list[str]) -> Row:

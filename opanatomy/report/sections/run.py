@@ -22,6 +22,7 @@ def what_ran(anatomy: Anatomy) -> Section:
     facts = facts_of(
         ("model", joined((workload.architecture, _parameters(anatomy)))),
         ("workload", joined((workload.task, _batch(anatomy), *_options(anatomy)))),
+        ("training", _ranks(workload)),
         ("backward", workload.backward_from and f"from {workload.backward_from}"),
         ("changed", joined(workload.changes)),
         ("device", _device(anatomy)),
@@ -71,6 +72,22 @@ def _micro_batches(workload: Workload) -> Phrase | None:
     if parts == 1 or size is None:
         return None
     return phrase("accumulated over {} of {}", Count(parts, "micro-batch"), Count(size))
+
+
+def _ranks(workload: Workload) -> Phrase | None:
+    """How ranks train together, and how many samples a step of all of them has."""
+    if workload.world_size is None:
+        return None
+    together, bucket = workload.samples_together, workload.bucket_mb
+    return joined(
+        (
+            phrase("{} over {}", workload.parallel or "shared", Count(workload.world_size, "rank")),
+            None if workload.batch is None else phrase("{} a rank", Count(workload.batch, "sample")),
+            None if together is None else phrase("{} together", Count(together)),
+            f"buckets of {bucket:g} MiB" if bucket else None,
+            "gradients are views of the buckets" if workload.bucket_view else None,
+        )
+    )
 
 
 def _rank(anatomy: Anatomy) -> str | None:

@@ -1,0 +1,1 @@
+"""A step that several processes share: joined, prepared and agreed on by Accelerate."""

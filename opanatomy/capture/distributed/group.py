@@ -1,0 +1,56 @@
+"""The ranks of a training that is not ours: its process group, and how its modules share the work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from opanatomy.launched import launched
+from opanatomy.options import CHECKPOINTED, DDP, FSDP2, HSDP, TP
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Place(Struct, frozen=True):
+    """A rank, and how many there are."""
+
+    rank: int
+    world_size: int
+
+
+def place_in_group() -> Place | None:
+    """The place of this process in the process group, before there is one in its launch; `None` where it is alone."""
+    from torch import distributed
+
+    if distributed.is_available() and distributed.is_initialized():
+        place = Place(distributed.get_rank(), distributed.get_world_size())
+    else:
+        started = launched()
+        if started is None:
+            return None
+        place = Place(started.rank, started.world_size)
+    return place if place.world_size > 1 else None
+
+
+def parallel_kind(modules: Iterable[torch.nn.Module]) -> str | None:
+    """How modules share the training, in the words of `--parallel`; `None` where nothing shows that they do."""
+    kinds = {_kind_of(part) for module in modules for part in module.modules()} - {None}
+    for kind in (HSDP, FSDP2, DDP):
+        if kind in kinds:
+            return CHECKPOINTED if kind == FSDP2 and CHECKPOINTED in kinds else kind
+    return TP if TP in kinds else None
+
+
+def _kind_of(part: Any) -> str | None:
+    names = {kind.__name__ for kind in type(part).__mro__}
+    if "DistributedDataParallel" in names:
+        return DDP
+    if "CheckpointWrapper" in names:
+        return CHECKPOINTED
+    mesh = next((value.device_mesh for value in part._parameters.values() if hasattr(value, "device_mesh")), None)
+    if "FSDPModule" in names:
+        return HSDP if mesh is not None and mesh.ndim > 1 else FSDP2
+    return None if mesh is None else TP

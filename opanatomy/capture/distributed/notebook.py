@@ -1,0 +1,122 @@
+"""Processes of a notebook: forks of it, started by Accelerate's `notebook_launcher`, which leave what they made."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import tempfile
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from importlib import import_module
+from io import StringIO
+from pathlib import Path
+from typing import Any, Final, TextIO
+
+import msgspec
+
+from opanatomy import errors
+from opanatomy.capture.distributed.launcher import environment, quiet
+from opanatomy.capture.model.quiet import one_line
+from opanatomy.errors import CaptureError, OpanatomyError
+from opanatomy.launched import launched
+
+_MADE, _FAILED = "made", "failed"
+#: What each of the forks would import for itself, which takes seconds.
+_IMPORTED: Final = ("accelerate", "transformers", "torch._dynamo", "torch.distributed.tensor")
+#: What torch says of a GPU in a fork of a process that has used one.
+_IN_USE: Final = "CUDA is in use in this process, and its forks cannot use it: call this before anything does"
+
+
+class _Failure(msgspec.Struct):
+    kind: str
+    text: str
+
+
+def on_processes(make: Callable[[], bytes], processes: int, *, on_host: bool) -> list[bytes]:
+    """What `make` gives on each of so many processes, forks of this one, in the order of their ranks.
+
+    An error of the first that failed is raised here; what a fork changes of modules and tensors stays there.
+    """
+    _check(on_host)
+    for module in _IMPORTED:
+        import_module(module)
+    stdout = sys.stdout
+    with tempfile.TemporaryDirectory(prefix="opanatomy-") as name:
+        folder = Path(name)
+        try:
+            with environment(on_host), quiet(), redirect_stdout(StringIO()):  # it says that it launches
+                from accelerate import notebook_launcher
+
+                notebook_launcher(_rank(make, folder, stdout), num_processes=processes, use_port=str(_free_port()))
+        except Exception as error:
+            raise _failure(folder) or CaptureError(
+                f"{processes} processes cannot be started: {type(error).__name__}: {one_line(error)}"
+            ) from error
+        made = [folder / f"{_MADE}{rank}" for rank in range(processes)]
+        if not all(path.exists() for path in made):
+            raise CaptureError(
+                f"the launcher of this notebook did not start {processes} processes - run the command line"
+            )
+        return [path.read_bytes() for path in made]
+
+
+def _check(on_host: bool) -> None:
+    import torch
+
+    try:
+        import accelerate  # noqa: F401
+    except ImportError as error:
+        raise CaptureError(
+            "processes are started by accelerate, which is not installed - pip install accelerate"
+        ) from error
+    if not hasattr(os, "fork"):
+        raise CaptureError("processes of a notebook are forks, which this system has none of - run the command line")
+    cuda: Any = torch.cuda
+    if not on_host and cuda.is_initialized():
+        raise CaptureError(_IN_USE)
+
+
+def _rank(make: Callable[[], bytes], folder: Path, stdout: TextIO) -> Callable[[], None]:
+    """What a fork runs: it leaves a file; what the model prints goes where it would."""
+
+    def run() -> None:
+        import torch
+
+        place = launched()
+        if place is None:
+            return
+        torch.set_num_threads(1)  # the threads of the process that it is a fork of are not there
+        try:
+            with redirect_stdout(stdout):
+                made = make()
+            (folder / f"{_MADE}{place.rank}").write_bytes(made)
+        except BaseException as error:
+            kind = type(error).__name__ if isinstance(error, OpanatomyError) else CaptureError.__name__
+            text = str(error) if isinstance(error, OpanatomyError) else f"{type(error).__name__}: {one_line(error)}"
+            part = folder / f"part{place.rank}"
+            part.write_bytes(msgspec.json.encode(_Failure(kind, f"rank {place.rank}: {text}")))
+            part.rename(folder / f"{_FAILED}{place.rank}")
+            os._exit(1)
+
+    return run
+
+
+def _failure(folder: Path) -> OpanatomyError | None:
+    """The first failure that a rank left."""
+    first = min(folder.glob(f"{_FAILED}*"), key=lambda path: path.stat().st_mtime_ns, default=None)
+    if first is None:
+        return None
+    failure = msgspec.json.decode(first.read_bytes(), type=_Failure)
+    kind = getattr(errors, failure.kind, CaptureError)
+    try:
+        error: OpanatomyError = kind(failure.text)
+    except TypeError:
+        return CaptureError(failure.text)
+    return error
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])

@@ -1,0 +1,675 @@
+"""The ranks of a whole cluster: by processes and Dask, from summaries that are kept, put together in any order."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import sys
+import threading
+import time
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Any, NoReturn
+
+import msgspec
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+import opanatomy
+from opanatomy.__main__ import main
+from opanatomy.anatomy.ranks import RanksTogether
+from opanatomy.attribution import PhaseRule, phase_rules
+from opanatomy.cluster import code, kept, run
+from opanatomy.cluster.packing import packed_summary, unpacked_summary
+from opanatomy.cluster.parquet import Kept, from_parquet, to_parquet
+from opanatomy.cluster.pool import pooled
+from opanatomy.cluster.run import ClusterSettings, outcomes
+from opanatomy.cluster.work import Reduced, Task
+from opanatomy.errors import OpanatomyError, TraceError, UsageError
+from opanatomy.files.remote import Address
+from opanatomy.pipeline import analyze_trace, analyze_traces, reduced, summary_of
+from opanatomy.records.anatomy import Anatomy
+from opanatomy.records.columns import Categorical
+from opanatomy.records.rank_summary import RankSummary
+from opanatomy.records.ranks import Rank, numbers_in_short
+from opanatomy.redaction.texts import Texts
+from opanatomy.report import terminal_report
+from opanatomy.report.formats.json import json_report
+from opanatomy.report.like_ranks import groups_of
+from opanatomy.trace.sources import Source, sources_of
+from tests.handmade import HandMade
+from tests.test_ranks import message, rank_trace
+
+NOT_KEPT = ClusterSettings(keep=False)
+
+
+class NotExpected(AssertionError):
+    """Something was done that must not be."""
+
+
+def never(*_: object, **__: object) -> NoReturn:
+    raise NotExpected
+
+
+WAITS = (50, 60, 10, 70, 33, 80)
+
+
+def traces(count: int = 6, world: int = 6) -> list[HandMade]:
+    """Ranks of one run that differ: in waiting, in what they warn of, one in a kernel of its own."""
+    made = [
+        rank_trace(place, waits=WAITS[place % len(WAITS)], world=world, message=message(group=world))
+        for place in range(count)
+    ]
+    made[0].host("own::operator", 850, 20)
+    made[count - 1].host("own::operator", 850, 20)
+    made[1].host("aten::other", 850, 20)
+    for place in (1, 3):
+        made[place].launch(801, 55)
+        made[place].kernel("a_kernel_of_its_own", 810, 5, 55)
+    return made
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    ranks = tmp_path / "ranks"
+    ranks.mkdir()
+    for place, trace in enumerate(traces()):
+        trace.write(ranks / f"rank{place}.json.gz")
+    return ranks
+
+
+def report_of(folder: Path | Address, settings: ClusterSettings = NOT_KEPT, **options: Any) -> str:
+    return json_report(analyze_traces([folder], cluster=settings, **options))
+
+
+def over_ranks(each: Sequence[Anatomy]) -> Anatomy:
+    together = RanksTogether()
+    for place, anatomy in enumerate(each):
+        together.add(anatomy, place)
+    return together.anatomy(name="ranks")
+
+
+def summary(path: Path) -> RankSummary:
+    return summary_of(Source(path, path.name), texts=Texts())
+
+
+# ------------------------------------------------------------------------------------------------------ put together
+
+
+def test_the_order_in_which_ranks_come_changes_nothing(folder: Path) -> None:
+    each = [analyze_trace(path) for path in sorted(folder.iterdir())]
+    expected = json_report(over_ranks(each))
+    for seed in range(5):
+        places = list(range(len(each)))
+        random.Random(seed).shuffle(places)
+        together = RanksTogether()
+        for place in places:
+            together.add(each[place], place)
+        assert together.places() == list(range(len(each)))
+        assert json_report(together.anatomy(name="ranks")) == expected
+    assert [row.kernel for row in over_ranks(each).kernels].count("a_kernel_of_its_own") == 1
+
+
+def test_ranks_that_are_no_ranks_are_named_in_the_order_given(folder: Path) -> None:
+    each = [analyze_trace(path) for path in sorted(folder.iterdir())]
+    twice = [replace(each[2], provenance=replace(each[2].provenance, begin_unix_ns=1)), *each]
+    told = set()
+    for places in ([0, 1, 2, 3], [3, 2, 1, 0]):
+        together = RanksTogether()
+        for place in places:
+            together.add(twice[place], place)
+        with pytest.raises(UsageError) as error:
+            together.anatomy(name="ranks")
+        told.add(str(error.value))
+    assert len(told) == 1
+    assert "rank2.json.gz and rank2.json.gz are not ranks of one run" in told.pop()
+
+
+@pytest.mark.parametrize(
+    ("gone", "words"),
+    [
+        ([3], "5 of 6 ranks are here: rank 3 is missing"),
+        ([0, 3], "4 of 6 ranks are here: ranks 0, 3 are missing"),
+        ([1, 2, 3, 5], "2 of 6 ranks are here: ranks 1-3, 5 are missing"),
+        ([], None),
+    ],
+)
+def test_missing_ranks_are_named(folder: Path, gone: list[int], words: str | None) -> None:
+    for place in gone:
+        (folder / f"rank{place}.json.gz").unlink()
+    missing = [text for text in analyze_traces([folder]).warnings if "missing" in text]
+    assert missing == ([words] if words else [])
+
+
+def test_numbers_in_short() -> None:
+    assert numbers_in_short([*range(128), 130]) == ["0-127", "130"]
+    assert numbers_in_short([3, 1, 2, 5, 6, 5]) == ["1-3", "5", "6"]
+    assert numbers_in_short([]) == []
+
+
+# ---------------------------------------------------------------------------------------------------------- processes
+
+
+def test_processes_give_the_same_bytes(folder: Path) -> None:
+    (folder / "rank6.json").write_text("no trace")
+    told: list[float] = []
+    report = report_of(folder, replace(NOT_KEPT, jobs=2), advance=told.append)
+    assert report == report_of(folder)
+    assert "rank6.json is left out: " in report
+    assert told == pytest.approx([(place + 1) / 7 for place in range(7)])
+
+
+def test_little_work_starts_no_process(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("opanatomy.cluster.pool.pooled", never)
+    report_of(folder)
+    monkeypatch.setattr(run, "_WORTH_BYTES", 100)
+    monkeypatch.setattr(run, "_cores", lambda: 2)
+    with pytest.raises(NotExpected):
+        report_of(folder)
+
+
+def _deadly(marks: Path, once: bool, source: Source, phases: Sequence[PhaseRule] = ()) -> Reduced:
+    """Reduce a trace; rank 1 takes its process with it, the first time or always."""
+    mark = marks / f"{source.name}.{time.monotonic_ns()}"
+    first = not list(marks.glob(f"{source.name}.*"))
+    mark.touch()
+    if source.name.startswith("rank1") and (first or not once):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return reduced(source, phases)
+
+
+def tasks_of(folder: Path, reduce: Callable[[Source], Reduced]) -> list[Task]:
+    return [Task(place=place, source=source, reduce=reduce) for place, source in enumerate(sources_of([folder]))]
+
+
+@pytest.mark.parametrize("once", [True, False])
+def test_a_killed_process_costs_its_rank_after_a_second_try(folder: Path, tmp_path: Path, once: bool) -> None:
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    with closing(pooled(tasks_of(folder, partial(_deadly, marks, once)), 2)) as made:
+        found = sorted(made, key=lambda outcome: outcome.place)
+    assert [outcome.place for outcome in found] == list(range(6))
+    lost = [outcome for outcome in found if outcome.lost]
+    assert len(list(marks.glob("rank1*"))) == 2
+    assert len(list(marks.iterdir())) == 7
+    if once:
+        assert lost == []
+        return
+    assert [outcome.place for outcome in lost] == [1]
+    assert lost[0].lost == "the process that analyzed it was killed (SIGKILL: not enough memory?), twice"
+
+
+def _sleeping(pids: Path, source: Source) -> Reduced:
+    (pids / str(os.getpid())).touch()
+    if "rank0" in source.name:
+        return reduced(source)
+    time.sleep(600)
+    raise AssertionError
+
+
+def test_processes_are_gone_when_the_run_is_interrupted(folder: Path, tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    pids.mkdir()
+    made = pooled(tasks_of(folder, partial(_sleeping, pids)), 2)
+    next(made)
+    begun = time.monotonic()
+    made.close()
+    assert time.monotonic() - begun < 10
+    numbers = [int(path.name) for path in pids.iterdir()]
+    assert numbers
+    for number in numbers:
+        with pytest.raises(ProcessLookupError):
+            os.kill(number, 0)
+
+
+def _failing(error: BaseException, source: Source) -> Reduced:
+    raise error
+
+
+@pytest.mark.parametrize("jobs", [None, 1])
+def test_what_is_no_fault_of_a_trace_ends_the_run(folder: Path, jobs: int | None) -> None:
+    reduce = partial(_failing, UsageError("told the user"))
+    with pytest.raises(UsageError, match="told the user"):
+        list(outcomes(sources_of([folder]), reduce, "", replace(NOT_KEPT, jobs=jobs)))
+
+
+def test_a_fault_of_this_program_costs_the_rank_and_is_named(folder: Path) -> None:
+    found = list(outcomes(sources_of([folder]), partial(_failing, KeyError("x")), "", NOT_KEPT))
+    assert {outcome.lost for outcome in found} == {"opanatomy failed on it (KeyError) - analyze it alone with --debug"}
+
+
+# ------------------------------------------------------------------------------------------------------------ summaries
+
+
+def test_a_summary_packs_and_keeps_everything(folder: Path) -> None:
+    whole = summary(folder / "rank1.json.gz")
+    assert len(whole.calls.start_ns) == 1
+    again = unpacked_summary(packed_summary(whole))
+    file = from_parquet(
+        to_parquet(Kept(key="k", identity="i", settled=True, sha256="s", names=frozenset(["host"]), summary=whole))
+    )
+    assert (file.key, file.identity, file.settled, file.sha256, file.names) == ("k", "i", True, "s", {"host"})
+    for other in (again, file.summary):
+        assert other.anatomy == whole.anatomy
+        for table in ("calls", "hiding", "steps"):
+            for name in type(getattr(whole, table)).__struct_fields__:
+                before, after = (getattr(getattr(one, table), name) for one in (whole, other))
+                if isinstance(before, Categorical):
+                    assert before.decoded() == after.decoded(), name
+                else:
+                    np.testing.assert_array_equal(before, after, strict=True)
+
+
+def test_a_kept_summary_is_a_parquet_file_of_the_calls(folder: Path, tmp_path: Path) -> None:
+    import pyarrow.parquet as pq
+
+    report_of(folder, ClusterSettings(summaries=str(tmp_path / "kept")))
+    table = pq.read_table(tmp_path / "kept")
+    assert table.num_rows == 6
+    assert sorted(table["end_ns"].to_numpy() - table["start_ns"].to_numpy()) == sorted(wait * 1000 for wait in WAITS)
+    assert set(table["collective"].to_pylist()) == {"all_reduce"}
+
+
+@pytest.fixture
+def reductions(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the traces that are read."""
+    read: list[str] = []
+
+    def noted(source: Source, phases: Any = ()) -> Reduced:
+        read.append(source.name)
+        return reduced(source, phases)
+
+    monkeypatch.setattr("opanatomy.pipeline.reduced", noted)
+    return read
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> ClusterSettings:
+    return ClusterSettings(summaries=str(tmp_path / "kept"))
+
+
+def older(folder: Path) -> None:
+    """Have all traces old enough for their times to tell."""
+    time.sleep(0.02)
+    for path in folder.iterdir():
+        os.utime(path, ns=(1, 1))
+
+
+def test_traces_that_have_not_changed_are_not_read_again(
+    folder: Path, settings: ClusterSettings, reductions: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = report_of(folder, settings)
+    assert len(reductions) == 6
+    assert report_of(folder, settings) == first == report_of(folder)
+    del reductions[6 + 6 :]
+    assert len(reductions) == 12  # the last run keeps nothing and reads all of them
+    # A time only tells of a file that was not touched just before: these were, and their content decided.
+    monkeypatch.setattr("opanatomy.cluster.stamps._MOMENT_NS", 0)
+    report_of(folder, settings)
+    monkeypatch.setattr("opanatomy.cluster.kept.digest_of", never)
+    assert report_of(folder, settings) == first
+    assert len(reductions) == 12
+
+
+def test_a_changed_trace_is_read_again(
+    folder: Path, settings: ClusterSettings, reductions: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the same size and with the time of before."""
+    monkeypatch.setattr("opanatomy.cluster.stamps._MOMENT_NS", 0)
+    path = folder / "rank2.json.gz"
+    text = rank_trace(2, waits=10, world=6, message=message(group=6)).text()
+    path.write_text(text)  # unpacked, for its size to stay
+    first = report_of(folder, settings)
+    reductions.clear()
+    status = path.stat()
+    time.sleep(0.02)
+    path.write_text(text.replace('"dur": 10,', '"dur": 20,'))
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert (path.stat().st_size, path.stat().st_mtime_ns) == (status.st_size, status.st_mtime_ns)
+    second = report_of(folder, settings)
+    assert reductions == ["rank2.json.gz"]
+    assert second != first
+    assert second == report_of(folder)
+
+
+def test_a_touched_trace_is_not_read_again(folder: Path, settings: ClusterSettings, reductions: list[str]) -> None:
+    first = report_of(folder, settings)
+    reductions.clear()
+    older(folder)
+    assert report_of(folder, settings) == first
+    assert reductions == []
+
+
+def test_damaged_summaries_are_made_again(folder: Path, settings: ClusterSettings, reductions: list[str]) -> None:
+    first = report_of(folder, settings)
+    files = sorted(Path(str(settings.summaries)).iterdir())
+    assert len(files) == 6
+    files[0].write_bytes(b"")
+    files[1].write_bytes(files[1].read_bytes()[:-100])
+    files[2].write_bytes(b"\0" * 5000)
+    files[3].write_bytes(files[4].read_bytes())  # another trace's
+    reductions.clear()
+    assert report_of(folder, settings) == first
+    assert sorted(reductions) == [f"rank{place}.json.gz" for place in range(4)]
+    reductions.clear()
+    assert report_of(folder, settings) == first
+    assert reductions == []
+
+
+def test_no_flipped_byte_changes_a_summary(folder: Path) -> None:
+    """Whatever byte of a file is another one, what is read is the same or nothing."""
+    whole = summary(folder / "rank1.json.gz")
+    data = to_parquet(Kept(key="k", identity="i", settled=True, sha256="s", names=frozenset(), summary=whole))
+    expected = told_of(from_parquet(data))
+    damaged = 0
+    for place in range(0, len(data), 97):
+        flipped = bytearray(data)
+        flipped[place] ^= 0x10
+        try:
+            found = from_parquet(bytes(flipped))
+        except Exception:
+            damaged += 1
+            continue
+        assert told_of(found) == expected, place
+    assert damaged
+
+
+def told_of(kept: Kept) -> list[object]:
+    """All that a kept summary says."""
+    return [kept.key, kept.identity, kept.settled, kept.sha256, kept.names, packed_summary(kept.summary)]
+
+
+@pytest.mark.parametrize("other", ["code", "phases"])
+def test_summaries_of_another_program_or_other_rules_are_not_used(
+    folder: Path, settings: ClusterSettings, reductions: list[str], monkeypatch: pytest.MonkeyPatch, other: str
+) -> None:
+    report_of(folder, settings)
+    reductions.clear()
+    if other == "code":
+        monkeypatch.setattr(run, "code_digest", lambda: "another")
+        monkeypatch.setattr("opanatomy.cluster.work.code_digest", lambda: "another")
+    phases = phase_rules(["forward=own"]) if other == "phases" else ()
+    report = report_of(folder, settings, phases=phases)
+    assert len(reductions) == 6
+    assert report == report_of(folder, phases=phases)
+
+
+def test_the_digest_of_the_code_is_of_its_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "package" / "room"
+    package.mkdir(parents=True)
+    (package / "a.py").write_text("x = 1\n")
+    monkeypatch.setattr(code, "__file__", str(package / "code.py"))
+    digests = []
+    for text in ("x = 1\n", "x = 2\n", "x = 1\n"):
+        (package / "a.py").write_text(text)
+        digests.append(code.code_digest.__wrapped__())
+    assert digests[0] == digests[2] != digests[1]
+
+
+def test_secrets_are_not_kept(folder: Path, settings: ClusterSettings, reductions: list[str]) -> None:
+    secret = "zq8Fh3kLw92mXy7T"
+    trace = rank_trace(2, waits=10, world=6, message=message(group=6))
+    trace.metadata["API_TOKEN"] = secret
+    trace.launch(861, 77)
+    trace.kernel(f"call {secret}", 865, 5, 77)
+    trace.write(folder / "rank2.json.gz")
+    first = report_of(folder, settings)
+    assert "call <redacted>" in first
+    assert secret not in first
+    assert not any(secret.encode() in data for data in contents(settings))
+    assert not any(path.name.startswith("rank2") for path in Path(str(settings.summaries)).iterdir())
+    reductions.clear()
+    assert report_of(folder, settings) == first
+    assert reductions == ["rank2.json.gz"]
+
+
+def contents(settings: ClusterSettings) -> Iterator[bytes]:
+    """What is in the kept files, unpacked."""
+    for path in Path(str(settings.summaries)).iterdir():
+        data = path.read_bytes()
+        yield data
+        yield packed_summary(from_parquet(data).summary)
+
+
+def test_a_redacted_report_is_the_same_from_summaries(
+    folder: Path, settings: ClusterSettings, reductions: list[str]
+) -> None:
+    for place in (1, 4):
+        trace = rank_trace(place, waits=WAITS[place], world=6, message=message(group=6))
+        trace.metadata["hostname"] = "gpu-node-alpha"
+        trace.launch(861, 77)
+        trace.kernel("copy of gpu-node-alpha", 865, 5, 77)
+        trace.write(folder / f"rank{place}.json.gz")
+    expected = report_of(folder, redact=True)
+    assert "alpha" not in expected
+    assert "alpha" in report_of(folder, settings)
+    reductions.clear()
+    assert report_of(folder, settings, redact=True) == expected
+    assert reductions == []
+
+
+def test_a_folder_that_cannot_be_written_is_said_once_and_costs_nothing(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "opanatomy").write_text("a file in the way")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    notes: list[str] = []
+    assert report_of(folder, ClusterSettings(), note=notes.append) == report_of(folder)
+    assert len(notes) == 1
+    assert notes[0].startswith("summaries are not kept: Not a directory (")
+    with pytest.raises(UsageError, match=r"--summaries .*: File exists - give a folder"):
+        report_of(folder, ClusterSettings(summaries=str(tmp_path / "opanatomy")))
+
+
+def test_without_the_extra(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    expected = report_of(folder)
+    for name in ("pyarrow", "dask", "distributed"):
+        monkeypatch.setitem(sys.modules, name, None)
+    assert not kept.can_keep()
+    assert main(["analyze", str(folder), "-f", "json", "--jobs", "2"]) == 0
+    done = capsys.readouterr()
+    assert done.out == expected
+    line = "no summaries of the 6 traces are kept for the next time: that needs pyarrow - pip install 'opanatomy[cl"
+    assert done.err.count(line) == 1
+    for option, value in (("--summaries", "kept"), ("--dask", "local")):
+        assert main(["analyze", str(folder), option, value]) == 2
+        assert "pip install 'opanatomy[cluster]'" in capsys.readouterr().err
+
+
+def test_the_command_keeps_summaries_in_the_cache_folder(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert main(["analyze", str(folder), "-f", "json"]) == 0
+    first = capsys.readouterr().out
+    assert len(list((tmp_path / "cache" / "opanatomy" / "summaries").iterdir())) == 6
+    monkeypatch.setattr("opanatomy.pipeline.reduced", never)
+    assert main(["analyze", str(folder), "-f", "json"]) == 0
+    assert capsys.readouterr().out == first
+    assert json_report(opanatomy.analyze(folder)) == first
+
+
+def test_what_comes_through_a_pipe_is_not_kept(folder: Path, settings: ClusterSettings, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    whole = (folder / "rank0.json.gz").read_bytes()
+    writer = threading.Thread(target=pipe.write_bytes, args=(whole,))
+    writer.start()
+    paths = [pipe, folder / "rank1.json.gz"]
+    assert len(analyze_traces(paths, cluster=settings).ranks) == 2
+    writer.join()
+    assert not Path(str(settings.summaries)).exists()
+
+
+def test_python_says_what_is_wrong_with_jobs(folder: Path) -> None:
+    with pytest.raises(UsageError, match="jobs=0: must be at least 1"):
+        opanatomy.analyze(folder, jobs=0)
+
+
+# --------------------------------------------------------------------------------------------------------------- Dask
+
+
+@pytest.mark.slow
+def test_dask_gives_the_same_bytes_though_a_worker_dies(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    (folder / "rank6.json").write_text("no trace")
+    expected = report_of(folder)
+    monkeypatch.setattr("opanatomy.pipeline.reduced", partial(_deadly, marks, True))
+    assert report_of(folder, ClusterSettings(dask="local", jobs=2, keep=False)) == expected
+    assert len(list(marks.glob("rank1*"))) == 2
+
+
+def test_no_scheduler_is_one_line(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("opanatomy.cluster.dask_run._CONNECT_SECONDS", 0.2)
+    with pytest.raises(UsageError, match=r"--dask tcp://127.0.0.1:1: no scheduler can be reached there"):
+        report_of(folder, ClusterSettings(dask="tcp://127.0.0.1:1", keep=False))
+
+
+def test_a_worker_with_another_program_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "code_digest", lambda: "another")
+    with pytest.raises(OpanatomyError, match="a worker has another opanatomy"):
+        list(outcomes(sources_of([folder]), reduced, "", NOT_KEPT))
+
+
+# ------------------------------------------------------------------------------------------------------------ addresses
+
+
+@pytest.fixture
+def store(folder: Path) -> Iterator[Path]:
+    """The ranks at memory://cluster/ranks, and zipped at memory://cluster/ranks.zip; the same names in a folder."""
+    import fsspec
+
+    system = fsspec.filesystem("memory")
+    with zipfile.ZipFile(folder.parent / "ranks.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        for path in folder.iterdir():
+            system.pipe_file(f"/cluster/ranks/{path.name}", path.read_bytes())
+            archive.write(path, f"run/{path.name}")
+    system.pipe_file("/cluster/ranks/readme.txt", b"no trace")
+    system.pipe_file("/cluster/ranks.zip", (folder.parent / "ranks.zip").read_bytes())
+    yield folder
+    system.rm("/cluster", recursive=True)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "memory://cluster/ranks", "memory://cluster/ranks/", "memory://cluster/ranks/*.json.gz",
+        "memory://cluster/ranks.zip", "zip://run/*.gz::memory://cluster/ranks.zip",
+    ],
+)  # fmt: skip
+def test_ranks_at_an_address(store: Path, address: str) -> None:
+    def plain(report: str) -> Any:
+        document = json.loads(report.replace("run/", ""))
+        document["provenance"].pop("trace")
+        for rank in document["ranks"]:  # a zip's member is packed in another way
+            rank.pop("trace_sha256")
+        return document
+
+    assert plain(report_of(Address(address))) == plain(report_of(store))
+
+
+def test_one_trace_at_an_address(store: Path) -> None:
+    assert opanatomy.analyze("memory://cluster/ranks/rank1.json.gz") == opanatomy.analyze(store / "rank1.json.gz")
+
+
+def test_a_trace_at_an_address_is_written_back(store: Path, here: Path) -> None:
+    assert main(["analyze", "memory://cluster/ranks/rank1.json.gz", "--trace", "back.json.gz", "-o", "r.json"]) == 0
+    assert sorted(path.name for path in here.iterdir()) == ["back.json.gz", "r.json"]
+
+
+def test_summaries_at_an_address(store: Path, reductions: list[str]) -> None:
+    import fsspec
+
+    settings = ClusterSettings(summaries="memory://cluster/kept/deep")
+    first = report_of(Address("memory://cluster/ranks"), settings)
+    assert len(reductions) == 6
+    assert report_of(Address("memory://cluster/ranks"), settings) == first
+    assert len(reductions) == 6
+    changed = rank_trace(0, waits=90, world=6, message=message(group=6))
+    changed.write(store / "rank0.json.gz")
+    fsspec.filesystem("memory").pipe_file("/cluster/ranks/rank0.json.gz", (store / "rank0.json.gz").read_bytes())
+    assert report_of(Address("memory://cluster/ranks"), settings) != first
+    assert reductions[6:] == ["rank0.json.gz"]
+
+
+@pytest.mark.parametrize(
+    ("address", "kind", "words"),
+    [
+        ("memory://cluster/none", TraceError, "there is no such file or folder"),
+        ("memory://cluster/ranks/readme.txt", TraceError, "not a trace"),
+        ("nothing://a/b.json", UsageError, "it is an address, not a file - download it first: copy nothing://a/b.json"),
+    ],
+)
+def test_an_address_that_cannot_be_read_is_one_line(
+    store: Path, address: str, kind: type[OpanatomyError], words: str
+) -> None:
+    with pytest.raises(kind, match=words) as error:
+        opanatomy.analyze(address)
+    assert "\n" not in str(error.value)
+
+
+def test_a_store_without_its_package_says_which(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "s3fs", None)
+    with pytest.raises(UsageError, match=r"not a file - pip install s3fs, or download it first: aws s3 cp"):
+        opanatomy.analyze("s3://bucket/t.json")
+
+
+# ---------------------------------------------------------------------------------------------------------- the report
+
+
+def rank(number: int, wall: int, busy: int = 500) -> Rank:
+    return Rank(
+        rank=number, world_size=None, trace=f"rank{number}.json", trace_sha256=None, device=None, steps=1,
+        wall_ns=wall, window_ns=wall, busy_ns=busy, idle_ns=wall - busy, kernel_time_ns=busy, communication_ns=None,
+        exposed_communication_ns=None, exposed_memcpy_ns=None,
+    )  # fmt: skip
+
+
+def test_like_ranks_are_groups() -> None:
+    ranks = [rank(number, 1000 + number % 7) for number in range(40)]
+    ranks[17] = rank(17, 2000)
+    ranks += [rank(number, 1000, busy=900) for number in range(40, 50)]
+    groups = groups_of(ranks, ("step", "busy"))
+    assert [len(group.ranks) for group in groups] == [39, 10, 1]
+    assert [group.members for group in groups] == ["ranks 0-16, 18-39", "ranks 40-49", "ranks 17"]
+    assert groups[1].medians == (1000, 900)
+    by_fours = groups_of([rank(number, 1000 * (1 + number % 4)) for number in range(16)], ("step",))
+    assert {group.members for group in by_fours} == {f"ranks {low} to {low + 12} in steps of 4" for low in range(4)}
+
+
+def test_a_report_of_hundreds_of_ranks_can_be_read(folder: Path) -> None:
+    """512 ranks made of six: a line a group, one for the rank that differs, all of them in JSON."""
+    each = [analyze_trace(path) for path in sorted(folder.iterdir())]
+    together = RanksTogether()
+    for place in range(512):
+        together.add(_as_rank(each[place % 2], place, 512, slow=place == 300), place)
+    anatomy = together.anatomy(name="512 ranks")
+    text = terminal_report(anatomy, width=80)
+    lines = [line for line in text.splitlines() if " ranks " in line or line.startswith("300 ")]
+    assert any(line.startswith("A: 511 ranks ") for line in lines), text
+    assert any(line.startswith("300 ") for line in lines)
+    assert "A: ranks 0-299, 301-511" in text
+    assert "The slowest is rank 300" in text
+    assert len(text.splitlines()) < 150
+    assert len(json.loads(json_report(anatomy))["ranks"]) == 512
+    assert sum(row.time_ns for row in anatomy.operators) == 256 * sum(
+        row.time_ns for one in each[:2] for row in one.operators
+    )
+
+
+def _as_rank(anatomy: Anatomy, number: int, world: int, *, slow: bool) -> Anatomy:
+    wall = 5 * (anatomy.step.wall_ns or 0) if slow else anatomy.step.wall_ns
+    row = replace(
+        anatomy.ranks[0], rank=number, world_size=world, trace=f"{number}.json", trace_sha256=None, wall_ns=wall
+    )
+    provenance = replace(anatomy.provenance, trace=row.trace, trace_sha256=None, begin_unix_ns=number)
+    return msgspec.structs.replace(anatomy, ranks=(row,), provenance=provenance)

@@ -1,0 +1,124 @@
+"""What ranks exchange against what they share: messages of DDP and FSDP2 by theory, on real gloo ranks."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from opanatomy.pipeline import analyze_trace
+from opanatomy.records.anatomy import Anatomy
+from opanatomy.records.communication import Communication, ExpectedCommunication
+from opanatomy.records.taxonomy import Phase
+from opanatomy.records.workload import PHASE_RANGE
+from tests.distributed_runs import SLEEP_SECONDS, Run, Runs
+
+BYTES = "communicated bytes"
+
+
+def communication(anatomy: Anatomy) -> Communication:
+    assert anatomy.communication is not None
+    return anatomy.communication
+
+
+def expected(run: Run) -> tuple[ExpectedCommunication, ...]:
+    """What is expected of a step, which the messages of each rank agree with."""
+    (check,) = (check for check in run.anatomy.checks if check.quantity == BYTES)
+    rows = communication(run.anatomy).expected
+    assert (check.compared, check.equal, check.differences) == (len(run.traces) * len(rows),) * 2 + ((),)
+    return rows
+
+
+def gradient_bytes(run: Run) -> int:
+    return 4 * (run.anatomy.workload.parameters or 0)
+
+
+@pytest.mark.parametrize(("name", "ranks"), [("ddp", 2), ("ddp4", 4), ("accumulate", 2)])
+def test_ddp_reduces_each_gradient_once(distributed_runs: Runs, name: str, ranks: int) -> None:
+    (row,) = expected(distributed_runs[name])
+    assert (row.collective, row.module, row.ranks) == ("all_reduce", "", ranks)
+    assert row.expected_bytes == row.measured_bytes == gradient_bytes(distributed_runs[name])
+    assert row.wire_bytes == 2 * (ranks - 1) * row.expected_bytes // ranks
+
+
+def test_accumulation_reduces_in_the_last_micro_step_alone(distributed_runs: Runs) -> None:
+    run = distributed_runs["accumulate"]
+    for rank, trace in enumerate(run.traces):
+        last = max(event["ts"] for event in run.events(rank, f"{PHASE_RANGE}{Phase.BACKWARD}"))
+        reduced = [event["ts"] for event in run.events(rank, "c10d::allreduce_")]
+        assert reduced
+        assert min(reduced) > last
+        (phase,) = (row for row in communication(analyze_trace(trace)).phases if row.phase is Phase.BACKWARD)
+        assert phase.calls == len(reduced)
+
+
+def test_fsdp2_gathers_and_scatters_each_module(distributed_runs: Runs) -> None:
+    rows = expected(distributed_runs["fsdp2"])
+    modules = {row.module for row in rows}
+    assert {"bert.encoder.layer.0", "bert.encoder.layer.1"} <= modules
+    for module in modules:
+        gather, scatter = (
+            next(row for row in rows if (row.module, row.collective) == (module, name))
+            for name in ("all_gather", "reduce_scatter")
+        )
+        assert gather.expected_bytes == gather.measured_bytes
+        assert gather.expected_bytes in (scatter.expected_bytes, 2 * scatter.expected_bytes)
+    scattered = sum(row.expected_bytes for row in rows if row.collective == "reduce_scatter")
+    assert gradient_bytes(distributed_runs["fsdp2"]) <= scattered <= 1.05 * gradient_bytes(distributed_runs["fsdp2"])
+
+
+def sizes(run: Run) -> dict[str, tuple[int | None, int | None]]:
+    """What each component of the first rank measures, and is by theory."""
+    components = analyze_trace(run.traces[0]).memory.components
+    return {row.component: (row.measured_bytes, row.theory_bytes) for row in components}
+
+
+def test_a_rank_keeps_its_part_of_what_fsdp2_shards(distributed_runs: Runs) -> None:
+    """Two ranks have half of weights, gradients and state each."""
+    of_rank, half = sizes(distributed_runs["fsdp2"]), gradient_bytes(distributed_runs["fsdp2"]) // 2
+    assert of_rank["weights"] == of_rank["gradients"] == (half, half)
+    assert of_rank["optimizer_state"] == (2 * half, 2 * half)
+    assert "ddp_buckets" not in of_rank
+
+
+@pytest.mark.parametrize(("name", "copies"), [("ddp", 1), ("ddp4", 1), ("views", 0)])
+def test_buckets_are_a_copy_of_the_gradients_or_none(distributed_runs: Runs, name: str, copies: int) -> None:
+    of_rank, whole = sizes(distributed_runs[name]), gradient_bytes(distributed_runs[name])
+    assert of_rank["gradients"] == (whole, whole)
+    assert of_rank["ddp_buckets"] == (copies * whole, copies * whole)
+
+
+@pytest.mark.parametrize("name", ["ddp", "ddp4", "fsdp2"])
+def test_exposed_time_is_that_of_the_intervals(distributed_runs: Runs, name: str) -> None:
+    """Of gloo's annotations in the steps, what no operator covers: worked out here from the events of the trace."""
+    run = distributed_runs[name]
+    for rank, trace in enumerate(run.traces):
+        anatomy = analyze_trace(trace)
+        gloo = [(event["ts"], event["ts"] + event["dur"]) for event in run.events(rank, "gloo:")]
+        computing = [
+            (event["ts"], event["ts"] + event["dur"])
+            for event in run.events(rank, "aten::")
+            if event.get("cat") == "cpu_op"
+        ]
+        bounds = sorted({time for span in (*gloo, *computing) for time in span})
+        exposed = running = 0.0
+        for begin, end in itertools.pairwise(bounds):
+            if any(start <= begin and end <= stop for start, stop in gloo):
+                running += end - begin
+                if not any(start <= begin and end <= stop for start, stop in computing):
+                    exposed += end - begin
+        assert communication(anatomy).running_ns == pytest.approx(1e3 * running, rel=0.01)
+        assert communication(anatomy).exposed_ns == pytest.approx(1e3 * exposed, rel=0.05, abs=2e5)
+
+
+def test_the_slow_rank_is_named_and_the_others_wait_for_it(distributed_runs: Runs) -> None:
+    waiting = distributed_runs["slow"].anatomy.waiting
+    assert waiting is not None
+    assert waiting.straggler is not None
+    assert waiting.straggler.rank == 1
+    (step,) = waiting.each[0].steps
+    assert step.waiting_ns == pytest.approx(1e9 * SLEEP_SECONDS, rel=0.1)
+    for rank in waiting.each:
+        for step in rank.steps:
+            parts = step.other_work_ns + step.transfer_ns + step.waiting_ns + step.unmatched_ns + step.idle_ns
+            assert parts == step.wall_ns

@@ -1,0 +1,445 @@
+"""Steps that several gloo ranks share, under each of the launchers."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import opanatomy
+from opanatomy.capture.distributed.lone import meant_by
+from opanatomy.capture.distributed.plugins import asked_of_launcher, parallel_of
+from opanatomy.errors import UsageError
+from opanatomy.files.outputs import name_of_rank, numbered_name
+from opanatomy.launched import Launched, launched
+from opanatomy.options import RunOptions
+from opanatomy.records.anatomy import Anatomy
+from opanatomy.records.taxonomy import Phase
+from opanatomy.report import read_anatomy
+from tests import command
+from tests.distributed_runs import (
+    GPT2,
+    SLEEP_SECONDS,
+    UNLIKE_RANKS,
+    Runs,
+    contents,
+    environment_of,
+    free_port,
+    profile_ranks,
+    start_ranks,
+    tiny,
+    tiny_words,
+)
+from tests.tiny import BERT
+
+PAGE = Path(__file__).parent.parent / "docs" / "distributed.md"
+
+
+def documented(beginning: str) -> list[str]:
+    """The words of the commands in the documentation that begin so."""
+    lines = [line.strip() for line in PAGE.read_text().splitlines() if line.startswith("    ")]
+    return [line for line in lines if line.startswith(beginning)]
+
+
+def launch(beginning: str, model: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """What the documented command with a launcher did, of a tiny model and over a free port."""
+    (line,) = documented(beginning)
+    variables, words = [], shlex.split(line)
+    while "=" in words[0]:
+        variables.append(words.pop(0).partition("="))
+    port = "--main_process_port" if words[0] == "accelerate" else "--master-port"
+    words[words.index("-m") : words.index("-m")] = [port, str(free_port())]
+    return started([*words, *tiny_words(model), "-f", "json"], cwd, {name: value for name, _, value in variables})
+
+
+def started(words: list[str], cwd: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """What a program beside this Python did."""
+    (cwd / "unlike.py").write_text(UNLIKE_RANKS)
+    return subprocess.run(
+        [str(Path(sys.executable).parent / words[0]), *words[1:]],
+        cwd=cwd, env={**os.environ, **command.ENVIRONMENT, **environment}, capture_output=True, text=True, timeout=280,
+        check=False,
+    )  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------------------ the launchers
+
+
+def check_two_ranks(anatomy: Anatomy, folder: Path, parallel: str) -> None:
+    """Two ranks trained together, and each left its own trace."""
+    workload = anatomy.workload
+    assert (workload.parallel, workload.world_size) == (parallel, 2)
+    assert [(rank.rank, rank.world_size) for rank in anatomy.ranks] == [(0, 2), (1, 2)]
+    for rank in anatomy.ranks:
+        alone = opanatomy.analyze(folder / str(rank.trace))
+        assert alone.ranks[0].rank == rank.rank
+        assert alone.step.wall_ns == rank.wall_ns
+
+
+@pytest.mark.slow
+def test_torchrun(here: Path) -> None:
+    done = launch("torchrun", BERT, here)
+    assert done.returncode == 0, done.stderr
+    check_two_ranks(read_anatomy(done.stdout), here, "ddp")
+    assert sorted(path.name for path in here.glob("*.json.gz")) == [
+        "bert-base-uncased.rank0.trace.json.gz", "bert-base-uncased.rank1.trace.json.gz",
+    ]  # fmt: skip
+    assert done.stderr.count("building google-bert/bert-base-uncased") == 1
+
+
+@pytest.mark.slow
+def test_accelerate_launch(here: Path) -> None:
+    done = launch("ACCELERATE_USE_CPU=true accelerate", GPT2, here)
+    assert done.returncode == 0, done.stderr
+    check_two_ranks(read_anatomy(done.stdout), here, "fsdp2")
+
+
+@pytest.mark.slow
+def test_accelerate_launch_of_one_process_is_noticed(here: Path) -> None:
+    words = "accelerate launch --cpu --num_processes 2 -m opanatomy profile unlike:slow -f json"
+    done = started(words.split(), here, {"RANK": "0"})
+    assert done.returncode == 0, done.stderr
+    (warning,) = (text for text in read_anatomy(done.stdout).warnings if "accelerate" in text)
+    assert warning.startswith("1 process ran, not the 2 that accelerate launch was told to start")
+    assert warning.endswith(
+        "ACCELERATE_USE_CPU=true accelerate launch --multi_gpu --num_processes 2 --module opanatomy profile unlike:slow"
+        " -f json"
+    )
+
+
+@pytest.mark.slow
+def test_processes(here: Path) -> None:
+    line = documented("opanatomy profile")[0]
+    words = [*shlex.split(line)[1:], *tiny_words(BERT), "-f", "json", "--no-trace"]
+    done = command.run(*words, cwd=here, timeout=280)
+    assert done.returncode == 0, done.stderr
+    anatomy = read_anatomy(done.stdout)
+    assert (anatomy.workload.world_size, len(anatomy.ranks)) == (2, 2)
+    assert "--processes 2" in str(anatomy.provenance.command)
+    assert not list(here.iterdir())
+
+
+@pytest.mark.slow
+def test_a_rank_that_fails_ends_all_with_its_error(here: Path) -> None:
+    (here / "unlike.py").write_text(UNLIKE_RANKS)
+    done = command.run("profile", "unlike:broken", "--device", "cpu", "--processes", "2", cwd=here, timeout=280)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    said = [line for line in done.stderr.splitlines() if line.startswith("opanatomy:")]
+    assert said == [
+        "opanatomy: rank 1: the model failed in the forward phase: ValueError: this rank is broken - see --debug"
+    ]
+    assert not list(here.glob("*.json.gz"))
+
+
+NOTEBOOK = """
+import json, torch, opanatomy, opanatomy.errors
+model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 16))
+before = [weight.clone() for weight in model.parameters()]
+batch = torch.randn(4, 16)
+model(batch).sum().backward()  # torch has computed in this process already
+anatomy = opanatomy.profile(model, batch, processes=2, optimizer="adamw", trace="step.json.gz")
+assert all(map(torch.equal, before, model.parameters()))
+try:
+    opanatomy.profile(model, torch.randn(4, 3), processes=2)
+except opanatomy.errors.CaptureError as error:
+    failure = str(error)
+print(json.dumps([anatomy.workload.samples_together, [rank.trace for rank in anatomy.ranks], failure]))
+"""
+
+
+def test_processes_of_a_notebook(here: Path) -> None:
+    done = command.run_code(NOTEBOOK, cwd=here, timeout=200)
+    assert done.returncode == 0, done.stderr
+    samples, traces, failure = json.loads(done.stdout)
+    assert samples == 8
+    assert traces == ["step.rank0.json.gz", "step.rank1.json.gz"] == sorted(path.name for path in here.iterdir())
+    assert re.match(r"rank \d: the model failed in the forward phase: RuntimeError: mat1 and mat2", failure)
+
+
+# ---------------------------------------------------------------------------------------------------- what ranks share
+
+
+@pytest.mark.parametrize(("name", "parallel", "ranks"), [("ddp", "ddp", 2), ("ddp4", "ddp", 4), ("fsdp2", "fsdp2", 2)])
+def test_every_rank_is_in_the_report(distributed_runs: Runs, name: str, parallel: str, ranks: int) -> None:
+    run = distributed_runs[name]
+    workload = run.anatomy.workload
+    assert [rank.rank for rank in run.anatomy.ranks] == list(range(ranks))
+    assert (workload.parallel, workload.world_size, workload.batch) == (parallel, ranks, 2)
+    assert workload.samples_together == 2 * ranks
+    assert [contents(trace)["distributedInfo"]["rank"] for trace in run.traces] == list(range(ranks))
+    assert all(rank.stdout == "" for rank in run.ranks)
+    assert all(rank.stderr == "" for rank in run.ranks[1:])
+
+
+@pytest.mark.parametrize("name", ["ddp", "fsdp2"])
+def test_weights_are_the_same_and_samples_are_not(distributed_runs: Runs, name: str) -> None:
+    """Losses differ, as samples do; what DDP leaves of gradients is the same for all, as the weights after it."""
+    run = distributed_runs[name]
+    assert len({rank.trace_sha256 for rank in run.anatomy.ranks}) == 2
+    assert run.anatomy.workload.parameters == opanatomy.analyze(run.traces[1]).workload.parameters
+
+
+@pytest.mark.parametrize("name", ["ddp", "ddp4", "fsdp2", "accumulate"])
+def test_modules_are_those_of_the_model(distributed_runs: Runs, name: str) -> None:
+    """No path and no class of a wrapper; all that a step of one process has."""
+    run = distributed_runs[name]
+    paths = {row.module: row.kind for row in run.anatomy.modules}
+    layer = "transformer.h.0" if name == "ddp4" else "bert.encoder.layer.0"
+    assert any(path.startswith(layer) for path in paths)
+    assert not [path for path in paths if "module" in path or "_wrapped" in path]
+    modules = run.metadata(0)["modules"]
+    assert modules[layer] == ("GPT2Block" if name == "ddp4" else "BertLayer")
+    assert not [kind for kind in modules.values() if kind.startswith(("FSDP", "Distributed"))]
+
+
+@pytest.mark.parametrize("name", ["ddp", "ddp4", "fsdp2", "accumulate", "slow"])
+def test_all_ranks_run_as_many_steps(distributed_runs: Runs, name: str) -> None:
+    run = distributed_runs[name]
+    captures = [run.metadata(rank) for rank in range(len(run.traces))]
+    assert len({len(capture["unprofiled_step_ns"]) for capture in captures}) == 1
+    assert len({capture["observed_step"] for capture in captures}) == 1
+    assert captures[0]["observed_step"] == 3
+
+
+@pytest.mark.parametrize("name", ["ddp", "ddp4", "fsdp2", "accumulate"])
+def test_the_calls_of_a_rank_are_counted_a_second_time(distributed_runs: Runs, name: str) -> None:
+    """Every operator that computes; what the weights that are shared need to be communicated is."""
+    run = distributed_runs[name]
+    assert run.metadata(1)["not_observed"] is None
+    checks = {check.quantity: check for check in run.anatomy.checks}
+    assert checks["call counts"].compared > 60
+    assert checks["communicated bytes"].compared >= 2
+    assert not [check for check in run.anatomy.checks if check.unexplained or check.not_checked]
+    assert not run.anatomy.warnings
+
+
+def test_gradients_are_reduced_in_the_last_micro_step_only(distributed_runs: Runs) -> None:
+    run = distributed_runs["accumulate"]
+    for rank in range(2):
+        backwards = [event for event in run.events(rank, "opanatomy.phase/backward") if "dur" in event]
+        launches = [event for event in run.events(rank, "c10d::allreduce_") if event["ph"] == "X"]
+        assert len(backwards) == 2
+        assert launches
+        assert all(event["ts"] > backwards[1]["ts"] for event in launches)
+        assert all(event["ts"] < backwards[1]["ts"] + backwards[1]["dur"] for event in launches)
+
+
+def test_buckets_are_as_large_as_asked(distributed_runs: Runs) -> None:
+    """Of 0.03 MiB each: more than one, and as many bytes as the gradients have."""
+    run = distributed_runs["ddp"]
+    launches = [event for event in run.events(0, "c10d::allreduce_") if event["ph"] == "X"]
+    elements = [event["args"]["Input Dims"][0][0][0] for event in launches]
+    assert len(elements) > 1
+    assert sum(elements) == run.anatomy.workload.trainable_parameters
+    (reduced,) = (row for row in run.anatomy.collectives if row.collective == "all_reduce")
+    assert reduced.bytes == 2 * 4 * sum(elements)
+
+
+def test_a_sharded_rank_has_a_share_of_the_weights(distributed_runs: Runs) -> None:
+    run = distributed_runs["fsdp2"]
+    assert run.anatomy.workload.parameters is not None
+    for trace in run.traces:
+        components = {row.component: row.measured_bytes for row in opanatomy.analyze(trace).memory.components}
+        assert components["weights"] == components["gradients"] == 4 * run.anatomy.workload.parameters // 2
+
+
+def test_the_rank_that_sleeps_is_slow_in_its_own_forward(distributed_runs: Runs) -> None:
+    run = distributed_runs["slow"]
+    forward = [opanatomy.analyze(trace).step.forward_ns or 0 for trace in run.traces]
+    assert forward[1] - forward[0] == pytest.approx(SLEEP_SECONDS * 1e9, rel=0.1)
+    walls = [rank.wall_ns or 0 for rank in run.anatomy.ranks]
+    assert min(walls) > SLEEP_SECONDS * 1e9  # the other one waits for it in backward
+
+
+@pytest.mark.parametrize("line", documented("opanatomy profile")[1:])
+def test_documented_commands_of_ranks(line: str, tmp_path: Path) -> None:
+    """As on each rank of their processes."""
+    _, _, model, *words = shlex.split(line)
+    ranks = int(words[words.index("--processes") + 1])
+    heads = ("--set", "num_key_value_heads=2") if "tp" in words else ()
+    run = profile_ranks(ranks, model, *words, *tiny_words(model), *heads, folder=tmp_path / "ranks")
+    workload = run.anatomy.workload
+    parallel = words[words.index("--parallel") + 1] if "--parallel" in words else "ddp"
+    assert (workload.parallel, workload.world_size, len(run.anatomy.ranks)) == (parallel, ranks, ranks)
+    assert workload.samples_together == (2 if parallel == "tp" else 2 * ranks)
+    assert run.metadata(ranks - 1)["not_observed"] is None
+    assert not run.anatomy.warnings
+    assert not [check for check in run.anatomy.checks if check.unexplained]
+    messages = [check.compared for check in run.anatomy.checks if check.quantity == "communicated bytes"]
+    assert (sum(messages) > 0) is (parallel != "tp")
+    assert {"forward", "backward"} <= {row.phase for row in run.anatomy.classes}
+    assert ("recompute" in {row.phase for row in run.anatomy.classes}) is ("checkpointing" in parallel)
+    assert opanatomy.analyze(run.folder).workload == workload
+
+
+# --------------------------------------------------------------------------------------------------------- own loops
+
+LOOP = """
+import json, torch, opanatomy
+from accelerate import Accelerator
+
+accelerator = Accelerator(cpu=True)
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 16))
+optimizer = torch.optim.AdamW(model.parameters())
+model, optimizer = accelerator.prepare(model, optimizer)
+with opanatomy.record("step.json.gz") as recorder:
+    for _ in range(8):
+        loss = model(torch.randn(4, 16)).square().mean()
+        accelerator.backward(loss)
+        optimizer.step()
+        optimizer.zero_grad()
+        recorder.step()
+anatomy = recorder.anatomy
+rank = anatomy.ranks[0]
+print(json.dumps([
+    rank.rank, rank.world_size, rank.trace, anatomy.workload.parallel, anatomy.workload.architecture,
+    sorted({row.module for row in anatomy.modules}), sorted({row.phase for row in anatomy.classes} - {"other"}),
+    [difference.operator for check in anatomy.checks for difference in check.differences], anatomy.warnings,
+    [check.compared for check in anatomy.checks if check.quantity == "communicated bytes"],
+]))
+shared = opanatomy.profile(model, torch.randn(4, 16), trace="shared.json.gz")
+print(json.dumps([shared.ranks[0].rank, shared.ranks[0].trace, shared.workload.parallel, len(shared.warnings)]))
+torch.distributed.destroy_process_group()
+"""
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> list[list[list[Any]]]:
+    """What a loop of a user's own recorded on each of two ranks, and what a profile of its model gave there."""
+    folder = tmp_path_factory.mktemp("loop")
+    ended = [fork.wait() for fork in start_ranks(2, code=LOOP, cwd=folder)]
+    assert [rank.returncode for rank in ended] == [0, 0], [rank.stderr for rank in ended]
+    assert sorted(path.name for path in folder.iterdir()) == [
+        f"{name}.rank{rank}.json.gz" for name in ("shared", "step") for rank in range(2)
+    ]
+    return [[json.loads(line) for line in rank.stdout.splitlines()] for rank in ended]
+
+
+def test_a_loop_records_itself_on_every_rank(recorded: list[list[list[Any]]]) -> None:
+    for number, (loop, _) in enumerate(recorded):
+        rank, world, trace, parallel, architecture, modules, phases, differences, warnings, bytes_ = loop
+        assert (rank, world, trace) == (number, 2, f"step.rank{number}.json.gz")
+        assert (parallel, architecture) == ("ddp", "Sequential")
+        assert modules == ["0", "1", "2"]
+        assert phases == [Phase.BACKWARD, Phase.FORWARD, Phase.OPTIMIZER]
+        assert (differences, warnings, bytes_) == ([], [], [1])
+
+
+def test_a_module_that_ranks_share_is_profiled_on_each(recorded: list[list[list[Any]]]) -> None:
+    for number, (_, shared) in enumerate(recorded):
+        assert shared == [number, f"shared.rank{number}.json.gz", "ddp", 0]
+
+
+# ------------------------------------------------------------------------------------------------- launch environments
+
+
+def test_places_among_the_processes_of_a_launcher() -> None:
+    place = Launched(rank=1, world_size=4, local_rank=1, local_world_size=4)
+    assert launched(environment_of(1, 4, 1)) == place
+    assert launched({"PMI_RANK": "1", "PMI_SIZE": "4"}) == place
+    assert launched({}) is None
+    assert launched({"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}) is None
+    assert launched({"WORLD_SIZE": "4"}) is None
+
+
+def test_what_accelerate_was_told_beside_the_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
+    monkeypatch.setenv("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "4")
+    options = asked_of_launcher(RunOptions(model="m"))
+    assert (options.amp, options.accumulate) == ("bf16", 4)
+    options = asked_of_launcher(RunOptions(model="m", amp="fp16", accumulate=2))
+    assert (options.amp, options.accumulate) == ("fp16", 2)
+    monkeypatch.setenv("ACCELERATE_DYNAMO_BACKEND", "INDUCTOR")
+    with pytest.raises(UsageError, match="give --compile instead"):
+        asked_of_launcher(RunOptions(model="m"))
+
+
+def test_how_accelerate_was_told_to_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert parallel_of(RunOptions(model="m")) == "ddp"
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
+    with pytest.raises(UsageError, match="--fsdp_version 2"):
+        parallel_of(RunOptions(model="m"))
+    monkeypatch.setenv("FSDP_VERSION", "2")
+    assert parallel_of(RunOptions(model="m")) == "fsdp2"
+    assert parallel_of(RunOptions(model="m", parallel="ddp")) == "ddp"
+    monkeypatch.setenv("FSDP_ACTIVATION_CHECKPOINTING", "true")
+    assert parallel_of(RunOptions(model="m")) == "fsdp2+checkpointing"
+    monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
+    with pytest.raises(UsageError, match="DeepSpeed"):
+        parallel_of(RunOptions(model="m"))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["python", "/bin/accelerate", "launch", "--cpu", "--num_processes", "3"],
+        ["/bin/accelerate-launch", "--num_processes=3", "--cpu"],
+        ["python", "-m", "accelerate.commands.launch", "--cpu", "--num-processes", "3"],
+        ["python", "-m", "accelerate.commands.accelerate_cli", "launch", "--num_processes", "3"],
+    ],
+)
+def test_what_accelerate_was_told_to_start(words: list[str]) -> None:
+    meant = meant_by([*words, "train.py", "--num_processes", "9"])
+    assert meant is not None
+    assert (meant.processes, meant.command) == (3, ("train.py", "--num_processes", "9"))
+
+
+def test_other_parents_mean_nothing() -> None:
+    assert meant_by(["bash"]) is None
+    assert meant_by(["python", "/bin/accelerate", "config"]) is None
+    assert meant_by(["python", "/bin/accelerate", "launch", "--no-such-option"]) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "named"),
+    [
+        ("bert.trace.json.gz", "bert.rank3.trace.json.gz"), ("step.json", "step.rank3.json"),
+        ("bert-2.rank0.trace.json.gz", "bert-2.rank3.trace.json.gz"), ("a/gpt2.json.gz", "a/gpt2.rank3.json.gz"),
+    ],
+)  # fmt: skip
+def test_the_file_of_a_rank(name: str, named: str) -> None:
+    assert name_of_rank(Path(name), 3) == Path(named)
+
+
+def test_files_of_ranks_count_up_together() -> None:
+    assert numbered_name(Path("bert.rank0.trace.json.gz"), 2) == Path("bert-2.rank0.trace.json.gz")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--parallel", "fsdp2"), "--parallel fsdp2 is of several processes: add --processes 2, or start them with"),
+        (("--bucket-view",), "--bucket-view is of several processes"),
+        (("--processes", "2", "--parallel", "hsdp"), "2 processes make no two groups of several"),
+        (("--processes", "2", "--parallel", "fsdp2", "--bucket-mb", "1"), "is of DDP: leave out --parallel fsdp2"),
+        (("--processes", "2", "--device", "cuda:0"), "--device cuda:0 is one for all processes"),
+    ],
+)
+def test_what_cannot_be_shared_is_refused(here: Path, words: tuple[str, ...], message: str) -> None:
+    done = command.run("profile", *tiny(BERT)[:-2], *words, cwd=here)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_another_number_of_processes_than_the_launcher_started(here: Path) -> None:
+    done = command.run("profile", *tiny(BERT, "--processes", "3"), cwd=here, environment=environment_of(0, 2, 1))
+    assert done.returncode == 2
+    assert "--processes 3: a launcher has started 2 already - leave it out" in done.stderr
+
+
+def test_a_model_without_a_plan_cannot_be_cut(here: Path) -> None:
+    forks = start_ranks(2, "profile", *tiny(BERT, "--parallel", "tp", "--no-trace"), cwd=here)
+    first, second = (fork.wait() for fork in forks)
+    assert (first.returncode, second.returncode) == (2, 2)
+    assert "--parallel tp: BertForMaskedLM has no plan of how to cut it - use --parallel ddp or" in first.stderr
+    assert "opanatomy: rank 1: --parallel tp: BertForMaskedLM has no plan" in second.stderr
