@@ -32,7 +32,7 @@ from opanatomy.techniques.jobs import planned
 from opanatomy.techniques.store import Store, folder_for
 from opanatomy.techniques.variants import variants_of
 from opanatomy.techniques.workers import JobFailed, run_job, run_jobs
-from tests.tiny import BERT, tiny_request
+from tests.tiny import BERT, TINY, tiny_request
 
 
 def situation(**changes: Any) -> Situation:
@@ -298,7 +298,8 @@ class Quiet:
 
 
 def experiment(folder: Path, stages: Quiet, *, resume: bool = False, **settings: Any) -> Experiment:
-    options = tiny_request(BERT, optimizer="adamw", warmup=1)
+    one_layer = (*TINY[BERT], ("num_hidden_layers", "1"))
+    options = tiny_request(BERT, optimizer="adamw", warmup=1, settings=one_layer)
     chosen = {"only": ("checkpointing", "sgd", "amp-fp16"), "repetitions": 1, "loss_steps": 2, **settings}
     return Experiment(options, Settings(**chosen), Store(folder, resume=resume), stages)
 
