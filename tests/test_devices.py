@@ -48,7 +48,7 @@ def test_a_model_is_built_and_run_with_its_device_current(monkeypatch: pytest.Mo
 
     def build(options: RunOptions) -> Any:
         current.append(torch.cuda.current_device())
-        return prepared
+        return None, prepared
 
     monkeypatch.setattr(profile, "_prepared", build)
     monkeypatch.setattr(profile, "record_step", lambda *arguments: current.append(torch.cuda.current_device()))
