@@ -26,8 +26,9 @@ format: $(READY)
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt -e '.[dev]'
+	-$(BIN)/python -m compileall -q -j 0 $(VENV)/lib >/dev/null 2>&1
 	touch $@
 
 ## make gpu-check: the first thing to run where a GPU is at hand; renews what the tests keep of devices.

@@ -110,7 +110,9 @@ def distributed_runs(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Runs on several ranks by name (`tests.distributed_runs.Runs`), each made when it is first asked for."""
     from tests.distributed_runs import Runs
 
-    return Runs(tmp_path_factory.mktemp("ranks"))
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        return Runs(tmp_path_factory.mktemp("ranks"))
+    return Runs(tmp_path_factory.getbasetemp().parent / "ranks")  # of all workers
 
 
 @pytest.fixture

@@ -6,7 +6,9 @@ launcher. What ranks do is the same here: the process group is made of the envir
 
 from __future__ import annotations
 
+import fcntl
 import json
+import pickle
 import socket
 import subprocess
 from collections.abc import Mapping
@@ -141,13 +143,20 @@ RUNS: Final[Mapping[str, tuple[int, tuple[str, ...]]]] = {
 
 
 class Runs:
-    """The runs of `RUNS`, each made when it is first asked for."""
+    """The runs of `RUNS`, each made when a worker of the tests first asks for it."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._made = folder, dict[str, Run]()
+        folder.mkdir(exist_ok=True)
 
     def __getitem__(self, name: str) -> Run:
         if name not in self._made:
-            ranks, arguments = RUNS[name]
-            self._made[name] = profile_ranks(ranks, *arguments, folder=self._folder / name)
+            kept = self._folder / f"{name}.pickle"
+            with (self._folder / f"{name}.lock").open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                if not kept.exists():
+                    ranks, arguments = RUNS[name]
+                    run = profile_ranks(ranks, *arguments, folder=self._folder / name)
+                    kept.write_bytes(pickle.dumps(run))
+            self._made[name] = pickle.loads(kept.read_bytes())
         return self._made[name]

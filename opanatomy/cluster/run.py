@@ -91,12 +91,18 @@ def _by(tasks: list[Task], settings: ClusterSettings) -> Generator[Outcome, None
     jobs = settings.jobs or min(cores, max(weight // _WORTH_BYTES, int(weight >= _LARGE_BYTES)))
     jobs = min(jobs, len(tasks))
     pays = settings.jobs is not None or jobs > 1 or weight >= _LARGE_BYTES
-    if pays and len(tasks) > 1 and sys.executable:
+    if pays and len(tasks) > 1 and sys.executable and not any(map(_in_memory, tasks)):
         from opanatomy.cluster.pool import pooled
 
         yield from pooled(tasks, jobs)
         return
     yield from map(done, tasks)
+
+
+def _in_memory(task: Task) -> bool:
+    """Whether the trace is in the memory of this process (`memory://`), where no other one finds it."""
+    path = task.source.path
+    return isinstance(path, Address) and "memory:" in path.text
 
 
 def _anywhere(task: Task) -> Task:
