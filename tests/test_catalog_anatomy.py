@@ -158,7 +158,13 @@ def counted_without_checkpointing(name: str) -> tuple[int, int]:
 
 
 #: Only without reentry recomputation can stop early.
-@pytest.mark.parametrize(("kind", "stops"), [("non-reentrant", True), ("non-reentrant", False), ("reentrant", True)])
+@pytest.mark.parametrize(
+    ("kind", "stops"),
+    [
+        ("non-reentrant", True), ("reentrant", True),
+        pytest.param("non-reentrant", False, marks=pytest.mark.exhaustive),
+    ],
+)  # fmt: skip
 @pytest.mark.parametrize("name", CHECKPOINTED)
 def test_recomputation_equals_torchs_counter(name: str, kind: str, stops: bool, tmp_path: Path) -> None:
     """The counter is a dispatch mode: where recomputation stops before a kernel it does not see the operator."""

@@ -129,6 +129,7 @@ def test_processes(here: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_rank_that_fails_ends_all_with_its_error(here: Path) -> None:
     (here / "unlike.py").write_text(UNLIKE_RANKS)
     done = command.run("profile", "unlike:broken", "--device", "cpu", "--processes", "2", cwd=here, timeout=280)
@@ -261,7 +262,13 @@ def test_the_rank_that_sleeps_is_slow_in_its_own_forward(distributed_runs: Runs)
     assert min(walls) > SLEEP_SECONDS * 1e9  # the other one waits for it in backward
 
 
-@pytest.mark.parametrize("line", documented("opanatomy profile")[1:])
+def of_several_kinds(line: str) -> Any:
+    """A parameter: groups of shards, and layers that are cut, take seconds more than the rest."""
+    costly = "hsdp" in line or " tp " in line
+    return pytest.param(line, marks=pytest.mark.exhaustive if costly else ())
+
+
+@pytest.mark.parametrize("line", [of_several_kinds(line) for line in documented("opanatomy profile")[1:]])
 def test_documented_commands_of_ranks(line: str, tmp_path: Path) -> None:
     """As on each rank of their processes."""
     _, _, model, *words = shlex.split(line)

@@ -78,7 +78,10 @@ def backward_flops(figures: StepFigures) -> int:
     return figures.flops.get(Phase.BACKWARD, 0)
 
 
-@pytest.mark.parametrize(("model", "name"), pairs())
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [pytest.param(*pair, marks=pytest.mark.exhaustive if pair[0] in ON_OTHERS else ()) for pair in pairs()],
+)
 def test_a_technique_does_to_a_model_what_is_predicted(model: str, name: str) -> None:
     if "lora" in name:
         pytest.importorskip("peft")
