@@ -34,7 +34,7 @@ from opanatomy.calls.table import call_table
 from opanatomy.calls.trace_calls import TraceCalls, trace_calls_of
 from opanatomy.calls.warnings import environment_of, warnings_of_trace
 from opanatomy.calls.window import launched_work, linked_time, step_window_of
-from opanatomy.checks import check_communication, check_counts, check_memory, check_times, self_checks
+from opanatomy.checks import check_communication, check_counts, check_memory, check_parts, check_times, self_checks
 from opanatomy.cluster.packing import packed_summary, unpacked_summary
 from opanatomy.cluster.run import ClusterSettings, outcomes
 from opanatomy.cluster.work import Outcome, Reduced
@@ -49,11 +49,12 @@ from opanatomy.options import TP
 from opanatomy.records.anatomy import Anatomy, Provenance, Step
 from opanatomy.records.checks import Check
 from opanatomy.records.columns import CallTable, Categorical
+from opanatomy.records.communication import Communication
 from opanatomy.records.device import DeviceFigures
 from opanatomy.records.memory import Memory
 from opanatomy.records.memory_columns import HostCalls, MemoryTable
 from opanatomy.records.memory_observations import MemoryObservations
-from opanatomy.records.rank_summary import RankSummary
+from opanatomy.records.rank_summary import CollectiveCalls, RankSummary, Spans, StepSpans
 from opanatomy.records.timeline import Ledger, Timeline
 from opanatomy.records.workload import Capture, Environment, SharedWeights, Workload
 from opanatomy.redaction.records import redacted
@@ -181,7 +182,8 @@ class _OverRanks:
     def anatomy(self, *, name: str, warnings: Sequence[str]) -> Anatomy:
         """The anatomy over them, and what their collectives tell together."""
         anatomy = self._together.anatomy(name=name, warnings=warnings)
-        return replace(anatomy, waiting=waiting_of([self.tables[place] for place in self._together.places()]))
+        waiting = waiting_of([self.tables[place] for place in self._together.places()])
+        return replace(anatomy, waiting=waiting, checks=(*anatomy.checks, *check_parts(waiting)))
 
 
 def summary_of(
@@ -251,21 +253,12 @@ def summary_of_trace(
     exchanged, hiding, steps = communication_of(trace, calls, kernels, attribution, step_window)
     anatomy = build_anatomy(
         AnatomyInputs(
-            provenance=_provenance(trace, path, name),
-            environment=environment_of(trace),
-            capture=trace.capture,
-            calls=table,
-            kernels=kernels,
+            provenance=_provenance(trace, path, name), environment=environment_of(trace), capture=trace.capture,
+            calls=table, kernels=kernels,
             launched=launched_work(trace, attribution) if trace.on_device else None,
-            step_window=step_window,
-            linked=linked_time(calls),
+            step_window=step_window, linked=linked_time(calls),
             spans=steps,
-            communication=with_expected(
-                communication_of_rank(exchanged, hiding, steps),
-                trace.capture.shared if trace.capture else (),
-                trace.capture.workload if trace.capture else Workload(),
-                len(steps.number),
-            ),
+            communication=_communication(trace, exchanged, hiding, steps),
             warnings=(
                 *trace.warnings,
                 *call_warnings,
@@ -273,17 +266,25 @@ def summary_of_trace(
                 *warnings_of_trace(trace, attribution),
             ),
         )
-    )
+    )  # fmt: skip
     anatomy = _with_memory(_with_texts(anatomy, trace, calls, table), trace, attribution)
     collectives = collectives_of(collective_table(trace, calls, kernels), world_of(trace.metadata))
     checks = (
         *_checks(trace, calls, table, anatomy.step.count),
         *((attribution.annotated,) if attribution.annotated else ()),
         *check_memory(anatomy.memory),
-        *check_communication(anatomy.communication),
+        *check_communication(anatomy.communication, anatomy.workload.accumulate or 1),
     )
     anatomy = with_rank(replace(anatomy, checks=checks, collectives=collectives), trace.metadata)
     return RankSummary(anatomy=anatomy, calls=exchanged, hiding=hiding, steps=steps)
+
+
+def _communication(trace: Trace, calls: CollectiveCalls, hiding: Spans, steps: StepSpans) -> Communication | None:
+    """What the collectives of a trace cost, beside what the weights need that a capture saw to be shared."""
+    communication = communication_of_rank(calls, hiding, steps)
+    if trace.capture is None:
+        return communication
+    return with_expected(communication, trace.capture.shared, trace.capture.workload, len(steps.number))
 
 
 def _provenance(trace: Trace, path: Path, name: str | None) -> Provenance:

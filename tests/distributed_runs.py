@@ -24,7 +24,7 @@ from tests.tiny import BERT, TINY
 
 GPT2: Final = "openai-community/gpt2"
 #: A module that sleeps in forward on rank 1, and one that fails there, as a user may have them.
-SLEEP_SECONDS: Final = 0.4
+SLEEP_SECONDS: Final = 1.0
 UNLIKE_RANKS: Final = f"""
 import os, time
 import torch

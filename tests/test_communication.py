@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pytest
+import torch
 
+from opanatomy.capture.distributed.shared_weights import bucket_bytes
+from opanatomy.checks import check_communication
 from opanatomy.pipeline import analyze_trace
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.communication import Communication, ExpectedCommunication
@@ -90,21 +94,33 @@ def test_buckets_are_a_copy_of_the_gradients_or_none(distributed_runs: Runs, nam
 
 @pytest.mark.parametrize("name", ["ddp", "ddp4", "fsdp2"])
 def test_exposed_time_is_that_of_the_intervals(distributed_runs: Runs, name: str) -> None:
-    """Of gloo's annotations in the steps, what no operator that computes covers, by the events of the trace."""
+    """Of gloo's annotations in the step, up to its end, what no operator that computes covers, by the events."""
     run = distributed_runs[name]
     for rank, trace in enumerate(run.traces):
         anatomy = analyze_trace(trace)
         names = {row.operator for row in anatomy.operators if row.operator_class is not OperatorClass.COMMUNICATION}
-        gloo = [(event["ts"], event["ts"] + event["dur"]) for event in run.events(rank, "gloo:")]
-        computing = [
-            (event["ts"], event["ts"] + event["dur"]) for event in run.events(rank, "") if event.get("name") in names
+        (step,) = ((event["ts"], event["ts"] + event["dur"]) for event in run.events(rank, "ProfilerStep#"))
+        gloo = [
+            (event["ts"], min(event["ts"] + event["dur"], step[1]))
+            for event in run.events(rank, "gloo:")
+            if step[0] <= event["ts"] < step[1]
         ]
-        bounds = sorted({time for span in (*gloo, *computing) for time in span})
+        threads = {event["tid"] for event in run.events(rank, "gloo:")}  # what runs there is part of the collective
+        computing = [
+            (event["ts"], event["ts"] + event["dur"])
+            for event in run.events(rank, "")
+            if event.get("name") in names and event["tid"] not in threads
+        ]
+        asking = [(event["ts"], event["ts"] + event["dur"]) for event in run.events(rank, "c10d::")]
+        bounds = sorted({time for span in (*gloo, *computing, *asking) for time in span})
         exposed = running = 0.0
         for begin, end in itertools.pairwise(bounds):
             if any(start <= begin and end <= stop for start, stop in gloo):
                 running += end - begin
-                if not any(start <= begin and end <= stop for start, stop in computing):
+                covered, asked = (
+                    any(start <= begin and end <= stop for start, stop in spans) for spans in (computing, asking)
+                )
+                if not covered or asked:  # by an operator in which the host asks for the next collective
                     exposed += end - begin
         assert communication(anatomy).running_ns == pytest.approx(1e3 * running, rel=0.01)
         assert communication(anatomy).exposed_ns == pytest.approx(1e3 * exposed, rel=0.05, abs=2e5)
@@ -121,3 +137,41 @@ def test_the_slow_rank_is_named_and_the_others_wait_for_it(distributed_runs: Run
         for step in rank.steps:
             parts = step.other_work_ns + step.transfer_ns + step.waiting_ns + step.unmatched_ns + step.idle_ns
             assert parts == step.wall_ns
+
+
+@pytest.mark.parametrize(
+    ("measured", "micro_batches", "cause"),
+    [
+        (4_000, 1, None),
+        (8_000, 2, "reduced in each of 2 micro-batches: the loop has no no_sync()"),
+        (8_000, 1, None),
+        (12_000, 2, None),
+    ],
+)
+def test_a_loop_that_reduces_in_each_micro_batch(measured: int, micro_batches: int, cause: str | None) -> None:
+    """A message that is as many times as long as there are micro-batches has that for a cause, another one has none."""
+    row = ExpectedCommunication(
+        module="", collective="all_reduce", ranks=2, expected_bytes=4_000, measured_bytes=measured, wire_bytes=4_000
+    )
+    told = Communication(running_ns=1, exposed_ns=1, phases=(), modules=(), expected=(row,))
+    (check,) = check_communication(told, micro_batches)
+    assert check.equal == (measured == 4_000)
+    assert [difference.cause for difference in check.differences] == ([] if measured == 4_000 else [cause])
+
+
+@pytest.mark.parametrize(
+    ("account", "size"),
+    [
+        ({"bucket_sizes": "16, 4", "rebuilt_bucket_sizes": "12,8,2"}, 22),
+        ({"bucket_sizes": "16, 4"}, 20),
+        ({"bucket_sizes": "16", "gradient_as_bucket_view": 1}, 0),
+        ({}, None),
+    ],
+)
+def test_buckets_without_an_account_are_not_none_of_them(account: dict[str, Any], size: int | None) -> None:
+    class DistributedDataParallel(torch.nn.Module):
+        def _get_ddp_logging_data(self) -> dict[str, Any]:
+            return account
+
+    assert bucket_bytes(DistributedDataParallel()) == size
+    assert bucket_bytes(torch.nn.Linear(1, 1)) is None

@@ -450,7 +450,8 @@ def test_checks_of_the_ranks_are_together(four: Anatomy, tmp_path: Path) -> None
     one = analyze_traces([rank_trace(0).write(tmp_path / "one.json")])
     alone = {check.quantity: (check.compared, check.equal) for check in one.checks if check.quantity != "ceiling"}
     together = {check.quantity: (check.compared, check.equal) for check in four.checks if check.quantity != "ceiling"}
-    assert together == {name: (4 * compared, 4 * equal) for name, (compared, equal) in alone.items()}
+    of_each = {name: (4 * compared, 4 * equal) for name, (compared, equal) in alone.items()}
+    assert together == {**of_each, "parts of steps": (4, 4)}  # which one rank has none of
     assert alone
     wrong = rank_trace(1)
     wrong.annotation("## forward ##", 0, 899)

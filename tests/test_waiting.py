@@ -14,6 +14,7 @@ from opanatomy.anatomy.waiting.build import RankTables, waiting_of
 from opanatomy.anatomy.waiting.clocks import clocks_of
 from opanatomy.anatomy.waiting.matching import by_number_and_order, by_time
 from opanatomy.anatomy.waiting.table import calls_of_ranks
+from opanatomy.checks import check_parts
 from opanatomy.pipeline import analyze_traces
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.columns import Categorical, Int64
@@ -86,13 +87,25 @@ def made(
     return made
 
 
+def with_busy_steps(rank: RankTables) -> RankTables:
+    """The rank with steps that are busy while anything runs, moment by moment of those at which something changes."""
+    calls, hiding, steps = rank.calls, rank.hiding, rank.steps
+    begins, ends = (
+        np.concatenate(sides) for sides in ((calls.start_ns, hiding.start_ns), (calls.end_ns, hiding.end_ns))
+    )
+    moments = np.unique(np.concatenate((begins, ends, steps.start_ns, steps.end_ns)))
+    busy = np.zeros(len(steps.number), dtype=np.int64)
+    for begin, end in zip(moments[:-1].tolist(), moments[1:].tolist(), strict=True):
+        if ((begins <= begin) & (ends >= end)).any():
+            busy += np.where((steps.start_ns <= begin) & (steps.end_ns >= end), end - begin, 0)
+    return replace(rank, steps=replace(steps, busy_ns=busy))
+
+
 def waiting(each: list[RankTables]) -> Waiting:
-    found = waiting_of(each)
+    found = waiting_of([with_busy_steps(rank) for rank in each])
     assert found is not None
-    for rank in found.each:
-        for step in rank.steps:
-            parts = step.other_work_ns + step.transfer_ns + step.waiting_ns + step.unmatched_ns + step.idle_ns
-            assert parts == step.wall_ns
+    (check,) = check_parts(found)
+    assert check.equal == check.compared == sum(len(rank.steps) for rank in found.each) > 0
     return found
 
 
@@ -285,6 +298,31 @@ def test_a_rank_without_collectives_leaves_the_others_unmatched() -> None:
     assert waiting_of([*each[:3], cut(each[3], 12)]) is None
 
 
+def test_a_group_whose_size_is_known_lacks_the_rank_that_has_no_call_of_it() -> None:
+    """Rank 3 is at hand and recorded nothing: the wait of the others for it cannot be known."""
+    each = made(LATE, group="0 [0, 1, 2, 3]", size=4)
+    assert waiting_of([*each[:3], cut(each[3], 12)]) is None
+
+
+def test_a_group_larger_than_what_is_at_hand_gives_a_lower_bound() -> None:
+    """The traces do not say how many ranks the run has, but that the group has eight."""
+    each = [replace(rank, rank=replace(rank.rank, world_size=None)) for rank in made(LATE, group="0", size=8)]
+    found = waiting(each)
+    assert (found.world_size, found.is_lower_bound, found.straggler) == (8, True, None)
+    assert sum(rank.waiting_ns for rank in found.each) > 0
+
+
+def test_parts_that_are_not_the_step_are_an_error() -> None:
+    """What is taken for computing in a collective's time while no device event says so."""
+    each = [with_busy_steps(rank) for rank in made(LATE)]
+    wrong = replace(each[0], steps=replace(each[0].steps, computing_ns=each[0].steps.computing_ns + 5))
+    found = waiting_of([wrong, *each[1:]])
+    assert found is not None
+    (check,) = check_parts(found)
+    assert check.compared - check.equal == len(check.unexplained) == 6
+    assert {difference.evidence for difference in check.differences} == {f"step {step} of rank 0" for step in range(6)}
+
+
 def test_what_hides_a_collective_is_no_part_of_the_step_twice() -> None:
     each = made([(0,), (1_000_000,)], names=("all_reduce",), steps=4)
     half = Spans(start_ns=each[0].calls.start_ns, end_ns=each[0].calls.start_ns + 400_000)
@@ -341,9 +379,18 @@ def held(anatomy: Anatomy) -> Waiting:
             parts = (step.other_work_ns, step.transfer_ns, step.waiting_ns, step.unmatched_ns, step.idle_ns)
             assert min(parts) >= 0
             assert sum(parts) == step.wall_ns
-        outside = sum(step.idle_ns for step in rank.steps)
-        assert outside <= row.idle_ns
+        assert sum(step.idle_ns for step in rank.steps) <= row.idle_ns
+    (check,) = (check for check in anatomy.checks if check.quantity == "parts of steps")
+    assert check.equal == check.compared == sum(len(rank.steps) for rank in found.each)
     return found
+
+
+def idle_of_steps(name: str) -> list[int]:
+    """The idle time of each step of a trace by its own report: what neither its work nor that of other steps fills."""
+    path = SHARED / name
+    if not path.exists():
+        pytest.skip("the shared traces are not here")
+    return [step.wall_ns - (step.busy_ns or 0) - (step.outside_ns or 0) for step in analyze_traces([path]).step.steps]
 
 
 def test_eight_ranks_of_dlrm() -> None:
@@ -359,6 +406,8 @@ def test_eight_ranks_of_dlrm() -> None:
     assert found.straggler is not None
     assert found.straggler.rank == 7
     assert found.straggler.charged_ns / found.straggler.waiting_ns == pytest.approx(0.76, abs=0.02)
+    for rank in found.each:
+        assert [step.idle_ns for step in rank.steps] == idle_of_steps(f"more_traces/dlrm_v100/rank-{rank.rank}.json.gz")
 
 
 @pytest.mark.parametrize("kind", ["plain", "quantized"])
@@ -370,6 +419,9 @@ def test_four_ranks_with_an_all_to_all(kind: str) -> None:
     assert found.straggler is not None
     assert found.straggler.rank == 2
     assert found.straggler.charged_ns >= 0.85 * found.straggler.waiting_ns
+    for rank in found.each:
+        name = f"more_traces/compare/train_v100_a2a_{kind}/rank-{rank.rank}.json.gz"
+        assert [step.idle_ns for step in rank.steps] == idle_of_steps(name)
 
 
 def test_two_of_many_ranks() -> None:

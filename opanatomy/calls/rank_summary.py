@@ -72,7 +72,8 @@ def communication_of(
     steps = StepSpans(
         number=np.array([*step_window.numbers, *range(len(step_window.numbers), len(starts))], dtype=np.int64),
         start_ns=starts + base, end_ns=ends + base,
-        computing_ns=within(events.computing, starts, ends), busy_ns=within(events.busy, starts, ends),
+        computing_ns=within(events.computing, starts, ends),
+        busy_ns=within(together(events.busy, running), starts, ends),
     )  # fmt: skip
     return table, Spans(start_ns=hiding[0] + base, end_ns=hiding[1] + base), steps
 

@@ -52,7 +52,8 @@ class Spans(Struct, frozen=True, kw_only=True):
 class StepSpans(Struct, frozen=True, kw_only=True):
     """One row a step of a rank, in order: when it was, how long the rank computed, and how long it did anything.
 
-    Both times are unions: of all work that is no communication, and of all work.
+    Both times are unions: of all work that is no communication, and of all work, the gaps between the device events of
+    one collective included.
     """
 
     number: Int64

@@ -22,7 +22,8 @@ class ClockSetting(Struct, frozen=True, kw_only=True):
 
 
 class StepParts(Struct, frozen=True, kw_only=True):
-    """A step of a rank: wall = other_work + transfer + waiting + unmatched + idle, exactly.
+    """A step of a rank: wall = other_work + transfer + waiting + unmatched + idle, exactly, which a check holds: idle
+    is what the union of all work leaves of the step, whatever the work was taken for.
 
     `other_work_ns` is the union of all work that is no communication; the next three are the times in which only
     communication ran: in which data of some collective could flow, in which all of them waited for another rank, and in

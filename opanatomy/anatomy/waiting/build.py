@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 from msgspec import Struct
@@ -19,6 +20,8 @@ from opanatomy.records.rank_summary import CollectiveCalls, Spans, StepSpans
 from opanatomy.records.ranks import Rank
 from opanatomy.records.waiting import ClockSetting, MatchedCollective, RankWaiting, StepParts, Waiting
 
+_MISSING: Final = "not all ranks are at hand: another one may have come later still"
+
 
 class RankTables(Struct, frozen=True, kw_only=True):
     """What one rank's summary has beside its anatomy."""
@@ -29,53 +32,63 @@ class RankTables(Struct, frozen=True, kw_only=True):
     steps: StepSpans
 
 
+class _Matched(Struct, frozen=True, kw_only=True):
+    """The ranks with their collectives, matched, on one clock, and the parts of the steps of each."""
+
+    each: Sequence[RankTables]
+    calls: RankCalls
+    match: Int64
+    split: Split
+    clocks: Clocks
+    parts: list[tuple[StepParts, ...]]
+
+
 def waiting_of(each: Sequence[RankTables]) -> Waiting | None:
     """Waiting and transferring over the ranks at hand, in their order; `None` where no collective is matched."""
     tables = [rank.calls for rank in each]
     if len(each) < 2 or sum(len(table.start_ns) > 0 for table in tables) < 2:
         return None
     calls = calls_of_ranks(tables)
-    world = max((rank.rank.world_size or 0 for rank in each), default=0) or None
-    told = _complete(calls, by_number_and_order(calls), world)
-    first = clocks_of(calls, told)
-    match = _complete(calls, by_time(calls, told, first.offset_ns), world)
+    # A group has no more ranks than the run, of which the trace need not say how many it has.
+    world = max(int(calls.group_size.max(initial=0)), *(rank.rank.world_size or 0 for rank in each)) or None
+    is_lower_bound = world is not None and world > len(each)
+    recorded = _complete(calls, by_number_and_order(calls), is_lower_bound)
+    match = _complete(calls, by_time(calls, recorded, clocks_of(calls, recorded).offset_ns), is_lower_bound)
     if not (match >= 0).any():
         return None
     clocks = clocks_of(calls, match)
     split = split_of(calls, match, clocks.offset_ns)
     parts = [parts_of(calls, split, place, rank.hiding, rank.steps) for place, rank in enumerate(each)]
-    is_lower_bound = world is not None and world > len(each)
-    verdict = _verdict(each, calls, match, split, clocks, parts, is_lower_bound)
-    by_number = (match >= 0) & (calls.sequence >= 0) & (calls.group.codes >= 0) & (told >= 0)
+    matched = _Matched(each=each, calls=calls, match=match, split=split, clocks=clocks, parts=parts)
+    verdict = Verdict(None, _MISSING) if is_lower_bound else _verdict(matched)
+    by_number = (calls.sequence >= 0) & (calls.group.codes >= 0) & (recorded >= 0)
     return Waiting(
         ranks=len(each), world_size=world, is_lower_bound=is_lower_bound,
-        by_number=_count(match, by_number), by_order=_count(match, (told >= 0) & ~by_number),
-        by_time=_count(match, told < 0),
-        clocks=_setting(clocks),
-        each=_rows(each, calls, match, split, clocks, parts),
-        collectives=_collectives(calls, match, split, tables),
+        by_number=_count(match, by_number), by_order=_count(match, (recorded >= 0) & ~by_number),
+        by_time=_count(match, recorded < 0),
+        clocks=_setting(clocks), each=_rows(matched), collectives=_collectives(calls, match, split, tables),
         straggler=verdict.straggler, no_straggler=verdict.why_not,
     )  # fmt: skip
 
 
-def _complete(calls: RankCalls, match: Int64, world: int | None) -> Int64:
+def _complete(calls: RankCalls, match: Int64, is_lower_bound: bool) -> Int64:
     """`match` without collectives that lack a rank which is at hand: the record of that rank begins or ends beside it.
 
-    A group without a known size is taken to be all ranks.
+    Where all ranks of the run are at hand that is all of the group by its size; where they are not, and the size of
+    the group is not known, those that communicate in it, and without a group all.
     """
     rows = np.flatnonzero(match >= 0)
     if not len(rows):
         return match
     count = int(match.max()) + 1
     ranks = np.bincount(match[rows], minlength=count)
-    size = np.full(count, -1, dtype=np.int64)
+    size, group = np.full((2, count), -1, dtype=np.int64)
     np.maximum.at(size, match[rows], calls.group_size[rows])
-    at_hand = calls.ranks if world is None or world > calls.ranks else min(world, calls.ranks)
-    of_group = _ranks_of_groups(calls)
-    groups = np.full(count, -1, dtype=np.int64)
-    np.maximum.at(groups, match[rows], calls.group.codes[rows])
-    known = np.where(groups >= 0, of_group[groups], np.where((size > 0) & (size < at_hand), size, at_hand))
-    return np.where((match >= 0) & (ranks >= known)[match], match, -1)
+    np.maximum.at(group, match[rows], calls.group.codes[rows])
+    at_hand = _ranks_of_groups(calls)[group]
+    known = np.minimum(size, at_hand) if is_lower_bound else size
+    needed = np.where(size > 0, known, at_hand)
+    return np.where((match >= 0) & (ranks >= needed)[match], match, -1)
 
 
 def _ranks_of_groups(calls: RankCalls) -> Int64:
@@ -97,41 +110,28 @@ def _setting(clocks: Clocks) -> ClockSetting:
     )  # fmt: skip
 
 
-def _verdict(
-    each: Sequence[RankTables],
-    calls: RankCalls,
-    match: Int64,
-    split: Split,
-    clocks: Clocks,
-    parts: list[tuple[StepParts, ...]],
-    is_lower_bound: bool,
-) -> Verdict:
-    if is_lower_bound:
-        return Verdict(None, "not all ranks are at hand: another one may have come later still")
+def _verdict(matched: _Matched) -> Verdict:
+    each, parts = matched.each, matched.parts
     computed = (
         np.concatenate([rank.calls.computed_at_start_ns for rank in each]),
         np.concatenate([rank.calls.computed_at_end_ns for rank in each]),
     )
     wall = sum(step.wall_ns for steps in parts for step in steps)
-    return verdict_of(tuple(rank.rank for rank in each), calls, match, split, clocks, computed, wall)
+    ranks = tuple(rank.rank for rank in each)
+    return verdict_of(ranks, matched.calls, matched.match, matched.split, matched.clocks, computed, wall)
 
 
-def _rows(
-    each: Sequence[RankTables],
-    calls: RankCalls,
-    match: Int64,
-    split: Split,
-    clocks: Clocks,
-    parts: list[tuple[StepParts, ...]],
-) -> tuple[RankWaiting, ...]:
+def _rows(matched: _Matched) -> tuple[RankWaiting, ...]:
+    calls, split = matched.calls, matched.split
     sums = np.zeros((4, calls.ranks), dtype=np.int64)
     np.add.at(sums[0], calls.rank, 1)
     rows = np.flatnonzero(split.matched)
     np.add.at(sums[1], calls.rank[rows], 1)
     np.add.at(sums[2], calls.rank[rows], calls.end_ns[rows] - split.begun_ns[rows])
     np.add.at(sums[3], calls.rank[rows], split.begun_ns[rows] - calls.start_ns[rows])
-    charged = charges(calls, match, split).tolist()
-    columns = zip(each, clocks.offset_ns.tolist(), *sums.tolist(), charged, parts, strict=True)
+    charged = charges(calls, matched.match, split).tolist()
+    offsets = matched.clocks.offset_ns.tolist()
+    columns = zip(matched.each, offsets, *sums.tolist(), charged, matched.parts, strict=True)
     return tuple(
         RankWaiting(
             rank=rank.rank.rank, trace=rank.rank.trace, clock_offset_ns=offset, calls=count, matched=matched,

@@ -59,11 +59,13 @@ def parts_of(calls: RankCalls, split: Split, rank: int, hiding: Spans, steps: St
 def _steps(steps: StepSpans, *kinds: Intervals) -> tuple[StepParts, ...]:
     spent = [within(kind, steps.start_ns, steps.end_ns).tolist() for kind in kinds]
     walls = (steps.end_ns - steps.start_ns).tolist()
-    columns = zip(steps.number.tolist(), walls, steps.computing_ns.tolist(), *spent, strict=True)
+    columns = zip(
+        steps.number.tolist(), walls, steps.computing_ns.tolist(), *spent, steps.busy_ns.tolist(), strict=True
+    )
     return tuple(
         StepParts(
             number=number, wall_ns=wall, other_work_ns=work, transfer_ns=transfer, waiting_ns=waiting,
-            unmatched_ns=unmatched, idle_ns=wall - work - transfer - waiting - unmatched,
+            unmatched_ns=unmatched, idle_ns=wall - busy,
         )
-        for number, wall, work, transfer, waiting, unmatched in columns
+        for number, wall, work, transfer, waiting, unmatched, busy in columns
     )  # fmt: skip

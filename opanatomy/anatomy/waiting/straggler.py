@@ -67,9 +67,8 @@ def verdict_of(
         return Verdict(None, "no single rank is the last most of the time")
     last = np.flatnonzero(split.last & (calls.rank == rank))
     lead = _middle(split.lead_ns[last], _waited(calls, match, split)[match[last]])
-    allowed = _allowed_ns(calls, match, clocks, rank)
-    if lead <= allowed:
-        return Verdict(None, f"its lead is no longer than the clocks allow ({allowed / 1e3:.0f} us)")
+    if lead <= _allowed_ns(calls, match, clocks, rank):
+        return Verdict(None, "the lead of the one that is waited for most is no longer than the clocks allow")
     computing, idle = _instead(calls, match, last, computed)
     return Verdict(
         Straggler(
@@ -91,9 +90,10 @@ def _allowed_ns(calls: RankCalls, match: Int64, clocks: Clocks, rank: int) -> in
     if clocks.within_ns is not None:
         return clocks.within_ns
     own = clocks.offset_ns[calls.rank]
+    start, end = calls.start_ns - own, calls.end_ns - own
     rows = np.flatnonzero((match >= 0) & (calls.rank == rank))
     slack = [
-        int(calls.end_ns[row] - own[row] - (calls.start_ns - own)[like[like != row]].max())
+        int(end[row] - start[like[like != row]].max())
         for row, like in zip(rows.tolist(), _like(match, rows), strict=True)
         if len(like) > 1
     ]

@@ -50,14 +50,15 @@ def _bytes(parameters: Iterable[torch.Tensor]) -> int:
 
 def bucket_bytes(module: torch.nn.Module) -> int | None:
     """The buckets in which DDP reduces gradients, by its own account; 0 where gradients are views of them, `None`
-    without DDP."""
+    without DDP, and where it gives no account."""
     for part in module.modules():
         if any(kind.__name__ == "DistributedDataParallel" for kind in type(part).__mro__):
             wrapper: Any = part
             account = wrapper._get_ddp_logging_data()
-            sizes = account.get("rebuilt_bucket_sizes") or account.get("bucket_sizes") or ""
-            held = sum(int(size) for size in sizes.split(",") if size.strip())
-            return 0 if account.get("gradient_as_bucket_view") else held
+            if account.get("gradient_as_bucket_view"):
+                return 0
+            sizes = account.get("rebuilt_bucket_sizes") or account.get("bucket_sizes")
+            return sum(int(size) for size in sizes.split(",")) if sizes else None
     return None
 
 
