@@ -16,7 +16,8 @@ from opanatomy.report.format import Format
 _SECTIONS: Final = (
     "schema", "provenance", "environment", "workload", "conventions", "step", "classes", "ratios", "operators",
     "kernels", "modules", "memory", "timeline", "device", "ledger", "collectives",
-    "communication", "ranks", "spread", "waiting", "generation", "checks", "texts", "suggestions", "warnings",
+    "communication", "ranks", "spread", "waiting", "generation", "breakdown", "checks", "texts", "suggestions",
+    "warnings",
 )  # fmt: skip
 
 
