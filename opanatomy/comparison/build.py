@@ -210,9 +210,7 @@ def _warnings(sides: Sequence[SideInput], breakdowns: Sequence[Breakdown | None]
             lines.append(f"the {what} differ: {', '.join(dict.fromkeys(known))}")
     kinds = {side.runs[0].anatomy.environment.device_kind == "cpu" for side in sides}
     if len(kinds) > 1:
-        lines.append(
-            "one side ran on the CPU: its times are those of operators, the other's those of kernels"
-        )
+        lines.append("one side ran on the CPU: its times are those of operators, the other's those of kernels")
     for side, breakdown in zip(sides, breakdowns, strict=True):
         if breakdown is None:
             lines.append(f"{side.name} was written by an older opanatomy: where its time went is not in it")
