@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from opanatomy.records.compared import Cause, Comparison, Decomposition, FigureRow, Part, Work
+from opanatomy.records.compared import Cause, Comparison, Decomposition, FigureRow, Part, Side, Work
 from opanatomy.records.taxonomy import OperatorClass
 from opanatomy.report.section import (
     Bytes,
@@ -92,7 +92,11 @@ def _headline(comparison: Comparison, parts: Decomposition) -> Phrase:
         )
     how = "longer" if parts.change_ns > 0 else "shorter"
     step = next((row for row in comparison.figures if row.name == "step_profiled_ns"), None)
-    ranges = phrase("; the like steps' ranges are {}", step.ranges) if step is not None and step.ranges else ""
+    ranges: Phrase | str = ""
+    if step is not None and step.ranges:
+        ranges = phrase("; the ranges of the like steps are {}", step.ranges)
+    elif any(len(steps) == 1 for steps in (parts.before_steps, parts.after_steps)):
+        ranges = "; one step does not tell a change from chance"
     return phrase(
         "The step is {} {} ({}): {} before, {} after{}.",
         Time(abs(parts.change_ns)), how, Change(parts.after_ns, parts.before_ns), Time(parts.before_ns),
@@ -120,22 +124,27 @@ def _sides(comparison: Comparison) -> Section:
 
 def _what_is_compared(comparison: Comparison, parts: Decomposition) -> Phrase:
     """Which steps the means are of."""
-    counts = [Count(count, "like step") for count in (parts.before_count, parts.after_count)]
+    sides = [
+        phrase("{}{}", _numbers(numbers), _aside(side))
+        for numbers, side in zip((parts.before_steps, parts.after_steps), comparison.sides, strict=True)
+    ]
     others = joined(
         phrase("{} to {} ({})", Time(kind.before_ns), Time(kind.after_ns), _numbers(kind.before_steps))
         for kind in comparison.other_kinds
     )
-    return phrase(
-        "means of {} ({}) and {} ({}){}", counts[0], _numbers(parts.before_steps), counts[1],
-        _numbers(parts.after_steps), phrase("; steps of other kinds: {}", others) if others else "",
-    )  # fmt: skip
+    return phrase("{} against {}{}", *sides, phrase("; of another kind: {}", others) if others else "")
 
 
 def _numbers(steps: Sequence[int]) -> str:
     shown = ", ".join(map(str, steps[:6])) + (f" and {len(steps) - 6} more" if len(steps) > 6 else "")
     if not steps:
         return "the whole trace"
-    return f"{'step' if len(steps) == 1 else 'steps'} {shown}"
+    return f"{'step' if len(steps) == 1 else 'the mean of steps'} {shown}"
+
+
+def _aside(side: Side) -> str:
+    count = sum(step.set_aside is not None for step in side.steps)
+    return f" ({count} set aside)" if count else ""
 
 
 # --------------------------------------------------------------------------------------- where the difference is from
