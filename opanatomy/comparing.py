@@ -12,6 +12,8 @@ from opanatomy.errors import UsageError
 from opanatomy.pipeline import analyze_traces
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.compared import Comparison
+from opanatomy.redaction.records import redacted
+from opanatomy.redaction.texts import Texts
 from opanatomy.report.given import report_in
 from opanatomy.report.metrics import metrics_of
 
@@ -21,7 +23,10 @@ _REPORT_ENDINGS: Final = (".json", ".json.gz")
 
 
 def comparison_of(
-    sides: Sequence[Given | Iterable[Given]], *, advance: Callable[[float], None] = lambda share: None
+    sides: Sequence[Given | Iterable[Given]],
+    *,
+    redact: bool = False,
+    advance: Callable[[float], None] = lambda share: None,
 ) -> Comparison:
     """The sides beside each other: each an anatomy, the name of a report, a trace or a folder, or several runs of it.
 
@@ -33,7 +38,7 @@ def comparison_of(
     for place, side in enumerate(sides, 1):
         inputs.append(_side(side))
         advance(place / len(sides))
-    return compared(_with_own_names(inputs))
+    return redacted(compared(_with_own_names(inputs)), Texts(everything=redact))
 
 
 def _side(given: Given | Iterable[Given]) -> SideInput:

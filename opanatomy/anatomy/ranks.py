@@ -149,7 +149,7 @@ class RanksTogether:
             )
         )  # fmt: skip
         self._add_rows(anatomy, order)
-        self._breakdown.add(anatomy.breakdown, rank=rank.rank, trace=rank.trace)
+        self._breakdown.add(anatomy.breakdown, rank=rank.rank)
         self._environment.add(anatomy.environment)
         self._workload.add(anatomy.workload)
         for ratio in anatomy.ratios:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean, median
 from typing import Final
 
@@ -16,9 +16,15 @@ from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.breakdown import Breakdown, LikeStep, StepKind
 from opanatomy.records.breakdown_sums import BreakdownSums
 from opanatomy.records.compared import Comparison, Decomposition, FigureRow, Kinds, Sample, Side
+from opanatomy.records.taxonomy import OperatorClass
 
-_TIME, _PROFILED, _IDLE, _EXPOSED = "step_time_ns", "step_profiled_ns", "idle_ns", "exposed_communication_ns"
+_TIME, _PROFILED = "step_time_ns", "step_profiled_ns"
 _PLAIN: Final = "step_unprofiled_ns"
+#: The figures that each like step has, and where.
+_OF_STEP: Final = {
+    _PROFILED: "wall_ns", "idle_ns": "idle_ns", "exposed_communication_ns": "exposed_communication_ns",
+    "forward_time_ns": "forward_ns", "backward_time_ns": "backward_ns", "optimizer_time_ns": "optimizer_ns",
+}  # fmt: skip
 
 
 class Measure(Struct, frozen=True, kw_only=True):
@@ -65,8 +71,8 @@ def _breakdown(side: SideInput) -> Breakdown | None:
     if len(side.runs) == 1:
         return side.runs[0].anatomy.breakdown
     sums = BreakdownSums()
-    for run in side.runs:
-        sums.add(run.anatomy.breakdown, trace=run.anatomy.provenance.trace)
+    for place, run in enumerate(side.runs):
+        sums.add(run.anatomy.breakdown, run=place)
     return sums.breakdown()
 
 
@@ -114,10 +120,7 @@ def _side(side: SideInput, kind: StepKind | None) -> Side:
         name=side.name, model=anatomies[0].workload.model, device=environment.device, software=software or None,
         runs=len(anatomies), ranks=max(len(anatomy.ranks) for anatomy in anatomies),
         began_ns=tuple(anatomy.provenance.begin_unix_ns for anatomy in anatomies),
-        steps=() if kind is None else tuple(
-            Sample(label=_label(step, place), value=step.wall_ns, set_aside=step.set_aside)
-            for place, step in enumerate(kind.steps)
-        ),
+        steps=() if kind is None else _samples_of(kind),
     )  # fmt: skip
 
 
@@ -125,10 +128,27 @@ def _named(what: str, version: str | None) -> str | None:
     return None if version is None else f"{what} {version}"
 
 
-def _label(step: LikeStep, place: int) -> str:
-    number = f"{place}" if step.number is None else f"{step.number}"
-    where = "" if step.rank is None else f" of rank {step.rank}"
-    return f"{number}{where}"
+def _samples_of(kind: StepKind) -> tuple[Sample, ...]:
+    """Each like step, of several ranks and devices their mean; one that is set aside on any is."""
+    samples = []
+    for (run, number), steps in _grouped(kind.steps).items():
+        label = "-" if number is None else f"{number}"
+        aside = next((step.set_aside for step in steps if step.set_aside is not None), None)
+        samples.append(
+            Sample(
+                label=label if run is None else f"{label} of run {run + 1}", set_aside=aside,
+                value=fmean(step.wall_ns for step in steps),
+            )
+        )  # fmt: skip
+    return tuple(samples)
+
+
+def _grouped(steps: Iterable[LikeStep]) -> dict[tuple[int | None, int | None], list[LikeStep]]:
+    """The steps of one run and number together: those of its ranks are no samples of their own."""
+    groups: dict[tuple[int | None, int | None], list[LikeStep]] = {}
+    for step in steps:
+        groups.setdefault((step.run, step.number), []).append(step)
+    return groups
 
 
 # ------------------------------------------------------------------------------------------------------------ figures
@@ -155,15 +175,29 @@ def _samples(side: SideInput, kind: StepKind | None) -> dict[str, list[float]]:
 def _of_steps(kind: StepKind | None, known: Mapping[str, object]) -> dict[str, list[float]]:
     if kind is None:
         return {}
-    steps = [step for step in kind.steps if step.set_aside is None]
-    columns: dict[str, list[float]] = {_PROFILED: [step.wall_ns for step in steps]}
+    steps = list(_grouped(step for step in kind.steps if step.set_aside is None).values())
+    columns: dict[str, list[float]] = {}
+    for name, field in _OF_STEP.items():
+        times = [[getattr(step, field) for step in each] for each in steps]
+        if not any(None in each for each in times):
+            columns[name] = [fmean(each) for each in times]
     if _PLAIN not in known:
         columns[_TIME] = columns[_PROFILED]
-    columns[_IDLE] = [step.idle_ns for step in steps]
-    exposed = [step.exposed_communication_ns for step in steps if step.exposed_communication_ns is not None]
-    if len(exposed) == len(steps):
-        columns[_EXPOSED] = [float(time) for time in exposed]
+    columns.update({name: [time / kind.count] for name, time in _sums(kind).items()})
     return {name: column for name, column in columns.items() if name in known}
+
+
+def _sums(kind: StepKind) -> dict[str, int]:
+    """The sums over the steps that count, of figures that a step does not have by itself."""
+    classes = {f"class.{item}.time_ns": 0 for item in OperatorClass}
+    for row in kind.rows:
+        classes[f"class.{row.operator_class}.time_ns"] += row.time_ns
+    work = sum(row.time_ns for row in kind.rows)
+    return {
+        **{name: getattr(kind, name) for name in ("outside_ns", "host_idle_ns", "stream_idle_ns", "other_idle_ns")},
+        **classes, "kernel_time_ns": work, "busy_ns": work - sum(overlap.time_ns for overlap in kind.overlaps),
+        "framework_ns": kind.framework_ns,
+    }  # fmt: skip
 
 
 def _figure(name: str, measure: Measure, samples: Sequence[Sequence[float] | None], *, claims: bool) -> FigureRow:
@@ -210,9 +244,7 @@ def _warnings(sides: Sequence[SideInput], breakdowns: Sequence[Breakdown | None]
             lines.append(f"the {what} differ: {', '.join(dict.fromkeys(known))}")
     kinds = {side.runs[0].anatomy.environment.device_kind == "cpu" for side in sides}
     if len(kinds) > 1:
-        lines.append(
-            "one side ran on the CPU: its times are those of operators, the other's those of kernels"
-        )
+        lines.append("one side ran on the CPU: its times are those of operators, the other's those of kernels")
     for side, breakdown in zip(sides, breakdowns, strict=True):
         if breakdown is None:
             lines.append(f"{side.name} was written by an older opanatomy: where its time went is not in it")

@@ -62,7 +62,7 @@ def decomposed(before: Stepped, after: Stepped) -> Decomposition:
     ]
     return Decomposition(
         before_ns=sum(first), after_ns=sum(second), before_count=before.kind.count, after_count=after.kind.count,
-        before_steps=before.kind.numbers, after_steps=after.kind.numbers,
+        before_steps=before.kind.counted, after_steps=after.kind.counted,
         parts=tuple(sorted(parts, key=lambda part: -abs(part.change_ns))),
     )  # fmt: skip
 

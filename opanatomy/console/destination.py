@@ -19,8 +19,7 @@ from opanatomy.errors import OutputError, UsageError
 from opanatomy.files.addresses import check_no_address
 from opanatomy.files.outputs import Claim, claimed, same_file
 from opanatomy.option_values import named
-from opanatomy.records.anatomy import Anatomy
-from opanatomy.records.techniques import Techniques
+from opanatomy.records.reports import Report
 
 
 class Destination(Struct, frozen=True, kw_only=True):
@@ -133,7 +132,7 @@ def chosen_format(arguments: argparse.Namespace) -> str:
     return format_of(Path(name))
 
 
-def show(report: Anatomy | Techniques, where: Destination) -> None:
+def show(report: Report, where: Destination) -> None:
     """The report to stdout, or to the file of `-o`."""
     from opanatomy.report import format_named
     from opanatomy.report.format import Page

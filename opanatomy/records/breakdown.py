@@ -39,15 +39,22 @@ class Overlap(Struct, frozen=True, kw_only=True):
 
 
 class LikeStep(Struct, frozen=True, kw_only=True):
-    """One step of one device (on the CPU of the process), as it went; `set_aside` says why it does not count."""
+    """One step of one device (on the CPU of the process), as it went; `set_aside` says why it does not count.
+
+    The times of the phases are those of `StepRow`.
+    """
 
     number: int | None
     wall_ns: int
     idle_ns: int
     exposed_communication_ns: int | None = None
+    forward_ns: int | None = None
+    backward_ns: int | None = None
+    optimizer_ns: int | None = None
     device: int | None = None
     rank: int | None = None
-    trace: str | None = None
+    #: The place of the run among several that are compared together.
+    run: int | None = None
     set_aside: str | None = None
 
 
@@ -72,7 +79,16 @@ class StepKind(Struct, frozen=True, kw_only=True):
     @property
     def numbers(self) -> tuple[int, ...]:
         """The numbers of the steps, each once; a step without a number has none."""
-        return tuple(dict.fromkeys(step.number for step in self.steps if step.number is not None))
+        return _numbers(self.steps)
+
+    @property
+    def counted(self) -> tuple[int, ...]:
+        """The numbers of those that are not set aside, wherever they ran."""
+        return _numbers(tuple(step for step in self.steps if step.set_aside is None))
+
+
+def _numbers(steps: tuple[LikeStep, ...]) -> tuple[int, ...]:
+    return tuple(dict.fromkeys(step.number for step in steps if step.number is not None))
 
 
 class Breakdown(Struct, frozen=True, kw_only=True):

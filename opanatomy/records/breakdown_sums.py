@@ -27,14 +27,14 @@ class BreakdownSums:
     def __init__(self) -> None:
         self._kinds: dict[tuple[int, ...], _Kind] = {}
 
-    def add(self, breakdown: Breakdown | None, *, rank: int | None = None, trace: str | None = None) -> None:
-        """Take one more; its steps are those of this rank or trace."""
+    def add(self, breakdown: Breakdown | None, *, rank: int | None = None, run: int | None = None) -> None:
+        """Take one more; its steps are those of this rank or run."""
         if breakdown is None:
             return
         for kind in breakdown.kinds:
             known = self._kinds.setdefault(kind.numbers, _Kind())
             known.steps += [
-                replace(step, rank=step.rank if rank is None else rank, trace=step.trace or trace)
+                replace(step, rank=step.rank if rank is None else rank, run=step.run if run is None else run)
                 for step in kind.steps
             ]
             for name in _SUMS:
@@ -90,4 +90,4 @@ def _rows(kind: _Kind, names: tuple[dict[Any, int], ...]) -> tuple[WorkRow, ...]
 
 
 def _place(step: LikeStep) -> tuple[int, ...]:
-    return tuple(-1 if part is None else part for part in (step.rank, step.device, step.number))
+    return tuple(-1 if part is None else part for part in (step.run, step.rank, step.device, step.number))

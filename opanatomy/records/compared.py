@@ -140,7 +140,8 @@ class Side(Struct, frozen=True, kw_only=True):
 class Decomposition(Struct, frozen=True, kw_only=True):
     """Where the difference of two steps comes from; the parts sum to both, in whole nanoseconds.
 
-    The steps are the means over like steps: `before_count` and `after_count` of them, on all devices and ranks.
+    The steps are the means over like steps: `before_steps` and `after_steps` have the numbers of those that count,
+    `before_count` and `after_count` how many that are on all devices, ranks and runs.
     """
 
     before_ns: int
