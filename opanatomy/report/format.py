@@ -6,19 +6,25 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
+from opanatomy.records.compared import GateResult
 from opanatomy.records.reports import Report
 
 
 class Page(Struct, frozen=True, kw_only=True):
-    """What a format for readers lays the report out on: cells across, and whether it shows colour."""
+    """What a format lays the report out on: cells across, whether it shows colour, and the gates on a single report."""
 
     width: int = 80
     color: bool = False
+    gates: tuple[GateResult, ...] = ()
 
 
 class Format(Struct, frozen=True, kw_only=True):
-    """One format: how the names of its files end, the function that makes the text, and whether a machine reads it."""
+    """One format: how the names of its files end, the function that makes the text, and whether a machine reads it.
+
+    One `of_gates` says nothing without any.
+    """
 
     ending: str
     write: Callable[[Report, Page], str]
     machine_readable: bool
+    of_gates: bool = False
