@@ -291,7 +291,13 @@ FAIL_IF: Final = Option(
     help="exit 3 where this holds, such as 'memory > 16 GB' or 'idle_share > 40%%'; repeatable",
 )  # fmt: skip
 
-PROFILE: Final = (*RUN, *REPORT, FAIL_IF, PROCESSES, SUGGEST, TRACE, NO_TRACE)
+RUNS: Final = Option(
+    name="runs", group=_REPORT, kind=Kind.NUMBER, minimum=1, metavar="N",
+    help="N runs, each in a fresh process, their JSON reports in the folder of -o (run-1.report.json, counting up);"
+    " shown is the median run",
+)  # fmt: skip
+
+PROFILE: Final = (*RUN, *REPORT, FAIL_IF, RUNS, PROCESSES, SUGGEST, TRACE, NO_TRACE)
 
 ANALYZE: Final = (
     Option(name="trace", positional="+", metavar="TRACE",

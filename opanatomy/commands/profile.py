@@ -13,7 +13,7 @@ from opanatomy.console.parser import add_options
 from opanatomy.errors import OpanatomyError, OutOfMemory, UsageError
 from opanatomy.launched import Launched, launched
 from opanatomy.option_values import as_flag
-from opanatomy.options import PROCESSES, PROFILE, RUN, RunOptions, check_several, check_together
+from opanatomy.options import PROCESSES, PROFILE, RUN, RUNS, RunOptions, check_several, check_together
 
 if TYPE_CHECKING:
     from opanatomy.capture.distributed.ranks import Joined
@@ -47,6 +47,11 @@ def run(arguments: argparse.Namespace) -> None:
     if place is not None:
         _on_a_rank(arguments, options, place)
         return
+    if arguments.runs is not None:
+        from opanatomy.console.several_runs import run_several
+
+        run_several(arguments, options, gates)
+        return
     if (arguments.processes or 1) > 1:
         from opanatomy.capture.distributed.launcher import launch
         from opanatomy.console.destination import typed_words
@@ -79,6 +84,11 @@ def run(arguments: argparse.Namespace) -> None:
 def _check_processes(arguments: argparse.Namespace, place: Launched | None) -> None:
     """Refuse two numbers of processes, and what only several of them can do where there is one."""
     processes = arguments.processes
+    if arguments.runs is not None and (place is not None or (processes or 1) > 1):
+        raise UsageError(
+            f"{as_flag(RUNS, arguments.runs)} starts each run itself, as one process - leave it out, and start the run"
+            " on several processes as often as wanted"
+        )
     if place is not None:
         if processes not in (None, place.world_size):
             raise UsageError(
