@@ -54,9 +54,10 @@ _PLAIN: Final = str.maketrans({"≥": ">=", "≤": "<=", "\N{MINUS SIGN}": "-"})
 _GATE: Final = re.compile(r"([^<>=!]*)([<>=!]+)([^<>=!]*)")
 #: A number of no more digits than any figure has: what is parsed exactly must not be of any length.
 _VALUE: Final = re.compile(
-    r"([+-]?) ?((?:[0-9]{1,24}(?:\.[0-9]{0,24})?|\.[0-9]{1,24})(?:e[+-]?[0-9]{1,2})?)(?![0-9.,]) ?(.*)", re.IGNORECASE
+    r"([+-]?) ?((?:[0-9]{1,24}(?:\.[0-9]{0,24})?|\.[0-9]{1,24})(?:e[+-]?[0-9]{1,2})?)(?!e?[+-]?[0-9.,]) ?(.*)", re.IGNORECASE
 )
 _SIGNIFICANT: Final = re.compile(r" if significant$", re.IGNORECASE)
+_LONGEST: Final = 120
 _PERCENT: Final = Fraction(1, 100)
 _DECIMAL: Final = {prefix: Fraction(1000**power) for power, prefix in enumerate(("", "k", "m", "g", "t", "p"))}
 _BINARY: Final = {f"{prefix}i": Fraction(1024**power) for power, prefix in enumerate("kmgtp", 1)}
@@ -100,6 +101,8 @@ def _wrong(text: str, why: str) -> NoReturn:
 
 def _gate(given: str) -> Gate:
     text = " ".join(given.split())
+    if len(text) > _LONGEST:
+        _wrong(f"{text[:_LONGEST]}...", f"longer than any gate - {_EXAMPLES}")
     plain = text.translate(_PLAIN)
     significant = _SIGNIFICANT.search(plain) is not None
     parts = _GATE.fullmatch(_SIGNIFICANT.sub("", plain))
