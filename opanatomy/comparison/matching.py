@@ -157,10 +157,24 @@ def _with_leftovers(matches: list[Match], before: dict[Key, Item], after: dict[K
             yield Match(cause, *sides)
         else:
             yield match
-    for cause, items in ((Cause.GONE, before), (Cause.NEW, after)):
-        for key in sorted(items):
-            own: dict[Key, Item] = {key: items[key]}
-            yield Match(cause, own, {}) if cause is Cause.GONE else Match(cause, {}, own)
+    known = [{_anywhere(key) for match in matches for key in side(match)} for side in (_after, _before)]
+    for key in sorted(before):
+        yield Match(Cause.FEWER_CALLS if _anywhere(key) in known[0] else Cause.GONE, {key: before[key]}, {})
+    for key in sorted(after):
+        yield Match(Cause.MORE_CALLS if _anywhere(key) in known[1] else Cause.NEW, {}, {key: after[key]})
+
+
+def _before(match: Match) -> dict[Key, Item]:
+    return match.before
+
+
+def _after(match: Match) -> dict[Key, Item]:
+    return match.after
+
+
+def _anywhere(key: Key) -> tuple[str, str, str]:
+    """What makes calls the same wherever they are made."""
+    return key.operator, key.signature, key.kernel
 
 
 def _sum(item: Item, more: Item | None) -> Item:
