@@ -147,7 +147,7 @@ def test_calls_that_were_added_are_more_calls(tmp_path: Path) -> None:
 
 
 def again(events: Events, kernel: dict[str, Any], *, times: int) -> int:
-    """The call of a kernel made again behind all others, with all that belongs to it; the time that its kernels take."""
+    """The call of a kernel made again behind all others, and what belongs to it; the time that its kernels take."""
     correlation = kernel["args"]["correlation"]
     launch = next(
         event for event in events

@@ -9,6 +9,8 @@ from msgspec import Struct
 from opanatomy.records.taxonomy import OperatorClass, StrEnum
 
 COMPARISON_SCHEMA = 1
+#: A difference with a smaller p is called significant.
+SIGNIFICANT = 0.05
 
 
 class Cause(StrEnum):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from opanatomy.records.compared import Cause, Comparison, Decomposition, FigureRow, Part, Side, Work
+from opanatomy.records.compared import SIGNIFICANT, Cause, Comparison, Decomposition, FigureRow, Part, Side, Work
 from opanatomy.records.taxonomy import OperatorClass
 from opanatomy.report.section import (
     Bytes,
@@ -34,9 +34,8 @@ from opanatomy.report.sections.causes import groups_of, name_of_part, named, sen
 
 #: Causes that are told in sentences.
 TOLD: Final = 3
-#: A difference of figures of which nothing can be claimed, and one below this p.
+#: A difference of figures of which nothing can be claimed.
 _NOT_CLAIMED: Final = "~"
-_SIGNIFICANT: Final = 0.05
 #: Steps that have a row.
 _STEPS: Final = 24
 #: Figures on the page, in this order; all of them are in the JSON report.
@@ -311,7 +310,7 @@ def _table(comparison: Comparison, rows: Sequence[FigureRow], name: str, title: 
     ]  # fmt: skip
     same = len(rows) - len(changed)
     notes = [Note(text=f"{_NOT_CLAIMED}: no difference beyond chance (p >= 0.05)")] if any(
-        row.p is not None and row.p >= _SIGNIFICANT for row in changed
+        row.p is not None and row.p >= SIGNIFICANT for row in changed
     ) else []  # fmt: skip
     if same:
         notes.append(Note(text=phrase("{} without a difference", Count(same, "figure"))))
@@ -322,7 +321,7 @@ def _ranges(row: FigureRow) -> str | None:
     """What can be said of the difference: of runs the test, of like steps whether their ranges overlap."""
     if row.p is None:
         return row.ranges
-    return f"{_NOT_CLAIMED} p={row.p:.2g}" if row.p >= _SIGNIFICANT else f"p={row.p:.2g}"
+    return f"{_NOT_CLAIMED} p={row.p:.2g}" if row.p >= SIGNIFICANT else f"p={row.p:.2g}"
 
 
 _QUANTITIES: Final[dict[str, Callable[[float], Quantity]]] = {
