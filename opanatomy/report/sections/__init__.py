@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from opanatomy.records.anatomy import Anatomy
+from opanatomy.records.compared import Comparison
+from opanatomy.records.reports import Report
 from opanatomy.records.techniques import Techniques
 from opanatomy.report.section import Section
 from opanatomy.report.sections import (
@@ -25,15 +27,32 @@ from opanatomy.report.sections import (
     verdict,
     waiting,
 )
+from opanatomy.report.sections.compared import sections_of_comparison
 from opanatomy.report.sections.techniques import sections_of_techniques
 
 #: How many operators are listed by name.
 TOP = 8
 
 
-def sections_of(report: Anatomy | Techniques, *, top: int = TOP) -> tuple[Section, ...]:
+def sections_of(report: Report, *, top: int = TOP) -> tuple[Section, ...]:
     """The sections of a report that have something to say, in the order of the page."""
+    if isinstance(report, Comparison):
+        return sections_of_comparison(report, top)
     return sections_of_techniques(report) if isinstance(report, Techniques) else _of_anatomy(report, top)
+
+
+def first_screen(anatomy: Anatomy, *, top: int = TOP) -> tuple[Section, ...]:
+    """What a reader comes for, as `--brief` shows it: the headline, what ran, the step, the classes, the operators."""
+    sections = (
+        run.title(anatomy),
+        verdict.conclusion(anatomy),
+        checks.disagreements(anatomy),
+        run.what_ran(anatomy),
+        step.one_step(anatomy),
+        classes.classes(anatomy),
+        operators.operators(anatomy, top),
+    )
+    return tuple(section for section in sections if section is not None and not section.empty)
 
 
 def _of_anatomy(anatomy: Anatomy, top: int) -> tuple[Section, ...]:
