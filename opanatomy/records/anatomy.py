@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from msgspec import Struct, field
+from msgspec import field
 
 from opanatomy.records.checks import Check
 from opanatomy.records.communication import Communication
@@ -10,6 +10,7 @@ from opanatomy.records.device import DeviceFigures
 from opanatomy.records.generation import Generation
 from opanatomy.records.memory import Memory
 from opanatomy.records.ranks import Collective, Rank, Spread
+from opanatomy.records.record import Record
 from opanatomy.records.signature_text import SignatureText
 from opanatomy.records.suggestion import Suggestions
 from opanatomy.records.taxonomy import OperatorClass, Phase
@@ -25,7 +26,7 @@ SCHEMA = 1
 COVERED_LEAST = 0.5
 
 
-class Provenance(Struct, frozen=True, kw_only=True):
+class Provenance(Record, frozen=True, kw_only=True):
     """Where the figures come from.
 
     The first event of the trace begins at `begin_unix_ns`, the last ends at `end_unix_ns` on the clock of its host; a
@@ -41,7 +42,7 @@ class Provenance(Struct, frozen=True, kw_only=True):
     end_unix_ns: int | None = None
 
 
-class StepRow(Struct, frozen=True, kw_only=True):
+class StepRow(Record, frozen=True, kw_only=True):
     """One step as it went. On an accelerator it begins with its annotation, or where the step before it ended if that
     is later, and lasts until the last device work launched in it ends: the steps together cover the window.
 
@@ -70,7 +71,7 @@ class StepRow(Struct, frozen=True, kw_only=True):
     framework_ns: int | None = None
 
 
-class Step(Struct, frozen=True, kw_only=True):
+class Step(Record, frozen=True, kw_only=True):
     """Figures of one step: where there are several those of the step in the middle by wall time, of an even number the
     means of the two, so that all are of the same steps and parts sum to at most their whole.
 
@@ -104,7 +105,7 @@ class Step(Struct, frozen=True, kw_only=True):
     steps: tuple[StepRow, ...] = ()
 
 
-class ClassRow(Struct, frozen=True, kw_only=True):
+class ClassRow(Record, frozen=True, kw_only=True):
     """One operator class in one phase, over all profiled steps; FLOPs and bytes are of the calls whose cost is known.
 
     `uncosted_ns` is the time of the calls without a formula: `flops` is `None` where no call has one. Beside the
@@ -128,7 +129,7 @@ class ClassRow(Struct, frozen=True, kw_only=True):
     memory_bound_ns: int | None = None
 
 
-class Ratio(Struct, frozen=True, kw_only=True):
+class Ratio(Record, frozen=True, kw_only=True):
     """Backward (recompute included) over forward of one class.
 
     `None` where a part of either is unknown, or the forward is next to nothing: less than 1 % of the backward.
@@ -144,7 +145,7 @@ class Ratio(Struct, frozen=True, kw_only=True):
     theory_bytes: float | None = None
 
 
-class OperatorRow(Struct, frozen=True, kw_only=True):
+class OperatorRow(Record, frozen=True, kw_only=True):
     """One operator with one signature in one phase, over all profiled steps.
 
     `uncosted_ns` is the time of those calls whose cost is not known: FLOPs, bytes and the bound are of the others.
@@ -179,7 +180,7 @@ class OperatorRow(Struct, frozen=True, kw_only=True):
         return 0 if self.bound_ns is None else self.time_ns - self.uncosted_ns
 
 
-class KernelRow(Struct, frozen=True, kw_only=True):
+class KernelRow(Record, frozen=True, kw_only=True):
     """One kernel name: how often it ran, for how long in all, and which operators launched it."""
 
     kernel: str
@@ -190,7 +191,7 @@ class KernelRow(Struct, frozen=True, kw_only=True):
     operators: tuple[str, ...]
 
 
-class ModuleRow(Struct, frozen=True, kw_only=True):
+class ModuleRow(Record, frozen=True, kw_only=True):
     """The work of one module (its submodules not included) in one phase and class. `module` is `""` for the root."""
 
     module: str
@@ -203,7 +204,7 @@ class ModuleRow(Struct, frozen=True, kw_only=True):
     written_bytes: int | None
 
 
-class Anatomy(Struct, frozen=True, kw_only=True):
+class Anatomy(Record, frozen=True, kw_only=True):
     """The whole report: what ran, where the time, FLOPs and bytes went, and what could not be explained."""
 
     provenance: Provenance
