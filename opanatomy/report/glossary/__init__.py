@@ -7,7 +7,7 @@ below the report's tables. What is new on the page is one entry in the chapter o
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
 from opanatomy.report.glossary.arithmetic import CLASSES, COLUMNS, OPERATORS, PHASES, RATIOS, ROOFLINE
@@ -19,7 +19,7 @@ from opanatomy.report.glossary.run import GENERATION, RUN, TEXTS
 from opanatomy.report.glossary.step import STEP
 from opanatomy.report.glossary.term import Chapter, Term
 
-__all__ = ["CHAPTERS", "Chapter", "Term", "chapter_of", "names", "note", "terms_named"]
+__all__ = ["CHAPTERS", "Chapter", "Term", "chapter_of", "is_named", "names", "note", "terms_named"]
 
 #: In the order of the page; what stands in many tables comes first.
 CHAPTERS: Final = (
@@ -43,13 +43,17 @@ def terms_named(name: str, section: str | None = None) -> tuple[tuple[Chapter, T
 
     Several where one word stands in several tables; none where no line or column is called so.
     """
-    wanted = _plain(name)
     return tuple(
         (chapter, entry)
         for chapter, entry in entries()
-        if any(_is(known, wanted) for known in entry.names)
-        and (section is None or not chapter.sections or section in chapter.sections)
+        if is_named(entry, name) and (section is None or not chapter.sections or section in chapter.sections)
     )
+
+
+def is_named(entry: Term, name: str) -> bool:
+    """Whether the report calls a term so, in any case."""
+    wanted = _plain(name)
+    return any(_is(known, wanted) for known in entry.names)
 
 
 def chapter_of(section: str) -> Chapter | None:
@@ -77,8 +81,3 @@ def _is(known: str, wanted: str) -> bool:
 def _plain(name: str) -> str:
     """A name without what does not tell it from another: case, `_` for a space, spaces around."""
     return " ".join(name.replace("_", " ").casefold().split()).strip(" :")
-
-
-def listed(some: Iterable[str]) -> str:
-    """Names in a row for a sentence."""
-    return ", ".join(dict.fromkeys(some))

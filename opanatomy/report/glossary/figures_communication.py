@@ -30,7 +30,7 @@ def exposed(anatomy: Anatomy) -> Iterator[Phrase | None]:
         return
     for row in known.phases:
         yield phrase("{}: {} = {}", str(row.phase), nanoseconds(row.exposed_ns), Time(row.exposed_ns))
-    yield quotient("together:", known.exposed_ns, "of", known.running_ns)
+    yield quotient("together: exposed", known.exposed_ns, "time", known.running_ns)
 
 
 def bus(anatomy: Anatomy) -> Iterator[Phrase | None]:
