@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
@@ -20,11 +22,15 @@ from opanatomy.report.section import Fact
 from opanatomy.report.sections.explained import examples
 from opanatomy.report.sections.named import Known
 from opanatomy.report.sections.printed import printed
-from opanatomy.report.table import printable, prose
+from opanatomy.report.table import printable
 
 #: Names that one shortened name may stand for and that are explained.
 _MOST: Final = 4
 _LABEL, _WIDTH = 10, 100
+#: What is longer is no prose: a kernel's template arguments.
+_LONGEST: Final = 4000
+_NUMBER: Final = re.compile(r"(?<=\d) (?=[%\w])")
+_GLUE: Final = "\N{NO-BREAK SPACE}"
 #: Labels of text that is shown as it is, however long: code must not be wrapped.
 _CODE: Final = ("as written",)
 
@@ -83,14 +89,15 @@ def _blocks(name: str, vocabulary: Vocabulary) -> Iterator[str]:
 def _exact(name: str, vocabulary: Vocabulary) -> Iterator[str]:
     terms = list(_terms(name, vocabulary.report))
     yield from terms
-    operator, known = vocabulary.operator(name), vocabulary.known(name)
-    if operator is not None:
-        yield _block(operator, _operator(operator, vocabulary))
-    others = [item for item in known if item.kind != "operator"]
-    yield from (_block(f"{item.name} ({item.kind} of the report)", item.facts()) for item in others)
+    operators = vocabulary.operators(name)
+    yield from (_block(operator, _operator(operator, vocabulary)) for operator in operators)
+    others = [item for item in vocabulary.known(name) if item.kind != "operator"]
+    yield from (_block(f"{item.name} ({item.kind} of the report)", item.facts()) for item in others[:_MOST])
+    if len(others) > _MOST:
+        yield f"and {len(others) - _MOST} more of the report begin so: give the whole name of one\n"
     sheets = sheets_named(name)
     yield from (_block(f"{sheet.device} (data sheet)", _sheet(sheet)) for sheet in sheets)
-    if not (terms or operator or others or sheets):
+    if not (terms or operators or others or sheets):
         facts = as_operator(name) or ([] if vocabulary.near_term(name) else as_kernel(name))
         if facts:
             yield _block(name, facts)
@@ -167,7 +174,14 @@ def _block(title: str, facts: Iterable[Fact]) -> str:
         text = printable(sentence(fact.text))
         wraps = fact.label not in _CODE if fact.label else wraps
         label = fact.label
-        for line in prose(text, _WIDTH - _LABEL - 2) if wraps else [text]:
+        for line in _wrapped(text) if wraps else [text]:
             lines.append(f"  {label:<{_LABEL - 1}} {line}".rstrip())
             label = ""
     return "".join(f"{line}\n" for line in lines)
+
+
+def _wrapped(text: str) -> list[str]:
+    """The text in lines, broken between words, never within one (an address) nor between a number and its unit."""
+    glued = _NUMBER.sub(_GLUE, text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…")
+    lines = textwrap.wrap(glued, _WIDTH - _LABEL - 2, break_long_words=False, break_on_hyphens=False)
+    return [line.replace(_GLUE, " ") for line in lines] or [""]

@@ -45,12 +45,19 @@ class Vocabulary:
         """The names of the report, in small letters."""
         every: dict[str, list[Known]] = {}
         for known in () if self.report is None else known_names(self.report):
-            every.setdefault(known.name.casefold(), []).append(known)
+            for spelling in known.spellings:
+                every.setdefault(spelling.casefold(), []).append(known)
         return {name: tuple(each) for name, each in every.items()}
 
-    def operator(self, name: str) -> str | None:
-        """The operator that is called so, `aten::` left out or not; `None` where no table or report has one."""
-        return self._operators.get(name.casefold())
+    def operators(self, name: str) -> tuple[str, ...]:
+        """The operators that are called so, without `aten::` and with their phase behind them too."""
+        own, _, phase = name.casefold().rpartition(" ")
+        for wanted in (name.casefold(), own if phase in tuple(Phase) else ""):
+            if wanted in self._operators:
+                return (self._operators[wanted],)
+            if known := [known.name for known in self.known(wanted) if known.kind == "operator"]:
+                return tuple(dict.fromkeys(known))
+        return ()
 
     def known(self, name: str) -> tuple[Known, ...]:
         """What the report calls so."""

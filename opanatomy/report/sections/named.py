@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, TypeVar
 
@@ -30,6 +32,8 @@ from opanatomy.report.totals import total
 #: Rows of one kind, and names, that are listed of one thing.
 _ROWS: Final = 6
 _NAMES: Final = 3
+_NAMESPACES: Final = re.compile(r"^(?:void )?(?:(?!aten::)\w+::|\(anonymous namespace\)::)*")
+_ARGUMENTS: Final = re.compile(r"[<(].*", re.DOTALL)
 Timed = TypeVar("Timed", OperatorRow, KernelRow)
 _NO_RULE: Final = "none: no rule knows this name, so that it is in the class unknown"
 
@@ -40,6 +44,13 @@ class Known(Struct, frozen=True):
     name: str
     kind: str
     facts: Callable[[], tuple[Fact, ...]]
+
+    @property
+    def spellings(self) -> tuple[str, ...]:
+        """The name, without C++'s namespaces and return type, and without template arguments and parameters too."""
+        plain = _NAMESPACES.sub("", self.name)
+        own = _ARGUMENTS.sub("", plain)
+        return tuple(dict.fromkeys(text for text in (self.name, plain, own) if text))
 
 
 def known_names(report: Anatomy | Techniques) -> Iterator[Known]:
@@ -86,9 +97,13 @@ def _took(time_ns: int, whole_ns: int) -> Phrase:
 
 
 def _classed(rows: Iterable[OperatorRow | KernelRow]) -> Iterator[Fact]:
-    """The class of a name in the report, and the rule that decided."""
-    for item, rule in dict.fromkeys((row.operator_class, row.rule) for row in rows):
-        yield Fact(label="class", text=phrase("{}", item))
+    """The class of a name in the report and the rule that decided; of several those of its kernels, with their time."""
+    times: Counter[tuple[OperatorClass, str]] = Counter()
+    for row in rows:
+        times[row.operator_class, row.rule] += row.time_ns
+    for (item, rule), time_ns in times.most_common():
+        took = phrase("{}, {}", item, Time(time_ns)) if len(times) > 1 else phrase("{}", item)
+        yield Fact(label="class", text=took)
         yield Fact(label="rule", text=_NO_RULE if item is OperatorClass.UNKNOWN else rule)
 
 
@@ -104,7 +119,7 @@ def _operator(name: str, anatomy: Anatomy) -> tuple[Fact, ...]:
         facts.append(Fact(label="", text=phrase("{}: {}{}", phase.value, _time_of(members, below), inside)))
     facts += _listed("parts", (phrase("{} {}", Name(row.operator), Time(row.time_ns)) for row in _longest(parts)))
     launched = [row for row in anatomy.kernels if name in row.operators]
-    facts += _listed("kernels", (phrase("{} {}", Name(row.kernel), Time(row.time_ns)) for row in _longest(launched)))
+    facts += _listed("kernels", (_launched(row) for row in _longest(launched)))
     facts += _listed("memory", (_block(row) for row in anatomy.memory.blocks if row.operator == name))
     return (*facts, *_differences(name, anatomy))
 
@@ -123,6 +138,11 @@ def _longest(rows: Iterable[Timed]) -> list[Timed]:
     return sorted(rows, key=lambda row: -row.time_ns)
 
 
+def _launched(row: KernelRow) -> Phrase:
+    shared = ", others' launches of it included" if len(row.operators) > 1 else ""
+    return phrase("{} {}{}", Name(row.kernel), Time(row.time_ns), shared)
+
+
 def _block(row: MemoryBlocks) -> Phrase:
     where = f", in {row.module}" if row.module else ""
     return phrase("{} of {} at the peak{}", Bytes(row.bytes), row.component.replace("_", " "), where)
@@ -132,7 +152,7 @@ def _listed(label: str, texts: Iterable[Phrase]) -> Iterator[Fact]:
     """A line with the first of some texts and how many more there are; none where there are none."""
     every = list(texts)
     more = phrase("{} more", Count(len(every) - _NAMES)) if len(every) > _NAMES else None
-    if text := joined((*every[:_NAMES], more)):
+    if text := joined((*every[:_NAMES], more), by="; "):
         yield Fact(label=label, text=text)
 
 

@@ -19,7 +19,7 @@ _SHOWN: Final = 10
 
 
 def printed(chapter: Chapter, term: Term, report: Anatomy | Techniques) -> tuple[Fact, ...]:
-    """The lines and cells of the page that a term is the name of, with the title of their section; none where none is."""
+    """The lines and cells of the page that a term is the name of, with the title of their section."""
     lines = [line for section in sections_of(report) if _stands_in(chapter, section) for line in _in(section, term)]
     facts = [Fact(label="" if place else "printed", text=line) for place, line in enumerate(lines[:_SHOWN])]
     if len(lines) > _SHOWN:
