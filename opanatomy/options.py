@@ -271,6 +271,24 @@ RUN: Final = (
     REDACT,
 )  # fmt: skip
 
+SECTION: Final = Option(
+    name="section", group=_REPORT, kind=Kind.TEXTS, metavar="NAME",
+    help="only this section of the terminal report, or several with commas; repeatable (a heading of the report)",
+)  # fmt: skip
+SORT: Final = Option(
+    name="sort", group=_REPORT, metavar="BY", default="time",
+    help="order of the operators: {choices} (default: {default})",
+    choices=tuple(map(Choice, ("time", "flops", "bytes", "calls", "headroom", "name"))),
+)  # fmt: skip
+#: What of a report readers want to see.
+PAGE: Final = (
+    Option(name="brief", group=_REPORT, kind=Kind.SWITCH, default=False, help="only the first screen of the report"),
+    SECTION,
+    Option(name="top", group=_REPORT, kind=Kind.NUMBER, default=8, minimum=1, metavar="N",
+           help="operators, kernels and others that are listed by name (default: {default})"),
+    SORT,
+)  # fmt: skip
+
 #: Where a report goes, and what it takes for the device's limits.
 REPORT: Final = (
     Option(name="output", short_flag="-o", group=_REPORT, metavar="FILE",
@@ -285,7 +303,7 @@ REPORT: Final = (
            help="bandwidth in bytes/s, instead of the known: 2.04T, 900G"),
 )  # fmt: skip
 
-PROFILE: Final = (*RUN, *REPORT, PROCESSES, SUGGEST, TRACE, NO_TRACE)
+PROFILE: Final = (*RUN, *REPORT, *PAGE, PROCESSES, SUGGEST, TRACE, NO_TRACE)
 
 ANALYZE: Final = (
     Option(name="trace", positional="+", metavar="TRACE",
@@ -299,6 +317,7 @@ ANALYZE: Final = (
     JOBS,
     REDACT,
     *REPORT,
+    *PAGE,
     Option(name="annotated", flag="--trace", group="the annotated trace", metavar="FILE",
            help="file or folder to write the trace back to, with classes, phases and rates in it"),
 )  # fmt: skip
