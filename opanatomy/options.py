@@ -221,7 +221,7 @@ OF_BACKWARD: Final = (OPTIMIZER, CHECKPOINTING, CHECKPOINT_EVERY, ACCUMULATE, CL
 #: What a run is made of, field by field that of `RunOptions`.
 RUN: Final = (
     Option(name="model", positional="1", metavar="MODEL", default="",
-           help="catalog name, Hub id, local folder, config.json, or package.module:function"),
+           help="catalog name, Hub id, local folder, config.json, file.py:function or package.module:function"),
     Option(name="batch", group=_BATCH, kind=Kind.NUMBER, minimum=1, metavar="N",
            help="samples in the batch (default: 8)"),
     Option(name="seq", group=_BATCH, kind=Kind.NUMBER, minimum=1, metavar="N",
