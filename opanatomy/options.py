@@ -338,13 +338,24 @@ EXPLAIN: Final = (
     Option(name="debug", kind=Kind.SWITCH, default=False, help=DEBUG.help),
 )  # fmt: skip
 
+#: How what is no report is printed.
+_TABLE_OR_JSON: Final = Option(
+    name="format", short_flag="-f", default="terminal", metavar="FORMAT", help="terminal or json",
+    choices=(Choice("terminal"), Choice("json")),
+)  # fmt: skip
+
+CATALOG: Final = (
+    Option(name="word", positional="*", metavar="WORD", help="only models with this in their name, kind or task"),
+    _TABLE_OR_JSON,
+    Option(name="debug", kind=Kind.SWITCH, default=False, help=DEBUG.help),
+)  # fmt: skip
+
 CEILINGS: Final = (
     Option(name="device", default="auto", metavar="DEVICE", help=DEVICE.help),
     Option(name="dtype", metavar="TYPES", help="only these data types, such as float32,bf16"),
     Option(name="peak", metavar="RATE", help="take this for the peak: 312T, or bf16=312T,fp32=19.5T"),
     Option(name="bandwidth", metavar="RATE", help="take this for the bandwidth: 2.04T, 900G"),
-    Option(name="format", short_flag="-f", default="terminal", metavar="FORMAT", help="terminal or json",
-           choices=(Choice("terminal"), Choice("json"))),
+    _TABLE_OR_JSON,
     Option(name="refresh", kind=Kind.SWITCH, default=False, help="measure again what is kept"),
     Option(name="debug", kind=Kind.SWITCH, default=False, help=DEBUG.help),
 )  # fmt: skip
