@@ -331,9 +331,9 @@ TECHNIQUES: Final = (
 )  # fmt: skip
 
 EXPLAIN: Final = (
-    Option(name="name", positional="*", metavar="OPERATOR-OR-KERNEL",
-           help="such as aten::addmm or ampere_sgemm_128x64_nn"),
-    Option(name="report", metavar="REPORT", help="a JSON report, to work the formula on its shapes"),
+    Option(name="name", positional="*", metavar="TERM",
+           help="a line of the report (MFU, headroom), an operator, a kernel or a device; shortened ones too"),
+    Option(name="report", metavar="REPORT", help="a JSON report: its figures worked, and every name in it"),
     Option(name="unknown", metavar="REPORT", help="list what a JSON report could not class or count"),
     Option(name="debug", kind=Kind.SWITCH, default=False, help=DEBUG.help),
 )  # fmt: skip
