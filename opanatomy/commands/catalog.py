@@ -10,6 +10,11 @@ from opanatomy.console.parser import add_options
 from opanatomy.options import CATALOG
 
 SUMMARY: Final = "list the built-in models"
+EXAMPLES: Final = (
+    ("all of them, with their sizes", "opanatomy catalog"),
+    ("only language models", "opanatomy catalog causal-lm"),
+    ("for a script", "opanatomy catalog bert -f json"),
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
