@@ -112,7 +112,7 @@ def stem_of_model(model: str) -> str:
     """What the names of a model's files begin with."""
     from opanatomy.redaction.texts import spoken
 
-    return stem_of(spoken(model).replace(":", "-")) or "model"
+    return stem_of(spoken(model).replace(".py:", ":").replace(":", "-")) or "model"
 
 
 def typed_words() -> list[str]:
