@@ -11,6 +11,8 @@ from msgspec.structs import replace
 from rich.cells import cell_len
 from rich.text import Text
 
+from opanatomy.report.printable import printable
+
 #: Prose and rules are not wider than this, however wide the terminal.
 PAGE: Final = 100
 #: What is longer is no prose: a device name of a megabyte.
@@ -90,11 +92,6 @@ def prose(text: str, width: int, *, style: str = "") -> list[Text]:
             lines.append("")
         lines[-1] = word
     return [Text(line.replace(_GLUE, " ").rstrip(), style=style) for line in lines]
-
-
-def printable(text: str) -> str:
-    """The text with a mark for each character that a terminal would act on: escapes, line ends, writing directions."""
-    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
 
 
 def cut(name: str, width: int) -> str:
