@@ -36,6 +36,20 @@ def sections_of(report: Anatomy | Techniques, *, top: int = TOP) -> tuple[Sectio
     return sections_of_techniques(report) if isinstance(report, Techniques) else _of_anatomy(report, top)
 
 
+def first_screen(anatomy: Anatomy, *, top: int = TOP) -> tuple[Section, ...]:
+    """What a reader comes for, as `--brief` shows it: the headline, what ran, the step, the classes, the operators."""
+    sections = (
+        run.title(anatomy),
+        verdict.conclusion(anatomy),
+        checks.disagreements(anatomy),
+        run.what_ran(anatomy),
+        step.one_step(anatomy),
+        classes.classes(anatomy),
+        operators.operators(anatomy, top),
+    )
+    return tuple(section for section in sections if section is not None and not section.empty)
+
+
 def _of_anatomy(anatomy: Anatomy, top: int) -> tuple[Section, ...]:
     sections = (
         run.title(anatomy),

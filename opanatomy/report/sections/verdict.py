@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from msgspec import Struct
+
 from opanatomy.records.anatomy import Anatomy, ClassRow
 from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.report.section import Bytes, Note, Phrase, Section, Share, Tone, phrase
@@ -15,6 +17,20 @@ UNEXPLAINED, WAITING, EXPOSED, UPDATING, RECOMPUTING, CONTRACTING = 0.2, 0.4, 0.
 DECODING: Final = 0.5
 #: The part of the time whose FLOPs must be known to speak of all the arithmetic.
 COSTED = 0.99
+
+
+class Finding(Struct, frozen=True, kw_only=True):
+    """One thing that costs time or memory: in a sentence, what shows it, and the command that says more of it."""
+
+    name: str
+    text: Phrase
+    evidence: Phrase | None = None
+    next_command: str | None = None
+
+
+def findings(anatomy: Anatomy) -> tuple[Finding, ...]:
+    """What costs most, the largest first."""
+    return (Finding(name="verdict", text=verdict(anatomy)),)
 
 
 def conclusion(anatomy: Anatomy) -> Section:
