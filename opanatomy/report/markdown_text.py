@@ -7,6 +7,7 @@ GitHub from the rendered text, where no backslash is left; only code is kept fro
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Final
 
 from opanatomy.report.printable import printable
@@ -21,10 +22,13 @@ _LINKED: Final = re.compile(
     """,
     re.IGNORECASE | re.VERBOSE,
 )
-_ACTIVE: Final = re.compile(r"[\\`*\[\]<>|~&]|(?<![A-Za-z0-9])_+|_+(?![A-Za-z0-9])")
-#: What at the beginning of a line is a heading, a list, its underline or a rule.
-_BLOCK: Final = re.compile(r"#|[-+](?= |$)|[-=:](?=[-=: ]*$)")
+_ACTIVE: Final = re.compile(r"[\\`*\[\]|~]|<(?=[A-Za-z/!?])|&(?=[#A-Za-z])|(?<![A-Za-z0-9])_+|_+(?![A-Za-z0-9])")
+#: What at the beginning of a line is a heading, a quotation, a list, an underline or a rule.
+_BLOCK: Final = re.compile(r"[#>]|[-+](?= |$)|[-=:](?=[-=: ]*$)")
 _NUMBERED: Final = re.compile(r"\A(\d+)([.)])(?= |$)")
+#: What a name may stand between to be code: spaces, a bracket before, punctuation behind.
+_BEFORE: Final = re.compile(r"(?:^| )\(?$")
+_BEHIND: Final = re.compile(r"[,;:.)]*(?: |$)")
 
 
 def markdown_text(text: str) -> str:
@@ -32,13 +36,30 @@ def markdown_text(text: str) -> str:
 
     What GitHub would link becomes code, word by word; characters that cannot be seen have a mark, spaces around go.
     """
-    words = printable(text).strip(" ").split(" ")
-    return _beginning(" ".join(markdown_code(word) if _LINKED.search(word) else _escaped(word) for word in words))
+    return _beginning(_words(printable(text)))
 
 
-def markdown_code(name: str) -> str:
-    """The name as code, in a paragraph or the cell of a table; a bar in it stands between two parts, for the table."""
-    return r"\|".join(_code(part) for part in printable(name).strip(" ").split("|"))
+def markdown_line(parts: Sequence[tuple[str, bool]]) -> str:
+    """Markdown on one line of texts and, where the flag is set, names: as code where they stand between spaces."""
+    texts = [printable(text) for text, _ in parts]
+    line, run = [], ""
+    for place, (text, (_, is_name)) in enumerate(zip(texts, parts, strict=True)):
+        if is_name and _BEFORE.search("".join(texts[:place])) and _BEHIND.match("".join(texts[place + 1 :])):
+            line += [_words(run), markdown_code(text)]
+            run = ""
+        else:
+            run += text
+    return _beginning("".join((*line, _words(run))))
+
+
+def markdown_code(name: str, *, in_cell: bool = True) -> str:
+    """The name as code; `in_cell` of a table a bar in it stands between two parts of code."""
+    text = printable(name).strip(" ")
+    return r"\|".join(map(_code, text.split("|"))) if in_cell else _code(text)
+
+
+def _words(text: str) -> str:
+    return " ".join(markdown_code(word) if _LINKED.search(word) else _escaped(word) for word in text.split(" "))
 
 
 def _code(text: str) -> str:
@@ -56,4 +77,5 @@ def _escaped(word: str) -> str:
 
 def _beginning(line: str) -> str:
     """The line as no block of its own: `# x`, `- x`, `1. x`, `===`."""
+    line = line.strip(" ")
     return f"\\{line}" if _BLOCK.match(line) else _NUMBERED.sub(r"\1\\\2", line)
