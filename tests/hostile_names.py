@@ -16,3 +16,10 @@ HOSTILE: Final = (
     "line\nbreak", "line\r\n\r\n# heading", "\u202egnp.exe", "zero\u200bwidth", "\ufeff", "\x1b[2Jgone", "\x00",
     "x\u2028y", "\u3164", "=cmd()", "+1", "-2.5 ms", "lambda()#1}::operator()", "模型", "  ", "", "a  b",
 )  # fmt: skip
+
+#: What a spreadsheet would run, in the ways it may begin.
+FORMULAS: Final = (
+    "=cmd()", "=cmd|' /C calc'!A0", "+1+1", "-2+3", "@SUM(A1)", "\t=cmd()", "\r=cmd()", "\n=cmd()", "\r\n=cmd()",
+    "\uff1dcmd()", "\uff0b1", "\uff0d1", "\uff20SUM(A1)", "\x00=cmd()", "\ufeff=cmd()", "a,=cmd()", 'a",=cmd()',
+    "a\n=cmd()",
+)  # fmt: skip

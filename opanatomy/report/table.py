@@ -54,7 +54,7 @@ def table(
     `swatches` puts a coloured square before the first cell of each row that has a mark; where room is left and rows
     have a `bar` (0 to 1), a bar is drawn at the right.
     """
-    header = Row(cells=tuple(column.header for column in columns), strong=True)
+    header = Row(cells=tuple(printable(column.header) for column in columns), strong=True)
     rows = [replace(row, cells=tuple(map(printable, row.cells))) for row in rows]
     natural = {i: max(cell_len(row.cells[i]) for row in (header, *rows)) for i in range(len(columns))}
     indent = _GAP if swatches else 0

@@ -20,6 +20,7 @@ from opanatomy.report.sections.verdict import Finding, findings
 #: The most bytes of a digest, in UTF-8, and of one of its lines.
 MOST_BYTES: Final = 4096
 _LINE_BYTES: Final = 256
+_LABEL_BYTES: Final = 64
 _FINDINGS: Final = 3
 #: The characters of names and of other texts that are tried one after the other until a line fits.
 _WIDTHS: Final = ((64, 1000), (64, 160), (40, 80), (24, 40), (12, 20), (4, 8))
@@ -62,7 +63,7 @@ class _Block:
 
 
 def _fact(fact: Fact) -> str:
-    return f"- {fact.label}: {_fitting(fact.text)}"
+    return f"- {_fitting(fact.label, _LABEL_BYTES)}: {_fitting(fact.text)}"
 
 
 def _findings(ranked: tuple[Finding, ...]) -> str:
@@ -82,11 +83,11 @@ def _command(command: str) -> str:
     return text if _size(text) <= _LINE_BYTES else "too long for a digest, see the terminal report"
 
 
-def _fitting(text: str | Phrase) -> str:
-    """The text in at most `_LINE_BYTES` bytes: names shorter, then other texts; figures whole."""
+def _fitting(text: str | Phrase, most: int = _LINE_BYTES) -> str:
+    """The text in at most `most` bytes: names shorter, then other texts; figures whole."""
     for name, other in _WIDTHS:
         line = markdown_cell(text, name=name, text=other)
-        if _size(line) <= _LINE_BYTES:
+        if _size(line) <= most:
             return line
     return "too long for a digest"
 
