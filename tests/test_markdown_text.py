@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from opanatomy.report.markdown_text import markdown_code, markdown_text
+from opanatomy.report.markdown_text import markdown_code, markdown_line, markdown_text
 from opanatomy.report.printable import printable
 from tests.hostile_names import HOSTILE
 from tests.markdown_pages import linked_by_github, page_of
@@ -66,3 +66,21 @@ def test_any_text_is_shown_in_a_cell_and_in_a_line(parts: list[str]) -> None:
 )
 def test_plain_words_stay_as_they_are(text: str) -> None:
     assert markdown_text(text) == text
+
+
+@given(parts=st.lists(st.tuples(PARTS | st.text(max_size=3), st.booleans()), max_size=5))
+@example(parts=[("at ", False), ("`x`", True), (": https://x", False)])
+@example(parts=[("", True), ("- item", False)])
+def test_texts_and_names_side_by_side_are_shown(parts: list[tuple[str, bool]]) -> None:
+    text = "".join(printable(part) for part, _ in parts).strip(" ")
+    page = page_of(f"| n | t |\n| - | - |\n| {markdown_line(parts)} | 1 |\n\n{markdown_line(parts)}\n")
+    assert page.tags <= {"table", "thead", "tbody", "tr", "th", "td", "code", "p"}
+    # A name has no spaces of its own around it.
+    assert [cell.replace(" ", "") for cell in page.cells] == ["n", "t", text.replace(" ", ""), "1"]
+    assert not linked_by_github(page)
+
+
+def test_names_are_code_between_spaces() -> None:
+    line = markdown_line([("operator ", False), ("aten::mm", True), (": 2 of ", False), ("x y", True), (")", False)])
+    assert line == "operator `aten::mm`: 2 of `x y`)"
+    assert markdown_line([("a", False), ("name", True)]) == "aname"

@@ -20,6 +20,7 @@ from opanatomy.records.anatomy import Anatomy
 from opanatomy.report import format_named
 from opanatomy.report.format import Page
 from tests import anatomies
+from tests.experiments import experiment
 from tests.printed_figures import figures_in
 
 FOLDER = Path(__file__).parent / "traces"
@@ -191,3 +192,30 @@ def _memory(report: dict[str, Any]) -> Lines:
     yield "peak", [report["memory"]["peak_bytes"]]
     for part in report["memory"]["components"][:8]:
         yield part["component"].replace("_", " "), [part["measured_bytes"]]
+
+
+# -------------------------------------------------------------------------------------------------------- techniques
+
+
+def test_an_experiment_names_what_saves_most_with_its_command() -> None:
+    digest = format_named("digest").write(experiment(), Page())
+    assert len(digest.encode()) <= 4096
+    found = digest.partition("## Largest findings\n")[2].partition("\n\n")[0].splitlines()
+    assert found == [
+        "### 1: fast",
+        "- finding: title of fast: peak memory 0.0 %, step -60.0 %",
+        "- evidence: measured, peak 1.00 MB for 1.00 MB, step 40.0 ms for 100 ms",
+        "- command: `opanatomy profile 'a model' --fast`",
+        "### 2: less",
+        "- finding: title of less: peak memory -50.0 %, step +30.0 %",
+        "- evidence: measured, peak 500 kB for 1.00 MB, step 130 ms for 100 ms",
+        "- command: `opanatomy profile 'a model' --less`",
+        "### 3: slim",
+        "- finding: title of slim: peak memory -10.0 %, step within the noise",
+        "- evidence: measured, peak 900 kB for 1.00 MB, step 100 ms for 100 ms",
+        "- command: `opanatomy profile 'a model' --slim`",
+    ]
+    lines, _ = lines_of(digest)
+    assert ("step of the baseline", "100 ms") in lines["## Where the time went: one step"]
+    assert ("peak of the baseline", "1.00 MB") in lines["## Memory"]
+    assert ("not run", "broken: out of memory") in lines["## Warnings"]

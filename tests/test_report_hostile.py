@@ -8,7 +8,6 @@ from functools import cache
 from html.parser import HTMLParser
 from io import StringIO
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -16,14 +15,12 @@ from msgspec.structs import replace
 
 import opanatomy
 from opanatomy.records.anatomy import Anatomy
-from opanatomy.records.sameness import LossCurve, Sameness
-from opanatomy.records.taxonomy import Phase
-from opanatomy.records.techniques import OperatorError, StepFigures, TechniqueRow, Techniques
-from opanatomy.records.workload import Environment, Workload
+from opanatomy.records.techniques import Techniques
 from opanatomy.report import format_named
 from opanatomy.report.format import Page
 from opanatomy.report.printable import printable
 from tests import anatomies
+from tests.experiments import experiment
 from tests.hostile_names import FORMULAS, HOSTILE
 from tests.markdown_pages import html_of, linked_by_github, page_of
 from tests.renamed import Names, renamed
@@ -41,34 +38,8 @@ REPORTS = ("bert_on_cpu", "llama_on_gpu", "two_ranks", "techniques")
 def report_called(name: str) -> Anatomy | Techniques:
     if name == "two_ranks":
         return opanatomy.analyze([FOLDER / f"gpu_v100_dlrm_rank{rank}of8.json.gz" for rank in (0, 1)])
-    report: Anatomy | Techniques = _techniques() if name == "techniques" else getattr(anatomies, name)()
+    report: Anatomy | Techniques = experiment() if name == "techniques" else getattr(anatomies, name)()
     return report
-
-
-def _techniques() -> Techniques:
-    def figures(step_ns: float, peak_bytes: int) -> StepFigures:
-        return StepFigures(
-            peak_bytes=peak_bytes, step_ns=step_ns, low_ns=0.99 * step_ns, high_ns=1.01 * step_ns, samples=8,
-            components={"weights": peak_bytes}, phase_ns={"forward": step_ns}, class_ns={"elementwise": step_ns},
-        )  # fmt: skip
-
-    def row(name: str, **fields: Any) -> TechniqueRow:
-        return TechniqueRow(name=name, title=f"title of {name}", option=f"--{name}", keeps_result=True, **fields)
-
-    wrong = OperatorError(operator="aten::mm", phase=Phase.FORWARD, predicted_ns=1e6, measured_ns=9e6)
-    return Techniques(
-        opanatomy="0.1.0", command="opanatomy techniques m", created="now", seed=0, repetitions=3,
-        environment=Environment(device="a CPU", device_kind="cpu"), workload=Workload(model="a model", batch=8),
-        rows=(
-            row("baseline", predicted=figures(1e8, 10**6), measured=figures(1e8, 10**6), warnings=("a warning",)),
-            row("less", predicted=figures(1.3e8, 505_000), measured=figures(1.3e8, 500_000),
-                sameness=Sameness(loss_units=9e9, gradient_units=9e9, weight_units=0.0, first_operator="aten.mm")),
-            row("wrong", predicted=figures(1e8, 10**6), measured=figures(2e8, 10**6), offenders=(wrong,)),
-            row("broken", failed="out of memory", not_predicted="needs a library"),
-            row("changing", measured=figures(5e7, 10**6), losses=LossCurve(losses=(2.0, 1.5), baseline=(2.0, 1.6))),
-        ),
-        advice=("some advice",), warnings=("of all",),
-    )  # fmt: skip
 
 
 def written(format_name: str, report: Anatomy | Techniques, names: tuple[str, ...], first: int = 0) -> str:

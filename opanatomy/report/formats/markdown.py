@@ -101,7 +101,7 @@ def _cell(row: Row, cell: Cell, unit: str) -> str:
     if row.summary and text:
         return f"**{text}**"
     # What is not known is no list here.
-    return units.UNKNOWN if text == f"\\{units.UNKNOWN}" else text
+    return units.UNKNOWN if text == f"`{units.UNKNOWN}`" else text
 
 
 def _facts(facts: Sequence[Fact]) -> str:

@@ -84,8 +84,6 @@ def _finding(row: TechniqueRow, base: StepFigures, report: Techniques) -> Findin
     assert figures is not None
     noise = row.measured is not None and within_noise(figures, base)
     step: Phrase | str = phrase("{}", Change(figures.step_ns, base.step_ns))
-    model = report.workload.model
-    command = f"opanatomy profile {shlex.quote(model)} {row.option}" if model and row.option else None
     return Finding(
         name=row.name,
         text=phrase(
@@ -99,8 +97,16 @@ def _finding(row: TechniqueRow, base: StepFigures, report: Techniques) -> Findin
                 phrase("step {} for {}", Time(figures.step_ns), Time(base.step_ns)),
             )
         ),
-        next_command=command,
+        next_command=_command(row, report),
     )  # fmt: skip
+
+
+def _command(row: TechniqueRow, report: Techniques) -> str | None:
+    """What shows the step with the technique: its trace where it ran and is kept, else a run of its own."""
+    if row.measured is not None and row.trace and report.folder:
+        return f"opanatomy analyze {shlex.quote(f'{report.folder}/{row.trace}')}"
+    model = report.workload.model
+    return f"opanatomy profile {shlex.quote(model)} {row.option}" if model and row.option else None
 
 
 def _warnings(report: Techniques) -> list[tuple[str, str | Phrase]]:
