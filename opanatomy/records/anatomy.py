@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct, field
 
+from opanatomy.records.breakdown import Breakdown
 from opanatomy.records.checks import Check
 from opanatomy.records.communication import Communication
 from opanatomy.records.device import DeviceFigures
@@ -230,6 +231,8 @@ class Anatomy(Struct, frozen=True, kw_only=True):
     spread: tuple[Spread, ...] = ()
     #: Waiting told from transferring, where the collectives of several ranks are matched.
     waiting: Waiting | None = None
+    #: What the time of like steps is made of, which two runs are compared by.
+    breakdown: Breakdown | None = None
     #: What was held against a second source, and what does not agree with it.
     checks: tuple[Check, ...] = ()
     #: What the run could be given to save memory or time, by prediction; not in the report of a trace alone.
