@@ -296,7 +296,8 @@ PAGE: Final = (
 #: Where a report goes, and what it takes for the device's limits.
 REPORT: Final = (
     Option(name="output", short_flag="-o", group=_REPORT, metavar="FILE",
-           help="report file, format by its ending; or a folder; - is stdout"),
+           help="report file, format by its ending (.md for an issue or a pull request, .digest.md for agents: at most"
+           " 4 kB); or a folder; - is stdout"),
     Option(name="format", short_flag="-f", group=_REPORT, metavar="FORMAT",
            help="report format: {formats} (default: by the ending of -o, else terminal)"),
     Option(name="force", group=_REPORT, kind=Kind.SWITCH, default=False, python=("profile", "record"),
