@@ -109,8 +109,6 @@ class Recorder:
 
     def start(self) -> None:
         """The first iteration begins."""
-        from opanatomy.capture.loop.recording import LoopRecording
-
         if self._recording is not None or self._is_over:
             raise CaptureError("record: this recorder was started already - make another one")
         if _running:
@@ -121,7 +119,7 @@ class Recorder:
         check_no_profiler("record")
         try:
             self._claim_trace()
-            self._recording = LoopRecording(self._modules, self._options, self._write)
+            self._recording = self._new_recording()
             _running.append(self)
             self._recording.start()
         except BaseException:
@@ -165,6 +163,11 @@ class Recorder:
                 anatomy = replace(anatomy, provenance=replace(anatomy.provenance, trace=None))
             self._anatomy = anatomy
         return self._anatomy
+
+    def _new_recording(self) -> LoopRecording:
+        from opanatomy.capture.loop.recording import LoopRecording
+
+        return LoopRecording(self._modules, self._options, self._write)
 
     def _started(self) -> LoopRecording:
         if self._recording is None:

@@ -68,6 +68,9 @@ class Recorded(Struct, frozen=True, kw_only=True):
 class LoopRecording:
     """Told when the iterations of a loop end; hands what it recorded to `write`, once."""
 
+    #: What was called, as the report says it.
+    command = "opanatomy.record(...)"
+
     def __init__(
         self, modules: Mapping[str, torch.nn.Module], options: RunOptions, write: Callable[[Recorded], None]
     ) -> None:
@@ -83,6 +86,7 @@ class LoopRecording:
         self.done = False
         self._stage: Stage = Stage(self.session, 0)
         self._left = 0
+        self._is_open = False
         self._stages: Iterator[Stage] = iter(())
         self._profiled: Profiled | None = None
         self._compilations = 0
@@ -96,6 +100,7 @@ class LoopRecording:
             self._profiled = None if self.warmup else first
             self._stages = self._stages_after()
             self._enter(first)
+            self._begin()
         except BaseException:
             self.abort()
             raise
@@ -120,10 +125,31 @@ class LoopRecording:
 
     def _enter(self, stage: Stage) -> None:
         self._stage, self._left = stage, stage.iterations
-        if stage is self._profiled:
-            self._compilations = compilations()
-        stage.open()
-        stage.begin()
+        self._is_open = False
+
+    def _begin(self) -> None:
+        """An iteration begins, the first of a stage with what the stage makes ready."""
+        if not self._is_open:
+            if self._stage is self._profiled:
+                self._compilations = compilations()
+            self._is_open = True
+            self._stage.open()
+        self._stage.begin()
+
+    def _end(self) -> None:
+        """It is done; behind the last of a stage comes the next one, behind all of them what is written."""
+        self._stage.end()
+        self._left -= 1
+        if self._left:
+            return
+        self._stage.close()
+        if self.session.points.device != self.session.device:
+            self.session.points = Snapshots(self.session.device)
+        following = next(self._stages, None)
+        if following is None:
+            self._finish()
+        else:
+            self._enter(following)
 
     def step(self) -> None:
         """An iteration has ended, and another one may begin."""
@@ -131,19 +157,9 @@ class LoopRecording:
         if self.done:
             return
         try:
-            self._stage.end()
-            self._left -= 1
-            if self._left:
-                self._stage.begin()
-                return
-            self._stage.close()
-            if self.session.points.device != self.session.device:
-                self.session.points = Snapshots(self.session.device)
-            following = next(self._stages, None)
-            if following is not None:
-                self._enter(following)
-                return
-            self._finish()
+            self._end()
+            if not self.done:
+                self._begin()
         except BaseException:
             self.abort()
             raise
@@ -229,7 +245,7 @@ class LoopRecording:
         observation = session.observation
         return Capture(
             version=__version__,
-            command="opanatomy.record(...)",
+            command=self.command,
             created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             environment=environment_of(session.device),
             workload=session.seen.workload(
