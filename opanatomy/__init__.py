@@ -26,13 +26,15 @@ if TYPE_CHECKING:
     from opanatomy.errors import OpanatomyError
     from opanatomy.recording import record
     from opanatomy.records.anatomy import Anatomy
+    from opanatomy.trainer.callback import TrainerCallback
 
-__all__ = ["Anatomy", "OpanatomyError", "__version__", "analyze", "formula", "profile", "record"]
+__all__ = ["Anatomy", "OpanatomyError", "TrainerCallback", "__version__", "analyze", "formula", "profile", "record"]
 
 _HOMES = {
     "analyze": "opanatomy.api",
     "profile": "opanatomy.api",
     "record": "opanatomy.recording",
+    "TrainerCallback": "opanatomy.trainer.callback",
     "formula": "opanatomy.cost",
     "OpanatomyError": "opanatomy.errors",
     "Anatomy": "opanatomy.records.anatomy",

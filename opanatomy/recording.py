@@ -82,9 +82,16 @@ class Recorder:
     """Records a loop: a context manager, or `start()` and `stop()` where a block does not fit."""
 
     def __init__(
-        self, modules: Mapping[str, torch.nn.Module], options: RunOptions, target: Path | None, *, force: bool
+        self,
+        modules: Mapping[str, torch.nn.Module],
+        options: RunOptions,
+        target: Path | None,
+        *,
+        force: bool,
+        numbered: bool = False,
     ) -> None:
         self._modules, self._options, self._target, self._force = modules, options, target, force
+        self._numbered = numbered
         self._recording: LoopRecording | None = None
         self._is_over = False
         self._claim: Claim | None = None
@@ -111,7 +118,7 @@ class Recorder:
         """The first iteration begins."""
         if self._recording is not None or self._is_over:
             raise CaptureError("record: this recorder was started already - make another one")
-        if _running:
+        if running:
             raise CaptureError(
                 "record: a recorder is running already, and torch takes one profiler at a time - end its block, or call"
                 " its stop()"
@@ -120,7 +127,7 @@ class Recorder:
         try:
             self._claim_trace()
             self._recording = self._new_recording()
-            _running.append(self)
+            running.append(self)
             self._recording.start()
         except BaseException:
             self._abort()
@@ -181,7 +188,9 @@ class Recorder:
         if self._target is not None:
             place = place_in_group()
             target = self._target if place is None else name_of_rank(self._target, place.rank)
-            self._claim = self._files.enter_context(claimed(target, force=self._force, forced_by="give force=True"))
+            self._claim = self._files.enter_context(
+                claimed(target, force=self._force, numbered=self._numbered, forced_by="give force=True")
+            )
             return
         folder = ExitStack()
         self._unkept = folder.enter_context(temporary("step.trace.json.gz", "the trace"))
@@ -206,8 +215,8 @@ class Recorder:
 
     def _abort(self) -> None:
         """Let go of everything, the models among it; what is written stays."""
-        if self in _running:
-            _running.remove(self)
+        if self in running:
+            running.remove(self)
         if self._recording is not None:
             self._recording.abort()
             self._recording, self._is_over = None, True
@@ -221,7 +230,7 @@ class Recorder:
 
 
 #: The recorder that runs now.
-_running: list[Recorder] = []
+running: list[Recorder] = []
 
 
 def _modules(module: Any) -> dict[str, torch.nn.Module]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
@@ -70,6 +71,13 @@ class LoopRecording:
 
     #: What was called, as the report says it.
     command = "opanatomy.record(...)"
+    #: What may be to blame for an error of the loop, by the stage in which it came.
+    _hints: Mapping[type[Stage], str] = MappingProxyType({
+        Watched: "record: the loop failed under the watch of its second iteration, which its code may not allow - give"
+                 " warmup=1",
+        MemoryFollowed: "record: the loop failed under the following of its memory, which its code may not allow -"
+                        " leave out memory=True",
+    })  # fmt: skip
 
     def __init__(
         self, modules: Mapping[str, torch.nn.Module], options: RunOptions, write: Callable[[Recorded], None]
@@ -180,14 +188,12 @@ class LoopRecording:
 
     def blames(self, error: BaseException) -> str | None:
         """What watched the loop when an error left it that speaks of such a thing, and what to do; else `None`."""
-        watches = {Watched: "the watch of its second iteration", MemoryFollowed: "the following of its memory"}
-        watch = watches.get(type(self._stage))
-        if self.done or watch is None or not isinstance(error, Exception):
+        hint = self._hints.get(type(self._stage))
+        if self.done or hint is None or not isinstance(error, Exception):
             return None
         if blamed(error, {Instrument.OBSERVER, Instrument.SAVES, Instrument.GRADIENTS}) is None:
             return None
-        instead = "leave out memory=True" if isinstance(self._stage, MemoryFollowed) else "give warmup=1"
-        return f"record: the loop failed under {watch}, which its code may not allow - {instead}"
+        return hint
 
     def abort(self) -> None:
         """Put everything back, and write nothing more."""
