@@ -159,13 +159,6 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
             self._without_harm(recorder.end_step)
             if recorder.is_over:
                 self._without_harm(self._show)
-            elif control.should_evaluate:
-                recorder.pause()
-
-    def on_prediction_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """An evaluation runs, which is no part of the next step."""
-        if self._recorder is not None and not self._recorder.is_over:
-            self._recorder.pause()
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Log the figures of steps at the end of an epoch before the summary of the training is logged."""

@@ -77,11 +77,6 @@ class StepRecorder(Recorder):
         if self._recording.done:
             self._abort()
 
-    def pause(self) -> None:
-        """Leave out what runs until the next step begins."""
-        if self._recording is not None:
-            self._recording.pause()
-
     def finish(self) -> None:
         """The training is over: write what is whole, and let go of the rest."""
         try:

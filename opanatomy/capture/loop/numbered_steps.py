@@ -121,11 +121,6 @@ class NumberedSteps(LoopRecording):
         self.iterations += 1
         self._end()
 
-    def pause(self) -> None:
-        """What runs until the next step is none of the training's: an evaluation."""
-        if isinstance(self._stage, ProfiledSteps):
-            self._stage.pause()
-
     def stop(self) -> None:
         """The training is over: write the profiled steps that are whole, where there are any."""
         try:
@@ -144,6 +139,11 @@ class NumberedSteps(LoopRecording):
             self.session.warnings.append("the training ended before the step whose memory was to be followed")
         return {f'"{STEP_RANGE}{whole}"'.encode(): b'"opanatomy.cut"'}
 
+    def _unlike(self, profiled: Profiled) -> str | None:
+        if accelerators.is_accelerator(self.session.device) and len(profiled.logs) > 1:
+            return "what runs between the profiled steps is in the trace as well: one step can be checked"
+        return super()._unlike(profiled)
+
     def _memory(self) -> MemoryObservations:
         """What a step of the training leaves; what forward saved is seen behind the steps on the clock."""
         memory = replace(super()._memory(), storage_bytes=memory_after(self.session).storage_bytes)
@@ -161,13 +161,18 @@ class NumberedSteps(LoopRecording):
 
 
 class ProfiledSteps(Profiled):
-    """Steps under the profiler, with hooks that are there while a step runs and at no other time."""
+    """Steps under the profiler, with hooks that are there while a step runs and at no other time.
+
+    What runs between two steps (logging, an evaluation, the next batches) is not in the trace of a CPU. Where Kineto
+    records a device it is: nobody has shown that its events can be turned off and on again without loss.
+    """
 
     def __init__(self, session: Session, steps: int, *, warm: bool) -> None:
         super().__init__(session, steps, warm=warm)
         self.phases = LoopPhases()
         self._hooks = ExitStack()
         self._is_paused = False
+        self._can_pause = not accelerators.is_accelerator(session.device)
 
     def open(self) -> None:
         """Start the profiler."""
@@ -189,10 +194,7 @@ class ProfiledSteps(Profiled):
         """It is done."""
         super().end()
         self._hooks.close()
-
-    def pause(self) -> None:
-        """Leave what follows out of the trace until the next step; Kineto cannot do that where it records a device."""
-        if not self._is_paused and not accelerators.is_accelerator(self.session.device):
+        if self._can_pause and len(self.logs) < self.steps:
             toggled(self.profiler.profiler, False)
             self._is_paused = True
 
