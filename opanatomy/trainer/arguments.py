@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import os
 from collections.abc import Iterable
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,7 +30,7 @@ def checked_steps(steps: object) -> range:
         raise UsageError(f"TrainerCallback: steps={steps!r} has no step in it - {_EXAMPLE}")
     if len(numbers) > MANY_STEPS:
         raise UsageError(f"TrainerCallback: steps has more than {MANY_STEPS} steps - a few are enough: {_EXAMPLE}")
-    for before, after in zip(numbers, numbers[1:], strict=False):
+    for before, after in pairwise(numbers):
         if after != before + 1:
             raise UsageError(
                 f"TrainerCallback: step {after} does not follow step {before}, and one trace is of steps in a row -"
@@ -47,7 +47,7 @@ def _number(step: Any) -> int:
     if number is None or isinstance(step, bool):
         raise UsageError(f"TrainerCallback: steps has {step!r} in it, which is no whole number - {_EXAMPLE}")
     if number < 1:
-        raise UsageError(f"TrainerCallback: steps has {number} in it, and the first step of a training is 1 - {_EXAMPLE}")
+        raise UsageError(f"TrainerCallback: steps has {number} in it, and a training begins with step 1 - {_EXAMPLE}")
     return number
 
 

@@ -104,8 +104,8 @@ class StepRecorder(Recorder):
             )
         if _profiler_enabled():
             raise CaptureError(
-                "TrainerCallback: a torch profiler is running already, and torch takes one at a time - give steps outside"
-                " of it"
+                "TrainerCallback: a torch profiler is running already, and torch takes one at a time - give steps"
+                " outside of it"
             )
 
     def _new_recording(self) -> NumberedSteps:
