@@ -23,7 +23,7 @@ from opanatomy.errors import CaptureError, GateError, OpanatomyError, OutputErro
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.taxonomy import OperatorClass
 from opanatomy.report import read_anatomy
-from opanatomy.trainer.plan import plan_of
+from opanatomy.trainer.plan import Training, plan_of
 from tests.distributed_runs import start_ranks
 from tests.process_state import process
 
@@ -411,12 +411,12 @@ def test_another_profiler_ends_the_recording_not_the_training(tmp_path: Path) ->
 
 
 def test_a_second_count_that_does_not_agree_fails_when_the_training_is_done(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     """The step in which calls are counted runs an operator that the profiled ones do not."""
-    callback = opanatomy.TrainerCallback(range(2, 3), tmp_path / "step.json", check=True)
-    training = trainer(At(3, lambda _: torch.ones(3).cumsum(0)), At(4, lambda _: torch.ones(3).cumsum(0)), callback,
-                       folder=tmp_path, max_steps=5)  # fmt: skip
+    callback = opanatomy.TrainerCallback(range(3, 4), tmp_path / "step.json", check=True)
+    more = [At(step, lambda _: torch.ones(3).cumsum(0)) for step in (4, 5)]
+    training = trainer(*more, callback, folder=tmp_path, max_steps=5)
     with pytest.raises(GateError, match="cumsum"):
         training.train()
     assert training.state.global_step == 5
@@ -472,17 +472,22 @@ def test_ways_to_give_steps(steps: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("done", "end", "warm", "begin", "before", "after"),
+    ("training", "begin", "before", "after"),
     [
-        (0, 100, False, 6, 3, 0), (0, 100, True, 6, 3, 0), (7, 100, False, 9, 1, 0), (7, 100, True, 9, 0, 3),
-        (9, 100, True, 10, 0, 3), (9, 13, True, 10, 0, 1), (9, 0, False, 10, 0, 3),
+        (Training(done=0, end=100), 7, 3, 0),
+        (Training(done=0, end=100, warm=True), 6, 3, 0),
+        (Training(done=7, end=100), 9, 1, 0),
+        (Training(done=7, end=100, warm=True), 9, 0, 3),
+        (Training(done=9, end=100, warm=True), 10, 0, 3),
+        (Training(done=9, end=13), 10, 0, 1),
+        (Training(done=9, end=13, behind=2), 10, 0, 0),
+        (Training(done=9, end=0), 10, 0, 3),
     ],
-)  # fmt: skip
-def test_steps_on_the_clock(done: int, end: int, warm: bool, begin: int, before: int, after: int) -> None:
-    """Steps 10 to 12 of trainings that begin behind step `done`, on an accelerator (`warm`) and without."""
-    plan = plan_of(range(10, 13), done=done, end=end, warm=warm)
+)
+def test_steps_on_the_clock(training: Training, begin: int, before: int, after: int) -> None:
+    plan = plan_of(range(10, 13), training)
     assert plan is not None
-    assert (plan.begin + (not warm), plan.timed_before, plan.timed_after) == (begin + (not warm), before, after)
+    assert (plan.begin, plan.timed_before, plan.timed_after) == (begin, before, after)
 
 
 def test_nothing_is_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -496,12 +501,25 @@ def test_nothing_is_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     trainer(opanatomy.TrainerCallback(range(2, 3), "step.txt", force=True), folder=tmp_path, max_steps=2).train()
     assert opanatomy.analyze("step.trace.json.gz").step.count == 1
     assert "BertForMaskedLM" in (tmp_path / "step.txt").read_text()
+
+
+def test_names_in_a_folder_count_up(tmp_path: Path) -> None:
+    folder = tmp_path / "profiles"
     for _ in range(2):
-        trainer(opanatomy.TrainerCallback(range(2, 3), "profiles/"), folder=tmp_path, max_steps=2).train()
-    assert left_in(tmp_path / "profiles") == [
+        trainer(opanatomy.TrainerCallback(range(2, 3), f"{folder}/"), folder=tmp_path, max_steps=2).train()
+    assert left_in(folder) == [
         "BertForMaskedLM-2.report.txt", "BertForMaskedLM-2.trace.json.gz", "BertForMaskedLM.report.txt",
         "BertForMaskedLM.trace.json.gz",
     ]  # fmt: skip
+
+
+def test_steps_that_check_and_memory_take(tmp_path: Path) -> None:
+    """A gate that cannot be held says so at the beginning."""
+    callback = opanatomy.TrainerCallback(range(2, 3), tmp_path / "step.json", check=True, memory=True)
+    expected = "ends with step 3, and check and memory take steps 3 to 5 - give steps from 1 to ..."
+    with pytest.warns(UserWarning, match=expected):
+        trainer(callback, folder=tmp_path, max_steps=3).train()
+    assert callback.anatomy.warnings == ("the training ended before the step whose memory was to be followed",)
 
 
 def test_importing_opanatomy_imports_no_transformers() -> None:

@@ -20,7 +20,7 @@ from opanatomy.report.format import Page
 from opanatomy.report.metrics import metrics_of
 from opanatomy.trainer.arguments import Output, check_output, checked_steps, output_of
 from opanatomy.trainer.host import Guard, calling_trainer
-from opanatomy.trainer.plan import named, not_coming, plan_of
+from opanatomy.trainer.plan import Training, named, not_coming, plan_of
 from opanatomy.trainer.recorder import StepRecorder
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
         return None if self._recorder is None else self._recorder.trace
 
     def __repr__(self) -> str:
-        is_recording = self._recorder is not None and not self._recorder.is_over
+        is_recording = self._recorder is not None and not self._recorder.is_over()
         state = "recorded" if self.trace is not None else "recording" if is_recording else "not recorded"
         return f"<opanatomy.TrainerCallback, {named(self._steps)}, {state}>"
 
@@ -114,11 +114,13 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
         if self.trace is not None:
             return
         self._give_up()
-        done, end = state.global_step, max(state.max_steps, 0)
         trainer = calling_trainer(self)
-        model = kwargs.get("model") if trainer is None else trainer.model_wrapped
-        plan = plan_of(self._steps, done=done, end=end, warm=_is_traced(model))
-        reason = not_coming(self._steps, done=done, end=end)
+        model: Any = kwargs.get("model") if trainer is None else trainer.model_wrapped
+        training = Training(
+            done=state.global_step, end=max(state.max_steps, 0), warm=_is_traced(model),
+            behind=2 * self._options.check + self._options.memory,
+        )  # fmt: skip
+        plan, reason = plan_of(self._steps, training), not_coming(self._steps, training)
         if reason is not None:
             warnings.warn(reason, stacklevel=2)
         if plan is None:
@@ -147,7 +149,7 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
         """Begin to record the step, where it is one of those."""
         self._log(state, control)
         recorder = self._recorder
-        if recorder is not None and not recorder.is_over:
+        if recorder is not None and not recorder.is_over():
             if self._guard is not None:
                 self._guard.step_begins()
             self._without_harm(lambda: recorder.begin_step(state.global_step + 1))
@@ -155,9 +157,9 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """The step is done; behind the last one what was recorded is written."""
         recorder = self._recorder
-        if recorder is not None and not recorder.is_over:
+        if recorder is not None and not recorder.is_over():
             self._without_harm(recorder.end_step)
-            if recorder.is_over:
+            if recorder.is_over():
                 self._without_harm(self._show)
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -180,7 +182,7 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
     def _finish(self, state: Any) -> None:
         """The training is over: write the steps that are whole."""
         recorder = self._recorder
-        if recorder is None or recorder.is_over:
+        if recorder is None or recorder.is_over():
             return
         self._without_harm(recorder.finish)
         if recorder.trace is not None:
@@ -196,7 +198,7 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
     def _failed(self, error: BaseException) -> None:
         """The training fails with an error, which goes on behind this: write the steps that are whole."""
         recorder = self._recorder
-        if recorder is None or recorder.is_over:
+        if recorder is None or recorder.is_over():
             return
         hint = recorder.blames(error)
         self._without_harm(recorder.finish)

@@ -40,7 +40,6 @@ class StepRecorder(Recorder):
         """The trace, as its folder was given, once it is written."""
         return None if self._trace is None or self._claim is None else self._claim.path
 
-    @property
     def is_over(self) -> bool:
         """Whether nothing more is recorded."""
         return self._is_over

@@ -38,7 +38,7 @@ class StepPlan(Struct, frozen=True, kw_only=True):
     """Which steps are recorded how: `first` is the number of the first that is profiled, behind it come `steps` - 1.
 
     Before it `timed_before` run on the clock, then with `warm` one in which the profiler warms up; behind the last
-    one `timed_after` on the clock, and those of memory and second counts.
+    one come those of memory and second counts, and `timed_after` on the clock.
     """
 
     first: int
@@ -97,8 +97,6 @@ class NumberedSteps(LoopRecording):
             yield Timed(session, plan.timed_before)
         self._profiled = ProfiledSteps(session, plan.steps, warm=plan.warm)
         yield self._profiled
-        if plan.timed_after:
-            yield Timed(session, plan.timed_after)
         if self.options.check:
             yield Watched(session)
         if self.options.memory:
@@ -106,6 +104,8 @@ class NumberedSteps(LoopRecording):
             yield MemoryFollowed(session)
         if session.observation is not None:
             yield WatchedAgain(session)
+        if plan.timed_after:
+            yield Timed(session, plan.timed_after)
 
     @property
     def whole_steps(self) -> int:
