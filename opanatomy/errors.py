@@ -48,7 +48,7 @@ class OutputError(OpanatomyError):
 
 
 class GateError(OpanatomyError):
-    """Gates (`--fail-if`, `--check`) that were not met; `reasons` has a line for each."""
+    """Gates (`--fail-if`), or checks against a second source, that were not met; `reasons` has a line for each."""
 
     exit_code = 3
 

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from opanatomy.records.compared import Cause, Decomposition, Part, Work
 from opanatomy.records.taxonomy import OperatorClass
-from opanatomy.report.classes import LABEL
+from opanatomy.report.classes import SHORT_LABEL
 from opanatomy.report.section import Count, Name, Phrase, Time, TimeChange, joined, phrase
 
 _NAMED: Final = {
@@ -72,7 +72,7 @@ def _name(part: Part) -> str:
     if part.operator_class is None:
         return _NAMED[part.cause]
     moved = _moved(part) if part.cause is Cause.MOVED else _NAMED[part.cause]
-    return f"{LABEL[part.operator_class]}, {moved}"
+    return f"{SHORT_LABEL[part.operator_class]}, {moved}"
 
 
 def _moved(part: Part) -> str:
