@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from opanatomy.device import Overrides
     from opanatomy.files.outputs import Claim
     from opanatomy.files.remote import Address
-    from opanatomy.gates import Gate
+    from opanatomy.gates.judging import Gate
     from opanatomy.records.anatomy import Anatomy
 
 SUMMARY: Final = "report on torch.profiler traces"

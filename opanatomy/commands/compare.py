@@ -27,7 +27,7 @@ def run(arguments: argparse.Namespace) -> None:
     from opanatomy.console.destination import destination, show, stem_of
     from opanatomy.console.limits import keep_to_limits
     from opanatomy.console.progress import Display
-    from opanatomy.gates import gates_of, judged, require_met
+    from opanatomy.gates.judging import gates_of, judged, require_met
 
     keep_to_limits()
     names = list(arguments.sides)

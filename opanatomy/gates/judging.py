@@ -15,11 +15,13 @@ from msgspec.structs import replace
 
 from opanatomy.comparison.statistics import RUNS_NEEDED
 from opanatomy.errors import GateError
-from opanatomy.gates.grammar import Gate, Of
+from opanatomy.gates.grammar import Gate, Of, gates_of, gates_of_one
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.compared import SIGNIFICANT, Comparison, FigureRow, GateResult, Spread
 from opanatomy.report import units
 from opanatomy.report.metrics import metrics_of
+
+__all__ = ["Gate", "gates_of", "gates_of_one", "judged", "judged_report", "require_met"]
 
 #: Figures that are of the step without the profiler where it was timed, else of that under it.
 _EITHER: Final = frozenset({"step_time_ns", "samples_per_second"})
