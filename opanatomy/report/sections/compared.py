@@ -53,12 +53,12 @@ def sections_of_comparison(comparison: Comparison, top: int) -> tuple[Section, .
     sections = (
         _title(comparison),
         _what_changed(comparison),
+        _gates(comparison),
         _sides(comparison),
         *(() if parts is None else (_causes(parts), _largest(parts, top), _kernels(parts))),
         _steps(comparison),
         _figures(comparison),
         _families(comparison),
-        _gates(comparison),
         _warnings(comparison),
     )
     return tuple(section for section in sections if not section.empty)

@@ -30,7 +30,7 @@ def digest_of_comparison(comparison: Comparison) -> tuple[Section, ...]:
         for row in shown_figures(comparison)
     ]
     sides = [(f"side {place}", _side(side)) for place, side in enumerate(comparison.sides, 1)]
-    gates = [("gate", f"{'met' if gate.met else 'not met'}: {gate.reason}") for gate in comparison.gates]
+    gates = [("gate", f"{'met' if gate.met else 'not met'}: {gate.gate}: {gate.reason}") for gate in comparison.gates]
     warnings = [("warning", text) for text in comparison.warnings]
     blocks = (
         ("run", "What is compared", [*sides, *step]), ("causes", "Where the difference comes from", causes),
