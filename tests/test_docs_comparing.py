@@ -6,9 +6,13 @@ import json
 import os
 import re
 import shutil
+import socketserver
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from threading import Thread
 from typing import Any
 from xml.etree import ElementTree
 
@@ -38,8 +42,40 @@ def steps() -> dict[str, str]:
     return {step["name"]: step["run"] for step in job()["steps"] if "run" in step}
 
 
+#: Asks the process of the tests to run the command, as a fork of one that has imported torch.
+COMMAND = """import json, os, socket, sys
+with socket.socket(socket.AF_UNIX) as asked:
+    asked.connect({address!r})
+    asked.sendall(json.dumps([os.getcwd(), *sys.argv[1:]]).encode())
+    asked.shutdown(socket.SHUT_WR)
+    code, out, err = json.load(asked.makefile())
+sys.stdout.write(out)
+sys.stderr.write(err)
+sys.exit(code)
+"""
+
+
+class Answer(socketserver.StreamRequestHandler):
+    """The exit code, stdout and stderr of a command."""
+
+    def handle(self) -> None:
+        cwd, *words = json.load(self.rfile)
+        command = run(*words, cwd=Path(cwd))
+        self.wfile.write(json.dumps([command.returncode, command.stdout, command.stderr]).encode())
+
+
 @pytest.fixture(scope="module")
-def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def opanatomy() -> Iterator[str]:
+    """A script that is the command, each time as a process of its own."""
+    # The name of a socket is short.
+    with tempfile.TemporaryDirectory() as folder, socketserver.UnixStreamServer(f"{folder}/s", Answer) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield COMMAND.format(address=f"{folder}/s")
+        server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def workspace(opanatomy: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What actions/checkout makes of a pull request that makes the feed-forward wider; `opanatomy` is on the PATH."""
     folder = tmp_path_factory.mktemp("workspace")
     paths = [step["with"]["path"] for step in job()["steps"] if step.get("uses", "").startswith("actions/checkout@")]
@@ -50,8 +86,9 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / path / job()["env"]["MODEL"]).write_text(json.dumps(config))
     (folder / "head" / "requirements.txt").write_text("")
     (folder / "bin").mkdir()
-    for name, words in (("opanatomy", "-m opanatomy"), ("python", "")):
-        (folder / "bin" / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {words} "$@"\n')
+    (folder / "bin" / "command.py").write_text(opanatomy)
+    for name, script in (("opanatomy", f"-IS {folder / 'bin' / 'command.py'}"), ("python", "")):
+        (folder / "bin" / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {script} "$@"\n')
         (folder / "bin" / name).chmod(0o755)
     return folder
 

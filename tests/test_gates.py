@@ -24,7 +24,7 @@ from opanatomy.report.formats.json import json_report
 from opanatomy.report.formats.junit import junit_report
 from opanatomy.report.metrics import metrics_of
 from tests import anatomies
-from tests.command import run
+from tests.command import run, run_code
 
 TRACES = Path(__file__).parent / "traces"
 MS = 1_000_000
@@ -429,14 +429,25 @@ TINY = {
 }  # fmt: skip
 
 
+#: The command, whose fresh processes are forks of one that has imported torch already.
+FORKED = """
+import multiprocessing, sys
+from opanatomy.techniques import workers
+workers._context = lambda: multiprocessing.get_context("fork")
+from opanatomy.__main__ import main
+sys.exit(main())
+"""
+
+
 @pytest.fixture(scope="module")
 def several_runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int, str, str]:
     """The folder in which three runs were made, and what the command said."""
     folder = tmp_path_factory.mktemp("several")
     (folder / "config.json").write_text(json.dumps(TINY))
-    command = run(
-        "profile", "config.json", "--batch", "1", "--seq", "8", "--runs", "3", "-o", "runs", "-f", "json", cwd=folder
-    )
+    command = run_code(
+        FORKED, "profile", "config.json", "--batch", "1", "--seq", "8", "--runs", "3", "-o", "runs", "-f", "json",
+        cwd=folder,
+    )  # fmt: skip
     return folder, command.returncode, command.stdout, command.stderr
 
 
