@@ -390,11 +390,10 @@ def test_a_wrong_gate_is_said_before_anything_is_read(reports: Path) -> None:
         assert command.stderr.startswith("opanatomy: --fail-if 'tiem > 5ms': metric 'tiem': not known - did you mean")
 
 
-def test_junit_without_a_gate_is_refused(reports: Path) -> None:
-    command = run("compare", "before.json", "after.json", "-o", "gates.xml", cwd=reports)
-    assert command.returncode == 2
-    assert "-f junit: it has a case for each gate, and there is none - add one: --fail-if" in command.stderr
-    assert not (reports / "gates.xml").exists()
+def test_junit_without_a_gate_says_so() -> None:
+    suite = ElementTree.fromstring(junit_report(compared(), Page()))[0]
+    assert (suite.attrib["tests"], suite.findall("testcase")) == ("0", [])
+    assert suite.findtext("system-out") == "no gate was given: each --fail-if is a test case"
 
 
 def test_junit_is_written_where_a_gate_fails(reports: Path, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ _CLASS: Final = "opanatomy.gates"
 _EPOCH: Final = datetime(1970, 1, 1)
 #: A clock in 64 bits ends there.
 _LATEST_SECONDS: Final = 2**63 // 10**9
+_NO_GATES: Final = "no gate was given: each --fail-if is a test case"
 #: A gate takes no time.
 _SECONDS: Final = "0"
 #: What no XML 1.0 document may have, not even as a reference.
@@ -38,7 +39,7 @@ def junit_report(report: Report, page: Page) -> str:
     SubElement(suite, "properties")
     for gate in gates:
         _add_case(suite, gate)
-    SubElement(suite, "system-out").text = "\n".join(_line(gate) for gate in gates)
+    SubElement(suite, "system-out").text = "\n".join(map(_line, gates)) or _NO_GATES
     SubElement(suite, "system-err")
     indent(root)
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{tostring(root, encoding="unicode")}\n'
@@ -78,4 +79,4 @@ def _text(text: str) -> str:
     return _NO_CHARACTER.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
-FORMAT: Final = Format(ending=".xml", write=junit_report, machine_readable=True, of_gates=True)
+FORMAT: Final = Format(ending=".xml", write=junit_report, machine_readable=True)
