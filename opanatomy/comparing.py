@@ -63,7 +63,7 @@ def compare(*sides: Given | Iterable[Given], fail_if: str | Iterable[str] = (), 
     return comparison
 
 
-def _side(given: Given | Iterable[Given]) -> SideInput:
+def _side(given: Any) -> SideInput:
     if isinstance(given, (Anatomy, str, os.PathLike)):
         anatomies = _anatomies(given)
         name = _name(given)
