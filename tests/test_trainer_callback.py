@@ -243,20 +243,28 @@ def test_what_is_not_known_says_why(recorded: Recorded) -> None:
 
 # -------------------------------------------------------------------------------------------------- kinds of training
 
-KINDS: Final[dict[str, dict[str, Any]]] = {
-    "accumulation": {"gradient_accumulation_steps": 2, "eval_strategy": "steps", "eval_steps": 2},
-    "bf16": {"bf16": True, "save_strategy": "steps", "save_steps": 4, "save_only_model": True},
-    "checkpointing": {"activation_checkpointing": True, "activation_checkpointing_kwargs": {"use_reentrant": False}},
-}
+_CHECKPOINTING = {"activation_checkpointing": True, "activation_checkpointing_kwargs": {"use_reentrant": False}}
+#: Name -> the Trainer's settings, what is recorded beside, and what the workload is said to be.
+KINDS: Final[dict[str, tuple[dict[str, Any], dict[str, bool], tuple[Any, ...]]]] = {
+    "accumulation, evaluations": (
+        {"gradient_accumulation_steps": 2, "eval_strategy": "steps", "eval_steps": 2},
+        {"check": True}, (2 * BATCH, 2, None, None),
+    ),
+    "bf16, checkpointing, saves": (
+        {"bf16": True, "save_strategy": "steps", "save_steps": 4, "save_only_model": True, **_CHECKPOINTING},
+        {"check": True, "memory": True}, (BATCH, None, "bf16", "non-reentrant"),
+    ),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_kinds_of_training(kind: str, tmp_path: Path) -> None:
-    """With second counts and memory; evaluations and checkpoints lie between the profiled steps."""
-    plain = trainer(folder=tmp_path, **KINDS[kind])
+    """Evaluations and checkpoints lie between the profiled steps, and are in no count of them."""
+    settings, options, expected = KINDS[kind]
+    plain = trainer(folder=tmp_path, **settings)
     plain.train()
-    callback = opanatomy.TrainerCallback(STEPS, tmp_path / "step.json", memory=True, check=True)
-    training = trainer(callback, folder=tmp_path, **KINDS[kind])
+    callback = opanatomy.TrainerCallback(STEPS, tmp_path / "step.json", **options)
+    training = trainer(callback, folder=tmp_path, **settings)
     training.train()
     assert losses(training) == losses(plain)
     assert all(map(torch.equal, weights(training), weights(plain)))
@@ -264,12 +272,9 @@ def test_kinds_of_training(kind: str, tmp_path: Path) -> None:
     assert anatomy.step.count == len(STEPS)
     assert "call counts" in {check.quantity for check in anatomy.checks if check.compared}
     assert not [difference for check in anatomy.checks for difference in check.unexplained]
-    assert anatomy.memory.components
+    assert bool(anatomy.memory.blocks) == ("memory" in options)
     workload = anatomy.workload
-    assert workload.accumulate == (2 if kind == "accumulation" else None)
-    assert workload.batch == BATCH * (workload.accumulate or 1)
-    assert workload.amp == ("bf16" if kind == "bf16" else None)
-    assert workload.checkpointing == ("non-reentrant" if kind == "checkpointing" else None)
+    assert (workload.batch, workload.accumulate, workload.amp, workload.checkpointing) == expected
     assert len(figures(training)) == 1
 
 
