@@ -24,6 +24,7 @@ from opanatomy.errors import CaptureError, GateError, OpanatomyError, OutputErro
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.taxonomy import OperatorClass
 from opanatomy.report import read_anatomy
+from opanatomy.trainer.arguments import output_of
 from opanatomy.trainer.plan import Training, plan_of
 from tests.distributed_runs import start_ranks
 from tests.process_state import process
@@ -492,6 +493,7 @@ def test_wrong_steps(steps: Any, message: str) -> None:
         ("step.xyz", "output step.xyz: no report ends like that - end the name in one of .*json"),
         ("step", "output step: no report ends like that"),
         ("step.json.gz", "no report ends like that"),
+        ("step.xml", "no report ends like that"),  # JUnit: gates, of which there are none here
         ("s3://bucket/step.json", "s3://"),
     ],
 )
@@ -500,7 +502,25 @@ def test_wrong_output(output: Any, message: str) -> None:
         opanatomy.TrainerCallback(output=output)
 
 
-@pytest.mark.parametrize("steps", [range(3, 6), [3, 4, 5], iter((3, 4, 5)), np.arange(3, 6), {3, 4, 5}], ids=lambda steps: type(steps).__name__)
+@pytest.mark.parametrize(
+    ("output", "format", "trace"),
+    [
+        ("runs/step.json", "json", "runs/step.trace.json.gz"),
+        ("step.TXT", "terminal", "step.trace.json.gz"),
+        ("step.digest.md", "digest", "step.trace.json.gz"),
+        ("step.2.md", "markdown", "step.2.trace.json.gz"),
+    ],
+)
+def test_the_ending_says_the_format(output: str, format: str, trace: str) -> None:
+    names = output_of(output, "Model")
+    assert (names.report, names.format, names.trace, names.numbered) == (Path(output), format, Path(trace), False)
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [range(3, 6), [3, 4, 5], iter((3, 4, 5)), np.arange(3, 6), {3, 4, 5}],
+    ids=lambda steps: type(steps).__name__,
+)
 def test_ways_to_give_steps(steps: Any) -> None:
     assert repr(opanatomy.TrainerCallback(steps)) == "<opanatomy.TrainerCallback, steps 3 to 5, not recorded>"
 

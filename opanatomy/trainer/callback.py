@@ -266,7 +266,7 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
         """Write the report and say where, on the main process; its figures are logged when the Trainer goes on."""
         claim = self._report
         if claim is not None:
-            text = format_named(self._format).write(self.anatomy, Page(width=_WIDTH))
+            text = format_named(self._format).write(self.anatomy, Page(width=_WIDTH, source=str(self.trace)))
             with claim.written() as partial:
                 partial.write_text(text, encoding="utf-8")
             metrics = metrics_of(self.anatomy)
