@@ -16,6 +16,7 @@ from opanatomy.arguments import Name
 from opanatomy.errors import CaptureError, OpanatomyError
 from opanatomy.files.outputs import Claim, claimed
 from opanatomy.options import RunOptions
+from opanatomy.redaction.values import of_process
 from opanatomy.report import format_named
 from opanatomy.report.format import Page
 from opanatomy.report.metrics import metrics_of
@@ -72,6 +73,7 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
         redact: bool = False,
         force: bool = False,
     ) -> None:
+        of_process()  # the training's own code may take a secret out of the environment
         self._steps, self._output, self._force = checked_steps(steps), output, force
         check_output(output)
         self._options = RunOptions(steps=len(self._steps), memory=memory, check=check, redact=redact)

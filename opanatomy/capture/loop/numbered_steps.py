@@ -207,7 +207,7 @@ class ProfiledSteps(Profiled):
         """It is done."""
         super().end()
         self._hooks.close()
-        if self._can_pause and len(self.logs) < self.steps:
+        if self._can_pause and 0 < len(self.logs) < self.steps:
             toggled(self.profiler.profiler, False)
             self._is_paused = True
 
