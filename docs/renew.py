@@ -1,4 +1,7 @@
-"""Writes the tables of formulas in counting.md anew, from the registry: `python docs/renew.py`."""
+"""Writes anew what is made from the code: the tables of formulas in counting.md, the manual page opanatomy.1.
+
+`python docs/renew.py` does both.
+"""
 
 from __future__ import annotations
 
@@ -20,4 +23,7 @@ def renewed(page: str) -> str:
 
 if __name__ == "__main__":
     PAGE.write_text(renewed(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
-    print(f"renewed {PAGE.name}")
+    import manual  # beside this file
+
+    manual.renew()
+    print(f"renewed {PAGE.name} and {manual.PAGE.name}")
