@@ -88,7 +88,7 @@ class Parser(argparse.ArgumentParser):
 class _PrintCompletion(argparse.Action):
     """Print the completion of a shell for all commands, and leave."""
 
-    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+    def __call__(self, parser: Any, namespace: Any, values: Any, _option: str | None = None) -> None:
         from opanatomy.console.completion import completion_script
 
         write_out(completion_script(parser, values), machine_readable=True)
