@@ -275,10 +275,29 @@ RUN: Final = (
     REDACT,
 )  # fmt: skip
 
+SECTION: Final = Option(
+    name="section", group=_REPORT, kind=Kind.TEXTS, metavar="NAME",
+    help="only this section of the terminal report, or several with commas; repeatable (a heading of the report)",
+)  # fmt: skip
+SORT: Final = Option(
+    name="sort", group=_REPORT, metavar="BY", default="time",
+    help="order of the operators: {choices} (default: {default})",
+    choices=tuple(map(Choice, ("time", "flops", "bytes", "calls", "headroom", "name"))),
+)  # fmt: skip
+#: What of a report readers want to see.
+PAGE: Final = (
+    Option(name="brief", group=_REPORT, kind=Kind.SWITCH, default=False, help="only the first screen of the report"),
+    SECTION,
+    Option(name="top", group=_REPORT, kind=Kind.NUMBER, default=8, minimum=1, metavar="N",
+           help="operators, kernels and others that are listed by name (default: {default})"),
+    SORT,
+)  # fmt: skip
+
 #: Where a report goes, and what it takes for the device's limits.
 REPORT: Final = (
     Option(name="output", short_flag="-o", group=_REPORT, metavar="FILE",
-           help="report file, format by its ending; or a folder; - is stdout"),
+           help="report file, format by its ending (.md for an issue or a pull request, .digest.md for agents: at most"
+           " 4 kB); or a folder; - is stdout"),
     Option(name="format", short_flag="-f", group=_REPORT, metavar="FORMAT",
            help="report format: {formats} (default: by the ending of -o, else terminal)"),
     Option(name="force", group=_REPORT, kind=Kind.SWITCH, default=False, python=("profile", "record"),
@@ -290,7 +309,19 @@ REPORT: Final = (
            help="bandwidth in bytes/s, instead of the known: 2.04T, 900G"),
 )  # fmt: skip
 
-PROFILE: Final = (*RUN, *REPORT, PROCESSES, SUGGEST, TRACE, NO_TRACE)
+#: On one report.
+FAIL_IF: Final = Option(
+    name="fail_if", group=_REPORT, kind=Kind.TEXTS, metavar="GATE",
+    help="exit 3 where this holds, such as 'memory > 16 GB' or 'idle_share > 40%%'; repeatable",
+)  # fmt: skip
+
+RUNS: Final = Option(
+    name="runs", group=_REPORT, kind=Kind.NUMBER, minimum=1, metavar="N",
+    help="N runs, each in a fresh process, their JSON reports in the folder of -o (run-1.report.json, counting up);"
+    " shown is the median run",
+)  # fmt: skip
+
+PROFILE: Final = (*RUN, *REPORT, *PAGE, FAIL_IF, RUNS, PROCESSES, SUGGEST, TRACE, NO_TRACE)
 
 ANALYZE: Final = (
     Option(name="trace", positional="+", metavar="TRACE",
@@ -299,13 +330,25 @@ ANALYZE: Final = (
            help="what runs in a range of the trace's own whose name fits REGEX is of this phase (forward, backward,"
            " recompute, optimizer, prefill, decoding, other); the innermost range counts; repeatable"),
     Option(name="check", kind=Kind.SWITCH, default=False, help="exit 3 where a second source does not agree"),
+    FAIL_IF,
     SUMMARIES,
     DASK,
     JOBS,
     REDACT,
     *REPORT,
+    *PAGE,
     Option(name="annotated", flag="--trace", group="the annotated trace", metavar="FILE",
            help="file or folder to write the trace back to, with classes, phases and rates in it"),
+)  # fmt: skip
+
+#: Sides beside each other.
+COMPARE: Final = (
+    Option(name="sides", positional="+", metavar="SIDE",
+           help="a report (-f json), a trace, a folder of a run's ranks, or of the reports of several runs"),
+    Option(name=FAIL_IF.name, kind=Kind.TEXTS, metavar=FAIL_IF.metavar,
+           help="exit 3 where this holds, such as 'time > +5%%' or 'memory > 16 GB'; repeatable"),
+    REDACT,
+    *(option for option in REPORT if option.group != _CEILINGS),
 )  # fmt: skip
 
 _EXPERIMENT: Final = "the experiment"

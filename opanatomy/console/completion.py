@@ -11,7 +11,7 @@ from opanatomy.errors import OpanatomyError
 from opanatomy.option_values import Option
 
 #: What follows an option, or has none, by how the help calls it.
-_FILES: Final = ("FILE", "TRACE", "REPORT", "A", "B")
+_FILES: Final = ("FILE", "TRACE", "REPORT", "SIDE")
 _FOLDERS: Final = ("DIR",)
 _MODEL: Final = "MODEL"
 _TECHNIQUE: Final = "TECHNIQUE"

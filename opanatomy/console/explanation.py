@@ -10,7 +10,7 @@ from typing import Final
 from msgspec import Struct
 
 from opanatomy.console.classed import as_kernel, as_operator, formula
-from opanatomy.console.names import Vocabulary
+from opanatomy.console.names import Vocabulary, is_shortened
 from opanatomy.device.match import sheets_named
 from opanatomy.device.sheets import Sheet
 from opanatomy.records.anatomy import Anatomy
@@ -75,32 +75,29 @@ def _is_one(name: str) -> bool:
 
 def _blocks(name: str, vocabulary: Vocabulary) -> Iterator[str]:
     """What is known of one name, a block for each thing that is called so; nothing where nothing is."""
-    exact = list(_exact(name, vocabulary))
-    if exact:
+    if exact := list(_exact(name, vocabulary)):
         yield from exact
-        return
-    candidates = vocabulary.shortened(name)
-    for candidate in candidates[:_MOST]:
-        yield from _exact(candidate, vocabulary)
-    if others := candidates[_MOST:]:
-        yield f"{printable(name)} may also be: {', '.join(map(printable, others))}\n"
+    elif is_shortened(name):  # half a name is what it is short for, or nothing: rules would guess
+        candidates = vocabulary.shortened(name)
+        for candidate in candidates[:_MOST]:
+            yield from _exact(candidate, vocabulary)
+        if others := candidates[_MOST:]:
+            yield f"{printable(name)} may also be: {', '.join(map(printable, others))}\n"
+    else:
+        facts = as_operator(name) or ([] if vocabulary.near_term(name) else as_kernel(name))
+        if facts:
+            yield _block(name, facts)
 
 
 def _exact(name: str, vocabulary: Vocabulary) -> Iterator[str]:
-    terms = list(_terms(name, vocabulary.report))
-    yield from terms
-    operators = vocabulary.operators(name)
-    yield from (_block(operator, _operator(operator, vocabulary)) for operator in operators)
+    """The terms, operators, devices and names of the report that are called so."""
+    yield from _terms(name, vocabulary.report)
+    yield from (_block(operator, _operator(operator, vocabulary)) for operator in vocabulary.operators(name))
     others = [item for item in vocabulary.known(name) if item.kind != "operator"]
     yield from (_block(f"{item.name} ({item.kind} of the report)", item.facts()) for item in others[:_MOST])
     if len(others) > _MOST:
         yield f"and {len(others) - _MOST} more of the report begin so: give the whole name of one\n"
-    sheets = sheets_named(name)
-    yield from (_block(f"{sheet.device} (data sheet)", _sheet(sheet)) for sheet in sheets)
-    if not (terms or operators or others or sheets):
-        facts = as_operator(name) or ([] if vocabulary.near_term(name) else as_kernel(name))
-        if facts:
-            yield _block(name, facts)
+    yield from (_block(f"{sheet.device} (data sheet)", _sheet(sheet)) for sheet in sheets_named(name))
 
 
 def _terms(name: str, report: Anatomy | Techniques | None) -> Iterator[str]:

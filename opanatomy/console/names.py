@@ -106,6 +106,11 @@ class Vocabulary:
         return (*self._operators.values(), *short, *own, *(name for name in names() if "{}" not in name))
 
 
+def is_shortened(name: str) -> bool:
+    """Whether a name has a mark for what was cut out of it."""
+    return _ELLIPSIS.search(name) is not None
+
+
 def _with_phases(operator: str) -> Iterator[tuple[str, str]]:
     short = operator.removeprefix(_ATEN).casefold()
     yield short, operator

@@ -24,7 +24,7 @@ EXAMPLES: Final = (
         "opanatomy profile google-bert/bert-large-uncased --batch 4",
     ),
     ("the same of a trace that torch.profiler wrote", "opanatomy analyze trace.json.gz"),
-    ("what a line of the report means", "opanatomy explain MFU"),
+    ("where the difference of two runs comes from", "opanatomy compare before.json after.json"),
 )
 _ENDING: Final = "exit codes: 0 done, 1 failed, 2 wrong usage, 3 a check or gate was not met, 130 interrupted"
 #: The commands that most people begin with; the others follow by name.

@@ -91,6 +91,12 @@ class Change(Struct, frozen=True):
     old: float | None
 
 
+class TimeChange(Struct, frozen=True):
+    """A difference of durations in nanoseconds, with its sign."""
+
+    ns: float | None
+
+
 class Figure(Struct, frozen=True):
     """A published figure in the unit of its source; a `difference` of two has a sign."""
 
@@ -107,7 +113,7 @@ class Exact(Struct, frozen=True):
 
 
 Quantity: TypeAlias = (
-    Time | Bytes | Flops | FlopRate | ByteRate | Rate | Count | Ratio | Share | Change | Figure | Exact
+    Time | Bytes | Flops | FlopRate | ByteRate | Rate | Count | Ratio | Share | Change | TimeChange | Figure | Exact
 )
 
 # ------------------------------------------------------------------------------------------------------- cells, text
@@ -206,10 +212,16 @@ class Note(Struct, frozen=True, kw_only=True):
 
 
 class Section(Struct, frozen=True, kw_only=True):
-    """One part of the report: a table, facts or a curve, and notes. `name` is what a user calls it by."""
+    """One part of the report: a table, facts or a curve, and notes. `name` is what a user calls it by.
+
+    Parts that follow each other under one `heading` are shown together, `heading` being what a user calls them all by;
+    `scope` says of which steps the figures are, where there are several.
+    """
 
     name: str
     title: str
+    heading: str = ""
+    scope: str = ""
     columns: tuple[Column, ...] = ()
     rows: tuple[Row, ...] = ()
     facts: tuple[Fact, ...] = ()

@@ -30,7 +30,7 @@ from opanatomy.capture.step.run import Run
 from opanatomy.capture.step.stepper import Stepper, make_optimizer
 from opanatomy.capture.step.subject import Subject
 from opanatomy.errors import CaptureError, OpanatomyError
-from opanatomy.option_values import as_argument, as_flag
+from opanatomy.option_values import as_argument, as_asked, as_flag
 from opanatomy.options import DEVICE, GENERATE, RunOptions
 from opanatomy.records.memory import WEIGHTS
 from opanatomy.records.memory_observations import MemoryObservations
@@ -85,7 +85,10 @@ def record_step(subject: Subject, options: RunOptions, trace: Path, progress: Pr
                 raise CaptureError(missing) from error
             if phase is Phase.OTHER:
                 raise
-            raise CaptureError(f"the model failed in the {phase} phase: {said_by(error)} - see --debug") from error
+            raise CaptureError(
+                f"the model failed in the {phase} phase: {said_by(error)} - see"
+                f" {as_asked('--debug', 'the error that this one is from')}"
+            ) from error
 
 
 @contextmanager

@@ -95,7 +95,7 @@ SAME: Final = Chapter(
         term("last", "the loss of the last step", formula="rows[].losses.losses[-1]"),
         term("baseline's", "the baseline's loss of the last step", formula="rows[].losses.baseline[-1]"),
         term("apart at most", "the largest difference of the two losses of a step, of the baseline's",
-             formula="rows[].losses.largest_difference"),
+             formula="the largest |losses - baseline| / |baseline| of rows[].losses"),
     ),
 )  # fmt: skip
 

@@ -103,16 +103,15 @@ def reached(anatomy: Anatomy) -> Iterator[Phrase | None]:
         anatomy,
         lambda part: None
         if part.reached is None
-        else phrase("bound {} / time {} = {}{}", nanoseconds(part.bound_ns or 0), nanoseconds(part.bounded_ns),
-                    Share(part.reached, 1), _covered(part)),
+        else phrase("bound {} / time {}{} = {}", nanoseconds(part.bound_ns or 0), nanoseconds(part.bounded_ns),
+                    _covered(part), Share(part.reached, 1)),
     )  # fmt: skip
 
 
 def _covered(part: Total) -> Phrase | str:
     if part.covered in (None, 1):
         return ""
-    return phrase(", of {} / {} = {} of the time", nanoseconds(part.bounded_ns), nanoseconds(part.time_ns),
-                  Share(part.covered, 1, decimals=0))  # fmt: skip
+    return phrase(" (of {}: {})", nanoseconds(part.time_ns), Share(part.covered, 1, decimals=0))
 
 
 def headroom(anatomy: Anatomy) -> Iterator[Phrase | None]:

@@ -40,6 +40,15 @@ def theory(anatomy: Anatomy) -> Iterator[Phrase | None]:
             yield phrase("{}: {}", words, _theory(part.theory_bytes, part.measured_bytes, part.formula))
 
 
+def off(anatomy: Anatomy) -> Iterator[Phrase | None]:
+    """What was measured of each component less its theory, of theory."""
+    for part in anatomy.memory.components:
+        if part.theory_bytes and part.measured_bytes is not None:
+            yield phrase("{}: ({} B - {} B) / {} B = {}", part.component.replace("_", " "), Count(part.measured_bytes),
+                         Count(part.theory_bytes), Count(part.theory_bytes),
+                         Change(part.measured_bytes, part.theory_bytes))  # fmt: skip
+
+
 def peak(anatomy: Anatomy) -> Iterator[Phrase | None]:
     """The peak, and the components that sum to it where they do."""
     memory = anatomy.memory

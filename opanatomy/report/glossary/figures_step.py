@@ -114,10 +114,8 @@ def outside(anatomy: Anatomy) -> Iterator[Phrase | None]:
 
 
 def exposed(anatomy: Anatomy) -> Iterator[Phrase | None]:
-    """Exposed communication over the window, and over all communication."""
-    timeline = anatomy.timeline
-    yield quotient("exposed", timeline.exposed_communication_ns, "window", timeline.window_ns)
-    yield quotient("exposed", timeline.exposed_communication_ns, "communication", timeline.communication_ns)
+    """Exposed communication over the window."""
+    yield quotient("exposed", anatomy.timeline.exposed_communication_ns, "window", anatomy.timeline.window_ns)
 
 
 def communication(anatomy: Anatomy) -> Iterator[Phrase | None]:

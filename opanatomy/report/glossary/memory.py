@@ -63,7 +63,7 @@ COMPONENTS: Final = Chapter(
         term("theory", "what the formula beside it gives", formula="memory.components[].theory_bytes",
              worked=figures.theory),
         term("off", "measured less theory, of theory", formula="(measured_bytes - theory_bytes) / theory_bytes",
-             worked=figures.theory),
+             worked=figures.off),
         term("peak | peak in {} | memory peak", "the most that is allocated in the step, and in which phase",
              "The note below names what measured it: an allocator, the events of a trace, or the resident set of the"
              " process, which has all of Python in it.", formula="memory.peak_bytes, memory.peak_at,"

@@ -92,7 +92,7 @@ STEP: Final = Chapter(
         term("mean delay", "from the start of a launch on the host to the start of its first kernel, the mean",
              "Summed delay over the window is the mean length of the queue.",
              formula="timeline.launching.delay_ns / timeline.launching.delayed", worked=figures.launches),
-        term("tiny kernels | kernels below", "kernels shorter than 10 us: launching costs as much as they do",
+        term("tiny kernels | of the kernels below", "kernels shorter than 10 us: launching costs as much as they do",
              formula="timeline.launching.tiny_kernels / .kernels, .tiny_kernel_ns / .kernel_ns",
              worked=figures.launches),
         term("estimates", "how full the device was, by Kineto's estimates from launch dimensions",
