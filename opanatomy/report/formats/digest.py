@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from opanatomy.records.anatomy import Anatomy
+from opanatomy.records.compared import Comparison
+from opanatomy.records.reports import Report
 from opanatomy.records.techniques import Techniques
 from opanatomy.report.format import Format
 from opanatomy.report.markdown_cells import markdown_cell
 from opanatomy.report.markdown_text import markdown_code
 from opanatomy.report.section import Fact, Phrase
 from opanatomy.report.sections.digest import digest_of
+from opanatomy.report.sections.digest_compared import digest_of_comparison, findings_of_comparison
 from opanatomy.report.sections.technique_digest import digest_of_techniques, technique_findings
 from opanatomy.report.sections.verdict import Finding, findings
 
@@ -28,10 +30,12 @@ _TITLE: Final = "# opanatomy digest"
 _NOTHING: Final = "- none"
 
 
-def digest(report: Anatomy | Techniques) -> str:
+def digest(report: Report) -> str:
     """The digest as Markdown of at most `MOST_BYTES` bytes; the same report gives the same bytes."""
     if isinstance(report, Techniques):
         sections, ranked = digest_of_techniques(report), technique_findings(report)
+    elif isinstance(report, Comparison):
+        sections, ranked = digest_of_comparison(report), findings_of_comparison(report)
     else:
         sections, ranked = digest_of(report), findings(report)
     blocks = [_Block(section.title, [_fact(fact) for fact in section.facts]) for section in sections]

@@ -111,7 +111,7 @@ def _steps(anatomy: Anatomy) -> Iterator[tuple[str, str | Phrase | None]]:
     yield from _most("module", _modules(anatomy), work_ns, _MODULES)
 
 
-def _class(operator_class: OperatorClass, rows: Iterable[ClassRow], work_ns: int) -> Phrase:
+def _class(operator_class: OperatorClass, rows: Iterable[ClassRow], work_ns: float) -> Phrase:
     part = total(rows)
     at_least = part.flops is not None and not part.flops_are_all
     flops = None if part.flops is None else phrase("{}", Flops(part.flops, at_least=at_least))
@@ -120,14 +120,14 @@ def _class(operator_class: OperatorClass, rows: Iterable[ClassRow], work_ns: int
     return phrase("{}: {}", operator_class, figures or "")
 
 
-def _operators(anatomy: Anatomy) -> list[tuple[Phrase, int]]:
+def _operators(anatomy: Anatomy) -> list[tuple[Phrase, float]]:
     return [
         (phrase("{} {}", Name(name), phase.value), total(rows).time_ns)
         for (_, name, phase), rows in grouped(anatomy.operators).items()
     ]
 
 
-def _modules(anatomy: Anatomy) -> list[tuple[Name, int]]:
+def _modules(anatomy: Anatomy) -> list[tuple[Name, float]]:
     times: dict[str, int] = {}
     for row in anatomy.modules:
         times[row.module] = times.get(row.module, 0) + row.time_ns
@@ -135,7 +135,7 @@ def _modules(anatomy: Anatomy) -> list[tuple[Name, int]]:
 
 
 def _most(
-    label: str, times: Iterable[tuple[Name | Phrase, int]], work_ns: int, most: int
+    label: str, times: Iterable[tuple[Name | Phrase, float]], work_ns: float, most: int
 ) -> Iterator[tuple[str, Phrase | None]]:
     """The longest times by name, ties in the order of the anatomy, and how many more there are."""
     ranked = sorted(times, key=lambda row: -row[1])
@@ -174,7 +174,7 @@ def _time(ns: float | None) -> Phrase | None:
     return None if ns is None else phrase("{}", Time(ns))
 
 
-def _part(ns: int | None, whole_ns: int | None) -> Phrase | None:
+def _part(ns: float | None, whole_ns: float | None) -> Phrase | None:
     """A time and what share of a whole it is."""
     if ns is None:
         return None
