@@ -210,7 +210,9 @@ def test_the_manual_page_is_current(manual: Any) -> None:
 
 
 def test_the_manual_page_has_every_command_and_option(manual: Any) -> None:
-    page = manual["PAGE"].read_text(encoding="ascii").replace("\\-", "-").replace("\\(ti", "~")
+    page = manual["PAGE"].read_text(encoding="ascii")
+    for escape, character in (("\\-", "-"), ("\\(ti", "~"), ("\\(aq", "'")):
+        page = page.replace(escape, character)
     for verb in VERBS:
         _, _, of_verb = page.partition(f"\n.SS opanatomy {verb}\n")
         of_verb = of_verb.partition("\n.S")[0]
