@@ -38,7 +38,7 @@ REPORTS = {
 EVERY = pytest.mark.parametrize("name", REPORTS)
 #: Sections whose rows are called by names: of operators, modules, ranks, techniques, terms of a formula, claims.
 OF_NAMES = {
-    "operators", "kernels", "modules", "saved-activations", "ranks", "waiting", "collectives", "matched", "batches",
+    "operators", "kernels", "saved-activations", "ranks", "waiting-steps", "collectives", "matched", "batches",
     "techniques", "predictions", "technique-memory", "same-training", "losses", "not-run", "underflow", "guides",
     "disagreements", "activation-terms", "published", "savings", "suggestions", "communication-modules",
 }  # fmt: skip
@@ -46,7 +46,8 @@ OF_NAMES = {
 BETWEEN = {
     "", "to", "in", "of", "take", "over", "more", "and", "of them", "of the host", "of their time", "batch", "length",
     "of kernel time", "figures by second sources", "vector float32", "trained", "of the contractions' time",
-    "of the float32 peak", "of the bfloat16 peak", "figures are of the middle one",
+    "of the float32 peak", "of the bfloat16 peak", "the middle one of", "median of", "known of", "profiled of",
+    "of the window lies before the first or after the last device work", "busy, of the middle step",
 }  # fmt: skip
 
 
@@ -71,7 +72,7 @@ def terms_of(section: Section) -> Iterator[str]:
     yield from (name for row in section.rows for name in _row(row, section.name))
     for fact in section.facts:
         yield fact.label
-        if section.name in ("step", "ledger", "generation"):
+        if section.name in ("step", "idle", "ledger", "generation"):
             yield from words_of(fact)
 
 
@@ -79,6 +80,8 @@ def _row(row: Row, section: str) -> Iterator[str]:
     first = row.cells[0]
     if isinstance(first, OperatorClass):
         yield LABEL[first]
+    elif section == "modules":  # the tree: all else is called as the modules are
+        yield from (name for name in (first,) if name == "outside modules")
     elif isinstance(first, str) and (row.summary or section not in OF_NAMES):
         yield first
 
@@ -206,9 +209,10 @@ def test_what_is_worked_ends_in_what_is_printed(name: str) -> None:
 
 #: Terms whose worked lines each end in a figure that the page prints.
 EXACT = {
-    "MFU", "HFU", "host-bound", "stream waits", "exposed memcpy", "of it exposed", "busy", "hidden", "ceiling", "of",
-    "headroom", "FLOP/B", "bus", "classed", "costed", "unknown", "tensor cores", "SM efficiency", "occupancy", "own",
-    "framework", "profiler", "d.peak", "B/F FLOPs", "backward / forward", "off",
+    "MFU", "HFU", "host-bound", "idle", "window", "time", "share", "of FLOP", "FLOP", "exposed", "bytes",
+    "stream waits", "exposed memcpy", "of it exposed", "busy", "hidden", "ceiling", "headroom", "FLOP/B", "bus",
+    "classed", "costed", "unknown", "tensor cores", "SM efficiency", "occupancy", "own", "framework", "profiler",
+    "d.peak", "B/F FLOPs", "backward / forward", "off", "edges",
 }  # fmt: skip
 
 

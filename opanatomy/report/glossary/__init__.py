@@ -12,7 +12,7 @@ from typing import Final
 
 from opanatomy.report.glossary.arithmetic import CLASSES, COLUMNS, OPERATORS, PHASES, RATIOS, ROOFLINE
 from opanatomy.report.glossary.communication import COMMUNICATION, RANKS, WAITING
-from opanatomy.report.glossary.experiments import GUIDES, SAME, SUGGESTIONS, TECHNIQUES, UNDERFLOW
+from opanatomy.report.glossary.experiments import COMPARISON, GUIDES, SAME, SUGGESTIONS, TECHNIQUES, UNDERFLOW
 from opanatomy.report.glossary.ledger import CHECKS, LEDGER
 from opanatomy.report.glossary.memory import ACTIVATIONS, COMPONENTS, FAILURE, PEAK, SNAPSHOTS
 from opanatomy.report.glossary.run import GENERATION, RUN, TEXTS
@@ -25,6 +25,7 @@ __all__ = ["CHAPTERS", "Chapter", "Term", "chapter_of", "is_named", "names", "no
 CHAPTERS: Final = (
     COLUMNS, RUN, STEP, GENERATION, TEXTS, CLASSES, PHASES, RATIOS, OPERATORS, ROOFLINE, COMMUNICATION, RANKS, WAITING,
     COMPONENTS, PEAK, SNAPSHOTS, ACTIVATIONS, FAILURE, LEDGER, CHECKS, SUGGESTIONS, TECHNIQUES, SAME, UNDERFLOW, GUIDES,
+    COMPARISON,
 )  # fmt: skip
 
 

@@ -125,3 +125,30 @@ GUIDES: Final = Chapter(
         term("of", "the technique that the figure is of", formula="guides[].measurement.technique"),
     ),
 )  # fmt: skip
+
+COMPARISON: Final = Chapter(
+    title="A comparison",
+    sections=("changed", "sides", "causes", "changes", "kernels-changed", "steps", "figures", "gates"),
+    terms=(
+        term("before", "the first of the two: a figure of its mean step"),
+        term("after", "the second of the two: a figure of its mean step"),
+        term("change", "after less before; the changes of all parts sum to that of the step, to the nanosecond"),
+        term("steps", "which like steps the means are of; steps of another kind, or disturbed, are set aside"),
+        term("where the difference is from", "the parts of the difference by cause and class"),
+        term("without a difference", "the parts that take as long on both sides"),
+        term("step", "the mean like step: what the parts sum to"),
+        term("work", "the operator, kernel or collective that changed"),
+        term("what changed", "the same calls, more or fewer calls, moved, other arguments, another kernel, new, gone"),
+        term("another kernel", "a contraction for which the library chose another kernel"),
+        term("side", "which of the runs"),
+        term("time", "the time of the like step"),
+        term("figure", "a figure of one step, by its name in `Anatomy.metrics()`"),
+        term("ranges", "whether the ranges of the like steps are apart or overlap; of four runs a side or more, the p"
+             " value of a test"),
+        term("last to first", "the last run less the first, of the first"),
+        term("~", "no difference beyond chance (p >= 0.05)"),
+        term("overlap of {}", "time in which two kinds of work run at once: it is taken off once"),
+        term("gate", "whether a figure stayed within what --fail-if asks"),
+        term("warning", "what a reader has to know of the traces"),
+    ),
+)  # fmt: skip
