@@ -80,6 +80,10 @@ def with_unknown() -> Anatomy:
         ("_SAFE_SOFT… forward", ["aten::_safe_softmax"]),
         ("_safe_soft... forward", ["aten::_safe_softmax"]),
         ("NVIDIA A100-SXM4-40GB", ["312 TFLOP/s of bfloat16", "1555 GB/s", "https://"]),
+        ("Operator classes", ["tensor contraction: products that sum over an index"]),
+        ("saved-activations", ["made by: the operator whose output it is"]),
+        ("lora", ["low-rank adapters", "two thin matrices"]),
+        ("gradient accumulation", ["accumulation (technique)"]),
         ("H100 SXM", ["989.4 TFLOP/s of float16", "https://"]),
     ],
 )
@@ -96,8 +100,8 @@ def test_an_autograd_node_is_no_kernel() -> None:
 @pytest.mark.parametrize(
     ("name", "near"),
     [
-        ("headrom", "headroom"), ("MFUs", "MFU"), ("exposed comunication", "exposed communication"),
-        ("aten::adm", "aten::addmm"), ("normalisation", "normalization"), ("xyzzy", None), ("my data loader", None),
+        ("headrom", "headroom"), ("MFUs", "MFU"), ("head", "headroom"),
+        ("exposed comunication", "exposed communication"), ("aten::adm", "aten::addmm"), ("normalisation", "normalization"), ("xyzzy", None), ("my data loader", None),
         ("some copy of mine", None), ("CppNode<MyLookUp_Op>", None), ("torch::a…_Op", None), ("…", None), ("", None),
         (" ", None),
     ],

@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 import opanatomy.records
+from opanatomy.console.explanation import explain
 from opanatomy.pipeline import analyze_trace
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.taxonomy import OperatorClass, Phase
@@ -22,7 +23,7 @@ from opanatomy.report import glossary, read_anatomy
 from opanatomy.report.classes import LABEL, SHORT_LABEL
 from opanatomy.report.formats.terminal import sentence
 from opanatomy.report.section import Fact, Name, Phrase, Row, Section
-from opanatomy.report.sections import sections_of
+from opanatomy.report.sections import SECTIONS, sections_of
 from opanatomy.report.sections.printed import printed
 from tests import anatomies
 from tests.test_formulas import _renew
@@ -117,6 +118,11 @@ def test_every_printed_term_is_in_it(name: str) -> None:
 def test_every_heading_is_that_of_a_chapter(name: str) -> None:
     for section in sections_of(report_of(name)):
         assert glossary.chapter_of(section.name) is not None, section.name
+
+
+@pytest.mark.parametrize("name", SECTIONS)
+def test_what_a_section_is_called_by_is_explained(name: str) -> None:
+    assert not explain([name]).unknown
 
 
 def literals() -> Iterator[str]:
