@@ -101,7 +101,8 @@ def test_an_autograd_node_is_no_kernel() -> None:
     ("name", "near"),
     [
         ("headrom", "headroom"), ("MFUs", "MFU"), ("head", "headroom"),
-        ("exposed comunication", "exposed communication"), ("aten::adm", "aten::addmm"), ("normalisation", "normalization"), ("xyzzy", None), ("my data loader", None),
+        ("exposed comunication", "exposed communication"), ("aten::adm", "aten::addmm"),
+        ("normalisation", "normalization"), ("xyzzy", None), ("my data loader", None),
         ("some copy of mine", None), ("CppNode<MyLookUp_Op>", None), ("torch::a…_Op", None), ("…", None), ("", None),
         (" ", None),
     ],
