@@ -43,7 +43,8 @@ def _letters(anatomy: Anatomy, formula: str | None) -> Phrase | None:
         known += [("parameters", workload.parameters), ("trainable parameters", workload.trainable_parameters)]
     elif shape is not None:
         known += [("b", workload.micro_batch), ("s", workload.sequence_length), ("L", shape.layers),
-                  ("h", shape.hidden), ("a", shape.heads), ("i", shape.intermediate), ("V", shape.vocabulary)]  # fmt: skip
+                  ("h", shape.hidden), ("a", shape.heads), ("i", shape.intermediate),
+                  ("V", shape.vocabulary)]  # fmt: skip
     return joined(phrase("{} {}", name, Count(number)) for name, number in known if number is not None)
 
 
