@@ -11,6 +11,11 @@ from opanatomy.errors import OpanatomyError, UsageError
 from opanatomy.options import EXPLAIN
 
 SUMMARY: Final = "say what a line of the report means, how an operator or kernel is classed and counted"
+EXAMPLES: Final = (
+    ("a line of the report", "opanatomy explain MFU"),
+    ("an operator, with the shapes and figures of a report", "opanatomy explain aten::addmm --report report.json"),
+    ("what a report could not class or count", "opanatomy explain --unknown report.json"),
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
