@@ -14,6 +14,8 @@ from opanatomy.records.anatomy import Anatomy, KernelRow, ModuleRow
 from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.report import read_anatomy
 from opanatomy.report.formats.json import json_report
+from opanatomy.report.glossary import terms_named
+from opanatomy.report.metrics import metrics_of as anatomy_metrics
 from opanatomy.report.sections import sections_of
 from opanatomy.report.table import cut
 from tests import anatomies
@@ -82,6 +84,7 @@ def with_unknown() -> Anatomy:
         ("NVIDIA A100-SXM4-40GB", ["312 TFLOP/s of bfloat16", "1555 GB/s", "https://"]),
         ("Operator classes", ["tensor contraction: products that sum over an index"]),
         ("saved-activations", ["made by: the operator whose output it is"]),
+        ("class.tensor_contraction.time_ns", ["(metric)", "device work of the class"]),
         ("lora", ["low-rank adapters", "two thin matrices"]),
         ("gradient accumulation", ["accumulation (technique)"]),
         ("H100 SXM", ["989.4 TFLOP/s of float16", "https://"]),
@@ -146,6 +149,12 @@ def test_mfu_is_worked_with_the_figures_of_the_report(capsys: pytest.CaptureFixt
     )
     assert f"= {share:.1%}".replace("%", " %") in text
     assert "printed reached: MFU 22.9 %" in text
+
+
+def test_metrics_have_the_value_of_the_report() -> None:
+    anatomy = anatomies.llama_on_gpu()
+    for name, metric in anatomy_metrics(anatomy).items():
+        assert f"report {metric.value:,} {metric.unit}" in text_of(name, anatomy) or terms_named(name)
 
 
 def test_with_a_report_only_the_meanings_that_it_has_are_said() -> None:

@@ -32,8 +32,7 @@ SUGGESTIONS: Final = Chapter(
 
 TECHNIQUES: Final = Chapter(
     title="Techniques",
-    sections=("experiment", "techniques", "predictions", "technique-memory", "not-run", "offenders", "advice",
-              "warnings"),
+    sections=("experiment", "techniques", "predictions", "technique-memory", "not-run", "offenders", "advice"),
     terms=(
         term("technique", "its name for `opanatomy techniques --only`; the first row is the baseline",
              formula="rows[].name"),
@@ -46,6 +45,15 @@ TECHNIQUES: Final = Chapter(
              worked_techniques=figures.step),
         term("d.step", "the step beside the baseline's; ~ where the ranges of the repetitions overlap",
              formula="(step_ns - baseline's) / baseline's", worked_techniques=figures.step),
+        term("step of the baseline", "the median step of the baseline without the profiler",
+             formula="rows[0].measured.step_ns"),
+        term("peak of the baseline", "the most that is allocated in a step of the baseline",
+             formula="rows[0].measured.peak_bytes"),
+        term("samples", "samples of the baseline's batch a second", formula="samples / step_ns x 10^9"),
+        term("techniques", "how many were tried beside the baseline", formula="rows[1:]"),
+        term("figures", "whether the figures are measured, or predicted and not run", formula="predicted_only"),
+        term("repetitions", "how often each was timed, in an order by chance", formula="repetitions, order"),
+        term("seed", "what the order and the weights were drawn with", formula="seed"),
         term("d.", "beside the baseline"),
         term("samples/s", "samples of the batch over the step", formula="samples / step_ns x 10^9"),
         term("B/F FLOPs", "FLOPs of contractions in backward, recomputation included, over those of forward",
