@@ -17,7 +17,9 @@ from opanatomy.records.device import DeviceFigures
 from opanatomy.records.memory import Memory, MemoryPoint, MemorySnapshot
 from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.report import read_anatomy, terminal_report
+from opanatomy.report.format import Page
 from opanatomy.report.formats.terminal import section_text
+from opanatomy.report.formats.terminal import terminal_report as page_text_of
 from opanatomy.report.module_tree import Node, module_tree
 from opanatomy.report.scope import per_step
 from opanatomy.report.section import Cell, Section, Share, Time
@@ -355,3 +357,18 @@ def test_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert re.findall(r"^(\w+).* ─+$", asked, re.MULTILINE)[1:] == ["idle", "ledger"]
     assert main(["analyze", trace, "--section", "nonsense"]) == 2
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("height", [21, 23, 30, 49])
+def test_a_first_screen_gives_way_to_the_height_of_the_terminal(height: int) -> None:
+    """The headline, the step and the classes stay; what is left out is named with the option that shows it."""
+    anatomy = read_anatomy((ROOT / "reports" / "bert-large-uncased.json").read_bytes())
+    whole = terminal_report(anatomy, brief=True).splitlines()
+    lines = page_text_of(anatomy, Page(brief=True, height=height)).splitlines()
+    assert len(lines) <= height
+    assert lines[:5] == whole[:5]
+    assert any(line.startswith("total") for line in lines)
+    named = [line.partition("--section ")[2].split(",") for line in lines if line.startswith("not on this screen")]
+    assert named == {21: [["operators", "run", "step"]], 23: [["operators", "run", "step"]]}.get(height, [])
+    if height == 49:
+        assert lines == whole

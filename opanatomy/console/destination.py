@@ -140,13 +140,22 @@ def show(report: Anatomy | Techniques, where: Destination) -> None:
     color = where.claim is None and wants_color(where.stream)
     width = columns_of(where.stream) if where.claim is None else 100
     chosen = format_named(where.format)
-    text = chosen.write(report, replace(where.page, width=width, color=color))
+    height = _lines_of(where.stream) if where.claim is None else None
+    text = chosen.write(report, replace(where.page, width=width, color=color, height=height))
     if where.claim is None:
         write_out(text, machine_readable=chosen.machine_readable, stream=where.stream)
         return
     with where.claim.written() as partial:
         partial.write_text(text, encoding="utf-8")
     note(f"report: {where.claim.path}")
+
+
+def _lines_of(stream: TextIO) -> int | None:
+    """The lines of a terminal above the next prompt; `None` where stdout is none, or does not say."""
+    try:
+        return os.get_terminal_size(stream.fileno()).lines - 1 if stream.isatty() else None
+    except (OSError, ValueError):
+        return None
 
 
 def _is_stdout(name: str | None) -> bool:

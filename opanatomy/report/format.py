@@ -15,6 +15,7 @@ class Page(Struct, frozen=True, kw_only=True):
 
     `brief` wants the first screen alone, `sections` those of these names (of `sections.SECTIONS`) alone; tables have
     the `top` rows, that of the operators in the order of `sort`. `source` is what a command calls the trace by.
+    A first screen of more than `height` lines has fewer rows.
     """
 
     width: int = 80
@@ -24,6 +25,7 @@ class Page(Struct, frozen=True, kw_only=True):
     top: int = 8
     sort: str = "time"
     source: str | None = None
+    height: int | None = None
 
 
 class Format(Struct, frozen=True, kw_only=True):
