@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from opanatomy.arguments import Name, check_module, check_no_profiler, trace_target
+from opanatomy.arguments import Name, check_module, check_no_profiler, check_switch, trace_target
 from opanatomy.errors import CaptureError, UsageError
 from opanatomy.files.outputs import Claim, claimed, name_of_rank, temporary
+from opanatomy.option_values import in_python
 from opanatomy.options import RunOptions
 from opanatomy.pipeline import analyze_traces
 from opanatomy.records.anatomy import Anatomy
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from opanatomy.capture.loop.recording import LoopRecording, Recorded
 
 
+@in_python()
 def record(
     trace: Name | None = None,
     *,
@@ -74,6 +76,7 @@ def record(
 
     of_process()  # the loop's own code may take a secret out of the environment
     options = RunOptions(steps=steps, warmup=warmup, memory=memory, check=check, redact=redact)
+    check_switch("force", force)
     target = None if trace is None else trace_target("record", trace)
     return Recorder(_modules(module), options, target, force=force)
 
@@ -82,9 +85,16 @@ class Recorder:
     """Records a loop: a context manager, or `start()` and `stop()` where a block does not fit."""
 
     def __init__(
-        self, modules: Mapping[str, torch.nn.Module], options: RunOptions, target: Path | None, *, force: bool
+        self,
+        modules: Mapping[str, torch.nn.Module],
+        options: RunOptions,
+        target: Path | None,
+        *,
+        force: bool,
+        numbered: bool = False,
     ) -> None:
         self._modules, self._options, self._target, self._force = modules, options, target, force
+        self._numbered = numbered
         self._recording: LoopRecording | None = None
         self._is_over = False
         self._claim: Claim | None = None
@@ -107,13 +117,12 @@ class Recorder:
         if hint is not None:
             warnings.warn(hint, stacklevel=2)
 
+    @in_python()
     def start(self) -> None:
         """The first iteration begins."""
-        from opanatomy.capture.loop.recording import LoopRecording
-
         if self._recording is not None or self._is_over:
             raise CaptureError("record: this recorder was started already - make another one")
-        if _running:
+        if running:
             raise CaptureError(
                 "record: a recorder is running already, and torch takes one profiler at a time - end its block, or call"
                 " its stop()"
@@ -121,13 +130,14 @@ class Recorder:
         check_no_profiler("record")
         try:
             self._claim_trace()
-            self._recording = LoopRecording(self._modules, self._options, self._write)
-            _running.append(self)
+            self._recording = self._new_recording()
+            running.append(self)
             self._recording.start()
         except BaseException:
             self._abort()
             raise
 
+    @in_python()
     def step(self) -> None:
         """An iteration of the loop is done."""
         if self._is_over:
@@ -141,6 +151,7 @@ class Recorder:
         if recording.done:
             self._abort()
 
+    @in_python()
     def stop(self) -> None:
         """The loop is done; writes the trace where that has not been done."""
         if not self._is_over:
@@ -155,6 +166,7 @@ class Recorder:
             require_agreement(self.anatomy)
 
     @property
+    @in_python()
     def anatomy(self) -> Anatomy:
         """The anatomy of what was recorded; `CaptureError` before all of it is."""
         if self._anatomy is None:
@@ -165,6 +177,11 @@ class Recorder:
                 anatomy = replace(anatomy, provenance=replace(anatomy.provenance, trace=None))
             self._anatomy = anatomy
         return self._anatomy
+
+    def _new_recording(self) -> LoopRecording:
+        from opanatomy.capture.loop.recording import LoopRecording
+
+        return LoopRecording(self._modules, self._options, self._write)
 
     def _started(self) -> LoopRecording:
         if self._recording is None:
@@ -178,7 +195,9 @@ class Recorder:
         if self._target is not None:
             place = place_in_group()
             target = self._target if place is None else name_of_rank(self._target, place.rank)
-            self._claim = self._files.enter_context(claimed(target, force=self._force, forced_by="give force=True"))
+            self._claim = self._files.enter_context(
+                claimed(target, force=self._force, numbered=self._numbered, forced_by="give force=True")
+            )
             return
         folder = ExitStack()
         self._unkept = folder.enter_context(temporary("step.trace.json.gz", "the trace"))
@@ -203,8 +222,8 @@ class Recorder:
 
     def _abort(self) -> None:
         """Let go of everything, the models among it; what is written stays."""
-        if self in _running:
-            _running.remove(self)
+        if self in running:
+            running.remove(self)
         if self._recording is not None:
             self._recording.abort()
             self._recording, self._is_over = None, True
@@ -218,7 +237,7 @@ class Recorder:
 
 
 #: The recorder that runs now.
-_running: list[Recorder] = []
+running: list[Recorder] = []
 
 
 def _modules(module: Any) -> dict[str, torch.nn.Module]:

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from opanatomy.report.table import Column, Row, cut, printable, prose, table
+from opanatomy.report.printable import printable
+from opanatomy.report.table import Column, Row, cut, prose, table
 
 COLUMNS = (
     Column(header="operator", name=True, least=10),

@@ -21,13 +21,16 @@ def format_of(path: str | PurePath) -> str:
     """The name of the format that a file of this name has; `UsageError` where its ending is of none."""
     from opanatomy.errors import UsageError
 
-    ending = PurePath(path).suffix.lower()
-    names = {format_named(name).ending: name for name in format_names()}
-    if ending not in names:
-        raise UsageError(
-            f"no report format has this ending - {path} - end the name in one of {', '.join(names)}, or say -f FORMAT"
-        )
-    return names[ending]
+    name = PurePath(path).name.lower()
+    # `.digest.md` before `.md`.
+    formats = sorted(
+        ((format_named(name).ending, name) for name in format_names()), key=lambda pair: -pair[0].count(".")
+    )
+    for ending, of_ending in formats:
+        if name.removesuffix(ending) not in (name, ""):
+            return of_ending
+    endings = ", ".join(ending for ending, _ in formats)
+    raise UsageError(f"no report format has this ending - {path} - end the name in one of {endings}, or say -f FORMAT")
 
 
 def terminal_report(

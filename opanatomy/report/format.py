@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from opanatomy.records.anatomy import Anatomy
-from opanatomy.records.techniques import Techniques
+from opanatomy.records.compared import GateResult
+from opanatomy.records.reports import Report
 
 
 class Page(Struct, frozen=True, kw_only=True):
@@ -16,6 +16,7 @@ class Page(Struct, frozen=True, kw_only=True):
     `brief` wants the first screen alone, `sections` those of these names (of `sections.SECTIONS`) alone; tables have
     the `top` rows, that of the operators in the order of `sort`. `source` is what a command calls the trace by.
     A first screen of more than `height` lines has fewer rows.
+    `gates` are those on a single report.
     """
 
     width: int = 80
@@ -26,11 +27,16 @@ class Page(Struct, frozen=True, kw_only=True):
     sort: str = "time"
     source: str | None = None
     height: int | None = None
+    gates: tuple[GateResult, ...] = ()
 
 
 class Format(Struct, frozen=True, kw_only=True):
-    """One format: how the names of its files end, the function that makes the text, and whether a machine reads it."""
+    """One format: how the names of its files end, the function that makes the text, and whether a machine reads it.
+
+    One `of_gates` says nothing without any.
+    """
 
     ending: str
-    write: Callable[[Anatomy | Techniques, Page], str]
+    write: Callable[[Report, Page], str]
     machine_readable: bool
+    of_gates: bool = False

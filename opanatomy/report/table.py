@@ -11,6 +11,8 @@ from msgspec.structs import replace
 from rich.cells import cell_len
 from rich.text import Text
 
+from opanatomy.report.printable import printable
+
 #: Prose and rules are not wider than this, however wide the terminal.
 PAGE: Final = 100
 #: What is longer is no prose: a device name of a megabyte.
@@ -52,7 +54,7 @@ def table(
     `swatches` puts a coloured square before the first cell of each row that has a mark; where room is left and rows
     have a `bar` (0 to 1), a bar is drawn at the right. `ruled` draws a line below the headers.
     """
-    header = Row(cells=tuple(column.header for column in columns), strong=True)
+    header = Row(cells=tuple(printable(column.header) for column in columns), strong=True)
     rows = [replace(row, cells=tuple(map(printable, row.cells))) for row in rows]
     natural = {i: max(cell_len(row.cells[i]) for row in (header, *rows)) for i in range(len(columns))}
     indent = _GAP if swatches else 0
@@ -90,11 +92,6 @@ def prose(text: str, width: int, *, style: str = "") -> list[Text]:
             lines.append("")
         lines[-1] = word
     return [Text(line.replace(_GLUE, " ").rstrip(), style=style) for line in lines]
-
-
-def printable(text: str) -> str:
-    """The text with a mark for each character that a terminal would act on: escapes, line ends, writing directions."""
-    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
 
 
 def cut(name: str, width: int) -> str:

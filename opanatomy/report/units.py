@@ -27,6 +27,13 @@ def duration(ns: float | None) -> str:
     return _with_unit(ns, _TIME, "")
 
 
+def duration_change(ns: float | None) -> str:
+    """A difference of durations: `+812 ns`, `-4.12 ms`, `0`."""
+    if not ns:
+        return UNKNOWN if ns is None else "0"
+    return f"+{duration(ns)}" if ns > 0 else duration(ns)
+
+
 def size(count: float | None) -> str:
     """Bytes in decimal units: `1.34 GB` is 1.34 * 10^9 bytes."""
     return _with_unit(count, _DECIMAL, "B")
@@ -52,9 +59,9 @@ def prefixed(value: float | None) -> str:
     return _with_unit(value, _DECIMAL, "")
 
 
-def count(number: int | None) -> str:
+def count(number: float | None) -> str:
     """A count in full, with thousands separators: `335,143,938`."""
-    return UNKNOWN if number is None else f"{number:,d}"
+    return UNKNOWN if number is None else f"{number:,.0f}" if isinstance(number, float) else f"{number:,d}"
 
 
 def ratio(value: float | None) -> str:
@@ -118,7 +125,7 @@ def plain(value: float | None) -> str:
     return "" if value is None else f"{Decimal(f'{value:.6g}'):f}"
 
 
-def noun(number: int | None, singular: str) -> str:
+def noun(number: float | None, singular: str) -> str:
     """A count with what is counted: `1 thread`, `1,234 threads`, `8 batches`."""
     plural = singular + ("es" if singular.endswith("ch") else "s")
     return f"{count(number)} {singular if number == 1 else plural}"
@@ -129,6 +136,25 @@ def figure(value: float | None, unit: str, *, sign: str = "-") -> str:
     if value is None:
         return UNKNOWN
     return f"{value:{sign},.0f} {unit}" if abs(value) >= 100 else f"{value:{sign}.3g} {unit}"
+
+
+def of_unit(value: float | None, unit: str) -> str:
+    """A value in a unit of the metrics: `4.12 ms`, `1.34 GB`, `335 GFLOP`, `38.0 %`, `27.3 samples/s`."""
+    if unit == "fraction":
+        return share(value, 1)
+    scale = {"ns": (_TIME, ""), "bytes": (_DECIMAL, "B"), "flop": (_DECIMAL, "FLOP")}.get(unit)
+    if scale is not None:
+        return _with_unit(value, *scale)
+    if value is None:
+        return UNKNOWN
+    number = f"{int(value):,d}" if value == int(value) else f"{value:,.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+    return number if unit == "ratio" else f"{number} {unit}"
+
+
+def digits_of(value: float, unit: str) -> str:
+    """A value in a unit of the metrics with all digits that matter: `250,000,001 ns`, `40.00001 %`."""
+    number, name = (100 * value, "%") if unit == "fraction" else (value, "" if unit == "ratio" else unit)
+    return f"{number:,.12g} {name}".rstrip()
 
 
 def exact(number: int | None, unit: str) -> str:
@@ -173,6 +199,7 @@ _WRITTEN: Final[dict[type, Callable[[Any], str]]] = {
     section.Ratio: lambda cell: ratio(cell.value),
     section.Share: lambda cell: share(cell.part, cell.whole, decimals=cell.decimals) + coverage(cell),
     section.Change: lambda cell: change(cell.new, cell.old),
+    section.TimeChange: lambda cell: duration_change(cell.ns),
     section.Figure: lambda cell: figure(cell.value, cell.unit, sign="+" if cell.difference else "-"),
     section.Exact: lambda cell: exact(cell.number, cell.unit),
 }

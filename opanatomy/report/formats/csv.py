@@ -11,17 +11,21 @@ from collections.abc import Iterator
 from io import StringIO
 from typing import Final
 
-from opanatomy.records.anatomy import Anatomy, OperatorRow
+from opanatomy.records.anatomy import OperatorRow
+from opanatomy.records.compared import Comparison, Part, Work
+from opanatomy.records.reports import Report
 from opanatomy.records.signature_text import SignatureText
 from opanatomy.records.techniques import StepFigures, TechniqueRow, Techniques
 from opanatomy.records.underflow import ScaledGradients, Underflow
 from opanatomy.report import units
 from opanatomy.report.format import Format
+from opanatomy.report.printable import printable
 from opanatomy.report.totals import moved
 
 _RECORD: Final = OperatorRow.__struct_fields__
 _DERIVED: Final = ("flops_per_second", "bytes_per_second", "flops_per_byte")
-_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
+#: What a spreadsheet may take for the beginning of a formula, the wide signs of East Asian ones among them.
+_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 
 
 #: What of a technique's row is written as it is, and which figures are, predicted and measured.
@@ -35,17 +39,50 @@ _SCALED: Final = ("scale", "zeros", "not_finite")
 _SCALES: Final = ("scaled", "unscaled", "at_first_scale")
 
 
-def csv_report(report: Anatomy | Techniques) -> str:
+#: What is written of a part of a difference, and of the work on each side of it.
+_PART: Final = ("cause", "operator_class", "overlap", "before_ns", "after_ns", "change_ns")
+_SIDES: Final = ("before", "after")
+_WORK: Final = ("operators", "signatures", "modules", "phases", "kernels", "calls")
+
+
+def csv_report(report: Report) -> str:
     """The operators of an anatomy, or the techniques of an experiment, as CSV text with one header line."""
     text = StringIO()
     writer = csv.writer(text, lineterminator="\n")
     if isinstance(report, Techniques):
         writer.writerows(_techniques(report))
         return text.getvalue()
+    if isinstance(report, Comparison):
+        writer.writerows(_comparison(report))
+        return text.getvalue()
     writer.writerow(_RECORD + _DERIVED)
     for row in report.operators:
         writer.writerow([_cell(getattr(row, name)) for name in _RECORD] + _derived(row))
     return text.getvalue()
+
+
+def _comparison(report: Comparison) -> Iterator[list[object]]:
+    """The header and a row for each part of the difference, of more than two sides for each figure."""
+    if report.decomposition is None:
+        yield ["figure", "unit", *(_cell(side.name) for side in report.sides)]
+        for row in report.figures:
+            yield [_cell(row.name), row.unit, *map(units.plain, row.values)]
+        return
+    yield [*_PART, *(f"{side}_{name}" for side in _SIDES for name in _WORK)]
+    for part in report.decomposition.parts:
+        yield [*_part(part), *(cell for side in _SIDES for cell in _work(getattr(part, side)))]
+
+
+def _part(part: Part) -> list[object]:
+    pair = " and ".join(part.pair) if part.pair else ""
+    return [part.cause.value, _cell(part.operator_class), pair, part.before_ns, part.after_ns, part.change_ns]
+
+
+def _work(work: Work | None) -> list[object]:
+    if work is None:
+        return [""] * len(_WORK)
+    texts = [_cell("; ".join(getattr(work, name))) for name in _WORK[:-1]]
+    return [*texts, units.plain(work.calls)]
 
 
 def _techniques(report: Techniques) -> Iterator[list[object]]:
@@ -55,7 +92,7 @@ def _techniques(report: Techniques) -> Iterator[list[object]]:
     names = [*_FIGURES, *(f"{name}_bytes" for name in components)]
     gradients = [*_UNDERFLOW, *(f"{scale}_{name}" for scale in _SCALES for name in _SCALED)]
     yield [
-        *_TECHNIQUE, *(f"{kind}_{name}" for kind in ("predicted", "measured") for name in names),
+        *_TECHNIQUE, *(_cell(f"{kind}_{name}") for kind in ("predicted", "measured") for name in names),
         *(f"gradient_{name}" for name in gradients),
     ]  # fmt: skip
     for row in report.rows:
@@ -93,9 +130,13 @@ def _cell(value: object) -> object:
     """The value; a text that a spreadsheet would run as a formula gets an apostrophe in front.
 
     A trace from anywhere may name its operators at will; a signature whose first argument is absent (`-, ...`) is none.
+    What a terminal would act on, or nobody would see, has a mark; line ends and tabs stay.
     """
+    if not isinstance(value, str):
+        return value
     absent = isinstance(value, SignatureText) and value.record.arguments[:1] == (None,)
-    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) and not absent else value
+    shown = "\n".join("\t".join(map(printable, line.split("\t"))) for line in value.split("\n"))
+    return f"'{shown}" if value.startswith(_FORMULA) and not absent else shown
 
 
 FORMAT: Final = Format(ending=".csv", write=lambda anatomy, page: csv_report(anatomy), machine_readable=True)

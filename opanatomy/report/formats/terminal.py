@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from opanatomy.records.anatomy import Anatomy
+from opanatomy.records.reports import Report
 from opanatomy.records.taxonomy import OperatorClass
-from opanatomy.records.techniques import Techniques
 from opanatomy.report import units
 from opanatomy.report.classes import COLOUR, LABEL, SHORT_LABEL
 from opanatomy.report.format import Format, Page
@@ -33,10 +33,13 @@ _FIRST_LEAST: Final = {
     "collectives": 10, "components": 13, "memory-peak": 18, "saved-activations": 11, "snapshots": 18,
     "activation-terms": 20, "published": 20, "out-of-memory": 24, "savings": 20, "techniques": 14, "predictions": 14,
     "technique-memory": 14, "suggestions": 16, "same-training": 18, "losses": 14, "not-run": 14,
-    "underflow": 14, "guides": 20,
+    "underflow": 14, "guides": 20, "causes": 28, "changes": 14, "kernels-changed": 12, "figures": 16, "steps": 8,
     "communication-phases": 13, "communication-modules": 14, "waiting-steps": 8, "matched": 10,
 }  # fmt: skip
-_LATER_LEAST: Final = {"launched by": 12, "class": 13, "phase": 9, "made by": 8, "shape": 16, "option": 16, "figure": 8}
+_LATER_LEAST: Final = {
+    "launched by": 12, "class": 13, "phase": 9, "made by": 8, "shape": 16, "option": 16, "figure": 8,
+    "what changed": 14,
+}  # fmt: skip
 _LEAST: Final = 12
 #: The most cells of the names in a later column of this header, where there is little room.
 _LATER_MOST: Final = {"launched by": 14}
@@ -53,7 +56,7 @@ _STYLE: Final = {
 }  # fmt: skip
 
 
-def terminal_report(report: Anatomy | Techniques, page: Page) -> str:
+def terminal_report(report: Report, page: Page) -> str:
     """The report as lines of at most `page.width` cells, with ANSI colours if `page.color`, as far as `page` wants."""
     text = page_text(_sections(report, page), page.width, color=page.color)
     if page.brief and page.height and isinstance(report, Anatomy):
@@ -93,12 +96,12 @@ def _without(section: Section, label: str) -> Section:
     return replace(section, facts=tuple(fact for fact in section.facts if not label or fact.label != label))
 
 
-def _sections(report: Anatomy | Techniques, page: Page) -> tuple[Section, ...]:
+def _sections(report: Report, page: Page) -> tuple[Section, ...]:
     """The whole page, its first screen, or the sections that were asked for by name."""
     from opanatomy.report.sections import first_screen, named_sections, sections_of
 
-    if isinstance(report, Techniques):
-        return sections_of(report)
+    if not isinstance(report, Anatomy):
+        return sections_of(report, top=page.top)
     if page.sections:
         return named_sections(report, page.sections, top=page.top, sort=page.sort, source=page.source)
     if page.brief:

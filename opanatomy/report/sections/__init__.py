@@ -9,6 +9,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from opanatomy.records.anatomy import Anatomy
+from opanatomy.records.compared import Comparison
+from opanatomy.records.reports import Report
 from opanatomy.records.techniques import Techniques
 from opanatomy.report.section import Note, Section, Tone
 from opanatomy.report.sections import (
@@ -33,6 +35,7 @@ from opanatomy.report.sections import (
     verdict,
     waiting,
 )
+from opanatomy.report.sections.compared import sections_of_comparison
 from opanatomy.report.sections.techniques import sections_of_techniques
 
 #: How many operators are listed by name.
@@ -113,11 +116,13 @@ ORDERS: Final = tuple(operators.ORDERS)
 
 
 def sections_of(
-    report: Anatomy | Techniques, *, top: int = TOP, sort: str = "time", source: str | None = None
+    report: Report, *, top: int = TOP, sort: str = "time", source: str | None = None
 ) -> tuple[Section, ...]:
     """The sections of a report that have something to say, in the order of the page."""
     if isinstance(report, Techniques):
         return sections_of_techniques(report)
+    if isinstance(report, Comparison):
+        return sections_of_comparison(report, top)
     wanted = Wanted(top=top, sort=sort, source=source)
     first = first_screen(report, top=top, sort=sort, source=source)
     shown = {section.heading for section in first}

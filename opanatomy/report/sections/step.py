@@ -255,7 +255,7 @@ def _multiplied(anatomy: Anatomy) -> set[str | None]:
     """The data types among the known peaks that the contractions have to do with."""
     rows = [row for row in anatomy.operators if row.operator_class is OperatorClass.TENSOR_CONTRACTION]
     names: set[str | None] = {anatomy.device.mfu_dtype}
-    names |= {PEAK_OF_COMPUTE_TYPE[row.compute_type] for row in rows if row.compute_type is not None}
+    names |= {PEAK_OF_COMPUTE_TYPE.get(row.compute_type) for row in rows if row.compute_type is not None}
     return names | {tensor.dtype for row in rows for tensor in row.signature.record.tensors()}
 
 
