@@ -19,6 +19,8 @@ _ELLIPSIS: Final = re.compile(r"…|\.\.\.|~")
 _NEAR: Final = 3
 #: How much of a name must be as another one for the two to be near.
 _ALIKE: Final = 0.7
+#: Letters of a name that say what it is the beginning of.
+_BEGUN: Final = 3
 _ATEN: Final = "aten::"
 
 
@@ -93,7 +95,8 @@ class Vocabulary:
         """The names that are nearest to one that means nothing, the nearest first."""
         spelled = {text.casefold(): text for text in self._every()}
         close = difflib.get_close_matches(name.casefold(), spelled, n=2 * _NEAR, cutoff=_ALIKE)
-        return tuple(dict.fromkeys(spelled[text] for text in close))[:_NEAR]
+        begun = (text for text in spelled if len(name) >= _BEGUN and text.startswith(name.casefold()))
+        return tuple(dict.fromkeys(spelled[text] for text in (*close, *begun)))[:_NEAR]
 
     def near_term(self, name: str) -> bool:
         """Whether a term of the report is nearly called so: it is more likely meant than some kernel."""

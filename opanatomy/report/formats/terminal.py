@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from io import StringIO
 from typing import TYPE_CHECKING, Final
 
@@ -153,11 +153,6 @@ def _heading(section: Section, width: int) -> Iterator[Text]:
         yield Text(section.scope[:width], style="dim")
         return
     yield Text.assemble((section.heading, "bold"), scope, (f" {'─' * rule}".rstrip(), "dim"))
-
-
-def fact_text(facts: Iterable[Fact]) -> str:
-    """Facts one a line, however long, below the name of what they are about."""
-    return "".join(f"  {fact.label:<9} {sentence(fact.text)}\n" for fact in facts)
 
 
 def list_text(section: Section) -> str:
