@@ -42,7 +42,7 @@ def one_step(anatomy: Anatomy) -> Section:
         ("phases", _phases(step) if on_cpu else None),
         ("framework", _framework(step)),
         ("profiler", _profiler(step)),
-        ("device", _busy(anatomy)),
+        ("busy", _busy(anatomy)),
         ("reached", _reached(anatomy.device)),
     )
     return Section(name="step", title="One step", facts=facts)
@@ -186,12 +186,12 @@ def _busy(anatomy: Anatomy) -> Phrase | None:
     if 2 * edges > timeline.idle_ns:
         bound = phrase(" ({} before its first or after its last work)", Share(edges, timeline.window_ns))
     parts: list[Phrase] = [
-        phrase("busy {}", Share(timeline.busy_ns, timeline.window_ns)),
+        phrase("{}", Share(timeline.busy_ns, timeline.window_ns)),
         phrase("idle {}{}", Share(timeline.idle_ns, timeline.window_ns), bound),
     ]
     if (timeline.outside_ns or 0) >= _SAID * timeline.window_ns:
-        parts.append(phrase("with another step's work {}", Share(timeline.outside_ns, timeline.window_ns)))
-    if timeline.exposed_communication_ns:
+        parts.append(phrase("other steps' work {}", Share(timeline.outside_ns, timeline.window_ns)))
+    if (timeline.exposed_communication_ns or 0) >= _SAID * timeline.window_ns:
         exposed = Share(timeline.exposed_communication_ns, timeline.window_ns)
         parts.append(phrase("exposed communication {}", exposed))
     return joined(parts)
