@@ -16,12 +16,13 @@ from typing import Any
 import pytest
 
 import opanatomy
+from opanatomy.comparing import comparison_of
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.report import format_named
 from opanatomy.report.format import Page
 from tests import anatomies
 from tests.experiments import experiment
-from tests.printed_figures import figures_in
+from tests.printed_figures import Figure, figures_in
 
 FOLDER = Path(__file__).parent / "traces"
 TRACES = sorted(path.name.removesuffix(".json.gz") for path in FOLDER.glob("*.json.gz"))
@@ -72,6 +73,10 @@ def lines_of(digest: str) -> tuple[dict[str, list[tuple[str, str]]], dict[str, i
             label, _, text = line[2:].partition(": ")
             lines[heading].append((label, text))
     return lines, dropped
+
+
+def admits(figure: Figure, exact: float) -> bool:
+    return figure.admits(exact)
 
 
 @pytest.mark.parametrize("name", [*MADE, *TRACES, "two_ranks", *OTHERS])
@@ -219,3 +224,35 @@ def test_an_experiment_names_what_saves_most_with_its_command() -> None:
     assert ("step of the baseline", "100 ms") in lines["## Where the time went: one step"]
     assert ("peak of the baseline", "1.00 MB") in lines["## Memory"]
     assert ("not run", "broken: out of memory") in lines["## Warnings"]
+
+
+# -------------------------------------------------------------------------------------------------------- comparisons
+
+
+def test_a_comparison_has_the_figures_of_both_sides_and_the_causes() -> None:
+    comparison = comparison_of([FOLDER / f"gpu_v100_dlrm_rank{rank}of8.json.gz" for rank in (0, 1)])
+    digest = format_named("digest").write(comparison, Page())
+    assert len(digest.encode()) <= 4096
+    report, (lines, dropped) = json.loads(format_named("json").write(comparison, Page())), lines_of(digest)
+    assert not dropped
+    known = {row["name"]: row["values"] for row in report["figures"]}
+    told = lines["## Where the time went: one step"]
+    assert told[0][0] == "mean step"
+    parts = report["decomposition"]
+    before, after = parts["before_ns"], parts["after_ns"]
+    change = 100 * (after - before) / before
+    assert all(map(admits, figures_in(told[0][1]), (before, after, after - before, change)))
+    assert len(told) > 10
+    for label, text in told[1:]:
+        before, after = known[label]
+        figures = figures_in(text)
+        assert len(figures) == 3
+        assert all(map(admits, figures, (before, after, 100 * (after - before) / before)))
+    found = lines["## Largest findings"]
+    assert [label for label, _ in found] == ["finding", "evidence", "command"] * 3
+    groups: dict[tuple[str, ...], int] = defaultdict(int)
+    for part in parts["parts"]:
+        name = str(part["pair"]) if part["pair"] else str(part["operator_class"])
+        groups[part["cause"], name] += part["after_ns"] - part["before_ns"]
+    ranked = sorted(groups.values(), key=abs, reverse=True)
+    assert all(map(admits, (figures_in(text)[0] for label, text in found if label == "finding"), ranked))

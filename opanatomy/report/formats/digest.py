@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from opanatomy.records.anatomy import Anatomy
+from opanatomy.records.compared import Comparison
+from opanatomy.records.reports import Report
 from opanatomy.records.techniques import Techniques
 from opanatomy.report.format import Format
 from opanatomy.report.markdown_cells import markdown_cell
 from opanatomy.report.markdown_text import markdown_code
-from opanatomy.report.section import Fact, Phrase
+from opanatomy.report.section import Fact, Phrase, Section
+from opanatomy.report.sections.comparison_digest import comparison_findings, digest_of_comparison
 from opanatomy.report.sections.digest import digest_of
 from opanatomy.report.sections.technique_digest import digest_of_techniques, technique_findings
 from opanatomy.report.sections.verdict import Finding, findings
@@ -28,12 +30,9 @@ _TITLE: Final = "# opanatomy digest"
 _NOTHING: Final = "- none"
 
 
-def digest(report: Anatomy | Techniques) -> str:
+def digest(report: Report) -> str:
     """The digest as Markdown of at most `MOST_BYTES` bytes; the same report gives the same bytes."""
-    if isinstance(report, Techniques):
-        sections, ranked = digest_of_techniques(report), technique_findings(report)
-    else:
-        sections, ranked = digest_of(report), findings(report)
+    sections, ranked = _said_of(report)
     blocks = [_Block(section.title, [_fact(fact) for fact in section.facts]) for section in sections]
     # Warnings come last; findings are never left out.
     ahead = len(blocks) - (sections[-1].name == "warnings")
@@ -43,6 +42,14 @@ def digest(report: Anatomy | Techniques) -> str:
         max(blocks, key=lambda block: _size(block.text) if block.lines else 0).drop()
     texts = [block.text for block in blocks]
     return f"{_TITLE}\n\n" + "\n".join((*texts[:ahead], found, *texts[ahead:]))
+
+
+def _said_of(report: Report) -> tuple[tuple[Section, ...], tuple[Finding, ...]]:
+    if isinstance(report, Techniques):
+        return digest_of_techniques(report), technique_findings(report)
+    if isinstance(report, Comparison):
+        return digest_of_comparison(report), comparison_findings(report)
+    return digest_of(report), findings(report)
 
 
 class _Block:

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from typing import Final
 
-from opanatomy.records.anatomy import Anatomy
+from opanatomy.records.compared import Comparison
+from opanatomy.records.reports import Report
 from opanatomy.records.techniques import Techniques
 from opanatomy.report import units
 from opanatomy.report.curve import curve_lines
@@ -23,11 +24,13 @@ _LISTED: Final = 100
 _CURVE_WIDTH: Final = 80
 #: The sections of an experiment with techniques that are not folded.
 _OPEN: Final = frozenset({"experiment", "techniques", "warnings", "advice"})
+#: Of a comparison those that are.
+_FOLDED: Final = frozenset({"kernels-changed", "steps", "classes"})
 #: Beside the first screen those of an anatomy.
 _OPEN_OF_ANATOMY: Final = frozenset({"warnings", "suggestions", "verdict"})
 
 
-def markdown_report(report: Anatomy | Techniques) -> str:
+def markdown_report(report: Report) -> str:
     """The report as Markdown of at most `MOST_BYTES` bytes; sections that do not fit are named at its end."""
     sections, opened = sections_of(report), _opened(report)
     texts = {place: _section(section, section.name in opened) for place, section in enumerate(sections)}
@@ -40,10 +43,12 @@ def markdown_report(report: Anatomy | Techniques) -> str:
     return "\n".join((*texts.values(), *_left_out([sections[place].title for place in sorted(left_out)])))
 
 
-def _opened(report: Anatomy | Techniques) -> frozenset[str]:
+def _opened(report: Report) -> frozenset[str]:
     """The names of the sections that are not folded."""
     if isinstance(report, Techniques):
         return _OPEN
+    if isinstance(report, Comparison):
+        return frozenset(section.name for section in sections_of(report)) - _FOLDED
     return _OPEN_OF_ANATOMY.union(section.name for section in first_screen(report))
 
 

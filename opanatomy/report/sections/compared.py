@@ -9,7 +9,6 @@ from opanatomy.records.compared import SIGNIFICANT, Cause, Comparison, Decomposi
 from opanatomy.records.taxonomy import OperatorClass
 from opanatomy.report.section import (
     Bytes,
-    Cell,
     Change,
     Column,
     Count,
@@ -302,7 +301,7 @@ def _table(comparison: Comparison, rows: Sequence[FigureRow], name: str, title: 
     cells = [
         Row(
             cells=(
-                row.name, *(None if value is None else _quantity(row.unit, value) for value in row.values),
+                row.name, *(None if value is None else quantity_of(row.unit, value) for value in row.values),
                 Change(row.values[-1], row.values[0]), *((_ranges(row),) if two else ()),
             )
         )
@@ -329,7 +328,8 @@ _QUANTITIES: Final[dict[str, Callable[[float], Quantity]]] = {
 }  # fmt: skip
 
 
-def _quantity(unit: str, value: float) -> Cell:
+def quantity_of(unit: str, value: float) -> Quantity:
+    """A figure of a comparison in its unit."""
     made = _QUANTITIES.get(unit)
     return Figure(value, unit) if made is None else made(value)
 
