@@ -1,5 +1,23 @@
 """See where a training step's time, arithmetic, data movement and memory go.
 
+    anatomy = opanatomy.profile(model, inputs)            # one forward and backward pass of any nn.Module
+    anatomy = opanatomy.analyze("trace.json.gz")          # any torch.profiler trace, or the ranks of a run
+    with opanatomy.record("step.json.gz") as recorder:    # a training loop of your own, `recorder.step()` in it
+        ...
+    anatomy = opanatomy.read("report.json")               # a report that was written as JSON
+
+    anatomy                                               # one line; in a notebook the first screen of the report
+    anatomy.step, anatomy.operators, anatomy.memory       # records, one a line of a table: help(opanatomy.Anatomy)
+    anatomy.metrics()                                     # the headline figures as one flat dictionary
+    anatomy.to_pandas("operators"), anatomy.to_polars("modules"), anatomy.to_dict(), anatomy.to_json("report.json")
+
+Times are integers in nanoseconds, sizes in bytes, and the unit is in the name; `None` is "not known". What goes wrong
+is an `OpanatomyError`: `UsageError` for an argument, `TraceError` for a trace, `ModelError` for a module,
+`CaptureError` for a step that cannot be run or recorded (`OutOfMemory` where it does not fit), `OutputError` for a file
+that cannot be written, `GateError` for a check that was not met. `formula` declares the FLOPs and bytes of an operator.
+
+The pipeline behind it:
+
     capture         a model and a batch -> one profiled step -> one trace file; the only stage that imports torch
     trace           the file -> columns of host events, launches, device events, memory events
     attribution     device event -> launch -> operator call -> phase -> module
@@ -21,22 +39,40 @@ TYPE_CHECKING = False  # `typing` itself takes milliseconds in which an interrup
 if TYPE_CHECKING:
     from typing import Any
 
-    from opanatomy.api import analyze, profile
+    from opanatomy.api import analyze, profile, read
     from opanatomy.cost import formula
-    from opanatomy.errors import OpanatomyError
+    from opanatomy.errors import (
+        CaptureError,
+        GateError,
+        ModelError,
+        OpanatomyError,
+        OutOfMemory,
+        OutputError,
+        TraceError,
+        UsageError,
+    )
     from opanatomy.recording import record
     from opanatomy.records.anatomy import Anatomy
 
-__all__ = ["Anatomy", "OpanatomyError", "__version__", "analyze", "formula", "profile", "record"]
+__all__ = [
+    "analyze", "profile", "record", "read", "Anatomy", "formula",
+    "OpanatomyError", "UsageError", "TraceError", "ModelError", "CaptureError", "OutOfMemory", "OutputError",
+    "GateError", "__version__",
+]  # fmt: skip
 
 _HOMES = {
     "analyze": "opanatomy.api",
     "profile": "opanatomy.api",
+    "read": "opanatomy.api",
     "record": "opanatomy.recording",
     "formula": "opanatomy.cost",
-    "OpanatomyError": "opanatomy.errors",
+    **dict.fromkeys(
+        ("OpanatomyError", "UsageError", "TraceError", "ModelError", "CaptureError", "OutOfMemory", "OutputError",
+         "GateError"),
+        "opanatomy.errors",
+    ),
     "Anatomy": "opanatomy.records.anatomy",
-}
+}  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

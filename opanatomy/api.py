@@ -6,21 +6,22 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from msgspec.structs import replace
 
-from opanatomy.arguments import Name, check_module, check_no_profiler, kind_of, path_of, trace_target
+from opanatomy.arguments import Name, check_module, check_no_profiler, check_switch, kind_of, path_of, trace_target
 from opanatomy.attribution import phase_rules_of
 from opanatomy.cluster.run import ClusterSettings
-from opanatomy.errors import UsageError
-from opanatomy.files.addresses import local_name
+from opanatomy.errors import OpanatomyError, TraceError, UsageError
+from opanatomy.files.addresses import local_name, scheme_of
 from opanatomy.files.outputs import claimed, name_of_rank, temporary
 from opanatomy.files.remote import Address
-from opanatomy.option_values import as_argument, checked
+from opanatomy.option_values import as_argument, checked, in_python
 from opanatomy.options import JOBS, PROCESSES, RunOptions, check_several
 from opanatomy.pipeline import analyze_traces
 from opanatomy.records.anatomy import Anatomy
+from opanatomy.report.given import report_in
 
 if TYPE_CHECKING:
     import torch
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 Inputs: TypeAlias = "dict[str, Any] | tuple[Any, ...]"
 
 
+@in_python()
 def analyze(
     trace: Name | Iterable[Name],
     *,
@@ -57,13 +59,37 @@ def analyze(
     paths = [_trace(name) for name in names]
     if not paths:
         raise UsageError("analyze: no trace is given - give the name of a file or folder")
-    folder = None if summaries is None else os.fspath(summaries)
-    settings = ClusterSettings(
-        summaries=folder, dask=dask, jobs=None if jobs is None else checked(JOBS, jobs, as_argument)
-    )
-    return analyze_traces(paths, phases=rules, redact=redact, cluster=settings)
+    check_switch("redact", redact)
+    settings = _cluster_settings(summaries, dask, jobs)
+    try:
+        return analyze_traces(paths, phases=rules, redact=redact, cluster=settings)
+    except TraceError as error:
+        if len(paths) == 1 and isinstance(paths[0], Path) and report_in(paths[0]) is not None:
+            raise UsageError(f"analyze: {paths[0]} is a report, not a trace - read it with opanatomy.read") from error
+        raise
 
 
+@in_python()
+def read(report: Name) -> Anatomy:
+    """The anatomy in a JSON report, as `Anatomy.to_json`, `opanatomy ... -f json` and `-o FILE.json` write it.
+
+    Raises `UsageError` for what is no name of a file, `OpanatomyError` where there is no report in it: a trace is
+    analyzed by `opanatomy.analyze`.
+    """
+    path = path_of("read", report)
+    if scheme_of(os.fspath(report)) is not None:
+        raise UsageError(f"read: {os.fspath(report)}: it is an address, not a file - copy the report here first")
+    _check_readable(path)
+    anatomy = report_in(path)
+    if anatomy is None:
+        raise OpanatomyError(
+            f"read: {path} is no report of opanatomy - give what Anatomy.to_json or `opanatomy` wrote as JSON, and a"
+            " trace to opanatomy.analyze"
+        )
+    return anatomy
+
+
+@in_python()
 def profile(
     module: torch.nn.Module,
     inputs: Any,
@@ -93,7 +119,9 @@ def profile(
     The module runs where its parameters are, in the mode it is in. Its output's `loss` starts the backward; without
     one, the only single number that requires a gradient; without that, every output that does, with a gradient of
     ones (`workload.backward_from` says which). `amp` is `bf16` or `fp16`; `trace` keeps the Chrome trace in a new file
-    of that name, with `force` in place of an old one. With `accumulate` the batch, the first dimension of each input,
+    of that name, with `force` in place of an old one. `steps` are profiled, after `warmup` ones that are not.
+    `optimizer` ("adamw", "sgd", ...) is one of opanatomy's own, `compile` compiles the module, and with `inference` the
+    step is a forward alone. With `accumulate` the batch, the first dimension of each input,
     is cut into so many micro-batches, whose gradients one update takes together; `clip` is the norm that they are
     scaled down to before it. With `generate` the step is `module.generate(**inputs)` with so many new tokens for each
     sample, by beam search with `beams` above 1. `memory` follows the memory of one more step, block by block.
@@ -122,6 +150,7 @@ def profile(
         beams=beams, compile=compile, steps=steps, warmup=warmup, memory=memory, check=check, redact=redact,
         parallel=parallel, bucket_mb=bucket_mb, bucket_view=bucket_view,
     )  # fmt: skip
+    check_switch("force", force)
     count = checked(PROCESSES, processes, as_argument) or 1
     check_several(options, count, as_argument)
     check_no_profiler("profile")
@@ -190,6 +219,30 @@ def _arguments(inputs: object) -> Inputs:
     if isinstance(inputs, (tuple, list)):
         return tuple(inputs)
     raise UsageError(f"profile: the inputs are {kind_of(inputs)} - give a tensor, a tuple of arguments or a dictionary")
+
+
+def _cluster_settings(summaries: object, dask: object, jobs: int | None) -> ClusterSettings:
+    """How ranks are read; `UsageError` for what is no folder, no address, no number."""
+    folder = None
+    if summaries is not None:
+        path_of("analyze: summaries", summaries)
+        folder = os.fspath(cast("Name", summaries))
+    if dask is not None and not (isinstance(dask, str) and dask):
+        raise UsageError(f"dask={dask!r}: must be the address of a Dask scheduler, or 'local'")
+    return ClusterSettings(summaries=folder, dask=dask, jobs=checked(JOBS, jobs, as_argument))
+
+
+def _check_readable(path: Path) -> None:
+    """Raise `OpanatomyError` for what is no file that can be read; a pipe is not opened."""
+    try:
+        if path.is_dir():
+            raise OpanatomyError(f"read: cannot read {path}: it is a folder - give the name of a report")
+        if path.is_file() or not os.path.lexists(path):
+            path.open("rb").close()
+    except OSError as error:
+        raise OpanatomyError(
+            f"read: cannot read {path}: {error.strerror or error} - give the name of a report"
+        ) from error
 
 
 def _trace(name: object) -> Path | Address:

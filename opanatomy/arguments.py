@@ -44,6 +44,12 @@ def trace_target(function: str, trace: Name) -> Path:
     return path
 
 
+def check_switch(name: str, value: object) -> None:
+    """Raise `UsageError` for a value that is neither True nor False."""
+    if not (isinstance(value, int) and value in (0, 1)):
+        raise UsageError(f"{name}={value!r}: must be True or False")
+
+
 def path_of(what: str, name: object) -> Path:
     """The path that a name is; `UsageError` that begins with `what` for what is none."""
     if not isinstance(name, (str, os.PathLike)) or not isinstance(os.fspath(name), str):

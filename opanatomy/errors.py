@@ -48,6 +48,6 @@ class OutputError(OpanatomyError):
 
 
 class GateError(OpanatomyError):
-    """A gate (`--fail-if`) that was not met."""
+    """A gate, or a check against a second source, that was not met."""
 
     exit_code = 3

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from enum import Enum
 from typing import Any, TypeAlias
 
@@ -93,6 +95,29 @@ def as_flag(option: Option, value: object) -> str:
 def as_argument(option: Option, value: object) -> str:
     """`batch=0`, as Python has it."""
     return f"{option.name}={value!r}"
+
+
+_IN_PYTHON: ContextVar[bool] = ContextVar("in_python", default=False)
+
+
+@contextmanager
+def in_python() -> Iterator[None]:
+    """Messages inside speak of arguments, as of a call from Python, and not of the flags of the command line."""
+    token = _IN_PYTHON.set(True)
+    try:
+        yield
+    finally:
+        _IN_PYTHON.reset(token)
+
+
+def as_asked(of_command_line: str, of_python: str) -> str:
+    """The one of two wordings that whoever runs this can act on: a flag, or what Python has for it."""
+    return of_python if _IN_PYTHON.get() else of_command_line
+
+
+def spelled(option: Option, value: object) -> str:
+    """An option and its value as whoever runs this writes them."""
+    return as_argument(option, value) if _IN_PYTHON.get() else as_flag(option, value)
 
 
 def _amount(option: Option, value: Any, spelled: Spelling) -> float:

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from opanatomy.arguments import Name, check_module, check_no_profiler, trace_target
+from opanatomy.arguments import Name, check_module, check_no_profiler, check_switch, trace_target
 from opanatomy.errors import CaptureError, UsageError
 from opanatomy.files.outputs import Claim, claimed, name_of_rank, temporary
+from opanatomy.option_values import in_python
 from opanatomy.options import RunOptions
 from opanatomy.pipeline import analyze_traces
 from opanatomy.records.anatomy import Anatomy
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from opanatomy.capture.loop.recording import LoopRecording, Recorded
 
 
+@in_python()
 def record(
     trace: Name | None = None,
     *,
@@ -74,6 +76,7 @@ def record(
 
     of_process()  # the loop's own code may take a secret out of the environment
     options = RunOptions(steps=steps, warmup=warmup, memory=memory, check=check, redact=redact)
+    check_switch("force", force)
     target = None if trace is None else trace_target("record", trace)
     return Recorder(_modules(module), options, target, force=force)
 
@@ -107,6 +110,7 @@ class Recorder:
         if hint is not None:
             warnings.warn(hint, stacklevel=2)
 
+    @in_python()
     def start(self) -> None:
         """The first iteration begins."""
         from opanatomy.capture.loop.recording import LoopRecording
@@ -128,6 +132,7 @@ class Recorder:
             self._abort()
             raise
 
+    @in_python()
     def step(self) -> None:
         """An iteration of the loop is done."""
         if self._is_over:
@@ -141,6 +146,7 @@ class Recorder:
         if recording.done:
             self._abort()
 
+    @in_python()
     def stop(self) -> None:
         """The loop is done; writes the trace where that has not been done."""
         if not self._is_over:
@@ -155,6 +161,7 @@ class Recorder:
             require_agreement(self.anatomy)
 
     @property
+    @in_python()
     def anatomy(self) -> Anatomy:
         """The anatomy of what was recorded; `CaptureError` before all of it is."""
         if self._anatomy is None:

@@ -241,7 +241,7 @@ def test_what_is_no_fault_of_a_trace_ends_the_run(folder: Path, jobs: int | None
 
 def test_a_fault_of_this_program_costs_the_rank_and_is_named(folder: Path) -> None:
     found = list(outcomes(sources_of([folder]), partial(_failing, KeyError("x")), "", NOT_KEPT))
-    assert {outcome.lost for outcome in found} == {"opanatomy failed on it (KeyError) - analyze it alone with --debug"}
+    assert {outcome.lost for outcome in found} == {"opanatomy failed on it (KeyError) - analyze it alone to see where"}
 
 
 # ------------------------------------------------------------------------------------------------------------ summaries

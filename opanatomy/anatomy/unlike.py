@@ -17,6 +17,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from opanatomy.option_values import as_asked
 from opanatomy.records.anatomy import Anatomy, Provenance
 from opanatomy.records.ranks import Rank
 from opanatomy.records.taxonomy import OperatorClass
@@ -54,8 +55,9 @@ def why_no_ranks(candidates: Sequence[Candidate]) -> str | None:
         if pair is not None:
             first, second, why = pair
             return (
-                f"{first.name} and {second.name} are not ranks of one run - {why} - to compare them write a report of "
-                "each (opanatomy analyze TRACE -o REPORT) and set the two side by side"
+                f"{first.name} and {second.name} are not ranks of one run - {why} - to compare them "
+                + as_asked("write a report of each (opanatomy analyze TRACE -o REPORT)", "analyze each by itself")
+                + " and set the two side by side"
             )
     return None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from opanatomy.errors import GateError
+from opanatomy.option_values import as_asked
 from opanatomy.records.anatomy import Anatomy
 
 
@@ -18,6 +19,6 @@ def require_agreement(anatomy: Anatomy) -> None:
     )
     raise GateError(
         f"check: {len(unexplained):,} figure{'s are' if len(unexplained) > 1 else ' is'} not confirmed; the first:"
-        f" {check.quantity} of {first.operator}{where}, {' here and '.join(figures)} by {check.source} - see"
-        " the top of the report"
+        f" {check.quantity} of {first.operator}{where}, {' here and '.join(figures)} by {check.source} - "
+        + as_asked("see the top of the report", "leave check out, and see Anatomy.checks")
     )

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from opanatomy.cluster.work import Outcome, Task, packed_done
 from opanatomy.errors import OpanatomyError, UsageError
+from opanatomy.option_values import as_asked
 
 LOCAL: Final = "local"
 _INSTALL: Final = "pip install 'opanatomy[cluster]'"
@@ -24,7 +25,7 @@ def on_dask(tasks: Sequence[Task], address: str, workers: int) -> Generator[Outc
     try:
         from distributed import as_completed
     except ImportError as error:
-        raise UsageError(f"--dask {address}: that needs dask and distributed - {_INSTALL}") from error
+        raise UsageError(f"{asked(address)}: that needs dask and distributed - {_INSTALL}") from error
     with ExitStack() as stack:
         client = _client(stack, address, workers)
         futures = client.map(packed_done, tasks, pure=False, retries=1, key="opanatomy")
@@ -33,6 +34,11 @@ def on_dask(tasks: Sequence[Task], address: str, workers: int) -> Generator[Outc
         del futures  # each is let go of when its outcome is here
         for future in completed:
             yield _outcome(future, places[future.key], address)
+
+
+def asked(address: str | None) -> str:
+    """The scheduler as whoever runs this gave it."""
+    return as_asked(f"--dask {address}", f"dask={address!r}")
 
 
 def _client(stack: ExitStack, address: str, workers: int) -> Any:
@@ -50,7 +56,7 @@ def _client(stack: ExitStack, address: str, workers: int) -> Any:
     except (OSError, TimeoutError, ValueError) as error:
         told = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UsageError(
-            f"--dask {address}: no scheduler can be reached there ({told}) - start one (dask scheduler), or give local"
+            f"{asked(address)}: no scheduler can be reached there ({told}) - start one (dask scheduler), or give local"
         ) from error
 
 
@@ -66,7 +72,7 @@ def _outcome(future: Any, place: int, address: str) -> Outcome:
     except Exception as error:
         told = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise OpanatomyError(
-            f"--dask {address}: a worker cannot do the work ({type(error).__name__}: {told}) - install this opanatomy"
+            f"{asked(address)}: a worker cannot do the work ({type(error).__name__}: {told}) - install this opanatomy"
             " on all workers, and look at the scheduler's log"
         ) from error
     finally:

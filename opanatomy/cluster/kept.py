@@ -19,6 +19,7 @@ from opanatomy.cluster.stamps import Stamp, digest_of, stamp_of
 from opanatomy.errors import TraceError, UsageError
 from opanatomy.files.cache import cache_folder
 from opanatomy.files.remote import Address, read_bytes, write_bytes
+from opanatomy.option_values import as_asked
 from opanatomy.records.rank_summary import RankSummary
 from opanatomy.trace.sources import Source
 
@@ -109,18 +110,22 @@ def kept_summaries(folder: str | None, key: str) -> KeptSummaries | None:
     if not can_keep():
         if folder is None:
             return None
-        raise UsageError(f"--summaries {folder}: that needs pyarrow - {EXTRA}")
+        raise UsageError(f"{_asked(folder)}: that needs pyarrow - {EXTRA}")
     if folder is None:
         cache = cache_folder("summaries")
         return None if cache is None else KeptSummaries(cache, key)
-    if (address := Address.of(folder, f"--summaries {folder}")) is not None:
+    if (address := Address.of(folder, f"{_asked(folder)}")) is not None:
         return KeptSummaries(address, key)
     path = Path(folder).absolute()
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"--summaries {folder}: {error.strerror or error} - give a folder") from error
+        raise UsageError(f"{_asked(folder)}: {error.strerror or error} - give a folder") from error
     return KeptSummaries(path, key)
+
+
+def _asked(folder: str) -> str:
+    return as_asked(f"--summaries {folder}", f"summaries={folder!r}")
 
 
 def can_keep() -> bool:

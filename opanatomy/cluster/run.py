@@ -18,6 +18,7 @@ from opanatomy.cluster.kept import EXTRA, can_keep, kept_summaries
 from opanatomy.cluster.work import Outcome, Reduce, Task, done, known
 from opanatomy.errors import OpanatomyError
 from opanatomy.files.remote import Address
+from opanatomy.option_values import as_asked
 from opanatomy.trace.sources import Source
 
 #: What a process must have to do, in bytes of packed traces, to be worth its start; text is so many times larger.
@@ -68,12 +69,15 @@ def outcomes(
     with closing(_by(left, settings)) as made:
         for outcome in made:
             if outcome.code is not None and outcome.code != code_digest():
+                from opanatomy.cluster.dask_run import asked
+
                 raise OpanatomyError(
-                    f"--dask {settings.dask}: a worker has another opanatomy - install this one on all workers"
+                    f"{asked(settings.dask)}: a worker has another opanatomy - install this one on all workers"
                 )
             if outcome.not_kept and not said:
                 said = True
-                note(f"summaries are not kept: {outcome.not_kept} - give another folder by --summaries DIR")
+                folder = as_asked("--summaries DIR", "summaries=")
+                note(f"summaries are not kept: {outcome.not_kept} - give another folder by {folder}")
             yield outcome
 
 

@@ -26,6 +26,11 @@ if TYPE_CHECKING:
 SUMMARY: Final = "report on torch.profiler traces"
 #: What plain JSON takes of what it takes packed, at most.
 _PACKED: Final = 40
+EXAMPLES: Final = (
+    ("one trace that torch.profiler wrote", "opanatomy analyze trace.json.gz"),
+    ("the ranks of one run, as JSON", "opanatomy analyze ranks/ -o run.json"),
+    ("a trace with classes, phases and rates in it", "opanatomy analyze trace.json.gz --trace annotated.json.gz"),
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

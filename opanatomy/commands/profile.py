@@ -23,6 +23,11 @@ if TYPE_CHECKING:
     from opanatomy.records.anatomy import Anatomy
 
 SUMMARY: Final = "run one forward and backward pass of a model and report"
+EXAMPLES: Final = (
+    ("BERT-large, four sequences of 512 tokens", "opanatomy profile google-bert/bert-large-uncased --batch 4"),
+    ("a function of yours that returns (module, inputs)", "opanatomy profile my_model.py:make --optimizer adamw"),
+    ("GPT-2 on two processes, the report as JSON", "opanatomy profile gpt2 --processes 2 -o gpt2.json"),
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -13,13 +13,16 @@ from pathlib import Path
 from typing import TextIO
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from opanatomy.console.page import wanted_page
 from opanatomy.console.stdout import check_open, columns_of, say, write_out
 from opanatomy.errors import OutputError, UsageError
 from opanatomy.files.addresses import check_no_address
 from opanatomy.files.outputs import Claim, claimed, same_file
 from opanatomy.option_values import named
 from opanatomy.records.reports import Report
+from opanatomy.report.format import Page
 
 
 class Destination(Struct, frozen=True, kw_only=True):
@@ -27,6 +30,7 @@ class Destination(Struct, frozen=True, kw_only=True):
 
     format: str
     stream: TextIO
+    page: Page
     claim: Claim | None = None
 
 
@@ -47,10 +51,11 @@ def destination(
     out = sys.stdout if stream is None else stream
     if arguments.output == "":
         raise UsageError("-o: the name is empty - give a file name, or - for stdout")
-    name = chosen_format(arguments)
+    name, traces = chosen_format(arguments), list(traces)
+    page = wanted_page(arguments, name, traces)
     if _is_stdout(arguments.output):
         check_open(out)
-        yield Destination(format=name, stream=out)
+        yield Destination(format=name, stream=out, page=page)
         return
     check_no_address("-o", arguments.output)
     from opanatomy.report import format_named
@@ -59,7 +64,7 @@ def destination(
         if any(same_file(target, trace) for trace in traces):
             raise UsageError(f"-o {target}: that is the {read} - choose another name for the report")
         with claimed(target, force=arguments.force, numbered=numbered, needed_bytes=1 << 20) as claim:
-            yield Destination(format=name, stream=out, claim=claim)
+            yield Destination(format=name, stream=out, page=page, claim=claim)
 
 
 @contextmanager
@@ -107,7 +112,7 @@ def stem_of_model(model: str) -> str:
     """What the names of a model's files begin with."""
     from opanatomy.redaction.texts import spoken
 
-    return stem_of(spoken(model).replace(":", "-")) or "model"
+    return stem_of(spoken(model).replace(".py:", ":").replace(":", "-")) or "model"
 
 
 def typed_words() -> list[str]:
@@ -135,12 +140,11 @@ def chosen_format(arguments: argparse.Namespace) -> str:
 def show(report: Report, where: Destination) -> None:
     """The report to stdout, or to the file of `-o`."""
     from opanatomy.report import format_named
-    from opanatomy.report.format import Page
 
     color = where.claim is None and wants_color(where.stream)
     width = columns_of(where.stream) if where.claim is None else 100
     chosen = format_named(where.format)
-    text = chosen.write(report, Page(width=width, color=color))
+    text = chosen.write(report, replace(where.page, width=width, color=color))
     if where.claim is None:
         write_out(text, machine_readable=chosen.machine_readable, stream=where.stream)
         return

@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(argv: Sequence[str] | None, caught: _Caught) -> int:
     debug = False
     try:
-        arguments = make_parser().parse_args(argv)
+        arguments = make_parser().parse_args(_meant(sys.argv[1:] if argv is None else argv))
         debug = getattr(arguments, "debug", False)
         import_module(f"opanatomy.commands.{arguments.verb}").run(arguments)
         caught.over = True
@@ -69,6 +69,13 @@ def _run(argv: Sequence[str] | None, caught: _Caught) -> int:
         if isinstance(error, SystemExit) and caught.process != os.getpid():  # a child that the model's code forked
             return error.code if isinstance(error.code, int) else int(error.code is not None)
         return _report(error, caught.number)
+
+
+def _meant(words: Sequence[str]) -> Sequence[str]:
+    """The words of the command line; none at all, and `help`, ask for the help."""
+    if not words:
+        return ["--help"]
+    return [*words[1:2], "--help"] if words[0] == "help" else words
 
 
 def _close_stdout(code: int) -> int:

@@ -55,7 +55,9 @@ def check_no_address(option: str, name: str) -> None:
         file = shlex.quote(_file_name(name))
         target = shlex.quote(name)
         copy = _COPY.get(scheme, "").format(source=file, target=target)
-        todo = f"write to a file and copy that: {option} {file} ..." + (f" && {copy}" if copy else "")
+        steps = [f"{option} {file} ..."] if option.startswith("-") else []  # of a command; Python has arguments
+        steps += [copy] if copy else []
+        todo = "write to a file and copy that" + (f": {' && '.join(steps)}" if steps else "")
     raise UsageError(f"{option} {name}: it is an address, not a file - {todo}")
 
 

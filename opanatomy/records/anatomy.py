@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from msgspec import Struct, field
+import os
+from typing import Any
+
+from msgspec import field
 
 from opanatomy.records.breakdown import Breakdown
 from opanatomy.records.checks import Check
@@ -11,6 +14,7 @@ from opanatomy.records.device import DeviceFigures
 from opanatomy.records.generation import Generation
 from opanatomy.records.memory import Memory
 from opanatomy.records.ranks import Collective, Rank, Spread
+from opanatomy.records.record import Record
 from opanatomy.records.signature_text import SignatureText
 from opanatomy.records.suggestion import Suggestions
 from opanatomy.records.taxonomy import OperatorClass, Phase
@@ -26,7 +30,7 @@ SCHEMA = 1
 COVERED_LEAST = 0.5
 
 
-class Provenance(Struct, frozen=True, kw_only=True):
+class Provenance(Record, frozen=True, kw_only=True):
     """Where the figures come from.
 
     The first event of the trace begins at `begin_unix_ns`, the last ends at `end_unix_ns` on the clock of its host; a
@@ -42,7 +46,7 @@ class Provenance(Struct, frozen=True, kw_only=True):
     end_unix_ns: int | None = None
 
 
-class StepRow(Struct, frozen=True, kw_only=True):
+class StepRow(Record, frozen=True, kw_only=True):
     """One step as it went. On an accelerator it begins with its annotation, or where the step before it ended if that
     is later, and lasts until the last device work launched in it ends: the steps together cover the window.
 
@@ -71,7 +75,7 @@ class StepRow(Struct, frozen=True, kw_only=True):
     framework_ns: int | None = None
 
 
-class Step(Struct, frozen=True, kw_only=True):
+class Step(Record, frozen=True, kw_only=True):
     """Figures of one step: where there are several those of the step in the middle by wall time, of an even number the
     means of the two, so that all are of the same steps and parts sum to at most their whole.
 
@@ -105,7 +109,7 @@ class Step(Struct, frozen=True, kw_only=True):
     steps: tuple[StepRow, ...] = ()
 
 
-class ClassRow(Struct, frozen=True, kw_only=True):
+class ClassRow(Record, frozen=True, kw_only=True):
     """One operator class in one phase, over all profiled steps; FLOPs and bytes are of the calls whose cost is known.
 
     `uncosted_ns` is the time of the calls without a formula: `flops` is `None` where no call has one. Beside the
@@ -129,7 +133,7 @@ class ClassRow(Struct, frozen=True, kw_only=True):
     memory_bound_ns: int | None = None
 
 
-class Ratio(Struct, frozen=True, kw_only=True):
+class Ratio(Record, frozen=True, kw_only=True):
     """Backward (recompute included) over forward of one class.
 
     `None` where a part of either is unknown, or the forward is next to nothing: less than 1 % of the backward.
@@ -145,7 +149,7 @@ class Ratio(Struct, frozen=True, kw_only=True):
     theory_bytes: float | None = None
 
 
-class OperatorRow(Struct, frozen=True, kw_only=True):
+class OperatorRow(Record, frozen=True, kw_only=True):
     """One operator with one signature in one phase, over all profiled steps.
 
     `uncosted_ns` is the time of those calls whose cost is not known: FLOPs, bytes and the bound are of the others.
@@ -180,7 +184,7 @@ class OperatorRow(Struct, frozen=True, kw_only=True):
         return 0 if self.bound_ns is None else self.time_ns - self.uncosted_ns
 
 
-class KernelRow(Struct, frozen=True, kw_only=True):
+class KernelRow(Record, frozen=True, kw_only=True):
     """One kernel name: how often it ran, for how long in all, and which operators launched it."""
 
     kernel: str
@@ -191,7 +195,7 @@ class KernelRow(Struct, frozen=True, kw_only=True):
     operators: tuple[str, ...]
 
 
-class ModuleRow(Struct, frozen=True, kw_only=True):
+class ModuleRow(Record, frozen=True, kw_only=True):
     """The work of one module (its submodules not included) in one phase and class. `module` is `""` for the root."""
 
     module: str
@@ -204,8 +208,40 @@ class ModuleRow(Struct, frozen=True, kw_only=True):
     written_bytes: int | None
 
 
-class Anatomy(Struct, frozen=True, kw_only=True):
-    """The whole report: what ran, where the time, FLOPs and bytes went, and what could not be explained."""
+class Anatomy(Record, frozen=True, kw_only=True):
+    """The whole report: what ran, where its time, FLOPs, bytes and memory went, and what could not be explained.
+
+    A frozen record of frozen records, equal and hashed by what it holds; it can be pickled. Each field is a record or a
+    tuple of rows, one a line of a table: `anatomy.step.wall_ns`, `anatomy.operators[0].time_ns`. The unit is in the
+    name (`_ns`, `_bytes`, `flops`), `None` is "not known". `help(type(anatomy.step))` says what its fields are.
+
+    provenance: the trace that the figures are from, and the command and time of its capture.
+    environment: the device, its driver, torch and the other libraries.
+    workload: the model, its batch, data types and the options that change the step.
+    step: one step: wall time with and without the profiler, phases, busy time; `step.steps` has each step.
+    classes: one row for each operator class and phase: calls, time, FLOPs, bytes, over all steps.
+    ratios: one row for each operator class: backward over forward, and what theory says.
+    operators: one row for each operator, signature and phase, those that take most first, over all steps.
+    kernels: one row for each name of a kernel, copy or fill, over all steps; empty on the CPU.
+    modules: one row for each module, phase and class, submodules not included, over all steps.
+    memory: the peak, its components measured and by theory, the curve, what lives at the peak.
+    timeline: busy and idle time of the window by cause, launches, devices, streams; on an accelerator.
+    device: ceilings of the device, and what of them was reached (`mfu`, `hfu`, `occupancy`).
+    ledger: where each nanosecond of device work went: what was linked, classed, costed.
+    conventions: how FLOPs and bytes are counted.
+    generation: time to the first token, and what each token takes; `None` where the step is no generation.
+    collectives: one row for each collective, data type and group size, over all steps.
+    communication: what the collectives cost by phase and module, hidden or not; `None` where there are none.
+    ranks: one row for each rank of the report; one trace that says its rank has one row, other traces none.
+    spread: each figure of a step over several ranks: its least, its median, its most.
+    waiting: waiting told from transferring, and the straggler; `None` unless collectives of several ranks are matched.
+    breakdown: what the time of like steps is made of, which two runs are compared by.
+    checks: what was held against a second source, and what does not agree with it.
+    suggestions: what the run could be given to save memory or time; `None` in the report of a trace alone.
+    warnings: what a reader must know of the figures.
+    texts: padding and tokenizers of a run on real texts; `None` elsewhere.
+    schema: the version of the JSON report.
+    """
 
     provenance: Provenance
     environment: Environment
@@ -221,23 +257,74 @@ class Anatomy(Struct, frozen=True, kw_only=True):
     device: DeviceFigures
     ledger: Ledger
     conventions: dict[str, str | int] = field(default_factory=dict)
-    #: Where the steps are generations.
     generation: Generation | None = None
     collectives: tuple[Collective, ...] = ()
-    #: What the collectives cost, hidden or not; `None` where there are none.
     communication: Communication | None = None
-    #: The ranks that the report is over; one trace that says its rank has one row, other traces none.
     ranks: tuple[Rank, ...] = ()
     spread: tuple[Spread, ...] = ()
-    #: Waiting told from transferring, where the collectives of several ranks are matched.
     waiting: Waiting | None = None
-    #: What the time of like steps is made of, which two runs are compared by.
     breakdown: Breakdown | None = None
-    #: What was held against a second source, and what does not agree with it.
     checks: tuple[Check, ...] = ()
-    #: What the run could be given to save memory or time, by prediction; not in the report of a trace alone.
     suggestions: Suggestions | None = None
     warnings: tuple[str, ...] = ()
-    #: Of a run on real texts.
     texts: TextFigures | None = None
     schema: int = SCHEMA
+
+    def metrics(self) -> dict[str, int | float]:
+        """The headline figures as one flat dictionary of numbers, for any logger.
+
+        Times are in nanoseconds, sizes in bytes, shares fractions, all of one step; what is not known is left out.
+        docs/report.md, "Metrics", has each name; `to_pandas("metrics")` has units and which direction is good.
+        """
+        from opanatomy import methods
+
+        return methods.metrics(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON report as dictionaries, lists, texts and numbers."""
+        from opanatomy import methods
+
+        return methods.plain_types(self)
+
+    def to_json(self, path: str | os.PathLike[str] | None = None, *, force: bool = False) -> str:
+        """The JSON report, which `opanatomy.read` takes back; also written to the new file `path` where one is given.
+
+        `force` writes in place of an old file. Raises `OutputError` where it cannot be written.
+        """
+        from opanatomy import methods
+
+        return methods.write_json(self, path, force=force)
+
+    def to_pandas(self, table: str = "operators") -> Any:
+        """A table as a `pandas.DataFrame`: a column for each field, in base units; what is not known is `<NA>`.
+
+        Tables: operators, kernels, modules, classes, ratios, steps, memory (its components), curve (allocated bytes),
+        blocks (at the peak), activations, snapshots, devices, streams, collectives, communication, ranks, spread,
+        waiting, checks, suggestions, batches, tokenizers, metrics; others as the JSON report has them
+        ("memory.terms"). Raises `UsageError` with all names for another one, `OpanatomyError` without pandas (the
+        extra `data`).
+        """
+        from opanatomy import methods
+
+        return methods.pandas_frame(self, table)
+
+    def to_polars(self, table: str = "operators") -> Any:
+        """A table as a `polars.DataFrame`, null where something is not known; tables and errors as of `to_pandas`."""
+        from opanatomy import methods
+
+        return methods.polars_frame(self, table)
+
+    def __repr__(self) -> str:
+        from opanatomy import methods
+
+        return methods.line(self)
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        names = (("model", self.workload.model), ("trace", self.provenance.trace))
+        return [*((label, name) for label, name in names if name is not None), ("metrics", self.metrics())]
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the first screen of the report."""
+        from opanatomy import methods
+
+        return methods.html(self)

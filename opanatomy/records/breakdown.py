@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from opanatomy.records.record import Record
 from opanatomy.records.signature_text import SignatureText
 from opanatomy.records.taxonomy import OperatorClass, Phase
 
@@ -29,7 +30,7 @@ class WorkRow(Struct, frozen=True, array_like=True):
     time_ns: int
 
 
-class Overlap(Struct, frozen=True, kw_only=True):
+class Overlap(Record, frozen=True, kw_only=True):
     """The time that two kinds of work ("compute", "communication", "copy") ran at once, so that their sum counts it
     twice. Of several at once each beyond the first overlaps once."""
 
@@ -38,7 +39,7 @@ class Overlap(Struct, frozen=True, kw_only=True):
     time_ns: int
 
 
-class LikeStep(Struct, frozen=True, kw_only=True):
+class LikeStep(Record, frozen=True, kw_only=True):
     """One step of one device (on the CPU of the process), as it went; `set_aside` says why it does not count.
 
     The times of the phases are those of `StepRow`.
@@ -58,7 +59,7 @@ class LikeStep(Struct, frozen=True, kw_only=True):
     set_aside: str | None = None
 
 
-class StepKind(Struct, frozen=True, kw_only=True):
+class StepKind(Record, frozen=True, kw_only=True):
     """Steps that made the same calls. All times are sums over the `count` of them that are not set aside.
 
     On an accelerator wall = outside + host_idle + stream_idle + other_idle + the rows' times - overlaps, on the CPU
@@ -91,7 +92,7 @@ def _numbers(steps: tuple[LikeStep, ...]) -> tuple[int, ...]:
     return tuple(dict.fromkeys(step.number for step in steps if step.number is not None))
 
 
-class Breakdown(Struct, frozen=True, kw_only=True):
+class Breakdown(Record, frozen=True, kw_only=True):
     """The steps of a run by kind, those with most steps that count first."""
 
     operators: tuple[str, ...]

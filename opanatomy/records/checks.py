@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
-
+from opanatomy.records.record import Record
 from opanatomy.records.taxonomy import Phase
 
 
-class Difference(Struct, frozen=True, kw_only=True):
+class Difference(Record, frozen=True, kw_only=True):
     """One figure of the report that a second source does not confirm, both in the unit of its check.
 
     `cause` says why where a known cause does; `None` is an error of this tool, or a trace that cannot be right.
@@ -22,7 +21,7 @@ class Difference(Struct, frozen=True, kw_only=True):
     evidence: str | None = None
 
 
-class Check(Struct, frozen=True, kw_only=True):
+class Check(Record, frozen=True, kw_only=True):
     """The figures of one kind, held against a second source that does not share their attribution.
 
     `quantity` is what was compared ("call counts", "contraction FLOPs", "operator times", "backward contractions", ...)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
-
+from opanatomy.records.record import Record
 from opanatomy.records.taxonomy import Phase
 
 
-class CommunicationPhase(Struct, frozen=True, kw_only=True):
+class CommunicationPhase(Record, frozen=True, kw_only=True):
     """The collectives that one phase asked for, over all steps.
 
     `launching_ns` is host time in the calls that asked for them, `running_ns` the union of the times in which any of
@@ -25,7 +24,7 @@ class CommunicationPhase(Struct, frozen=True, kw_only=True):
     exposed_ns: int
 
 
-class ModuleCommunication(Struct, frozen=True, kw_only=True):
+class ModuleCommunication(Record, frozen=True, kw_only=True):
     """The calls of one collective for one module in one phase, over all steps; times as in `CommunicationPhase`.
 
     `module` is empty for the model as a whole: what is outside of its parts, and all that no range names a module of.
@@ -41,7 +40,7 @@ class ModuleCommunication(Struct, frozen=True, kw_only=True):
     exposed_ns: int
 
 
-class ExpectedCommunication(Struct, frozen=True, kw_only=True):
+class ExpectedCommunication(Record, frozen=True, kw_only=True):
     """What one step must communicate of a collective for a module by theory, beside what its messages were.
 
     `wire_bytes` is what each rank puts on its links for that: of n ranks 2 (n - 1) / n of an all-reduce, (n - 1) / n
@@ -56,7 +55,7 @@ class ExpectedCommunication(Struct, frozen=True, kw_only=True):
     wire_bytes: int
 
 
-class Communication(Struct, frozen=True, kw_only=True):
+class Communication(Record, frozen=True, kw_only=True):
     """The communication of the steps: `running_ns` is the union of all collectives, `exposed_ns` what nothing hides.
 
     Over several ranks all figures are sums.

@@ -5,15 +5,16 @@ from __future__ import annotations
 from datetime import datetime, timezone
 from typing import Final
 
-from msgspec import Struct, field
+from msgspec import field
 
+from opanatomy.records.record import Record
 from opanatomy.records.taxonomy import PEAK_OF_COMPUTE_TYPE, THREE_TF32
 
 #: What a line begins with that says why there are none.
 NO_CEILINGS: Final = "no ceilings: "
 
 
-class DeviceFigures(Struct, frozen=True, kw_only=True):
+class DeviceFigures(Record, frozen=True, kw_only=True):
     """Ceilings of the device and what of them was reached; `source` says where the ceilings are from.
 
     `peak_flops_per_second` is of matrix products by data type, `vector_flops_per_second` of all other arithmetic.
@@ -52,7 +53,7 @@ class DeviceFigures(Struct, frozen=True, kw_only=True):
         return (self.no_ceilings or "").removeprefix(NO_CEILINGS)
 
 
-class Ceilings(Struct, frozen=True, kw_only=True):
+class Ceilings(Record, frozen=True, kw_only=True):
     """The most a device can do, and where the figures are from.
 
     Peaks are dense, in operations a second (a multiply-add is two). Those of matrix multiplication go by torch's name
@@ -93,7 +94,7 @@ class Ceilings(Struct, frozen=True, kw_only=True):
 MEASURED_SCHEMA = 1
 
 
-class Machine(Struct, frozen=True, kw_only=True):
+class Machine(Record, frozen=True, kw_only=True):
     """What a measurement holds for: another driver, torch or number of threads is another measurement."""
 
     device: str
@@ -105,7 +106,7 @@ class Machine(Struct, frozen=True, kw_only=True):
     threads: int | None = None
 
 
-class Rate(Struct, frozen=True, kw_only=True):
+class Rate(Record, frozen=True, kw_only=True):
     """The best of several bursts: operations or bytes a second, what did it, and when (ISO 8601, UTC).
 
     `spread` is how far the median burst stayed below the best, as a share of the best. `operands` are the arrays or
@@ -120,7 +121,7 @@ class Rate(Struct, frozen=True, kw_only=True):
     operands: str | None = None
 
 
-class Measured(Struct, frozen=True, kw_only=True):
+class Measured(Record, frozen=True, kw_only=True):
     """The rates of one machine: those of matrix products by data type, and those of moving bytes by what moved them."""
 
     machine: Machine

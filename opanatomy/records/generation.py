@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+from opanatomy.records.record import Record
 
 
-class Generation(Struct, frozen=True, kw_only=True):
+class Generation(Record, frozen=True, kw_only=True):
     """One step of `new_tokens` for each sample by a search with `beams` (1: greedy).
 
     Times are of generations without the profiler, medians; `None` where none was timed. `first_token_ns` is the

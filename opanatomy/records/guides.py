@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from msgspec import Struct, field
+from msgspec import field
+
+from opanatomy.records.record import Record
 
 
-class GuideClaim(Struct, frozen=True, kw_only=True):
+class GuideClaim(Record, frozen=True, kw_only=True):
     """What a guide says: `quote` is its sentence, `figure` (to `figure_to`, where it is a range) the number in it.
 
     A measured figure from `low` to `high` agrees with it.
@@ -21,7 +23,7 @@ class GuideClaim(Struct, frozen=True, kw_only=True):
     high: float
 
 
-class GuideMeasurement(Struct, frozen=True, kw_only=True):
+class GuideMeasurement(Record, frozen=True, kw_only=True):
     """What the run of `technique` came to, in the unit of the claim.
 
     Of bytes a parameter `parts` are the components that `measured` sums, each at its fullest, which need not be at one
@@ -36,7 +38,7 @@ class GuideMeasurement(Struct, frozen=True, kw_only=True):
     reason: str | None = None
 
 
-class GuideRow(Struct, frozen=True, kw_only=True):
+class GuideRow(Record, frozen=True, kw_only=True):
     """A claim beside what was measured."""
 
     claim: GuideClaim

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from msgspec import Struct, field
+from msgspec import field
 
+from opanatomy.records.record import Record
 from opanatomy.records.taxonomy import Phase
 
 
-class MemoryComponent(Struct, frozen=True, kw_only=True):
+class MemoryComponent(Record, frozen=True, kw_only=True):
     """One part of the memory of a step: measured and by theory, with the formula as text."""
 
     component: str
@@ -24,7 +25,7 @@ START, CONTEXT, WEIGHTS = "before_the_device", "context", "weights"
 AFTER_FORWARD, AFTER_BACKWARD, AFTER_OPTIMIZER, PEAK = "after_forward", "after_backward", "after_optimizer", "peak"
 
 
-class MemorySnapshot(Struct, frozen=True, kw_only=True):
+class MemorySnapshot(Record, frozen=True, kw_only=True):
     """What is in use at one place of the run; `None` where it is not known (no allocator touched, no NVML)."""
 
     name: str
@@ -39,7 +40,7 @@ class MemorySnapshot(Struct, frozen=True, kw_only=True):
     rss_bytes: int | None = None
 
 
-class SavedActivations(Struct, frozen=True, kw_only=True):
+class SavedActivations(Record, frozen=True, kw_only=True):
     """Storages of one shape that forward saved for backward in like modules (`*` for a number in the path).
 
     `operator` made them, `saved_by` are the operators whose backward needs them.
@@ -54,7 +55,7 @@ class SavedActivations(Struct, frozen=True, kw_only=True):
     saved_by: tuple[str, ...] = ()
 
 
-class MemoryFailure(Struct, frozen=True, kw_only=True):
+class MemoryFailure(Record, frozen=True, kw_only=True):
     """Where a step ran out of memory: what was allocated then, and the request that could not be met."""
 
     phase: Phase
@@ -65,7 +66,7 @@ class MemoryFailure(Struct, frozen=True, kw_only=True):
     seen: bool = True
 
 
-class MemoryTerm(Struct, frozen=True, kw_only=True):
+class MemoryTerm(Record, frozen=True, kw_only=True):
     """One term of the closed formula of a component: `formula` in the letters of the literature, its bytes.
 
     `per_layer` terms are of all layers, the others of what lies outside them.
@@ -78,7 +79,7 @@ class MemoryTerm(Struct, frozen=True, kw_only=True):
     per_layer: bool
 
 
-class MemorySaving(Struct, frozen=True, kw_only=True):
+class MemorySaving(Record, frozen=True, kw_only=True):
     """What one technique takes from the theoretical need, and whether the step then fits."""
 
     technique: str
@@ -88,7 +89,7 @@ class MemorySaving(Struct, frozen=True, kw_only=True):
     fits: bool | None = None
 
 
-class PublishedFigure(Struct, frozen=True, kw_only=True):
+class PublishedFigure(Record, frozen=True, kw_only=True):
     """One figure of a published run beside ours."""
 
     figure: str
@@ -98,7 +99,7 @@ class PublishedFigure(Struct, frozen=True, kw_only=True):
     published_device: str
 
 
-class ModelShape(Struct, frozen=True, kw_only=True):
+class ModelShape(Record, frozen=True, kw_only=True):
     """The numbers of a transformer's configuration that its memory is a function of.
 
     `kind` says which closed formula is its own ("bert", "gpt2", "llama").
@@ -123,7 +124,7 @@ class ModelShape(Struct, frozen=True, kw_only=True):
     activation: str = "gelu"
 
 
-class CacheShape(Struct, frozen=True, kw_only=True):
+class CacheShape(Record, frozen=True, kw_only=True):
     """The numbers of a generation that its key-value cache is a function of.
 
     `windows` has one entry a layer: the tokens that its attention slides over, 0 where it sees all. `prompt` is what
@@ -141,7 +142,7 @@ class CacheShape(Struct, frozen=True, kw_only=True):
     encoder_hidden: int = 0
 
 
-class MemoryInference(Struct, frozen=True, kw_only=True):
+class MemoryInference(Record, frozen=True, kw_only=True):
     """What of a component is so called only because of what was seen of its blocks (`rule`), at the peak."""
 
     component: str
@@ -150,7 +151,7 @@ class MemoryInference(Struct, frozen=True, kw_only=True):
     blocks: int
 
 
-class MemoryPoint(Struct, frozen=True, kw_only=True):
+class MemoryPoint(Record, frozen=True, kw_only=True):
     """Bytes allocated from one time on, counted from the start of the window; `components` sum to them exactly."""
 
     time_ns: int
@@ -161,7 +162,7 @@ class MemoryPoint(Struct, frozen=True, kw_only=True):
     components: dict[str, int] = field(default_factory=dict)
 
 
-class MemoryBlocks(Struct, frozen=True, kw_only=True):
+class MemoryBlocks(Record, frozen=True, kw_only=True):
     """The blocks, live at the peak, that one operator of a module allocated in one phase and one rule placed.
 
     `bytes` is the sum, `largest_bytes` the largest of them; `rule` is that of `MemoryInference`, `None` where the
@@ -178,7 +179,7 @@ class MemoryBlocks(Struct, frozen=True, kw_only=True):
     rule: str | None = None
 
 
-class MemoryDevice(Struct, frozen=True, kw_only=True):
+class MemoryDevice(Record, frozen=True, kw_only=True):
     """What the allocator of one device recorded in the trace.
 
     `peak_bytes` is the most in the window; its `components` and `inferences` sum to it exactly. Blocks that were
@@ -216,7 +217,7 @@ class MemoryDevice(Struct, frozen=True, kw_only=True):
     inferences: tuple[MemoryInference, ...] = ()
 
 
-class AllocatorFigures(Struct, frozen=True, kw_only=True):
+class AllocatorFigures(Record, frozen=True, kw_only=True):
     """What the allocator of a device says itself of the step that was looked at in depth: a second source.
 
     `backend` is torch's name of it ("native", "cudaMallocAsync", "pluggable"), "uncached" or "cpu". `peak_bytes` is the
@@ -240,7 +241,7 @@ class AllocatorFigures(Struct, frozen=True, kw_only=True):
     unseen_frees: int = 0
 
 
-class Memory(Struct, frozen=True, kw_only=True):
+class Memory(Record, frozen=True, kw_only=True):
     """The memory of a step. `measured_by` says what `peak_bytes` is (allocator, process).
 
     `timeline` is the curve of allocated bytes over the window, its peak among the points; `blocks` are the largest at

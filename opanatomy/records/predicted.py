@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from msgspec import Struct
-
+from opanatomy.records.record import Record
 from opanatomy.records.taxonomy import OperatorClass, Phase
 
 
@@ -23,7 +22,7 @@ class Basis(str, Enum):
     __str__ = str.__str__
 
 
-class PredictedRow(Struct, frozen=True, kw_only=True):
+class PredictedRow(Record, frozen=True, kw_only=True):
     """Like calls of one operator in one phase: what they are predicted to take together, and their FLOPs."""
 
     operator: str
@@ -37,7 +36,7 @@ class PredictedRow(Struct, frozen=True, kw_only=True):
     basis: Basis
 
 
-class PredictedTime(Struct, frozen=True, kw_only=True):
+class PredictedTime(Record, frozen=True, kw_only=True):
     """The wall time of a step, the most likely and the range, and the operators that it is the sum of.
 
     `framework_ns` is what passes between the operators.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from msgspec import Struct
+from opanatomy.records.record import Record
 
 
-class Collective(Struct, frozen=True, kw_only=True):
+class Collective(Record, frozen=True, kw_only=True):
     """The calls of one collective with one data type among one number of ranks, over all steps of the window.
 
     `time_ns` is the time of its device work, on the CPU that of the backend's annotations; waiting for the slowest rank
@@ -29,7 +29,7 @@ class Collective(Struct, frozen=True, kw_only=True):
     bus_bytes_per_second: float | None
 
 
-class Rank(Struct, frozen=True, kw_only=True):
+class Rank(Record, frozen=True, kw_only=True):
     """One rank of a distributed run; `rank` is `None` where neither the trace nor its file's name says which.
 
     `wall_ns` is the median step. The other times are sums over the rank's `steps` steps.
@@ -65,7 +65,7 @@ class Rank(Struct, frozen=True, kw_only=True):
         return None if total is None else total // max(self.steps, 1)
 
 
-class Spread(Struct, frozen=True, kw_only=True):
+class Spread(Record, frozen=True, kw_only=True):
     """One figure of a step (`Rank.a_step`) over the ranks: its least, its median, its most, and which rank has most."""
 
     figure: str

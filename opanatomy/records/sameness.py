@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+from opanatomy.records.record import Record
 
 #: Differences up to so many units of rounding are those of sums in another order: a loss is a sum of few numbers, a
 #: gradient of many products of many. An update that is left out is some thousand units of the weights.
 LOSS_UNITS, GRADIENT_UNITS, WEIGHT_UNITS = 64.0, 4096.0, 64.0
 
 
-class Difference(Struct, frozen=True, kw_only=True):
+class Difference(Record, frozen=True, kw_only=True):
     """How far one parameter's gradient is off, as norms, in units of rounding of float32."""
 
     name: str
     units: float
 
 
-class Sameness(Struct, frozen=True, kw_only=True):
+class Sameness(Record, frozen=True, kw_only=True):
     """One step without dropout beside the baseline's, from the same weights and data: norms of the differences over
     norms of what they are of, in units of rounding of float32 (2^-23).
 
@@ -39,7 +39,7 @@ class Sameness(Struct, frozen=True, kw_only=True):
         return loss and values and not self.not_compared
 
 
-class LossCurve(Struct, frozen=True, kw_only=True):
+class LossCurve(Record, frozen=True, kw_only=True):
     """The losses of some steps beside the baseline's, on one batch, without dropout."""
 
     losses: tuple[float, ...]

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
-
 from opanatomy.records.memory_observations import MemoryObservations
+from opanatomy.records.record import Record
 from opanatomy.records.signature import Signature
 from opanatomy.records.taxonomy import Phase
 from opanatomy.records.workload import Workload
 
 
-class SimulatedCall(Struct, frozen=True, kw_only=True):
+class SimulatedCall(Record, frozen=True, kw_only=True):
     """Like calls of one operator in one phase of a step: arguments in the order of the schema."""
 
     operator: str
@@ -19,7 +18,7 @@ class SimulatedCall(Struct, frozen=True, kw_only=True):
     calls: int
 
 
-class SimulatedStep(Struct, frozen=True, kw_only=True):
+class SimulatedStep(Record, frozen=True, kw_only=True):
     """What one step after the first would call and allocate on `device`."""
 
     workload: Workload

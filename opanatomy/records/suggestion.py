@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+from opanatomy.records.record import Record
 
 
-class Suggestion(Struct, frozen=True, kw_only=True):
+class Suggestion(Record, frozen=True, kw_only=True):
     """What a technique is predicted to change of the step, and what to add to the command for it.
 
     `peak_bytes` is the predicted peak of all allocations and `now_bytes` that of the step as it is, predicted the same
@@ -26,7 +26,7 @@ class Suggestion(Struct, frozen=True, kw_only=True):
         return self.now_bytes - self.peak_bytes
 
 
-class Suggestions(Struct, frozen=True, kw_only=True):
+class Suggestions(Record, frozen=True, kw_only=True):
     """The techniques that would save most, the most first; `not_reached` are names there was no time to look at."""
 
     best: tuple[Suggestion, ...] = ()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from msgspec import Struct, field
+from msgspec import field
 
 from opanatomy.records.guides import GuideRow
+from opanatomy.records.record import Record
 from opanatomy.records.sameness import LossCurve, Sameness
 from opanatomy.records.taxonomy import Phase
 from opanatomy.records.underflow import Underflow
@@ -13,7 +14,7 @@ from opanatomy.records.workload import Environment, Workload
 TECHNIQUES_SCHEMA = 1
 
 
-class StepFigures(Struct, frozen=True, kw_only=True):
+class StepFigures(Record, frozen=True, kw_only=True):
     """The figures of one step; `None` where one is not known.
 
     `peak_bytes` is that of all allocations, `components` are each at its fullest, `at_peak` sum to the peak. `step_ns`
@@ -56,7 +57,7 @@ class StepFigures(Struct, frozen=True, kw_only=True):
         return sum(self.flops.values()) if self.flops else None
 
 
-class OperatorError(Struct, frozen=True, kw_only=True):
+class OperatorError(Record, frozen=True, kw_only=True):
     """An operator whose predicted and measured time, over the step, are far apart."""
 
     operator: str
@@ -65,7 +66,7 @@ class OperatorError(Struct, frozen=True, kw_only=True):
     measured_ns: float
 
 
-class TechniqueRow(Struct, frozen=True, kw_only=True):
+class TechniqueRow(Record, frozen=True, kw_only=True):
     """One technique beside the baseline, which is the first row.
 
     `option` is what to add to `opanatomy profile MODEL`. `not_predicted` and `failed` say why there is no prediction
@@ -92,7 +93,7 @@ class TechniqueRow(Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...] = ()
 
 
-class Techniques(Struct, frozen=True, kw_only=True):
+class Techniques(Record, frozen=True, kw_only=True):
     """An experiment: the baseline and each technique, in the order of the table.
 
     `order` has the names in the order in which they ran, with a comma between repetitions; `predicted_only` where

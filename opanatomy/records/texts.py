@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+from opanatomy.records.record import Record
 
 
-class TextBatch(Struct, frozen=True, kw_only=True):
+class TextBatch(Record, frozen=True, kw_only=True):
     """One batch: the tokens of each of its texts, the length that they are padded to, the wall times of its steps.
 
     A model that decodes has the texts twice, as input and as labels.
@@ -26,7 +26,7 @@ class TextBatch(Struct, frozen=True, kw_only=True):
         return len(self.lengths) * self.length
 
 
-class ObservedTokenizer(Struct, frozen=True, kw_only=True):
+class ObservedTokenizer(Record, frozen=True, kw_only=True):
     """A tokenizer: its class, whether it is a Python one (`slow`), and how long it took for so many tokens.
 
     `same_ids` says whether it gives the ids of the one that was used. `trained_because` is why it is not the model's
@@ -42,7 +42,7 @@ class ObservedTokenizer(Struct, frozen=True, kw_only=True):
     trained_because: str | None = None
 
 
-class TextObservations(Struct, frozen=True, kw_only=True):
+class TextObservations(Record, frozen=True, kw_only=True):
     """What a capture observed of the texts that it ran on.
 
     `file` is the name of their file, `None` for the embedded sample; `column` that of a table. `count` texts (with
@@ -69,7 +69,7 @@ class TextObservations(Struct, frozen=True, kw_only=True):
     tokenizers: tuple[ObservedTokenizer, ...]
 
 
-class PaddingFlops(Struct, frozen=True, kw_only=True):
+class PaddingFlops(Record, frozen=True, kw_only=True):
     """FLOPs of the contractions of one profiled step: all, those whose shapes tell their tokens, and of these those on
     padding."""
 
@@ -78,7 +78,7 @@ class PaddingFlops(Struct, frozen=True, kw_only=True):
     padding_flops: int
 
 
-class TextBatchRow(Struct, frozen=True, kw_only=True):
+class TextBatchRow(Record, frozen=True, kw_only=True):
     """One batch that was run: texts, padded length, tokens, and the median wall time of its unprofiled steps."""
 
     texts: int
@@ -89,7 +89,7 @@ class TextBatchRow(Struct, frozen=True, kw_only=True):
     profiled: bool
 
 
-class TokenizerRow(Struct, frozen=True, kw_only=True):
+class TokenizerRow(Record, frozen=True, kw_only=True):
     """One tokenizer beside the step: `holds_back` where it makes fewer tokens a second than the steps take."""
 
     name: str
@@ -101,7 +101,7 @@ class TokenizerRow(Struct, frozen=True, kw_only=True):
     holds_back: bool | None
 
 
-class TextFigures(Struct, frozen=True, kw_only=True):
+class TextFigures(Record, frozen=True, kw_only=True):
     """Real inputs in figures: of all batches that the texts make (`all_*`), and of those that were run.
 
     `mean_step_ns` is the mean over the run batches of their median steps, which is that of all batches as the run ones

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
-
+from opanatomy.records.record import Record
 from opanatomy.records.taxonomy import OperatorClass
 
 
-class DeviceRow(Struct, frozen=True, kw_only=True):
+class DeviceRow(Record, frozen=True, kw_only=True):
     """The window on one device; the terms are those of `Timeline`. `name` is what the trace calls the device."""
 
     device: int
@@ -21,7 +20,7 @@ class DeviceRow(Struct, frozen=True, kw_only=True):
     name: str | None = None
 
 
-class StreamRow(Struct, frozen=True, kw_only=True):
+class StreamRow(Record, frozen=True, kw_only=True):
     """The work of the window on one stream: pieces, their union and sum, and the sum of each class."""
 
     device: int
@@ -32,7 +31,7 @@ class StreamRow(Struct, frozen=True, kw_only=True):
     classes: dict[OperatorClass, int]
 
 
-class Launching(Struct, frozen=True, kw_only=True):
+class Launching(Record, frozen=True, kw_only=True):
     """How the host launched the kernels of the window, over all steps.
 
     A launch starts one kernel, or all kernels of a graph. Its delay is the time from the start of the call on the host
@@ -59,7 +58,7 @@ class Launching(Struct, frozen=True, kw_only=True):
     tiny_below_ns: int
 
 
-class Timeline(Struct, frozen=True, kw_only=True):
+class Timeline(Record, frozen=True, kw_only=True):
     """Wall clock of the window, from the start of the first step to the end of the last device work.
 
     window = busy + outside + idle, and idle = host_idle + stream_idle + other_idle, exactly. `busy_ns` is the union of
@@ -91,7 +90,7 @@ class Timeline(Struct, frozen=True, kw_only=True):
     streams: tuple[StreamRow, ...] = ()
 
 
-class LinkedTime(Struct, frozen=True, kw_only=True):
+class LinkedTime(Record, frozen=True, kw_only=True):
     """Device work by how it was traced back to what launched it."""
 
     linked_ns: int
@@ -100,7 +99,7 @@ class LinkedTime(Struct, frozen=True, kw_only=True):
     outside_window_ns: int = 0
 
 
-class Ledger(Struct, frozen=True, kw_only=True):
+class Ledger(Record, frozen=True, kw_only=True):
     """Where each nanosecond of device work went.
 
     linked + graph_launched + no_launch_record + outside_window = device_work, exactly. `classed`, `costed` and

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+from opanatomy.records.record import Record
 
 
-class ScaledGradients(Struct, frozen=True, kw_only=True):
+class ScaledGradients(Record, frozen=True, kw_only=True):
     """The gradient elements of one step whose loss was multiplied by `scale` before backward.
 
     `zeros` are exactly zero, or not there, where those of the same step without autocast are finite and not zero.
@@ -17,7 +17,7 @@ class ScaledGradients(Struct, frozen=True, kw_only=True):
     not_finite: int
 
 
-class Underflow(Struct, frozen=True, kw_only=True):
+class Underflow(Record, frozen=True, kw_only=True):
     """The gradients of one step under float16 autocast beside those of the same step without autocast: the same weights
     and data, no dropout, no update.
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+from opanatomy.records.record import Record
 
 
-class ClockSetting(Struct, frozen=True, kw_only=True):
+class ClockSetting(Record, frozen=True, kw_only=True):
     """How the clocks of the ranks were brought together.
 
     `was_set` is false where the clocks of the traces agree as they are. On the clocks that were taken the ends of short
@@ -21,7 +21,7 @@ class ClockSetting(Struct, frozen=True, kw_only=True):
     ended_too_early: int
 
 
-class StepParts(Struct, frozen=True, kw_only=True):
+class StepParts(Record, frozen=True, kw_only=True):
     """A step of a rank: wall = other_work + transfer + waiting + unmatched + idle, exactly, which a check holds: idle
     is what the union of all work leaves of the step, whatever the work was taken for.
 
@@ -39,7 +39,7 @@ class StepParts(Struct, frozen=True, kw_only=True):
     idle_ns: int
 
 
-class RankWaiting(Struct, frozen=True, kw_only=True):
+class RankWaiting(Record, frozen=True, kw_only=True):
     """One rank: its steps, and its collectives whether hidden or not.
 
     `clock_offset_ns` is how far its clock is ahead. `transferring_ns` and `waiting_ns` are sums over its matched
@@ -57,7 +57,7 @@ class RankWaiting(Struct, frozen=True, kw_only=True):
     steps: tuple[StepParts, ...]
 
 
-class MatchedCollective(Struct, frozen=True, kw_only=True):
+class MatchedCollective(Record, frozen=True, kw_only=True):
     """Matched calls of one collective with one data type and group size, over all ranks.
 
     `duration_ns = transferring_ns + waiting_ns`. `bytes` is the size of the messages as nccl-tests counts it, of the
@@ -77,7 +77,7 @@ class MatchedCollective(Struct, frozen=True, kw_only=True):
     transfer_bus_bytes_per_second: float | None
 
 
-class Straggler(Struct, frozen=True, kw_only=True):
+class Straggler(Record, frozen=True, kw_only=True):
     """The rank that the others wait for.
 
     `charged_ns` of all waiting `waiting_ns` was for it, in `last` of the collectives; its lead there, so much later it
@@ -95,7 +95,7 @@ class Straggler(Struct, frozen=True, kw_only=True):
     idle_longer_ns: int
 
 
-class Waiting(Struct, frozen=True, kw_only=True):
+class Waiting(Record, frozen=True, kw_only=True):
     """Waiting told from transferring, over ranks whose collectives were matched.
 
     `is_lower_bound` where not all ranks of the run are at hand: another one may have come later still, and no straggler

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from msgspec import Struct, field
+from msgspec import field
 
 from opanatomy.records.memory_observations import MemoryObservations
+from opanatomy.records.record import Record
 from opanatomy.records.taxonomy import Phase
 from opanatomy.records.texts import TextObservations
 
@@ -20,7 +21,7 @@ MODULE_RANGE = "opanatomy.module/"
 METADATA_KEY = "opanatomy"
 
 
-class Environment(Struct, frozen=True, kw_only=True):
+class Environment(Record, frozen=True, kw_only=True):
     """The machine and the libraries of a run; `None` where the trace does not say."""
 
     device: str | None = None
@@ -45,7 +46,7 @@ class Environment(Struct, frozen=True, kw_only=True):
     convolution_float32: str | None = None
 
 
-class Workload(Struct, frozen=True, kw_only=True):
+class Workload(Record, frozen=True, kw_only=True):
     """What was run: the model, its batch and the options that change the step."""
 
     model: str | None = None
@@ -107,14 +108,14 @@ class Workload(Struct, frozen=True, kw_only=True):
         return None if self.batch is None else self.batch // (self.accumulate or 1)
 
 
-class ObservedCall(Struct, frozen=True, kw_only=True):
+class ObservedCall(Record, frozen=True, kw_only=True):
     """A call of which Kineto drops arguments, all of them as JSON: a tensor is `{"shape", "dtype", "strides"}`."""
 
     operator: str
     arguments: str
 
 
-class ObservedCount(Struct, frozen=True, kw_only=True):
+class ObservedCount(Record, frozen=True, kw_only=True):
     """How often one step called an operator in a phase, as a dispatch mode below autograd saw it.
 
     `flops` are those of all these calls by a second formula, that of `source`; `None` where there is none.
@@ -127,7 +128,7 @@ class ObservedCount(Struct, frozen=True, kw_only=True):
     source: str | None = None
 
 
-class SharedWeights(Struct, frozen=True, kw_only=True):
+class SharedWeights(Record, frozen=True, kw_only=True):
     """Weights that ranks share, as the model has them: what one update must communicate follows from it.
 
     DDP reduces the gradients of all together (`module` is empty, nothing is gathered). FSDP gathers the weights of one
@@ -147,7 +148,7 @@ class SharedWeights(Struct, frozen=True, kw_only=True):
     replicas: int = 1
 
 
-class Capture(Struct, frozen=True, kw_only=True):
+class Capture(Record, frozen=True, kw_only=True):
     """What a capture writes into the trace under `METADATA_KEY`: all that Kineto does not record."""
 
     version: str

@@ -10,10 +10,19 @@ from opanatomy.records.reports import Report
 
 
 class Page(Struct, frozen=True, kw_only=True):
-    """What a format for readers lays the report out on: cells across, and whether it shows colour."""
+    """What a format for readers lays the report out on: cells across, and whether it shows colour.
+
+    `brief` wants the first screen alone, `sections` those of these names (of `sections.SECTIONS`) alone; tables have
+    the `top` rows, that of the operators in the order of `sort`. `source` is what a command calls the trace by.
+    """
 
     width: int = 80
     color: bool = False
+    brief: bool = False
+    sections: tuple[str, ...] = ()
+    top: int = 8
+    sort: str = "time"
+    source: str | None = None
 
 
 class Format(Struct, frozen=True, kw_only=True):

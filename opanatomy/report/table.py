@@ -47,12 +47,12 @@ class Row(Struct, frozen=True, kw_only=True):
 
 
 def table(
-    columns: Sequence[Column], rows: Sequence[Row], width: int, *, swatches: bool = False
+    columns: Sequence[Column], rows: Sequence[Row], width: int, *, swatches: bool = False, ruled: bool = True
 ) -> tuple[list[Text], set[str]]:
     """The table as lines of at most `width` cells, and the headers of the columns that there was room for.
 
     `swatches` puts a coloured square before the first cell of each row that has a mark; where room is left and rows
-    have a `bar` (0 to 1), a bar is drawn at the right.
+    have a `bar` (0 to 1), a bar is drawn at the right. `ruled` draws a line below the headers.
     """
     header = Row(cells=tuple(printable(column.header) for column in columns), strong=True)
     rows = [replace(row, cells=tuple(map(printable, row.cells))) for row in rows]
@@ -64,7 +64,7 @@ def table(
     title = _line(header, columns, widths, swatches=swatches)
     title.stylize("not bold dim", indent + widths[0])
     title.rstrip()
-    lines = [title, Text("─" * used, style="dim")]
+    lines = [title, Text("─" * used, style="dim")] if ruled else [title]
     for row in rows:
         line = _line(row, columns, widths, swatches=swatches)
         if bar >= _BAR_LEAST and row.bar is not None:
@@ -114,18 +114,31 @@ def _crop(text: str, width: int) -> str:
 
 
 def _fit(columns: Sequence[Column], natural: dict[int, int], width: int) -> dict[int, int]:
-    """The width of each column that is kept, by its index."""
-    kept = list(natural)
-    while True:
-        widths = {i: natural[i] for i in kept}
-        excess = sum(widths.values()) + _GAP * (len(kept) - 1) - width
-        while excess > 0 and (names := [i for i in kept if columns[i].name and widths[i] > columns[i].least]):
-            widths[max(names, key=lambda i: widths[i])] -= 1
-            excess -= 1
-        droppable = [i for i in kept if columns[i].drop]
-        if excess <= 0 or not droppable:
-            return widths
-        kept.remove(max(droppable, key=lambda i: columns[i].drop))
+    """The width of each column that is kept, by its index; a narrow one comes back where a wide one left room."""
+    kept, dropped = list(natural), []
+    while (widths := _widths(columns, natural, kept, width)) is None:
+        last = max((i for i in kept if columns[i].drop), key=lambda i: columns[i].drop, default=None)
+        if last is None:
+            return {i: min(natural[i], columns[i].least) if columns[i].name else natural[i] for i in kept}
+        kept.remove(last)
+        dropped.append(last)
+    for i in reversed(dropped[:-1]):
+        more = _widths(columns, natural, sorted((*kept, i)), width)
+        if more is not None:
+            kept, widths = sorted((*kept, i)), more
+    return widths
+
+
+def _widths(
+    columns: Sequence[Column], natural: dict[int, int], kept: Sequence[int], width: int
+) -> dict[int, int] | None:
+    """The widths of some columns, names as short as need be; `None` where there is no room for them."""
+    widths = {i: natural[i] for i in kept}
+    excess = sum(widths.values()) + _GAP * (len(kept) - 1) - width
+    while excess > 0 and (names := [i for i in kept if columns[i].name and widths[i] > columns[i].least]):
+        widths[max(names, key=lambda i: widths[i])] -= 1
+        excess -= 1
+    return widths if excess <= 0 else None
 
 
 def _line(row: Row, columns: Sequence[Column], widths: dict[int, int], *, swatches: bool) -> Text:

@@ -115,7 +115,7 @@ def change(new: float | None, old: float | None) -> str:
     return f"{text} %" if difference else "0.0 %"
 
 
-def per_second(amount: float | None, ns: int | None) -> float | None:
+def per_second(amount: float | None, ns: float | None) -> float | None:
     """`amount` in `ns` nanoseconds as a rate a second; `None` where one is not known or no time passed."""
     return None if amount is None or not ns else amount * 1e9 / ns
 

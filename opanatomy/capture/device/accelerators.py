@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from opanatomy.errors import CaptureError, UsageError
+from opanatomy.option_values import as_asked
 
 if TYPE_CHECKING:
     import torch
@@ -43,6 +44,14 @@ def reported_kind(device: str) -> str:
     return "rocm" if is_cuda(device) and torch.version.hip else kind_of(device)
 
 
+def _named(device: str) -> str:
+    return as_asked(f"--device {device}", f"the tensors are on {device}")
+
+
+def _on_cpu() -> str:
+    return as_asked("give cpu", "move them to the CPU")
+
+
 def check_device(device: str) -> str:
     """The device with its number; one line says what a device that cannot be profiled lacks.
 
@@ -53,23 +62,24 @@ def check_device(device: str) -> str:
     try:
         kind, number = torch.device(device).type, torch.device(device).index
     except (RuntimeError, ValueError) as error:
-        raise UsageError(f"--device {device}: torch knows no such device - give cpu or cuda") from error
+        raise UsageError(f"{_named(device)}: torch knows no such device - give cpu or cuda") from error
     if kind == "cpu":
         return "cpu"
     if kind in _NO_DEVICES:
-        raise UsageError(f"--device {device}: no step runs on {kind} - give cpu or cuda")
+        raise UsageError(f"{_named(device)}: no step runs on {kind} - give cpu or cuda")
     module = _module(device)
     if module is None or not getattr(module, "is_available", module.device_count)():
-        raise CaptureError(f"--device {device}: this torch ({torch.__version__}) sees no {kind} device - give cpu")
+        raise CaptureError(f"{_named(device)}: this torch ({torch.__version__}) sees no {kind} device - {_on_cpu()}")
     profiler: Any = torch.profiler  # its functions have no types
     if kind != CUDA and _activity(kind) not in profiler.supported_activities():
         raise CaptureError(
-            f"--device {device}: the profiler of this torch ({torch.__version__}) records no work of a {kind} device,"
-            " and the host's time is not its time - give cpu, or export a trace and give that to opanatomy analyze"
+            f"{_named(device)}: the profiler of this torch ({torch.__version__}) records no work of a {kind} device,"
+            f" and the host's time is not its time - {_on_cpu()}, or export a trace and give that to"
+            f" {as_asked('opanatomy analyze', 'opanatomy.analyze')}"
         )
     count = device_count(device)
     if number is not None and number >= count:
-        raise CaptureError(f"--device {device}: there are {count} {kind} devices - count them from {kind}:0")
+        raise CaptureError(f"{_named(device)}: there are {count} {kind} devices - count them from {kind}:0")
     return f"{kind}:{number or 0}"
 
 
@@ -86,8 +96,8 @@ def check_measurable(device: str) -> None:
     """Refuse to measure a device for which there are no measurements."""
     if is_accelerator(device) and not is_cuda(device):
         raise UsageError(
-            f"--device {device}: the ceilings of {kind_of(device)} devices are not measured - give cpu or cuda, or"
-            " their figures with --peak and --bandwidth"
+            f"{_named(device)}: the ceilings of {kind_of(device)} devices are not measured - give cpu or cuda, or"
+            f" their figures{as_asked(' with --peak and --bandwidth', '')}"
         )
 
 

@@ -48,7 +48,7 @@ _CAUSES: Final = (
     _Cause("CUPTI_ERROR_(NOT_COMPATIBLE|LEGACY_PROFILER|OLD_PROFILER|CUDA_COMPILER)",
            "the CUPTI that was loaded does not fit the driver", "update the driver"),
     _Cause("Exceeded max GPU buffer count", "the step launches more than the profiler has buffers for",
-           "keep fewer --layers or --steps"),
+           "profile fewer steps, or a smaller model"),
 )  # fmt: skip
 
 

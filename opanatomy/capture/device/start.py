@@ -17,6 +17,7 @@ from opanatomy.capture.device import nvml
 from opanatomy.capture.device.accelerators import is_cuda
 from opanatomy.capture.model.quiet import first_line
 from opanatomy.errors import CaptureError, OpanatomyError, OutOfMemory
+from opanatomy.option_values import as_asked
 from opanatomy.records.out_of_memory import is_out_of_memory
 
 _NO_KERNELS: Final = re.compile(
@@ -101,13 +102,13 @@ def _failure(error: Exception, device: str) -> OpanatomyError:
         return CaptureError(line)
     if is_out_of_memory(error):
         return OutOfMemory(
-            f"{device} is full before anything is on it: {device_text(device)} - free it, or choose another with"
-            f" --device ({first_line(error, 160)})"
+            f"{device} is full before anything is on it: {device_text(device)} - free it, or choose another"
+            f"{as_asked(' with --device', '')} ({first_line(error, 160)})"
         )
     if _BUSY.search(text):
         return CaptureError(f"{device} is busy: {device_text(device)}{_mode(device)} ({first_line(error, 160)})")
     return CaptureError(
-        f"{device} cannot be used: {device_text(device)} - look at nvidia-smi, or give --device cpu"
+        f"{device} cannot be used: {device_text(device)} - look at nvidia-smi, or {_on_cpu()}"
         f" ({type(error).__name__}: {first_line(error, 160)})"
     )
 
@@ -127,7 +128,7 @@ def _no_kernels(device: str) -> str:
     kernels = ", ".join(built) or "none that it names"
     return (
         f"{device} cannot run this torch's kernels: {name} is {architecture}, {version} has {kernels}"
-        f" - install {_fitting_build(architecture)}, or give --device cpu"
+        f" - install {_fitting_build(architecture)}, or {_on_cpu()}"
     )
 
 
@@ -168,6 +169,10 @@ def runs_on(architecture: str, code: str) -> bool:
     return have // 10 == need // 10 and have >= need
 
 
+def _on_cpu() -> str:
+    return as_asked("give --device cpu", "move the module to the CPU")
+
+
 def _mode(device: str) -> str:
     """What to do about a device that takes no further process."""
     gpu = nvml.device(_index(device))
@@ -176,10 +181,10 @@ def _mode(device: str) -> str:
         return "; its compute mode is prohibited - have it set to default (nvidia-smi -c 0), or choose another GPU"
     if mode is not None and mode.startswith("exclusive"):
         return (
-            f"; its compute mode is {mode}, which takes one process - wait for that one, choose another GPU with"
-            " --device, or have the mode set to default (nvidia-smi -c 0)"
+            f"; its compute mode is {mode}, which takes one process - wait for that one, choose another GPU"
+            f"{as_asked(' with --device', '')}, or have the mode set to default (nvidia-smi -c 0)"
         )
-    return " - wait, choose another GPU with --device, or look at nvidia-smi"
+    return f" - wait, choose another GPU{as_asked(' with --device', '')}, or look at nvidia-smi"
 
 
 # --------------------------------------------------------------------------------------------------------- what it is

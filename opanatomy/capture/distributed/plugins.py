@@ -9,7 +9,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from opanatomy.errors import UsageError
-from opanatomy.option_values import as_flag
+from opanatomy.option_values import spelled
 from opanatomy.options import CHECKPOINTED, COMPILE, DDP, FSDP2, HSDP, PARALLEL, TP, RunOptions
 
 #: A rank that waits longer than this in a collective waits for one that will not come.
@@ -25,7 +25,7 @@ def parallel_of(options: RunOptions) -> str:
     for variable, name in _OTHER_ENGINES:
         if _is_set(variable):
             raise UsageError(
-                f"accelerate launch asks for {name}, which is not run here - give {as_flag(PARALLEL, FSDP2)}"
+                f"accelerate launch asks for {name}, which is not run here - give {spelled(PARALLEL, FSDP2)}"
             )
     if options.parallel is not None:
         return options.parallel
@@ -43,7 +43,7 @@ def asked_of_launcher(options: RunOptions) -> RunOptions:
     """
     compiler = os.environ.get("ACCELERATE_DYNAMO_BACKEND", "no").lower()
     if compiler != "no":
-        raise UsageError(f"accelerate launch asks for the compiler {compiler} - give {as_flag(COMPILE, True)} instead")
+        raise UsageError(f"accelerate launch asks for the compiler {compiler} - give {spelled(COMPILE, True)} instead")
     precision = os.environ.get("ACCELERATE_MIXED_PRECISION", "no").lower()
     if precision != "no" and options.amp is None:
         options = replace(options, amp=precision)
@@ -97,7 +97,7 @@ def mesh_of(parallel: str, world_size: int) -> Any:
     try:
         from accelerate import ParallelismConfig
     except ImportError:
-        raise UsageError(f"{as_flag(PARALLEL, parallel)} needs accelerate 1.10 or later - update it") from None
+        raise UsageError(f"{spelled(PARALLEL, parallel)} needs accelerate 1.10 or later - update it") from None
     if parallel == TP:
         return ParallelismConfig(tp_size=world_size)
     return ParallelismConfig(dp_replicate_size=2, dp_shard_size=world_size // 2)

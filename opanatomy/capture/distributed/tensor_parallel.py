@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from opanatomy.capture.model.quiet import one_line
 from opanatomy.capture.model.wrappers import class_name
 from opanatomy.errors import UsageError
-from opanatomy.option_values import as_flag
+from opanatomy.option_values import spelled
 from opanatomy.options import DDP, FSDP2, PARALLEL, TP
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def cut(module: torch.nn.Module, accelerator: Accelerator) -> None:
     """Cut the weights of `module`, which all ranks have alike, in place; `UsageError` for one without a plan."""
-    asked = as_flag(PARALLEL, TP)
+    asked = spelled(PARALLEL, TP)
     try:
         from transformers.distributed import DistributedConfig
         from transformers.distributed.tensor_parallel import apply_tensor_parallelism
@@ -27,8 +27,8 @@ def cut(module: torch.nn.Module, accelerator: Accelerator) -> None:
     state: Any = accelerator.state
     if not getattr(model, "supports_tp_plan", False):
         raise UsageError(
-            f"{asked}: {class_name(module)} has no plan of how to cut it - use {as_flag(PARALLEL, DDP)} or"
-            f" {as_flag(PARALLEL, FSDP2)}"
+            f"{asked}: {class_name(module)} has no plan of how to cut it - use {spelled(PARALLEL, DDP)} or"
+            f" {spelled(PARALLEL, FSDP2)}"
         )
     ranks = accelerator.num_processes
     try:

@@ -18,7 +18,7 @@ from opanatomy.capture.step.roots import Roots
 from opanatomy.capture.step.stepper import make_optimizer
 from opanatomy.capture.step.training import Training
 from opanatomy.errors import CaptureError, OpanatomyError
-from opanatomy.option_values import as_flag
+from opanatomy.option_values import spelled
 from opanatomy.options import PARALLEL, TP, RunOptions
 from opanatomy.records.out_of_memory import is_out_of_memory
 from opanatomy.records.workload import SharedWeights
@@ -133,8 +133,8 @@ def _refusal(error: Exception, parallel: str) -> CaptureError:
     import accelerate
 
     return CaptureError(
-        f"accelerate {accelerate.__version__} cannot prepare this model for {as_flag(PARALLEL, parallel)}:"
-        f" {one_line(error)} - update it, or take another {PARALLEL.flags[-1]}"
+        f"accelerate {accelerate.__version__} cannot prepare this model for {spelled(PARALLEL, parallel)}:"
+        f" {one_line(error)} - update it, or take another way"
     )
 
 

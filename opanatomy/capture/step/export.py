@@ -13,6 +13,7 @@ from typing import Any, BinaryIO, Final, cast
 import msgspec
 
 from opanatomy.errors import CaptureError, OutputError
+from opanatomy.option_values import as_asked
 from opanatomy.records.workload import METADATA_KEY, Capture
 from opanatomy.redaction.events import NOT_DECODABLE, Redaction
 
@@ -51,7 +52,7 @@ def export_trace(
             free = shutil.disk_usage(folder).free
             raise OutputError(
                 f"the profiler could not write its trace of this step: {free / 1e6:.1f} MB are free - free some space"
-                " or choose another folder, with --trace or TMPDIR"
+                f" or choose another folder, with {as_asked('--trace', 'trace=')} or TMPDIR"
             )
         _check_end(plain)
         with plain.open("rb") as source, _opened(path) as target:
@@ -159,7 +160,7 @@ def _last(text: bytes, redaction: Redaction) -> bytes:
     if end is None:
         if text.lstrip().startswith(b"]"):
             return b"]}\n"
-        raise OutputError("the profiler's trace of this step ends early - free some space in the folder of --trace")
+        raise OutputError("the profiler's trace of this step ends early - free some space in the folder of the trace")
     behind = redaction.metadata(_metadata(b"{" + text[end.end() :].strip(b", \t\r\n").removesuffix(b"}")))
     pairs = (msgspec.json.encode(key) + b":" + msgspec.json.encode(value) for key, value in behind.items())
     return _cleaned(text[: end.start()], redaction) + b"\n]" + b"".join(b",\n" + pair for pair in pairs) + b"}\n"

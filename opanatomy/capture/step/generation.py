@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from opanatomy.capture.step.ranges import open_phase
 from opanatomy.errors import CaptureError, UsageError
+from opanatomy.option_values import as_asked
 from opanatomy.options import RunOptions
 from opanatomy.records.taxonomy import Phase
 
@@ -63,7 +64,8 @@ class Generator:
         if self.forwards != self.new_tokens:
             raise CaptureError(
                 f"{type(self.module).__name__}.generate ran {self.forwards} forwards for {self.new_tokens} new tokens:"
-                " what it does is not one forward a token - profile it with --inference, without --generate"
+                " what it does is not one forward a token - profile it with"
+                f" {as_asked('--inference, without --generate', 'inference=True, without generate')}"
             )
 
     @contextmanager

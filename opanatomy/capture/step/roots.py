@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import Struct
 
 from opanatomy.errors import CaptureError
+from opanatomy.option_values import as_asked
 
 if TYPE_CHECKING:
     import torch
@@ -56,19 +57,23 @@ def backward_roots(output: Any) -> Roots:
         if not loss.tensor.requires_grad:
             raise CaptureError(
                 "cannot run backward: the model's loss does not require a gradient"
-                " - do not detach it, use --inference, or unfreeze a parameter"
+                f" - do not detach it, {_without_backward()}, or unfreeze a parameter"
             )
         return _roots([loss], f"{loss.path}{_ones([loss])}")
     wanted = [leaf for leaf in leaves if leaf.tensor.requires_grad]
     if not wanted:
         raise CaptureError(
             "cannot run backward: the model's output has neither a loss nor a tensor that requires a gradient"
-            " - use --inference, or unfreeze a parameter"
+            f" - {_without_backward()}, or unfreeze a parameter"
         )
     numbers = [leaf for leaf in wanted if leaf.tensor.dim() == 0]
     if len(numbers) == 1:
         return _roots(numbers, _number_text(numbers[0], leaves))
     return _roots(wanted, _all_text(wanted))
+
+
+def _without_backward() -> str:
+    return as_asked("use --inference", "give inference=True")
 
 
 def averaged(roots: Roots, parts: int) -> tuple[torch.Tensor, ...]:

@@ -20,6 +20,7 @@ from opanatomy.capture.step.ranges import phase_range
 from opanatomy.capture.step.roots import Roots, backward_roots, leaves_below, materialized
 from opanatomy.capture.step.training import Training
 from opanatomy.errors import CaptureError
+from opanatomy.option_values import as_asked
 from opanatomy.records.data_types import data_type_of
 from opanatomy.records.optimizers import BY_NAME, Optimizer
 from opanatomy.records.taxonomy import Phase
@@ -63,7 +64,8 @@ def _alike(parameters: list[torch.nn.Parameter]) -> Any:
 
 def _not_installed(optimizer: Optimizer) -> str:
     package = optimizer.package
-    return f"--optimizer {optimizer.name} needs {package}, which is not installed - pip install 'opanatomy[{package}]'"
+    asked = as_asked(f"--optimizer {optimizer.name}", f"optimizer={optimizer.name!r}")
+    return f"{asked} needs {package}, which is not installed - pip install 'opanatomy[{package}]'"
 
 
 class StepObserver:

@@ -176,14 +176,17 @@ def _causes(parts: Decomposition) -> Section:
 
 
 def _largest(parts: Decomposition, top: int) -> Section:
-    """The largest parts by name."""
-    changed = [part for part in parts.parts if part.change_ns and part.cause.is_work]
-    rows = [_part(part) for part in changed[:top]]
+    """The largest changes by name: of an operator those of one kind and phase together, in whatever modules."""
+    groups: dict[tuple[Cell, ...], list[Part]] = {}
+    for part in parts.parts:
+        if part.change_ns and part.cause.is_work:
+            groups.setdefault((name_of_part(part), part.cause, _what(part), _phases(part)), []).append(part)
+    changed = sorted(groups.values(), key=lambda group: -abs(_change(group)))
+    rows = [_group(group) for group in changed[:top]]
     if others := changed[top:]:
-        more = sum(part.change_ns for part in others)
-        rows.append(
-            Row(cells=(phrase("and {} more", Count(len(others))), None, None, None, None, None, TimeChange(more)))
-        )
+        more = sum(_change(group) for group in others)
+        blank = (None,) * 5
+        rows.append(Row(cells=(phrase("and {} more", Count(len(others))), *blank, TimeChange(more))))
     columns = (
         Column(header="work", holds=Holds.NAMES),
         Column(header="what changed", holds=Holds.NAMES),
@@ -196,13 +199,19 @@ def _largest(parts: Decomposition, top: int) -> Section:
     return Section(name="changes", title="What changed most", columns=columns, rows=tuple(rows))
 
 
-def _part(part: Part) -> Row:
+def _change(group: Sequence[Part]) -> int:
+    return sum(part.change_ns for part in group)
+
+
+def _group(group: Sequence[Part]) -> Row:
+    first = group[0]
     return Row(
         cells=(
-            Name(name_of_part(part)), _what(part), _phases(part), _calls(part), Time(part.before_ns),
-            Time(part.after_ns), TimeChange(part.change_ns),
+            Name(name_of_part(first)), _what(first), _phases(first), _calls(group),
+            Time(sum(part.before_ns for part in group)), Time(sum(part.after_ns for part in group)),
+            TimeChange(_change(group)),
         ),
-        operator_class=part.operator_class,
+        operator_class=first.operator_class,
     )  # fmt: skip
 
 
@@ -224,9 +233,9 @@ def _phases(part: Part) -> str:
     return "" if side is None else "/".join(side.phases)
 
 
-def _calls(part: Part) -> str:
-    sides = [f"{side.calls:.3g}" if side is not None else "0" for side in (part.before, part.after)]
-    return " to ".join(dict.fromkeys(sides))
+def _calls(group: Sequence[Part]) -> str:
+    sides = [sum(side.calls for part in group if (side := getattr(part, name))) for name in ("before", "after")]
+    return " to ".join(dict.fromkeys(f"{calls:.3g}" for calls in sides))
 
 
 def _kernels(parts: Decomposition) -> Section:

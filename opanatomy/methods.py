@@ -1,0 +1,84 @@
+"""What the methods of `Anatomy` give: its figures in the forms that Python users have tools for.
+
+`records` imports nothing of ours; these are loaded when a method is called.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from typing import Any, Final
+
+from opanatomy.arguments import Name, path_of
+from opanatomy.files.addresses import check_no_address
+from opanatomy.files.outputs import claimed
+from opanatomy.records.anatomy import Anatomy
+from opanatomy.records.taxonomy import OperatorClass
+from opanatomy.report import units
+from opanatomy.report.classes import LABEL
+from opanatomy.report.formats.json import json_report
+from opanatomy.report.frames import pandas_frame, polars_frame
+from opanatomy.report.metrics import metrics_of
+from opanatomy.report.notebook import first_screen_html
+from opanatomy.report.table import cut, printable
+
+__all__ = ["html", "line", "metrics", "pandas_frame", "plain_types", "polars_frame", "write_json"]
+
+#: Cells of a name.
+_NAME_WIDTH: Final = 48
+_REPORT_BYTES: Final = 1 << 20
+
+
+def line(anatomy: Anatomy) -> str:
+    """What is of it on one line: the model or the trace, the step, the class that takes most, the peak of memory."""
+    return f"<Anatomy{_subject(anatomy)}: {', '.join(_figures(anatomy)) or 'no device work'}>"
+
+
+def _subject(anatomy: Anatomy) -> str:
+    name = anatomy.workload.model or anatomy.provenance.trace
+    return "" if name is None else f" of {cut(printable(name), _NAME_WIDTH)}"
+
+
+def _figures(anatomy: Anatomy) -> Iterator[str]:
+    figures = metrics(anatomy)
+    if len(anatomy.ranks) > 1:
+        yield f"{len(anatomy.ranks)} ranks"
+    if "step_time_ns" in figures:
+        yield f"step {units.duration(figures['step_time_ns'])}"
+    shares = {item: figures.get(f"class.{item}.time_share", 0) for item in OperatorClass}
+    largest = max(OperatorClass, key=lambda item: shares[item])
+    if shares[largest]:
+        yield f"{LABEL[largest]} {units.share(shares[largest], 1)}"
+    if "peak_memory_bytes" in figures:
+        yield f"peak {units.size(figures['peak_memory_bytes'])}"
+
+
+def html(anatomy: Anatomy) -> str:
+    """The first screen of the report as HTML."""
+    return first_screen_html(anatomy)
+
+
+def metrics(anatomy: Anatomy) -> dict[str, int | float]:
+    """The figures of `metrics_of` as plain numbers."""
+    return {name: metric.value for name, metric in metrics_of(anatomy).items()}
+
+
+def plain_types(anatomy: Anatomy) -> dict[str, Any]:
+    """The JSON report as dictionaries, lists, texts and numbers."""
+    report: dict[str, Any] = json.loads(json_report(anatomy))
+    return report
+
+
+def write_json(anatomy: Anatomy, path: Name | None, *, force: bool) -> str:
+    """The JSON report, which is also written to `path` where one is given."""
+    text = json_report(anatomy)
+    if path is not None:
+        target = path_of("to_json: path", path)
+        check_no_address("to_json: path", os.fspath(path))
+        with (
+            claimed(target, force=force, forced_by="give force=True", needed_bytes=_REPORT_BYTES) as claim,
+            claim.written() as partial,
+        ):
+            partial.write_text(text, encoding="utf-8")
+    return text

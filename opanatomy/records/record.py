@@ -1,0 +1,83 @@
+"""What the records have in common that a user gets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import Enum
+from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import fields
+
+#: Characters of a text in a repr, and entries of a tuple or a mapping.
+_LONGEST, _ENTRIES = 48, 3
+_CUT: Final = "…"
+
+
+class Record(Struct, frozen=True, kw_only=True):
+    """A record that a user gets: equal and hashed by what it holds, mappings included, with a repr of one short line.
+
+    The repr leaves out what is not known and what is as it is by default.
+    """
+
+    def __hash__(self) -> int:
+        return hash((type(self), *(_hashable(getattr(self, name)) for name in self.__struct_fields__)))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={_short(value)}' for name, value in _told(self))})"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        return [(name, _Plain(_short(value))) for name, value in _told(self)]
+
+
+class _Plain(str):
+    """Text that is its own repr."""
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def _told(record: Record) -> Iterator[tuple[str, Any]]:
+    """The fields that say something."""
+    for field in fields(record):
+        value = getattr(record, field.name)
+        if value is not None and value != field.default and value not in ((), {}):
+            yield field.name, value
+
+
+def _hashable(value: Any) -> Any:
+    if isinstance(value, dict):
+        return frozenset((key, _hashable(item)) for key, item in value.items())
+    return tuple(map(_hashable, value)) if isinstance(value, (tuple, list)) else value
+
+
+def _short(value: Any) -> str:
+    """A value in few characters: of long texts the ends, of many entries the first and how many there are."""
+    if isinstance(value, Enum):
+        return str(value.value)
+    if isinstance(value, str):
+        return repr(_ends(str(value)))
+    if isinstance(value, tuple):
+        return _tuple(value)
+    if isinstance(value, dict):
+        shown = [f"{_short(key)}: {_short(item)}" for key, item in list(value.items())[:_ENTRIES]]
+        return "{" + ", ".join([*shown, *_more(len(value))]) + "}"
+    return repr(value)
+
+
+def _tuple(values: tuple[Any, ...]) -> str:
+    if values and all(isinstance(value, Struct) for value in values):
+        return f"<{len(values)} {type(values[0]).__name__}>"
+    shown = [_short(value) for value in values[:_ENTRIES]]
+    if len(values) == 1:
+        return f"({shown[0]},)"
+    return "(" + ", ".join([*shown, *_more(len(values))]) + ")"
+
+
+def _more(count: int) -> list[str]:
+    return [f"{_CUT} {count - _ENTRIES} more"] if count > _ENTRIES else []
+
+
+def _ends(text: str) -> str:
+    half = (_LONGEST - 1) // 2
+    return text if len(text) <= _LONGEST else f"{text[:half]}{_CUT}{text[-half:]}"

@@ -1,0 +1,204 @@
+"""The tables of an anatomy as data frames: every tuple of records in it, a column a field, in base units.
+
+A table is called by the place that it has in the JSON report (`operators`, `memory.components`), some by a short name
+too (`memory`, `steps`). What is not known is null.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
+from importlib import import_module
+from typing import Any, Final
+
+from msgspec import Struct
+from msgspec import inspect as types
+
+from opanatomy.errors import OpanatomyError, UsageError
+from opanatomy.option_values import instead_of
+from opanatomy.records.anatomy import Anatomy
+from opanatomy.report.metrics import Metric, metrics_of
+
+#: That of `Anatomy.metrics()`, with units.
+METRICS: Final = "metrics"
+#: Short names of tables that are parts of a part; the others have those of the JSON report.
+_SHORT: Final = {
+    "steps": "step.steps",
+    "memory": "memory.components",
+    "curve": "memory.timeline",
+    "blocks": "memory.blocks",
+    "activations": "memory.activations",
+    "snapshots": "memory.snapshots",
+    "devices": "timeline.devices",
+    "streams": "timeline.streams",
+    "communication": "communication.phases",
+    "waiting": "waiting.each",
+    "suggestions": "suggestions.best",
+    "batches": "texts.batches",
+    "tokenizers": "texts.tokenizers",
+}
+_SCALARS: Final[dict[type, str]] = {
+    types.IntType: "int",
+    types.FloatType: "float",
+    types.BoolType: "bool",
+    types.StrType: "str",
+    types.EnumType: "str",
+    types.CustomType: "str",
+}
+_INT64: Final = range(-(2**63), 2**63)
+
+
+class Column(Struct, frozen=True, kw_only=True):
+    """One column: what its values are ("int", "float", "bool", "str"; with `listed` tuples of these), or `None`."""
+
+    name: str
+    kind: str
+    listed: bool = False
+    values: list[Any]
+
+
+def table_names() -> tuple[str, ...]:
+    """The names of all tables, short where they have a short one."""
+    short = {path: name for name, path in _SHORT.items()}
+    return (*(short.get(path, path) for path in _tables()), METRICS)
+
+
+def columns_of(anatomy: Anatomy, table: str, function: str) -> list[Column]:
+    """The columns of a table; `UsageError`, which begins with `function` and lists all tables, where there is none."""
+    names = {_word(name): name for name in (*_tables(), METRICS)} | {_word(name): _SHORT[name] for name in _SHORT}
+    path = names.get(_word(str(table)))
+    if path is None:
+        raise UsageError(f"{function}: table={table!r}: not known - {instead_of(table, table_names())}")
+    if path == METRICS:
+        metrics = metrics_of(anatomy)
+        name = Column(name="metric", kind="str", values=list(metrics))
+        return [name, *_columns(Metric, list(metrics.values()))]
+    return _columns(_tables()[path], _rows(anatomy, path))
+
+
+def _word(name: str) -> str:
+    """A name whose case, dots, blanks, `-` and `_` do not matter."""
+    return re.sub(r"[\W_]+", "", name.lower())
+
+
+def pandas_frame(anatomy: Anatomy, table: str) -> Any:
+    """The table as a `pandas.DataFrame` of nullable types; integers beyond 64 bits are floats."""
+    pandas = _library("pandas")
+    kinds = {"int": "Int64", "float": "Float64", "bool": "boolean", "str": "string"}
+
+    def column(part: Column) -> Any:
+        values = part.values
+        return pandas.Series(values, dtype=object) if part.listed else pandas.array(values, dtype=kinds[part.kind])
+
+    return _frame(anatomy, table, pandas, column)
+
+
+def polars_frame(anatomy: Anatomy, table: str) -> Any:
+    """The table as a `polars.DataFrame`; integers beyond 64 bits are floats."""
+    polars = _library("polars")
+    kinds = {"int": polars.Int64, "float": polars.Float64, "bool": polars.Boolean, "str": polars.String}
+
+    def column(part: Column) -> Any:
+        kind = polars.List(kinds[part.kind]) if part.listed else kinds[part.kind]
+        return polars.Series(part.name, part.values, dtype=kind)
+
+    return _frame(anatomy, table, polars, column)
+
+
+def _frame(anatomy: Anatomy, table: str, library: Any, column: Callable[[Column], Any]) -> Any:
+    columns = columns_of(anatomy, table, f"to_{library.__name__}")
+    return library.DataFrame({part.name: column(part) for part in map(_fitting, columns)})
+
+
+def _fitting(column: Column) -> Column:
+    """The column, of floats where an integer is too large for 64 bits."""
+    if column.kind != "int" or column.listed or all(value is None or value in _INT64 for value in column.values):
+        return column
+    values = [None if value is None else float(value) for value in column.values]
+    return Column(name=column.name, kind="float", values=values)
+
+
+def _library(name: str) -> Any:
+    try:
+        return import_module(name)
+    except ImportError as error:
+        why = "is not installed" if isinstance(error, ModuleNotFoundError) else f"cannot be imported ({error})"
+        raise OpanatomyError(
+            f"to_{name} needs {name}, which {why} - pip install {name}, or 'opanatomy[data]' for pandas and polars"
+        ) from error
+
+
+# --------------------------------------------------------------------------------------------------------- the tables
+
+
+@cache
+def _tables() -> dict[str, type]:
+    """The record of each table by its place in the report, in the order of the report."""
+    return dict(_tables_of(types.type_info(Anatomy), ""))
+
+
+def _tables_of(kind: types.Type, prefix: str) -> Iterator[tuple[str, type]]:
+    for field in _fields(kind):
+        place, inner = prefix + field.name, _known(field.type)
+        if isinstance(inner, types.VarTupleType) and isinstance(inner.item_type, types.StructType):
+            yield place, inner.item_type.cls
+        elif isinstance(inner, types.StructType):
+            yield from _tables_of(inner, f"{place}.")
+
+
+def _fields(kind: types.Type) -> Iterable[types.Field]:
+    return kind.fields if isinstance(kind, types.StructType) else ()
+
+
+def _known(kind: types.Type) -> types.Type:
+    """A type without `None`; of integers and floats it is floats."""
+    if not isinstance(kind, types.UnionType):
+        return kind
+    kinds = [one for one in kind.types if not isinstance(one, types.NoneType)]
+    return next((one for one in kinds if isinstance(one, types.FloatType)), kinds[0])
+
+
+def _rows(anatomy: Anatomy, path: str) -> list[Any]:
+    value: Any = anatomy
+    for name in path.split("."):
+        value = getattr(value, name, None)
+    return list(value or ())
+
+
+def _columns(record: type, rows: list[Any]) -> list[Column]:
+    """The columns of records; what a row has as a table of its own is left out."""
+    return [
+        column
+        for field in _fields(types.type_info(record))
+        for column in _of_field(field.name, _known(field.type), [getattr(row, field.name) for row in rows])
+    ]
+
+
+def _of_field(name: str, kind: types.Type, values: list[Any]) -> Iterator[Column]:
+    """The columns of a field: one, of a mapping one for each key, of a record one for each of its fields."""
+    if isinstance(kind, types.DictType):
+        keys = dict.fromkeys(str(key) for value in values for key in value or ())
+        plain = [{str(key): item for key, item in (value or {}).items()} for value in values]
+        for key in keys:
+            yield from _of_field(f"{name}.{key}", _known(kind.value_type), [value.get(key) for value in plain])
+    elif isinstance(kind, types.StructType):
+        for field in kind.fields:
+            inner = [None if value is None else getattr(value, field.name) for value in values]
+            yield from _of_field(f"{name}.{field.name}", _known(field.type), inner)
+    elif isinstance(kind, (types.VarTupleType, types.TupleType)):
+        item = _known(kind.item_type if isinstance(kind, types.VarTupleType) else kind.item_types[0])
+        if type(item) in _SCALARS:
+            listed = [
+                None if value is None else [_plain(one, as_text=isinstance(one, str)) for one in value]
+                for value in values
+            ]
+            yield Column(name=name, kind=_SCALARS[type(item)], listed=True, values=listed)
+    else:
+        known = _SCALARS.get(type(kind), "str")
+        yield Column(name=name, kind=known, values=[_plain(value, as_text=known == "str") for value in values])
+
+
+def _plain(value: Any, *, as_text: bool) -> Any:
+    """A value as the libraries know it: an enumeration and a signature are texts."""
+    return str(value) if as_text and value is not None else value

@@ -1,0 +1,98 @@
+"""The first screen as HTML for notebooks: tables without colours of their own, so that they read on light and dark.
+
+Every text is escaped; a name from a trace is shown as text, whatever it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from html import escape
+from typing import Final
+
+from opanatomy.records.anatomy import Anatomy
+from opanatomy.records.taxonomy import OperatorClass
+from opanatomy.report import units
+from opanatomy.report.classes import COLOUR, LABEL
+from opanatomy.report.section import Cell, Column, Holds, Name, Note, Phrase, Row, Section, Tone
+from opanatomy.report.sections import first_screen
+from opanatomy.report.table import cut, printable
+
+#: Cells of a name; of more the middle is left out, and the whole is shown where the pointer rests.
+_NAME_WIDTH: Final = 100
+#: Behind a tooltip of so many characters nobody reads on.
+_TITLE_MOST: Final = 2000
+_NUMBERS: Final = "text-align:right;font-variant-numeric:tabular-nums"
+_NAMES: Final = "text-align:left"
+_SOFT: Final = "opacity:.75"
+
+
+def first_screen_html(anatomy: Anatomy) -> str:
+    """The first screen of the report as one HTML element."""
+    sections = "\n".join(line for section in first_screen(anatomy) for line in _section(section))
+    return f'<div class="opanatomy" style="color:inherit;background:transparent">\n{sections}\n</div>'
+
+
+def _section(section: Section) -> Iterator[str]:
+    """The facts, the table and the notes of a section."""
+    yield f'<div class="opanatomy-{escape(section.name)}">'
+    if section.rows:
+        yield from _table(section)
+    if section.facts:
+        yield "<table>"
+        for fact in section.facts:
+            yield f'<tr><th style="{_NAMES}">{_text(fact.label)}</th><td style="{_NAMES}">{_text(fact.text)}</td></tr>'
+        yield "</table>"
+    yield from map(_note, section.notes)
+    yield "</div>"
+
+
+def _table(section: Section) -> Iterator[str]:
+    places = section.shown_columns
+    columns = [section.columns[place] for place in places]
+    yield "<table>"
+    yield f"<thead><tr>{''.join(_cell('th', column, column.header) for column in columns)}</tr></thead>"
+    yield "<tbody>"
+    for row in section.rows:
+        tag = "th" if row.summary else "td"
+        cells = [_cell(tag, section.columns[place], row.cells[place], row) for place in places]
+        yield f"<tr>{''.join(cells)}</tr>"
+    yield "</tbody></table>"
+
+
+def _cell(tag: str, column: Column, cell: Cell, row: Row | None = None) -> str:
+    """One cell; the first of a row that has a class has a square of its colour."""
+    style = _NUMBERS if column.holds is Holds.NUMBERS else _NAMES
+    mark = ""
+    if row is not None and row.operator_class is not None and cell is row.cells[0]:
+        mark = f'<span style="color:{COLOUR[row.operator_class]}">&#9632;</span> '
+    return f'<{tag} style="{style}">{mark}{_text(cell, column.unit)}</{tag}>'
+
+
+def _note(note: Note) -> str:
+    if note.tone is Tone.TITLE or note.tone is Tone.CONCLUSION:
+        return f"<p><strong>{_text(note.text)}</strong></p>"
+    if note.tone is Tone.WARNING:
+        return f"<p>&#9888; {_text(note.text)}</p>"
+    return f'<p style="{_SOFT}"><small>{_text(note.text)}</small></p>'
+
+
+def _text(cell: Cell, unit: str = "") -> str:
+    """A cell or a part of a phrase, escaped; nothing where it is to be empty."""
+    if cell is None:
+        return ""
+    if isinstance(cell, OperatorClass):
+        return escape(LABEL[cell])
+    if isinstance(cell, Phrase):
+        return "".join(_text(part) for part in cell.parts)
+    if isinstance(cell, Name):
+        return _name(cell.name)
+    return _plain(cell) if isinstance(cell, str) else escape(units.text_of(cell, unit))
+
+
+def _name(name: str) -> str:
+    shown = _plain(cut(printable(name), _NAME_WIDTH))
+    return shown if len(name) <= _NAME_WIDTH else f'<span title="{_plain(name[:_TITLE_MOST])}">{shown}</span>'
+
+
+def _plain(text: str) -> str:
+    return escape(printable(text), quote=True)
