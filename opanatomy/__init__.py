@@ -53,9 +53,10 @@ if TYPE_CHECKING:
     )
     from opanatomy.recording import record
     from opanatomy.records.anatomy import Anatomy
+    from opanatomy.trainer.callback import TrainerCallback
 
 __all__ = [
-    "analyze", "profile", "record", "read", "Anatomy", "formula",
+    "analyze", "profile", "record", "read", "TrainerCallback", "Anatomy", "formula",
     "OpanatomyError", "UsageError", "TraceError", "ModelError", "CaptureError", "OutOfMemory", "OutputError",
     "GateError", "__version__",
 ]  # fmt: skip
@@ -65,6 +66,7 @@ _HOMES = {
     "profile": "opanatomy.api",
     "read": "opanatomy.api",
     "record": "opanatomy.recording",
+    "TrainerCallback": "opanatomy.trainer.callback",
     "formula": "opanatomy.cost",
     **dict.fromkeys(
         ("OpanatomyError", "UsageError", "TraceError", "ModelError", "CaptureError", "OutOfMemory", "OutputError",

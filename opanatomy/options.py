@@ -309,7 +309,19 @@ REPORT: Final = (
            help="bandwidth in bytes/s, instead of the known: 2.04T, 900G"),
 )  # fmt: skip
 
-PROFILE: Final = (*RUN, *REPORT, *PAGE, PROCESSES, SUGGEST, TRACE, NO_TRACE)
+#: On one report.
+FAIL_IF: Final = Option(
+    name="fail_if", group=_REPORT, kind=Kind.TEXTS, metavar="GATE",
+    help="exit 3 where this holds, such as 'memory > 16 GB' or 'idle_share > 40%%'; repeatable",
+)  # fmt: skip
+
+RUNS: Final = Option(
+    name="runs", group=_REPORT, kind=Kind.NUMBER, minimum=1, metavar="N",
+    help="N runs, each in a fresh process, their JSON reports in the folder of -o (run-1.report.json, counting up);"
+    " shown is the median run",
+)  # fmt: skip
+
+PROFILE: Final = (*RUN, *REPORT, *PAGE, FAIL_IF, RUNS, PROCESSES, SUGGEST, TRACE, NO_TRACE)
 
 ANALYZE: Final = (
     Option(name="trace", positional="+", metavar="TRACE",
@@ -318,6 +330,7 @@ ANALYZE: Final = (
            help="what runs in a range of the trace's own whose name fits REGEX is of this phase (forward, backward,"
            " recompute, optimizer, prefill, decoding, other); the innermost range counts; repeatable"),
     Option(name="check", kind=Kind.SWITCH, default=False, help="exit 3 where a second source does not agree"),
+    FAIL_IF,
     SUMMARIES,
     DASK,
     JOBS,
@@ -332,7 +345,7 @@ ANALYZE: Final = (
 COMPARE: Final = (
     Option(name="sides", positional="+", metavar="SIDE",
            help="a report (-f json), a trace, a folder of a run's ranks, or of the reports of several runs"),
-    Option(name="fail_if", kind=Kind.TEXTS, metavar="GATE",
+    Option(name=FAIL_IF.name, kind=Kind.TEXTS, metavar=FAIL_IF.metavar,
            help="exit 3 where this holds, such as 'time > +5%%' or 'memory > 16 GB'; repeatable"),
     REDACT,
     *(option for option in REPORT if option.group != _CEILINGS),

@@ -21,7 +21,7 @@ from msgspec import Struct, field
 from opanatomy.console.parser import ParserExit, make_parser
 from opanatomy.console.stdout import point_at_stderr, say
 from opanatomy.console.voices import attributed, is_silent
-from opanatomy.errors import OpanatomyError
+from opanatomy.errors import GateError, OpanatomyError
 
 #: A signal's exit code is this and its number: 130 for Ctrl-C.
 SIGNALLED = 128
@@ -116,9 +116,9 @@ def _report(error: BaseException, number: int | None) -> int:
         _let_go_of_stdout()  # the reader has gone (`| head`)
         return 0
     if isinstance(error, OpanatomyError):
-        message = attributed(str(error))
-        if message:
-            _say_line(message)
+        for reason in error.reasons if isinstance(error, GateError) else (str(error),):
+            if message := attributed(reason):
+                _say_line(message)
         return error.exit_code
     if isinstance(error, SystemExit):
         _say_line(f"the model's code ended the program (SystemExit {error.code}) - take sys.exit() out of it")

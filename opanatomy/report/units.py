@@ -138,6 +138,25 @@ def figure(value: float | None, unit: str, *, sign: str = "-") -> str:
     return f"{value:{sign},.0f} {unit}" if abs(value) >= 100 else f"{value:{sign}.3g} {unit}"
 
 
+def of_unit(value: float | None, unit: str) -> str:
+    """A value in a unit of the metrics: `4.12 ms`, `1.34 GB`, `335 GFLOP`, `38.0 %`, `27.3 samples/s`."""
+    if unit == "fraction":
+        return share(value, 1)
+    scale = {"ns": (_TIME, ""), "bytes": (_DECIMAL, "B"), "flop": (_DECIMAL, "FLOP")}.get(unit)
+    if scale is not None:
+        return _with_unit(value, *scale)
+    if value is None:
+        return UNKNOWN
+    number = f"{int(value):,d}" if value == int(value) else f"{value:,.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+    return number if unit == "ratio" else f"{number} {unit}"
+
+
+def digits_of(value: float, unit: str) -> str:
+    """A value in a unit of the metrics with all digits that matter: `250,000,001 ns`, `40.00001 %`."""
+    number, name = (100 * value, "%") if unit == "fraction" else (value, "" if unit == "ratio" else unit)
+    return f"{number:,.12g} {name}".rstrip()
+
+
 def exact(number: int | None, unit: str) -> str:
     """One side of a comparison, every digit of it; of times only where they are short."""
     if number is None:

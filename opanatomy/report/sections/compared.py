@@ -345,7 +345,7 @@ def quantity_of(unit: str, value: float) -> Quantity:
 
 def _gates(comparison: Comparison) -> Section:
     facts = [
-        Fact(label="gate", text=f"{'met' if gate.met else 'NOT MET'}: {gate.reason}", warning=not gate.met)
+        Fact(label="gate", text=f"{'met' if gate.met else 'NOT MET'}: {gate.gate}: {gate.reason}", warning=not gate.met)
         for gate in comparison.gates
     ]
     return Section(name="gates", title="Gates", facts=tuple(facts))
