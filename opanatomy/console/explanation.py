@@ -22,7 +22,7 @@ from opanatomy.report.section import Fact
 from opanatomy.report.sections.explained import examples
 from opanatomy.report.sections.named import Known
 from opanatomy.report.sections.printed import printed
-from opanatomy.report.table import printable
+from opanatomy.report.printable import printable
 
 #: Names that one shortened name may stand for and that are explained.
 _MOST: Final = 4

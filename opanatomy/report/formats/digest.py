@@ -30,9 +30,12 @@ _TITLE: Final = "# opanatomy digest"
 _NOTHING: Final = "- none"
 
 
-def digest(report: Report) -> str:
-    """The digest as Markdown of at most `MOST_BYTES` bytes; the same report gives the same bytes."""
-    sections, ranked = _said_of(report)
+def digest(report: Report, *, source: str | None = None) -> str:
+    """The digest as Markdown of at most `MOST_BYTES` bytes; the same report gives the same bytes.
+
+    `source` is what a command calls the trace by.
+    """
+    sections, ranked = _said_of(report, source)
     blocks = [_Block(section.title, [_fact(fact) for fact in section.facts]) for section in sections]
     # Warnings come last; findings are never left out.
     ahead = len(blocks) - (sections[-1].name == "warnings")
@@ -44,12 +47,12 @@ def digest(report: Report) -> str:
     return f"{_TITLE}\n\n" + "\n".join((*texts[:ahead], found, *texts[ahead:]))
 
 
-def _said_of(report: Report) -> tuple[tuple[Section, ...], tuple[Finding, ...]]:
+def _said_of(report: Report, source: str | None) -> tuple[tuple[Section, ...], tuple[Finding, ...]]:
     if isinstance(report, Techniques):
         return digest_of_techniques(report), technique_findings(report)
     if isinstance(report, Comparison):
         return digest_of_comparison(report), comparison_findings(report)
-    return digest_of(report), findings(report)
+    return digest_of(report), findings(report, source=source)
 
 
 class _Block:
@@ -103,4 +106,6 @@ def _size(text: str) -> int:
     return len(text.encode())
 
 
-FORMAT: Final = Format(ending=".digest.md", write=lambda report, page: digest(report), machine_readable=True)
+FORMAT: Final = Format(
+    ending=".digest.md", write=lambda report, page: digest(report, source=page.source), machine_readable=True
+)

@@ -9,6 +9,7 @@ from opanatomy.records.compared import SIGNIFICANT, Cause, Comparison, Decomposi
 from opanatomy.records.taxonomy import OperatorClass
 from opanatomy.report.section import (
     Bytes,
+    Cell,
     Change,
     Column,
     Count,

@@ -43,7 +43,8 @@ def digest_of_comparison(comparison: Comparison) -> tuple[Section, ...]:
     memory = [row for row in figures if row.name == _PEAK or row.name.startswith(_MEMORY)]
     parts = (
         ("run", "What ran", _run(comparison)),
-        ("step", "Where the time went: one step", [*_difference(comparison), *_figures([*step, *classes])]),
+        ("step", "The step", [*_difference(comparison), *_figures(step)]),
+        ("time", "Where the time went", _figures(classes)),
         ("memory", "Memory", _figures(memory)),
         ("warnings", "Warnings", _warnings(comparison)),
     )
