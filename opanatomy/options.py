@@ -285,11 +285,14 @@ SORT: Final = Option(
     choices=tuple(map(Choice, ("time", "flops", "bytes", "calls", "headroom", "name"))),
 )  # fmt: skip
 #: What of a report readers want to see.
+TOP: Final = Option(
+    name="top", group=_REPORT, kind=Kind.NUMBER, default=8, minimum=1, metavar="N",
+    help="operators, kernels and others that are listed by name (default: {default})",
+)  # fmt: skip
 PAGE: Final = (
     Option(name="brief", group=_REPORT, kind=Kind.SWITCH, default=False, help="only the first screen of the report"),
     SECTION,
-    Option(name="top", group=_REPORT, kind=Kind.NUMBER, default=8, minimum=1, metavar="N",
-           help="operators, kernels and others that are listed by name (default: {default})"),
+    TOP,
     SORT,
 )  # fmt: skip
 
@@ -349,6 +352,7 @@ COMPARE: Final = (
            help="exit 3 where this holds, such as 'time > +5%%' or 'memory > 16 GB'; repeatable"),
     REDACT,
     *(option for option in REPORT if option.group != _CEILINGS),
+    TOP,
 )  # fmt: skip
 
 _EXPERIMENT: Final = "the experiment"

@@ -12,9 +12,9 @@ import pytest
 from msgspec.structs import replace
 
 from opanatomy.comparing import comparison_of
-from opanatomy.comparison.gate_grammar import Of
-from opanatomy.comparison.gates import Gate, gates_of, gates_of_one, judged, judged_report, require_met
 from opanatomy.errors import CaptureError, GateError, UsageError
+from opanatomy.gates.grammar import Of
+from opanatomy.gates.judging import Gate, gates_of, gates_of_one, judged, judged_report, require_met
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.compared import Comparison, FigureRow, GateResult, Side, Spread
 from opanatomy.report import format_of

@@ -243,23 +243,25 @@ def test_a_comparison_has_the_figures_of_both_sides_and_the_causes() -> None:
     report, (lines, dropped) = json.loads(format_named("json").write(comparison, Page())), lines_of(digest)
     assert not dropped
     known = {row["name"]: row["values"] for row in report["figures"]}
-    told = [*lines["## The step"], *lines["## Where the time went"]]
-    assert told[0][0] == "mean step"
-    parts = report["decomposition"]
-    before, after = parts["before_ns"], parts["after_ns"]
-    change = 100 * (after - before) / before
-    assert all(map(admits, figures_in(told[0][1]), (before, after, after - before, change)))
+    told = lines["## Figures of one step, side by side"]
     assert len(told) > 10
-    for label, text in told[1:]:
+    for label, text in told:
         before, after = known[label]
         figures = figures_in(text)
         assert len(figures) == 3
-        assert all(map(admits, figures, (before, after, 100 * (after - before) / before)))
+        percent = 100 if label in ("mfu", "hfu") else 1
+        assert all(map(admits, figures, (percent * before, percent * after, 100 * (after - before) / before))), text
+    groups: dict[tuple[str, str], list[tuple[int, int]]] = defaultdict(list)
+    for part in report["decomposition"]["parts"]:
+        name = str(part["pair"]) if part["pair"] else str(part["operator_class"])
+        groups[part["cause"], name].append((part["before_ns"], part["after_ns"]))
+    sums = [tuple(map(sum, zip(*times, strict=True))) for times in groups.values()]
+    ranked = sorted(sums, key=lambda times: -abs(times[1] - times[0]))
+    for (_, text), (before, after) in zip(lines["## Where the difference comes from"][:6], ranked, strict=False):
+        assert all(map(admits, figures_in(text), (after - before, before, after)))
     found = lines["## Largest findings"]
     assert [label for label, _ in found] == ["finding", "evidence", "command"] * 3
-    groups: dict[tuple[str, ...], int] = defaultdict(int)
-    for part in parts["parts"]:
-        name = str(part["pair"]) if part["pair"] else str(part["operator_class"])
-        groups[part["cause"], name] += part["after_ns"] - part["before_ns"]
-    ranked = sorted(groups.values(), key=abs, reverse=True)
-    assert all(map(admits, (figures_in(text)[0] for label, text in found if label == "finding"), ranked))
+    whole = report["decomposition"]["before_ns"]
+    for (before, after), finding, evidence in zip(ranked[:3], found[::3], found[1::3], strict=True):
+        assert figures_in(finding[1])[0].admits(after - before)
+        assert all(map(admits, figures_in(evidence[1]), (before, after, 100 * (after - before) / whole)))

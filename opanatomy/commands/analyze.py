@@ -16,12 +16,12 @@ from opanatomy.options import ANALYZE
 
 if TYPE_CHECKING:
     from opanatomy.attribution import PhaseRule
-    from opanatomy.comparison.gates import Gate
     from opanatomy.console.destination import Destination
     from opanatomy.console.made_reports import MadeReport
     from opanatomy.device import Overrides
     from opanatomy.files.outputs import Claim
     from opanatomy.files.remote import Address
+    from opanatomy.gates.judging import Gate
     from opanatomy.records.anatomy import Anatomy
 
 SUMMARY: Final = "report on torch.profiler traces"

@@ -24,10 +24,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Read the sides, compare them, show that, and judge the gates."""
     from opanatomy.comparing import comparison_of
-    from opanatomy.comparison.gates import gates_of, judged, require_met
     from opanatomy.console.destination import destination, show, stem_of
     from opanatomy.console.limits import keep_to_limits
     from opanatomy.console.progress import Display
+    from opanatomy.gates.judging import gates_of, judged, require_met
 
     keep_to_limits()
     names = list(arguments.sides)

@@ -26,7 +26,7 @@ from opanatomy.records.reports import Report
 from opanatomy.report.format import Page
 
 if TYPE_CHECKING:
-    from opanatomy.comparison.gates import Gate
+    from opanatomy.gates.judging import Gate
     from opanatomy.records.compared import GateResult
 
 
@@ -161,7 +161,7 @@ def show(report: Report, where: Destination) -> None:
     chosen = format_named(where.format)
     gates: tuple[GateResult, ...] = ()
     if where.gates and isinstance(report, Anatomy):
-        from opanatomy.comparison.gates import judged_report
+        from opanatomy.gates.judging import judged_report
 
         gates = judged_report(report, where.gates)
     text = chosen.write(report, replace(where.page, width=width, color=color, gates=gates))

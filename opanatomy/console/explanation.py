@@ -18,11 +18,11 @@ from opanatomy.records.taxonomy import OperatorClass
 from opanatomy.records.techniques import Techniques
 from opanatomy.report.formats.terminal import sentence
 from opanatomy.report.glossary import Chapter, Term, terms_named
+from opanatomy.report.printable import printable
 from opanatomy.report.section import Fact
 from opanatomy.report.sections.explained import examples
 from opanatomy.report.sections.named import Known
 from opanatomy.report.sections.printed import printed
-from opanatomy.report.printable import printable
 
 #: Names that one shortened name may stand for and that are explained.
 _MOST: Final = 4

@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from opanatomy.comparison.gates import Gate
+    from opanatomy.gates.judging import Gate
     from opanatomy.records.anatomy import Anatomy
 
 
@@ -14,7 +14,7 @@ def gates_on_report(arguments: argparse.Namespace) -> tuple[Gate, ...]:
     """The gates of `--fail-if` on values; raises `UsageError` for what is none, and for one on a change."""
     if not arguments.fail_if:
         return ()
-    from opanatomy.comparison.gates import gates_of_one
+    from opanatomy.gates.judging import gates_of_one
 
     return gates_of_one(arguments.fail_if)
 
@@ -32,7 +32,7 @@ def hold_to_gates(anatomy: Anatomy, arguments: argparse.Namespace) -> None:
         except GateError as error:
             reasons += error.reasons
     if arguments.fail_if:
-        from opanatomy.comparison.gates import judged_report, require_met
+        from opanatomy.gates.judging import judged_report, require_met
 
         try:
             require_met(judged_report(anatomy, gates_on_report(arguments)))

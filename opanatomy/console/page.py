@@ -10,6 +10,7 @@ from pathlib import Path
 
 from opanatomy.errors import UsageError
 from opanatomy.option_values import Choice, choice_of, instead_of
+from opanatomy.options import TOP
 from opanatomy.report.format import Page
 
 
@@ -19,7 +20,7 @@ def wanted_page(arguments: argparse.Namespace, format_name: str, traces: Sequenc
     from opanatomy.report.sections import HEADINGS
 
     if not hasattr(arguments, "brief"):
-        return Page()
+        return Page(top=getattr(arguments, "top", TOP.default))
     names = [name for text in arguments.section for name in text.split(",") if name.strip()]
     if arguments.section and not names:
         raise UsageError("--section: the name is empty - give one of " + ", ".join(HEADINGS))

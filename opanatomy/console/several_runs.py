@@ -15,7 +15,7 @@ from opanatomy.options import RUNS, TRACE, RunOptions
 from opanatomy.report.units import duration, noun, share
 
 if TYPE_CHECKING:
-    from opanatomy.comparison.gates import Gate
+    from opanatomy.gates.judging import Gate
     from opanatomy.repeated import Repetition, Run
 
 

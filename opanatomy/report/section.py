@@ -59,7 +59,7 @@ class Rate(Struct, frozen=True):
 class Count(Struct, frozen=True):
     """A number of things, each a `noun` where that is to be said; `assumed` where the trace does not say it."""
 
-    number: int | None
+    number: float | None
     noun: str = ""
     assumed: bool = False
 

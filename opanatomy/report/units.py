@@ -59,9 +59,9 @@ def prefixed(value: float | None) -> str:
     return _with_unit(value, _DECIMAL, "")
 
 
-def count(number: int | None) -> str:
+def count(number: float | None) -> str:
     """A count in full, with thousands separators: `335,143,938`."""
-    return UNKNOWN if number is None else f"{number:,d}"
+    return UNKNOWN if number is None else f"{number:,.0f}" if isinstance(number, float) else f"{number:,d}"
 
 
 def ratio(value: float | None) -> str:
@@ -125,7 +125,7 @@ def plain(value: float | None) -> str:
     return "" if value is None else f"{Decimal(f'{value:.6g}'):f}"
 
 
-def noun(number: int | None, singular: str) -> str:
+def noun(number: float | None, singular: str) -> str:
     """A count with what is counted: `1 thread`, `1,234 threads`, `8 batches`."""
     plural = singular + ("es" if singular.endswith("ch") else "s")
     return f"{count(number)} {singular if number == 1 else plural}"

@@ -14,8 +14,8 @@ from opanatomy.report.format import Format
 from opanatomy.report.markdown_cells import markdown_cell
 from opanatomy.report.markdown_text import markdown_code
 from opanatomy.report.section import Fact, Phrase, Section
-from opanatomy.report.sections.comparison_digest import comparison_findings, digest_of_comparison
 from opanatomy.report.sections.digest import digest_of
+from opanatomy.report.sections.digest_compared import digest_of_comparison, findings_of_comparison
 from opanatomy.report.sections.technique_digest import digest_of_techniques, technique_findings
 from opanatomy.report.sections.verdict import Finding, findings
 
@@ -51,7 +51,7 @@ def _said_of(report: Report, source: str | None) -> tuple[tuple[Section, ...], t
     if isinstance(report, Techniques):
         return digest_of_techniques(report), technique_findings(report)
     if isinstance(report, Comparison):
-        return digest_of_comparison(report), comparison_findings(report)
+        return digest_of_comparison(report), findings_of_comparison(report)
     return digest_of(report), findings(report, source=source)
 
 

@@ -24,8 +24,7 @@ _LISTED: Final = 100
 _CURVE_WIDTH: Final = 80
 #: The sections of an experiment with techniques that are not folded.
 _OPEN: Final = frozenset({"experiment", "techniques", "warnings", "advice"})
-#: Of a comparison those that are.
-_FOLDED: Final = frozenset({"kernels-changed", "steps", "classes"})
+_OPEN_OF_COMPARISON: Final = frozenset({"title", "changed", "sides", "causes", "gates", "warnings"})
 #: Beside the first screen those of an anatomy.
 _OPEN_OF_ANATOMY: Final = frozenset({"warnings", "suggestions", "verdict"})
 
@@ -48,7 +47,7 @@ def _opened(report: Report) -> frozenset[str]:
     if isinstance(report, Techniques):
         return _OPEN
     if isinstance(report, Comparison):
-        return frozenset(section.name for section in sections_of(report)) - _FOLDED
+        return _OPEN_OF_COMPARISON
     return _OPEN_OF_ANATOMY.union(section.name for section in first_screen(report))
 
 

@@ -76,14 +76,15 @@ def _what_changed(comparison: Comparison) -> Section:
     if parts is None:
         return Section(name="changed", title="What changed")
     told = [phrase("{}.", sentence_of(group)) for group in groups_of(parts)[:TOLD] if group.change_ns]
-    notes = [Note(text=_headline(comparison, parts), tone=Tone.CONCLUSION)]
+    notes = [Note(text=headline(comparison, parts), tone=Tone.CONCLUSION)]
     notes += [Note(text=text, tone=Tone.PLAIN) for text in told]
     if comparison.no_claim is not None and parts.change_ns:
         notes.append(Note(text=f"Nothing is called significant: {comparison.no_claim}.", tone=Tone.REMARK))
     return Section(name="changed", title="What changed", notes=tuple(notes))
 
 
-def _headline(comparison: Comparison, parts: Decomposition) -> Phrase:
+def headline(comparison: Comparison, parts: Decomposition) -> Phrase:
+    """The difference of the step in a sentence."""
     if not parts.change_ns:
         same = ", and so does each part of it" if not any(part.change_ns for part in parts.parts) else ""
         return phrase(
@@ -285,9 +286,13 @@ def _steps(comparison: Comparison) -> Section:
 
 
 def _figures(comparison: Comparison) -> Section:
+    return _table(comparison, shown_figures(comparison), "figures", "Figures of one step")
+
+
+def shown_figures(comparison: Comparison) -> list[FigureRow]:
+    """The figures that the page has, in its order."""
     known = {row.name: row for row in comparison.figures}
-    rows = [known[name] for name in _SHOWN if name in known]
-    return _table(comparison, rows, "figures", "Figures of one step")
+    return [known[name] for name in _SHOWN if name in known]
 
 
 def _families(comparison: Comparison) -> Section:
@@ -311,7 +316,7 @@ def _table(comparison: Comparison, rows: Sequence[FigureRow], name: str, title: 
     cells = [
         Row(
             cells=(
-                row.name, *(None if value is None else quantity_of(row.unit, value) for value in row.values),
+                row.name, *(None if value is None else quantity(row.unit, value) for value in row.values),
                 Change(row.values[-1], row.values[0]), *((_ranges(row),) if two else ()),
             )
         )
@@ -338,8 +343,8 @@ _QUANTITIES: Final[dict[str, Callable[[float], Quantity]]] = {
 }  # fmt: skip
 
 
-def quantity_of(unit: str, value: float) -> Quantity:
-    """A figure of a comparison in its unit."""
+def quantity(unit: str, value: float) -> Quantity:
+    """A figure in its unit."""
     made = _QUANTITIES.get(unit)
     return Figure(value, unit) if made is None else made(value)
 

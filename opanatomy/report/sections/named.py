@@ -88,11 +88,11 @@ def _paths(modules: Iterable[str]) -> Iterator[str]:
         yield from (".".join(parts[: end + 1]) for end in range(len(parts)))
 
 
-def _whole_ns(anatomy: Anatomy) -> int:
+def _whole_ns(anatomy: Anatomy) -> float:
     return total(anatomy.classes).time_ns
 
 
-def _took(time_ns: int, whole_ns: int) -> Phrase:
+def _took(time_ns: int, whole_ns: float) -> Phrase:
     return phrase("{}, {} of the time", Time(time_ns), Share(time_ns, whole_ns))
 
 
@@ -124,7 +124,7 @@ def _operator(name: str, anatomy: Anatomy) -> tuple[Fact, ...]:
     return (*facts, *_differences(name, anatomy))
 
 
-def _time_of(own: Iterable[OperatorRow], parts: Iterable[OperatorRow], whole_ns: int | None = None) -> Phrase:
+def _time_of(own: Iterable[OperatorRow], parts: Iterable[OperatorRow], whole_ns: float | None = None) -> Phrase:
     """`4.30 s, 4.9 % of the time in 24 calls, 4.29 s of it in its parts`; calls that are parts count where alone."""
     own, parts = tuple(own), tuple(parts)
     below = sum(row.time_ns for row in parts)

@@ -13,11 +13,11 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from opanatomy.comparison.gate_grammar import Gate, Of, gates_of, gates_of_one
-from opanatomy.comparison.statistics import RUNS_NEEDED, SIGNIFICANT
+from opanatomy.comparison.statistics import RUNS_NEEDED
 from opanatomy.errors import GateError
+from opanatomy.gates.grammar import Gate, Of, gates_of, gates_of_one
 from opanatomy.records.anatomy import Anatomy
-from opanatomy.records.compared import Comparison, FigureRow, GateResult, Spread
+from opanatomy.records.compared import SIGNIFICANT, Comparison, FigureRow, GateResult, Spread
 from opanatomy.report import units
 from opanatomy.report.metrics import metrics_of
 
