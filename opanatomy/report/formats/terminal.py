@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from io import StringIO
 from typing import TYPE_CHECKING, Final
 
-from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.reports import Report
 from opanatomy.records.taxonomy import OperatorClass
 from opanatomy.report import units
@@ -51,20 +50,9 @@ _STYLE: Final = {
 
 def terminal_report(report: Report, page: Page) -> str:
     """The report as lines of at most `page.width` cells, with ANSI colours if `page.color`, as far as `page` wants."""
-    return page_text(_sections(report, page), page.width, color=page.color)
+    from opanatomy.report.sections import page_sections
 
-
-def _sections(report: Report, page: Page) -> tuple[Section, ...]:
-    """The whole page, its first screen, or the sections that were asked for by name."""
-    from opanatomy.report.sections import first_screen, named_sections, sections_of
-
-    if not isinstance(report, Anatomy):
-        return sections_of(report, top=page.top)
-    if page.sections:
-        return named_sections(report, page.sections, top=page.top, sort=page.sort, source=page.source)
-    if page.brief:
-        return first_screen(report, top=page.top, sort=page.sort, source=page.source)
-    return sections_of(report, top=page.top, sort=page.sort, source=page.source)
+    return page_text(page_sections(report, page), page.width, color=page.color)
 
 
 def page_text(sections: Sequence[Section], width: int, *, color: bool = False) -> str:
