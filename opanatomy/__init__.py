@@ -5,6 +5,7 @@
     with opanatomy.record("step.json.gz") as recorder:    # a training loop of your own, `recorder.step()` in it
         ...
     anatomy = opanatomy.read("report.json")               # a report that was written as JSON
+    opanatomy.compare(before, after)                      # what changed, and where the difference comes from
 
     anatomy                                               # one line; in a notebook the first screen of the report
     anatomy.step, anatomy.operators, anatomy.memory       # records, one a line of a table: help(opanatomy.Anatomy)
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from opanatomy.api import analyze, profile, read
+    from opanatomy.comparing import compare
     from opanatomy.cost import formula
     from opanatomy.errors import (
         CaptureError,
@@ -53,10 +55,11 @@ if TYPE_CHECKING:
     )
     from opanatomy.recording import record
     from opanatomy.records.anatomy import Anatomy
+    from opanatomy.records.compared import Comparison
     from opanatomy.trainer.callback import TrainerCallback
 
 __all__ = [
-    "analyze", "profile", "record", "read", "TrainerCallback", "Anatomy", "formula",
+    "analyze", "profile", "record", "read", "compare", "TrainerCallback", "Anatomy", "Comparison", "formula",
     "OpanatomyError", "UsageError", "TraceError", "ModelError", "CaptureError", "OutOfMemory", "OutputError",
     "GateError", "__version__",
 ]  # fmt: skip
@@ -65,6 +68,7 @@ _HOMES = {
     "analyze": "opanatomy.api",
     "profile": "opanatomy.api",
     "read": "opanatomy.api",
+    "compare": "opanatomy.comparing",
     "record": "opanatomy.recording",
     "TrainerCallback": "opanatomy.trainer.callback",
     "formula": "opanatomy.cost",
@@ -74,6 +78,7 @@ _HOMES = {
         "opanatomy.errors",
     ),
     "Anatomy": "opanatomy.records.anatomy",
+    "Comparison": "opanatomy.records.compared",
 }  # fmt: skip
 
 

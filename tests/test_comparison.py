@@ -14,7 +14,9 @@ from typing import Any, Final, TypeAlias
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
+import opanatomy
 from opanatomy.comparing import comparison_of
 from opanatomy.comparison.matching import Item, Key, matched
 from opanatomy.comparison.parts import apportioned
@@ -450,3 +452,51 @@ def test_the_median_has_an_interval_from_six_samples_on() -> None:
 )
 def test_runs_take_turns_or_do_not(before: list[int | None], after: list[int | None], taking_turns: bool) -> None:
     assert interleaved(before, after) is taking_turns
+
+
+# -------------------------------------------------------------------------------------------------------------- Python
+
+
+def test_a_comparison_in_python(tmp_path: Path) -> None:
+    before, after = (opanatomy.analyze(TRACES / f"gpu_v100_dlrm_rank{rank}of8.json.gz") for rank in (0, 1))
+    comparison = opanatomy.compare(before, after)
+    assert repr(comparison) == (
+        "<Comparison of gpu_v100_dlrm_rank0of8.json.gz against gpu_v100_dlrm_rank1of8.json.gz: step 14.5 ms to 19.9 ms,"
+        " +5.45 ms (+37.7 %)>"
+    )
+    plain = comparison.to_dict()
+    parts = plain["decomposition"]["parts"]
+    assert sum(part["after_ns"] - part["before_ns"] for part in parts) == 5_446_000
+    assert comparison == opanatomy.compare(before, after)
+    assert hash(comparison) == hash(opanatomy.compare(before, after))
+    assert "5.45 ms longer" in comparison._repr_html_()
+    with pytest.raises(opanatomy.GateError, match="time"):
+        opanatomy.compare(before, after, fail_if="time > +5%")
+    assert opanatomy.compare(before, after, fail_if=["time > +50%", "flops > +10%"]).gates[0].met
+    with pytest.raises(opanatomy.UsageError, match="two sides"):
+        opanatomy.compare(before)
+    with pytest.raises(opanatomy.UsageError, match="no runs"):
+        opanatomy.compare(before, [])
+
+
+def test_several_runs_a_side_that_took_turns_are_tested() -> None:
+    """Four runs each, the slower side 700 us longer in each: p is that of two of the 70 ways to divide eight."""
+    anatomy = analyze_trace(DLRM)
+
+    def run_of(place: int, more_us: int) -> Anatomy:
+        longer = anatomy.step.wall_ns or 0
+        step = replace(anatomy.step, unprofiled_wall_ns=longer + 1000 * (more_us + place), unprofiled_count=1)
+        began = replace(anatomy.provenance, begin_unix_ns=place)
+        return replace(anatomy, step=step, provenance=began)
+
+    turns = [run_of(2 * place, 0) for place in range(4)], [run_of(2 * place + 1, 700) for place in range(4)]
+    comparison = opanatomy.compare(*turns)
+    assert comparison.no_claim is None
+    (row,) = (row for row in comparison.figures if row.name == "step_time_ns")
+    assert row.p == pytest.approx(2 / 70)
+    assert (row.values[1] or 0) - (row.values[0] or 0) == 701_000
+    assert (comparison.sides[0].runs, row.ranges) == (4, "apart")
+    blocks = [run_of(place, 0) for place in range(4)], [run_of(4 + place, 700) for place in range(4)]
+    in_blocks = opanatomy.compare(*blocks)
+    assert in_blocks.no_claim is not None
+    assert all(row.p is None for row in in_blocks.figures)
