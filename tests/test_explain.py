@@ -197,6 +197,20 @@ def test_a_module_has_its_submodules(with_unknown: Anatomy) -> None:
     assert "5.00 ms" in text_of("model", with_unknown)
 
 
+def test_modules_that_are_alike_are_one_as_on_the_page(with_unknown: Anatomy) -> None:
+    layers = tuple(
+        replace(row, module=row.module.replace(".0", f".{number}"))
+        for number in range(3)
+        for row in with_unknown.modules
+    )
+    anatomy = replace(with_unknown, modules=layers)
+    for name in ("model.layers.0-2", "layers.0-2", "0-2"):
+        text = text_of(name, anatomy)
+        assert "module Layer, 3 of them report 5.00 ms a step, 15.0 ms in all 3" in text
+        assert "tensor contraction: 5.00 ms" in text
+    assert text_of("mlp", anatomy).startswith("model.layers.0-2.mlp (modules of the report) module MLP, 3 of them")
+
+
 def test_the_time_of_an_operator_is_that_of_the_page() -> None:
     """Parts of its calls included, as in the table of operators."""
     anatomy = read_anatomy(BERT.read_bytes())

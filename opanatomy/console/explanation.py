@@ -101,7 +101,7 @@ def _exact(name: str, vocabulary: Vocabulary) -> Iterator[str]:
     others = [item for item in vocabulary.known(name) if item.kind != "operator"]
     yield from (_block(f"{item.name} ({item.kind} of the report)", item.facts()) for item in others[:_MOST])
     if len(others) > _MOST:
-        yield f"and {len(others) - _MOST} more of the report begin so: give the whole name of one\n"
+        yield f"and {len(others) - _MOST} more of the report are called so: give the whole name of one\n"
     yield from (_block(f"{sheet.device} (data sheet)", _sheet(sheet)) for sheet in sheets_named(name))
 
 

@@ -14,6 +14,7 @@ from opanatomy.records.comparison import figures_of
 from opanatomy.records.memory import MemoryBlocks
 from opanatomy.records.taxonomy import OperatorClass
 from opanatomy.records.techniques import TechniqueRow, Techniques
+from opanatomy.report.module_tree import Node, module_tree
 from opanatomy.report.scope import calls_a_step, steps_of
 from opanatomy.report.section import (
     ByteRate,
@@ -28,14 +29,20 @@ from opanatomy.report.section import (
     joined,
     phrase,
 )
+from opanatomy.report.sections.kernels import short_name
 from opanatomy.report.totals import total
 
 #: Rows of one kind, and names, that are listed of one thing.
 _ROWS: Final = 6
 _NAMES: Final = 3
 _NAMESPACES: Final = re.compile(r"^(?:void )?(?:(?!aten::)\w+::|\(anonymous namespace\)::)*")
+#: Numbers of modules as the tree has them.
+_SPANS: Final = re.compile(r"\d+(?:-\d+)?(?:, \d+(?:-\d+)?)*")
 _ARGUMENTS: Final = re.compile(r"[<(].*", re.DOTALL)
 Timed = TypeVar("Timed", OperatorRow, KernelRow)
+#: What modules are called: one, and several that are alike.
+ALIKE: Final = "modules"
+MODULES: Final = ("module", ALIKE)
 _NO_RULE: Final = "none: no rule knows this name, so that it is in the class unknown"
 
 
@@ -45,13 +52,15 @@ class Known(Struct, frozen=True):
     name: str
     kind: str
     facts: Callable[[], tuple[Fact, ...]]
+    #: What the page calls it, where that is less.
+    short: str = ""
 
     @property
     def spellings(self) -> tuple[str, ...]:
         """The name, without C++'s namespaces and return type, and without template arguments and parameters too."""
         plain = _NAMESPACES.sub("", self.name)
         own = _ARGUMENTS.sub("", plain)
-        return tuple(dict.fromkeys(text for text in (self.name, plain, own) if text))
+        return tuple(dict.fromkeys(text for text in (self.name, self.short, plain, own) if text))
 
 
 def known_names(report: Anatomy | Techniques) -> Iterator[Known]:
@@ -63,11 +72,11 @@ def _of_anatomy(anatomy: Anatomy) -> Iterator[Known]:
     for name in dict.fromkeys(row.operator for row in anatomy.operators):
         yield Known(name, "operator", lambda name=name: _operator(name, anatomy))  # type: ignore[misc]
     for kernel in anatomy.kernels:
-        yield Known(kernel.kernel, "kernel", lambda kernel=kernel: _kernel(kernel, anatomy))  # type: ignore[misc]
-    for module in dict.fromkeys(_paths(row.module for row in anatomy.modules)):
-        yield Known(module, "module", lambda module=module: _module(module, anatomy))  # type: ignore[misc]
+        facts = lambda kernel=kernel: _kernel(kernel, anatomy)  # noqa: E731
+        yield Known(kernel.kernel, "kernel", facts, short_name(kernel.kernel))
+    yield from _modules(anatomy)
     for module in dict.fromkeys(row.module for row in anatomy.memory.activations if row.module):
-        yield Known(module, "modules", lambda module=module: _saved(module, anatomy))  # type: ignore[misc]
+        yield Known(module, ALIKE, lambda module=module: _saved(module, anatomy))  # type: ignore[misc]
     for name in dict.fromkeys(row.collective.replace("_", " ") for row in anatomy.collectives):
         yield Known(name, "collective", lambda name=name: _collective(name, anatomy))  # type: ignore[misc]
     for term in anatomy.memory.terms:
@@ -76,6 +85,29 @@ def _of_anatomy(anatomy: Anatomy) -> Iterator[Known]:
     for row in anatomy.memory.published:
         fact = Fact(label="report", text=f"published {row.published:g} {row.unit}, {_ours(row.measured, row.unit)}")
         yield Known(row.figure, "figure of the classic run", lambda fact=fact: (fact,))  # type: ignore[misc]
+
+
+def _modules(anatomy: Anatomy) -> Iterator[Known]:
+    """The modules by their paths, and as the table of modules has them: alike ones as one."""
+    paths = dict.fromkeys(_paths(row.module for row in anatomy.modules))
+    root = module_tree(anatomy.modules)
+    nodes = dict(_nodes(root, ""))
+    if paths and (name := root.kind or anatomy.workload.architecture):
+        yield Known(name, "model", lambda: _module("", anatomy))
+    for path in paths:
+        short = nodes[path].name if path in nodes else ""
+        yield Known(path, "module", lambda path=path: _module(path, anatomy), short)  # type: ignore[misc]
+    for path, node in nodes.items():
+        if path not in paths:
+            yield Known(path, ALIKE, lambda path=path: _module(path, anatomy), node.name)  # type: ignore[misc]
+
+
+def _nodes(node: Node, path: str) -> Iterator[tuple[str, Node]]:
+    """Each node of the tree with its path."""
+    for child in node.children:
+        below = f"{path}.{child.name}" if path else child.name
+        yield below, child
+        yield from _nodes(child, below)
 
 
 def _ours(measured: float | None, unit: str) -> str:
@@ -180,19 +212,33 @@ def _kernel(kernel: KernelRow, anatomy: Anatomy) -> tuple[Fact, ...]:
     return (*_classed([kernel]), Fact(label="report", text=text), *(by or [nobody]))
 
 
-def _module(module: str, anatomy: Anatomy) -> tuple[Fact, ...]:
-    """Time and FLOPs of a module with its submodules, by phase and by class."""
-    rows = [row for row in anatomy.modules if row.module == module or row.module.startswith(f"{module}.")]
-    kinds = dict.fromkeys(row.kind for row in rows if row.module == module and row.kind)
-    own = [row for row in rows if row.module == module]
-    facts = [Fact(label="module", text=kind) for kind in kinds]
-    time, own_ns = sum(row.time_ns for row in rows), sum(row.time_ns for row in own)
-    steps = steps_of(anatomy)
-    inside = phrase(", {} of it outside its submodules", Time(own_ns / steps)) if own_ns != time else ""
+def _module(path: str, anatomy: Anatomy) -> tuple[Fact, ...]:
+    """Time and FLOPs of a module, or of those that are alike, with their submodules, by phase and by class."""
+    parts = [_numbers(part) for part in path.split(".")] if path else []
+    rows = [row for row in anatomy.modules if _is_within(row.module.split("."), parts)]
+    own = [row for row in rows if len(row.module.split(".")) == len(parts)]
+    kinds = dict.fromkeys(row.kind for row in own if row.kind)
+    alike = len({row.module for row in own})
+    facts = [Fact(label="module", text=f"{kind}, {alike} of them" if alike > 1 else kind) for kind in kinds]
+    time, own_ns, steps = sum(row.time_ns for row in rows), sum(row.time_ns for row in own), steps_of(anatomy)
+    inside = phrase(", {} of it outside its submodules", Time(own_ns / steps)) if 0 < own_ns != time else ""
     facts.append(Fact(label="report", text=phrase("{}{}", _took(time, anatomy), inside)))
     facts += _sums(((row.phase.value, row) for row in rows), steps)
     facts += _sums(((row.operator_class, row) for row in rows), steps)
     return tuple(facts)
+
+
+def _numbers(part: str) -> set[str]:
+    """The names that a part of a path stands for: `0-2, 5` for 0, 1, 2 and 5."""
+    if not _SPANS.fullmatch(part):
+        return {part}
+    spans = ([int(number) for number in span.split("-")] for span in part.split(", "))
+    return {str(number) for span in spans for number in range(span[0], span[-1] + 1)}
+
+
+def _is_within(path: list[str], parts: list[set[str]]) -> bool:
+    """Whether a module is one of those, or lies in one."""
+    return len(path) >= len(parts) and all(name in names for name, names in zip(path, parts, strict=False))
 
 
 def _sums(rows: Iterable[tuple[str | OperatorClass, ModuleRow]], steps: int) -> Iterator[Fact]:
