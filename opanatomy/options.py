@@ -303,6 +303,16 @@ ANALYZE: Final = (
            help="file or folder to write the trace back to, with classes, phases and rates in it"),
 )  # fmt: skip
 
+#: Sides beside each other.
+COMPARE: Final = (
+    Option(name="sides", positional="+", metavar="SIDE",
+           help="a report (-f json), a trace, a folder of a run's ranks, or of the reports of several runs"),
+    Option(name="fail_if", kind=Kind.TEXTS, metavar="GATE",
+           help="exit 3 where this holds, such as 'time > +5%%' or 'memory > 16 GB'; repeatable"),
+    REDACT,
+    *(option for option in REPORT if option.group != _CEILINGS),
+)  # fmt: skip
+
 _EXPERIMENT: Final = "the experiment"
 _NO_SWITCH_OF_ONE = frozenset({"memory", "check", "redact", "steps", *(option.name for option in OF_RANKS)})
 

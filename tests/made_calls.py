@@ -144,9 +144,12 @@ def kernel_table(calls: Iterable[Call]) -> KernelTable:
     """One kernel a call."""
     calls = tuple(calls)
     works = [call.work for call in calls]
+    signatures = [SignatureText(work.signature) for work in works]
     return KernelTable(
         kernel=categorical(kernel_name(work) for work in works),
         operator=categorical(work.operator for work in works),
+        signature=coded(signatures, tuple(dict.fromkeys(signatures))),
+        launched_by=np.arange(len(works)),
         phase=coded((work.phase for work in works), tuple(Phase)),
         operator_class=coded((work.operator_class for work in works), tuple(OperatorClass)),
         kernel_class=coded((work.operator_class for work in works), tuple(OperatorClass)),

@@ -5,18 +5,22 @@ from __future__ import annotations
 import gzip
 import json
 import random
+import shutil
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from opanatomy.console.dispatch import main
 from opanatomy.errors import OpanatomyError
 from opanatomy.records.device import Machine, Measured
+from opanatomy.report import format_names
 from opanatomy.report.formats.json import json_report
 from opanatomy.report.given import report_in
 from tests import anatomies
 from tests.test_techniques import experiment_of
 
+ALEXNET = Path(__file__).parent / "traces" / "gpu_a100_alexnet.json.gz"
 TRACES = sorted((Path(__file__).parent / "traces").glob("*.json.gz"))
 MEASURED = Measured(machine=Machine(device="x", kind="cpu"))
 TEXT = json_report(anatomies.bert_on_cpu())
@@ -118,3 +122,90 @@ def test_a_report_that_cannot_be_shown_says_why(tmp_path: Path, content: bytes |
 def test_a_report_of_techniques_is_told_apart(tmp_path: Path) -> None:
     with pytest.raises(OpanatomyError, match=r"a report of techniques.*NAME\.report\.json"):
         report_in(_file(tmp_path, json_report(experiment_of())))
+
+
+# ------------------------------------------------------------------------------------------------------------ analyze
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A trace, the report of it, and another report; commands run there."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(ALEXNET, tmp_path / "trace.json.gz")
+    assert main(["analyze", "trace.json.gz", "-f", "json", "-o", "kept"]) == 0
+    _file(tmp_path, TEXT, "bert.json")
+    return tmp_path
+
+
+def test_a_report_is_shown_again_in_every_format(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    for name in format_names():
+        assert main(["analyze", "trace.json.gz", "-f", name]) == 0
+        first = capsys.readouterr()
+        assert main(["analyze", "kept", "-f", name]) == 0
+        again = capsys.readouterr()
+        assert again.out == first.out, name
+        assert again.err == "kept: a report by opanatomy 0.1.0, shown again; no trace was read\n"
+    assert main(["analyze", "kept", "-f", "json"]) == 0
+    assert capsys.readouterr().out == (folder / "kept").read_text()
+
+
+def test_ceilings_and_redaction_hold_for_a_report_as_for_its_trace(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
+    for words in (["--peak", "312T", "--bandwidth", "2T"], ["--redact"]):
+        shown = []
+        for name in ("trace.json.gz", "kept"):
+            assert main(["analyze", name, "-f", "json", *words]) == 0
+            shown.append(json.loads(capsys.readouterr().out))
+        assert shown[0] == shown[1]
+
+
+def test_a_gate_of_a_report_is_held_against_what_it_says(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _file(folder, json_report(anatomies.llama_on_gpu()), "disagreeing.json")
+    assert main(["analyze", "bert.json", "--check"]) == 0
+    assert main(["analyze", "disagreeing.json", "--check"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["kept", "--trace", "x.json"], "--trace x.json: kept is a report, and this needs its trace - give the trace"),
+        (["kept", "--phase", "forward=a", "--phase", "other=b"], "--phase forward=a --phase other=b: kept is a report"),
+        (["kept", "--jobs", "2"], "--jobs 2: kept is a report"),
+        (["kept", "--summaries", "x"], "--summaries x: kept is a report"),
+        (["kept", "--dask", "local"], "--dask local: kept is a report"),
+        (["kept", "-o", "kept", "--force", "-f", "json"], "-o kept: that is the report to show"),
+        (
+            ["kept", "bert.json"],
+            "2 reports are given, it shows one again - to see what changed: opanatomy compare kept",
+        ),
+        (["trace.json.gz", "kept"], "kept is a report, the others are not"),
+        (["kept", "trace.json.gz", "trace.json.gz"], "compare kept trace.json.gz trace.json.gz"),
+    ],
+)
+def test_what_needs_a_trace_is_refused(
+    words: list[str], said: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = sorted(folder.iterdir())
+    capsys.readouterr()
+    assert main(["analyze", *words]) == 2
+    captured = capsys.readouterr()
+    assert said in captured.err
+    assert captured.err.count("\n") == 1
+    assert captured.out == ""
+    assert sorted(folder.iterdir()) == before
+
+
+def test_a_report_in_a_folder_of_ranks_is_left_out_in_words(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ranks = folder / "ranks"
+    ranks.mkdir()
+    shutil.move("trace.json.gz", ranks)
+    shutil.copy("kept", ranks / "trace.report.json")
+    capsys.readouterr()
+    assert main(["analyze", "ranks", "-f", "json"]) == 0
+    (warning,) = (
+        text for text in json.loads(capsys.readouterr().out)["warnings"] if "trace.report.json is left out" in text
+    )
+    assert "no trace but a report of opanatomy" in warning

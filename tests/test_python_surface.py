@@ -30,7 +30,6 @@ from opanatomy.pipeline import analyze_traces
 from opanatomy.records.anatomy import Anatomy, Provenance, StepRow
 from opanatomy.records.device import DeviceFigures
 from opanatomy.records.memory import Memory, MemoryPoint
-from opanatomy.records.record import Record
 from opanatomy.records.taxonomy import Phase
 from opanatomy.records.timeline import StreamRow
 from opanatomy.records.workload import Workload
@@ -76,7 +75,6 @@ def test_every_record_in_an_anatomy_is_hashable_and_has_a_short_repr(ranks: Anat
     seen: set[type] = set()
     for anatomy in (*MADE, ranks, opanatomy.read(REPORT)):
         for record in records_in(anatomy):
-            assert isinstance(record, Record)
             hash(record)
             text = repr(record)
             assert len(text) < 900

@@ -42,7 +42,7 @@ SCHEMA_1 = {
 def test_every_key_of_schema_1_is_there() -> None:
     for report in (json.loads(json_report(anatomy)) for anatomy in (anatomies.bert_on_cpu(), anatomies.llama_on_gpu())):
         rest = (
-            "collectives", "communication", "ranks", "spread", "waiting", "generation", "checks", "texts",
+            "collectives", "communication", "ranks", "spread", "waiting", "generation", "breakdown", "checks", "texts",
             "suggestions", "warnings",
         )  # fmt: skip
         assert tuple(report) == ("schema", *SCHEMA_1, *rest)

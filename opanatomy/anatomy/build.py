@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from opanatomy.anatomy.breakdown import breakdown_of
 from opanatomy.anatomy.generation import generation_of
 from opanatomy.anatomy.launched_work import LaunchedWork
 from opanatomy.anatomy.occupancy import device_figures_of
@@ -69,6 +70,7 @@ def build_anatomy(inputs: AnatomyInputs) -> Anatomy:
         memory=Memory(),
         timeline=timeline_of(inputs.step_window, calls, time, _spans(inputs), inputs.communication),
         communication=inputs.communication,
+        breakdown=breakdown_of(step.steps, inputs.step_window, calls, kernels, time),
         device=_device_figures(launched, kernels, steps_ns),
         ledger=_ledger(calls, inputs.linked),
         conventions=CONVENTIONS,

@@ -22,6 +22,7 @@ from opanatomy.anatomy.row_sums import Common, Order, RowSums, merged, sum_of
 from opanatomy.anatomy.unlike import Candidate, content_of, model_of, products_of, unlike_warnings, why_no_ranks
 from opanatomy.errors import UsageError
 from opanatomy.records.anatomy import Anatomy, ClassRow, KernelRow, ModuleRow, OperatorRow, Provenance, Ratio, Step
+from opanatomy.records.breakdown_sums import BreakdownSums
 from opanatomy.records.device import DeviceFigures
 from opanatomy.records.memory import Memory
 from opanatomy.records.ranks import Collective, Rank
@@ -127,6 +128,7 @@ class RanksTogether:
         self._memory = _Best()
         self._collectives: tuple[Collective, ...] = ()
         self._communication = CommunicationOver()
+        self._breakdown = BreakdownSums()
         self._checks, self._warnings = ChecksOver(), WarningsOver()
         self._conventions: dict[str, str | int] = {}
 
@@ -147,6 +149,7 @@ class RanksTogether:
             )
         )  # fmt: skip
         self._add_rows(anatomy, order)
+        self._breakdown.add(anatomy.breakdown, rank=rank.rank)
         self._environment.add(anatomy.environment)
         self._workload.add(anatomy.workload)
         for ratio in anatomy.ratios:
@@ -201,6 +204,7 @@ class RanksTogether:
             conventions=self._conventions,
             collectives=self._collectives,
             communication=self._communication.communication(),
+            breakdown=self._breakdown.breakdown(),
             ranks=ranks,
             spread=spread_of(ranks),
             checks=self._checks.checks(),

@@ -20,11 +20,14 @@ def kernel_table(calls: TraceCalls) -> KernelTable:
     by_name, by_call = calls.kernels.operator_class[work.name], class_of_calls(calls, call)
     # a name that says nothing (`triton__0d1d2de`) takes the class of the operator that launched it
     nameless = (by_name == UNKNOWN) & (call >= 0)
+    operator = at(calls.operator, work.host)
     return KernelTable(
         kernel=Categorical(work.name, names),
         device=work.device, stream=work.stream, start_ns=work.start_ns, duration_ns=work.duration_ns,
         link=work.link, call=call,
-        operator=Categorical(at(calls.host.name, at(calls.operator, work.host)), names),
+        operator=Categorical(at(calls.host.name, operator), names),
+        signature=calls.texts_of(at(calls.signature, operator)),
+        launched_by=work.host,
         phase=Categorical(work.phase, PHASES),
         module=work.module,
         operator_class=Categorical(np.where(call >= 0, by_call, by_name), CLASSES),

@@ -16,11 +16,9 @@ from opanatomy.records.columns import (
     Int64,
     KernelTable,
     at,
-    categorical_of,
     distinct,
     joined,
 )
-from opanatomy.records.signature_text import SignatureText, text_of
 from opanatomy.records.taxonomy import CLASS_CODE, CLASSES, COMPUTE_TYPES, FLOAT32, PHASES, OperatorClass
 from opanatomy.trace import Trace
 
@@ -57,7 +55,7 @@ def _calls(trace: Trace, calls: TraceCalls, rows: Int64) -> CallTable:
     signature = calls.signature[rows]
     return CallTable(
         operator=Categorical(name, calls.names),
-        signature=_texts(calls, signature),
+        signature=calls.texts_of(signature),
         phase=Categorical(host.phase[rows], PHASES),
         module=host.module.take(rows),
         operator_class=Categorical(class_of_calls(calls, owner), CLASSES),
@@ -126,7 +124,7 @@ def _work_without_call(calls: TraceCalls, kernels: KernelTable) -> CallTable:
     signature = np.where(launching >= 0, at(calls.signature, calls.work.host[index]), -1)
     return CallTable(
         operator=kernels.operator.take(index),
-        signature=_texts(calls, signature),
+        signature=calls.texts_of(signature),
         phase=kernels.phase.take(index),
         module=kernels.module.take(index),
         operator_class=kernels.operator_class.take(index),
@@ -141,13 +139,6 @@ def _work_without_call(calls: TraceCalls, kernels: KernelTable) -> CallTable:
         crosses_host_link=no,
         compute_type=Categorical(none, COMPUTE_TYPES),
     )  # fmt: skip
-
-
-def _texts(calls: TraceCalls, signature: Int64) -> Categorical[SignatureText]:
-    """The text of each signature, that of none empty."""
-    numbers = distinct(signature)
-    texts = [text_of(calls.signatures[number] if number >= 0 else None) for number in numbers.values.tolist()]
-    return categorical_of(texts, numbers.inverse)
 
 
 def _stacked(first: CallTable, second: CallTable) -> CallTable:

@@ -21,8 +21,20 @@ from opanatomy.calls.costs import CallCosts, costs_of
 from opanatomy.calls.element_types import wants_element_type
 from opanatomy.calls.ownership import owners
 from opanatomy.calls.signatures import own_signatures, stored_signatures
-from opanatomy.records.columns import OUTSIDE, Bool, HostTable, Int64, WorkTable, at, marked
+from opanatomy.records.columns import (
+    OUTSIDE,
+    Bool,
+    Categorical,
+    HostTable,
+    Int64,
+    WorkTable,
+    at,
+    categorical_of,
+    distinct,
+    marked,
+)
 from opanatomy.records.signature import Signature
+from opanatomy.records.signature_text import SignatureText, text_of
 from opanatomy.records.workload import MODULE_RANGE, PHASE_RANGE
 from opanatomy.trace import Trace
 
@@ -56,6 +68,12 @@ class TraceCalls(Struct, frozen=True, kw_only=True):
     def call_of_event(self) -> Int64:
         """For each device event the row of its call, -1 where there is none."""
         return at(self.owner, self.work.host)
+
+    def texts_of(self, signature: Int64) -> Categorical[SignatureText]:
+        """The text of each signature, a number of `signatures`; that of none is empty."""
+        numbers = distinct(signature)
+        texts = [text_of(self.signatures[number] if number >= 0 else None) for number in numbers.values.tolist()]
+        return categorical_of(texts, numbers.inverse)
 
 
 def trace_calls_of(trace: Trace, attribution: Attribution) -> tuple[TraceCalls, tuple[str, ...]]:

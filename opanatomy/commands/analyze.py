@@ -17,6 +17,7 @@ from opanatomy.options import ANALYZE
 if TYPE_CHECKING:
     from opanatomy.attribution import PhaseRule
     from opanatomy.console.destination import Destination
+    from opanatomy.console.made_reports import MadeReport
     from opanatomy.device import Overrides
     from opanatomy.files.outputs import Claim
     from opanatomy.files.remote import Address
@@ -31,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the verb takes."""
     parser.description = (
         "Report the anatomy of the steps in a torch.profiler trace (.json or .json.gz), or of the ranks of one run in"
-        " several traces, a folder or a zip."
+        " several traces, a folder or a zip. A JSON report is shown again."
     )
     add_options(parser, ANALYZE)
 
@@ -64,6 +65,7 @@ def _run(arguments: argparse.Namespace) -> Anatomy:
     from opanatomy.files.remote import Address
 
     keep_to_limits()
+    from opanatomy.console.made_reports import made_report
     from opanatomy.trace.pipes import STDIN, spooled
 
     names = [local_name(name) for name in arguments.trace]
@@ -73,7 +75,23 @@ def _run(arguments: argparse.Namespace) -> Anatomy:
         raise UsageError("analyze - -: stdin can be read once - give it once")
     given = [Address.of(name, f"cannot read {name}") or Path(name) for name in names]
     with spooled(given) as paths:
+        report = made_report(paths, names, arguments)
+        if report is not None:
+            return _shown_again(report, arguments)
         return _reported(paths, arguments, piped=paths != given)
+
+
+def _shown_again(report: MadeReport, arguments: argparse.Namespace) -> Anatomy:
+    from opanatomy.console.destination import destination, note, show, stem_of
+    from opanatomy.console.made_reports import anatomy_shown, what_it_is
+    from opanatomy.device import parse_overrides
+
+    stem = stem_of(report.path.name).removesuffix(".report") or "trace"
+    with destination(arguments, stem=stem, traces=[report.path], read="report to show") as where:
+        anatomy = anatomy_shown(report, parse_overrides(arguments.peak, arguments.bandwidth), redact=arguments.redact)
+        show(anatomy, where)
+    note(what_it_is(report))
+    return anatomy
 
 
 def _reported(paths: list[Path | Address], arguments: argparse.Namespace, *, piped: bool) -> Anatomy:

@@ -19,8 +19,7 @@ from opanatomy.errors import OutputError, UsageError
 from opanatomy.files.addresses import check_no_address
 from opanatomy.files.outputs import Claim, claimed, same_file
 from opanatomy.option_values import named
-from opanatomy.records.anatomy import Anatomy
-from opanatomy.records.techniques import Techniques
+from opanatomy.records.reports import Report
 
 
 class Destination(Struct, frozen=True, kw_only=True):
@@ -33,12 +32,17 @@ class Destination(Struct, frozen=True, kw_only=True):
 
 @contextmanager
 def destination(
-    arguments: argparse.Namespace, *, stem: str, traces: Iterable[Path] = (), stream: TextIO | None = None
+    arguments: argparse.Namespace,
+    *,
+    stem: str,
+    traces: Iterable[Path] = (),
+    stream: TextIO | None = None,
+    read: str = "trace",
 ) -> Iterator[Destination]:
     """The destination, claimed before the expensive part; raises where the report cannot be written there.
 
     `stem` begins the name of a report in a folder, `traces` are files that the report must not take the place of,
-    `stream` is stdout where `sys.stdout` is not.
+    which a message calls `read`, `stream` is stdout where `sys.stdout` is not.
     """
     out = sys.stdout if stream is None else stream
     if arguments.output == "":
@@ -53,7 +57,7 @@ def destination(
 
     with in_folder(arguments.output, f"{stem}.report{format_named(name).ending}") as (target, numbered):
         if any(same_file(target, trace) for trace in traces):
-            raise UsageError(f"-o {target}: that is the trace - choose another name for the report")
+            raise UsageError(f"-o {target}: that is the {read} - choose another name for the report")
         with claimed(target, force=arguments.force, numbered=numbered, needed_bytes=1 << 20) as claim:
             yield Destination(format=name, stream=out, claim=claim)
 
@@ -128,7 +132,7 @@ def chosen_format(arguments: argparse.Namespace) -> str:
     return format_of(Path(name))
 
 
-def show(report: Anatomy | Techniques, where: Destination) -> None:
+def show(report: Report, where: Destination) -> None:
     """The report to stdout, or to the file of `-o`."""
     from opanatomy.report import format_named
     from opanatomy.report.format import Page

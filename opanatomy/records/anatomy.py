@@ -7,6 +7,7 @@ from typing import Any
 
 from msgspec import field
 
+from opanatomy.records.breakdown import Breakdown
 from opanatomy.records.checks import Check
 from opanatomy.records.communication import Communication
 from opanatomy.records.device import DeviceFigures
@@ -234,6 +235,7 @@ class Anatomy(Record, frozen=True, kw_only=True):
     ranks: one row for each rank of the report; one trace that says its rank has one row, other traces none.
     spread: each figure of a step over several ranks: its least, its median, its most.
     waiting: waiting told from transferring, and the straggler; `None` unless collectives of several ranks are matched.
+    breakdown: what the time of like steps is made of, operator by operator, which two runs are compared by.
     checks: what was held against a second source, and what does not agree with it.
     suggestions: what the run could be given to save memory or time; `None` in the report of a trace alone.
     warnings: what a reader must know of the figures.
@@ -261,6 +263,7 @@ class Anatomy(Record, frozen=True, kw_only=True):
     ranks: tuple[Rank, ...] = ()
     spread: tuple[Spread, ...] = ()
     waiting: Waiting | None = None
+    breakdown: Breakdown | None = None
     checks: tuple[Check, ...] = ()
     suggestions: Suggestions | None = None
     warnings: tuple[str, ...] = ()

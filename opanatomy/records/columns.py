@@ -301,8 +301,11 @@ class KernelTable(Struct, frozen=True, kw_only=True):
     link: Int64
     #: The host row of its call; -1 where what launched it only dispatches, or is not known.
     call: Int64
-    #: The innermost operator around its launch.
+    #: The innermost operator around its launch, and its arguments.
     operator: Categorical[str]
+    signature: Categorical[SignatureText]
+    #: The row of the host events that launched it, -1 where that is not known.
+    launched_by: Int64
     phase: Categorical[Phase]
     module: Categorical[str]
     #: That of its call; where it has none, what its name says.

@@ -7,7 +7,7 @@ from enum import auto
 from typing import Final
 
 if sys.version_info >= (3, 11):
-    from enum import StrEnum
+    from enum import StrEnum as StrEnum
 else:
     from enum import Enum
 

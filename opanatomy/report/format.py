@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from opanatomy.records.anatomy import Anatomy
-from opanatomy.records.techniques import Techniques
+from opanatomy.records.reports import Report
 
 
 class Page(Struct, frozen=True, kw_only=True):
@@ -21,5 +20,5 @@ class Format(Struct, frozen=True, kw_only=True):
     """One format: how the names of its files end, the function that makes the text, and whether a machine reads it."""
 
     ending: str
-    write: Callable[[Anatomy | Techniques, Page], str]
+    write: Callable[[Report, Page], str]
     machine_readable: bool

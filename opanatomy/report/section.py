@@ -91,6 +91,12 @@ class Change(Struct, frozen=True):
     old: float | None
 
 
+class TimeChange(Struct, frozen=True):
+    """A difference of durations in nanoseconds, with its sign."""
+
+    ns: float | None
+
+
 class Figure(Struct, frozen=True):
     """A published figure in the unit of its source; a `difference` of two has a sign."""
 
@@ -107,7 +113,7 @@ class Exact(Struct, frozen=True):
 
 
 Quantity: TypeAlias = (
-    Time | Bytes | Flops | FlopRate | ByteRate | Rate | Count | Ratio | Share | Change | Figure | Exact
+    Time | Bytes | Flops | FlopRate | ByteRate | Rate | Count | Ratio | Share | Change | TimeChange | Figure | Exact
 )
 
 # ------------------------------------------------------------------------------------------------------- cells, text

@@ -27,6 +27,13 @@ def duration(ns: float | None) -> str:
     return _with_unit(ns, _TIME, "")
 
 
+def duration_change(ns: float | None) -> str:
+    """A difference of durations: `+812 ns`, `-4.12 ms`, `0`."""
+    if not ns:
+        return UNKNOWN if ns is None else "0"
+    return f"+{duration(ns)}" if ns > 0 else duration(ns)
+
+
 def size(count: float | None) -> str:
     """Bytes in decimal units: `1.34 GB` is 1.34 * 10^9 bytes."""
     return _with_unit(count, _DECIMAL, "B")
@@ -173,6 +180,7 @@ _WRITTEN: Final[dict[type, Callable[[Any], str]]] = {
     section.Ratio: lambda cell: ratio(cell.value),
     section.Share: lambda cell: share(cell.part, cell.whole, decimals=cell.decimals) + coverage(cell),
     section.Change: lambda cell: change(cell.new, cell.old),
+    section.TimeChange: lambda cell: duration_change(cell.ns),
     section.Figure: lambda cell: figure(cell.value, cell.unit, sign="+" if cell.difference else "-"),
     section.Exact: lambda cell: exact(cell.number, cell.unit),
 }

@@ -27,6 +27,8 @@ _LOST_MOST: Final = 5_000
 _LONGEST_BOUNDARY: Final = 256
 
 _EVENTS_KEY = re.compile(rb'(?<!\\)"traceEvents"\s*:\s*\[')
+#: How a JSON report of ours begins.
+_REPORT_KEYS: Final = re.compile(rb'\s*\{\s*"schema"\s*:\s*\d+\s*,\s*"provenance"\s*:')
 _SEPARATORS: Final = b", \t\r\n"
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 
@@ -106,6 +108,10 @@ class EventStream:
                     f" ({self._damage})"
                 )
             if self._ended or len(self._buffer) > LONGEST_METADATA:
+                if _REPORT_KEYS.match(self._buffer):
+                    raise TraceError(
+                        f"{self.path} is no trace but a report of opanatomy - give its trace, or that file alone"
+                    )
                 where = "" if self._ended else f" in its first {LONGEST_METADATA >> 20} MiB"
                 raise TraceError(
                     f'{self.path} is not a trace: it has no "traceEvents"{where} - give a torch.profiler trace'

@@ -11,7 +11,9 @@ from collections.abc import Iterator
 from io import StringIO
 from typing import Final
 
-from opanatomy.records.anatomy import Anatomy, OperatorRow
+from opanatomy.records.anatomy import OperatorRow
+from opanatomy.records.compared import Comparison, Part, Work
+from opanatomy.records.reports import Report
 from opanatomy.records.signature_text import SignatureText
 from opanatomy.records.techniques import StepFigures, TechniqueRow, Techniques
 from opanatomy.records.underflow import ScaledGradients, Underflow
@@ -35,17 +37,50 @@ _SCALED: Final = ("scale", "zeros", "not_finite")
 _SCALES: Final = ("scaled", "unscaled", "at_first_scale")
 
 
-def csv_report(report: Anatomy | Techniques) -> str:
+#: What is written of a part of a difference, and of the work on each side of it.
+_PART: Final = ("cause", "operator_class", "overlap", "before_ns", "after_ns", "change_ns")
+_SIDES: Final = ("before", "after")
+_WORK: Final = ("operators", "signatures", "modules", "phases", "kernels", "calls")
+
+
+def csv_report(report: Report) -> str:
     """The operators of an anatomy, or the techniques of an experiment, as CSV text with one header line."""
     text = StringIO()
     writer = csv.writer(text, lineterminator="\n")
     if isinstance(report, Techniques):
         writer.writerows(_techniques(report))
         return text.getvalue()
+    if isinstance(report, Comparison):
+        writer.writerows(_comparison(report))
+        return text.getvalue()
     writer.writerow(_RECORD + _DERIVED)
     for row in report.operators:
         writer.writerow([_cell(getattr(row, name)) for name in _RECORD] + _derived(row))
     return text.getvalue()
+
+
+def _comparison(report: Comparison) -> Iterator[list[object]]:
+    """The header and a row for each part of the difference, of more than two sides for each figure."""
+    if report.decomposition is None:
+        yield ["figure", "unit", *(_cell(side.name) for side in report.sides)]
+        for row in report.figures:
+            yield [_cell(row.name), row.unit, *map(units.plain, row.values)]
+        return
+    yield [*_PART, *(f"{side}_{name}" for side in _SIDES for name in _WORK)]
+    for part in report.decomposition.parts:
+        yield [*_part(part), *(cell for side in _SIDES for cell in _work(getattr(part, side)))]
+
+
+def _part(part: Part) -> list[object]:
+    pair = " and ".join(part.pair) if part.pair else ""
+    return [part.cause.value, _cell(part.operator_class), pair, part.before_ns, part.after_ns, part.change_ns]
+
+
+def _work(work: Work | None) -> list[object]:
+    if work is None:
+        return [""] * len(_WORK)
+    texts = [_cell("; ".join(getattr(work, name))) for name in _WORK[:-1]]
+    return [*texts, units.plain(work.calls)]
 
 
 def _techniques(report: Techniques) -> Iterator[list[object]]:

@@ -8,6 +8,8 @@ import msgspec
 
 from opanatomy.errors import OpanatomyError
 from opanatomy.records.anatomy import SCHEMA, Anatomy
+from opanatomy.records.compared import Comparison
+from opanatomy.records.reports import Report
 from opanatomy.records.signature_text import SignatureText
 from opanatomy.records.techniques import Techniques
 from opanatomy.report.format import Format
@@ -16,7 +18,8 @@ from opanatomy.report.format import Format
 _SECTIONS: Final = (
     "schema", "provenance", "environment", "workload", "conventions", "step", "classes", "ratios", "operators",
     "kernels", "modules", "memory", "timeline", "device", "ledger", "collectives",
-    "communication", "ranks", "spread", "waiting", "generation", "checks", "texts", "suggestions", "warnings",
+    "communication", "ranks", "spread", "waiting", "generation", "breakdown", "checks", "texts", "suggestions",
+    "warnings",
 )  # fmt: skip
 
 
@@ -24,10 +27,10 @@ class _Head(msgspec.Struct):
     schema: int
 
 
-def json_report(report: Anatomy | Techniques) -> str:
+def json_report(report: Report) -> str:
     """The report as JSON text of schema 1; `read_anatomy` takes that of an anatomy back."""
-    if isinstance(report, Techniques):
-        typed_report = msgspec.json.decode(msgspec.json.encode(report), type=Techniques)
+    if isinstance(report, Techniques | Comparison):
+        typed_report = msgspec.json.decode(msgspec.json.encode(report), type=type(report))
         return _block("{", [f"{_line(name)}: {_rows(value, depth=1)}" for name, value in _keys(typed_report).items()],
                       "}", depth=0) + "\n"  # fmt: skip
     return _anatomy_report(report)

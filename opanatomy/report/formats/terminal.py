@@ -7,9 +7,8 @@ from collections.abc import Iterable, Iterator
 from io import StringIO
 from typing import TYPE_CHECKING, Final
 
-from opanatomy.records.anatomy import Anatomy
+from opanatomy.records.reports import Report
 from opanatomy.records.taxonomy import OperatorClass
-from opanatomy.records.techniques import Techniques
 from opanatomy.report import units
 from opanatomy.report.classes import COLOUR, LABEL, SHORT_LABEL
 from opanatomy.report.format import Format
@@ -31,9 +30,13 @@ _FIRST_LEAST: Final = {
     "collectives": 10, "memory": 13, "memory-peak": 18, "saved-activations": 11, "snapshots": 18,
     "activation-terms": 20, "published": 20, "out-of-memory": 24, "savings": 20, "techniques": 14, "predictions": 14,
     "technique-memory": 14, "suggestions": 16, "same-training": 18, "losses": 14, "not-run": 14,
-    "underflow": 14, "guides": 20, "communication": 13, "communication-modules": 14, "waiting": 8, "matched": 10,
+    "underflow": 14, "guides": 20, "causes": 28, "changes": 14, "kernels-changed": 12, "figures": 16, "steps": 8,
+    "communication": 13, "communication-modules": 14, "waiting": 8, "matched": 10,
 }  # fmt: skip
-_LATER_LEAST: Final = {"class": 13, "phase": 9, "made by": 8, "shape": 16, "option": 16, "figure": 8}
+_LATER_LEAST: Final = {
+    "class": 13, "phase": 9, "made by": 8, "shape": 16, "option": 16, "figure": 8,
+    "what changed": 14,
+}  # fmt: skip
 _LEAST: Final = 12
 _STYLE: Final = {
     Tone.PLAIN: "", Tone.TITLE: "bold", Tone.FOOTNOTE: "dim", Tone.REMARK: "dim", Tone.WARNING: "yellow",
@@ -41,7 +44,7 @@ _STYLE: Final = {
 }  # fmt: skip
 
 
-def terminal_report(anatomy: Anatomy | Techniques, *, width: int = 80, color: bool = False, top: int = 8) -> str:
+def terminal_report(anatomy: Report, *, width: int = 80, color: bool = False, top: int = 8) -> str:
     """The report as lines of at most `width` cells, with ANSI colours if `color`, and the `top` operators."""
     from opanatomy.report.sections import sections_of
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from opanatomy.records.anatomy import Anatomy
+from opanatomy.records.compared import Comparison
+from opanatomy.records.reports import Report
 from opanatomy.records.techniques import Techniques
 from opanatomy.report.section import Section
 from opanatomy.report.sections import (
@@ -25,14 +27,17 @@ from opanatomy.report.sections import (
     verdict,
     waiting,
 )
+from opanatomy.report.sections.compared import sections_of_comparison
 from opanatomy.report.sections.techniques import sections_of_techniques
 
 #: How many operators are listed by name.
 TOP = 8
 
 
-def sections_of(report: Anatomy | Techniques, *, top: int = TOP) -> tuple[Section, ...]:
+def sections_of(report: Report, *, top: int = TOP) -> tuple[Section, ...]:
     """The sections of a report that have something to say, in the order of the page."""
+    if isinstance(report, Comparison):
+        return sections_of_comparison(report, top)
     return sections_of_techniques(report) if isinstance(report, Techniques) else _of_anatomy(report, top)
 
 

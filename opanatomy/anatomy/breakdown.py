@@ -1,0 +1,235 @@
+"""What the time of like steps is made of: the work by operator, signature, module, phase and kernel, what of it
+overlaps, and idle time by cause. The sums are the steps' wall times exactly, which is checked here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+from msgspec import Struct
+
+from opanatomy.anatomy.like_steps import kinds_of, set_aside
+from opanatomy.anatomy.overlaps import COMMUNICATION, COMPUTE, COPY, KINDS, PAIRS, overlaps_of
+from opanatomy.anatomy.rows import Groups
+from opanatomy.anatomy.timeline import DeviceTime, StepWindow
+from opanatomy.records.anatomy import StepRow
+from opanatomy.records.breakdown import Breakdown, LikeStep, Overlap, StepKind, WorkRow
+from opanatomy.records.columns import CallTable, Categorical, Int64, KernelTable
+from opanatomy.records.signature_text import NO_SIGNATURE, SignatureText
+from opanatomy.records.taxonomy import CLASS_CODE, OperatorClass, Phase
+
+_COMMUNICATES: Final = CLASS_CODE[OperatorClass.COMMUNICATION]
+THREADS: Final = "threads"
+
+
+class _Work(Struct, frozen=True, kw_only=True):
+    """One row a device event of the window, on the CPU one a call."""
+
+    operator: Categorical[str]
+    signature: Categorical[SignatureText]
+    module: Categorical[str]
+    phase: Categorical[Phase]
+    operator_class: Categorical[OperatorClass]
+    kernel: Categorical[str]
+    #: The step that launched it, -1 none.
+    step: Int64
+    #: Whether it is the first device event of a call.
+    called: Int64
+    events: Int64
+
+
+class _Steps(Struct, frozen=True, kw_only=True):
+    """The parts of each step of one device, one entry a step; `time_ns` (steps x rows) is its work's time there."""
+
+    device: int | None
+    wall_ns: Int64
+    outside_ns: Int64
+    idle_ns: tuple[Int64, Int64, Int64]
+    framework_ns: Int64
+    overlaps_ns: dict[tuple[str, str], Int64]
+    exposed_ns: Int64 | None
+    time_ns: Sequence[Int64]
+
+
+def breakdown_of(
+    steps: Sequence[StepRow],
+    step_window: StepWindow,
+    calls: CallTable,
+    kernels: KernelTable | None,
+    time: DeviceTime | None,
+) -> Breakdown:
+    """The steps of a trace by kind; without `kernels` and `time` those of the CPU."""
+    if time is None or kernels is None:
+        return _breakdown(steps, *_of_host(steps, step_window.steps or (step_window.window,), calls))
+    each = [_device_steps(time, device) for device in time.devices if device.number in time.computing]
+    return _breakdown(steps, _device_work(kernels, time), each)
+
+
+def _of_host(
+    steps: Sequence[StepRow], spans: Sequence[tuple[int, int]], calls: CallTable
+) -> tuple[_Work, list[_Steps]]:
+    """The self times of the calls that began in each step, and what else it was."""
+    begins, ends = (np.array([span[edge] for span in spans], dtype=np.int64) for edge in (0, 1))
+    step = np.searchsorted(begins, calls.start_ns, side="right") - 1
+    step = np.where((step >= 0) & (calls.start_ns <= ends[np.maximum(step, 0)]), step, -1)
+    work = _Work(
+        operator=calls.operator, signature=calls.signature, module=calls.module, phase=calls.phase,
+        operator_class=calls.operator_class, kernel=Categorical(np.full(len(step), -1, dtype=np.int64), ()), step=step,
+        called=np.ones(len(step), dtype=np.int64), events=np.zeros(len(step), dtype=np.int64),
+    )  # fmt: skip
+    framework = np.array([row.framework_ns or 0 for row in steps], dtype=np.int64)
+    times = [np.where(step == number, calls.time_ns, 0) for number in range(len(steps))]
+    spent = np.array([int(column.sum()) for column in times], dtype=np.int64)
+    zeros = np.zeros(len(steps), dtype=np.int64)
+    of_process = _Steps(
+        device=None, wall_ns=ends - begins, outside_ns=zeros, idle_ns=(zeros, zeros, zeros), framework_ns=framework,
+        overlaps_ns={(THREADS, THREADS): spent + framework - (ends - begins)}, exposed_ns=None, time_ns=times,
+    )  # fmt: skip
+    return work, [of_process]
+
+
+def _device_work(kernels: KernelTable, time: DeviceTime) -> _Work:
+    inside = np.flatnonzero(kernels.inside)
+    launched_by = kernels.launched_by[inside]
+    order = np.lexsort((kernels.start_ns[inside], launched_by))
+    called = np.ones(len(inside), dtype=np.int64)
+    called[order[1:]] = np.diff(launched_by[order]) != 0
+    called[launched_by < 0] = 1
+    return _Work(
+        operator=kernels.operator.take(inside), signature=kernels.signature.take(inside),
+        module=kernels.module.take(inside), phase=kernels.phase.take(inside),
+        operator_class=kernels.operator_class.take(inside), kernel=kernels.kernel.take(inside), step=time.step,
+        called=called, events=np.ones(len(inside), dtype=np.int64),
+    )  # fmt: skip
+
+
+def _device_steps(time: DeviceTime, device: Any) -> _Steps:
+    """The parts of the steps on one device."""
+    begin, end, events = time.step_start, time.step_end, device.events
+    start, stop = time.start, time.start + time.duration
+    kind = np.where(time.operator_class == _COMMUNICATES, COMMUNICATION, np.where(time.copies, COPY, COMPUTE))
+    overlapped, alone = overlaps_of(kind[events], start[events], stop[events], begin, end)
+    _, outside, *idle = device.parts(begin, end)
+    on_device = np.zeros(len(start), dtype=bool)
+    on_device[events] = True
+    times = [
+        np.where(on_device, np.maximum(np.minimum(stop, last) - np.maximum(start, first), 0), 0)
+        for first, last in zip(begin.tolist(), end.tolist(), strict=True)
+    ]
+    return _Steps(
+        device=device.number, wall_ns=end - begin, outside_ns=outside, idle_ns=(idle[0], idle[1], idle[2]),
+        framework_ns=np.zeros(len(begin), dtype=np.int64),
+        overlaps_ns={(KINDS[a], KINDS[b]): overlapped[:, place] for place, (a, b) in enumerate(PAIRS)},
+        exposed_ns=alone[:, COMMUNICATION] if (kind == COMMUNICATION).any() else None, time_ns=times,
+    )  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------------------------- by kind
+
+
+def _breakdown(steps: Sequence[StepRow], work: _Work, each: Sequence[_Steps]) -> Breakdown:
+    ran = np.flatnonzero(work.step >= 0)
+    # Times in whole microseconds leave it open which operator around a launch is the innermost: kernels say more.
+    name = work.operator if each[0].device is None else work.kernel
+    kinds = kinds_of(work.step[ran], name.codes[ran] + 1, work.signature.codes[ran], len(steps))
+    operators, signatures, modules, kernels = (_Names() for _ in range(4))
+    made = [_kind([(number, steps[number]) for number in kind], work, each, (operators, signatures, modules, kernels))
+            for kind in kinds]  # fmt: skip
+    return Breakdown(
+        operators=tuple(operators.texts), modules=tuple(modules.texts), kernels=tuple(kernels.texts),
+        signatures=tuple(map(_signature, signatures.texts)),
+        kinds=tuple(sorted(made, key=lambda kind: (-kind.count, -kind.wall_ns))),
+    )  # fmt: skip
+
+
+class _Names:
+    """Texts by number, in the order of their first use."""
+
+    def __init__(self) -> None:
+        self.texts: dict[Any, int] = {}
+
+    def number(self, text: Any) -> int:
+        """That of a text; -1 is none."""
+        return -1 if text is None else self.texts.setdefault(text, len(self.texts))
+
+
+def _signature(text: str) -> SignatureText:
+    return text if isinstance(text, SignatureText) else SignatureText(text)
+
+
+def _kind(
+    chosen: Sequence[tuple[int, StepRow]], work: _Work, each: Sequence[_Steps], names: tuple[_Names, ...]
+) -> StepKind:
+    """The sums over like steps, on all devices."""
+    numbers = np.array([number for number, _ in chosen], dtype=np.int64)
+    idle = [np.sum(device.idle_ns, axis=0) for device in each]
+    walls, foreign, idles = (
+        np.max([column[numbers] for column in columns], axis=0).tolist()
+        for columns in ([device.wall_ns for device in each], [device.outside_ns for device in each], idle)
+    )
+    reasons = set_aside(walls, foreign, idles)
+    kept = numbers[[reason is None for reason in reasons]]
+    kind = StepKind(
+        steps=tuple(
+            _like_step(device, int(number), row, spent, reason)
+            for device, spent in zip(each, idle, strict=True)
+            for (number, row), reason in zip(chosen, reasons, strict=True)
+        ),
+        count=len(kept) * len(each),
+        wall_ns=_sum([device.wall_ns for device in each], kept),
+        outside_ns=_sum([device.outside_ns for device in each], kept),
+        host_idle_ns=_sum([device.idle_ns[0] for device in each], kept),
+        stream_idle_ns=_sum([device.idle_ns[1] for device in each], kept),
+        other_idle_ns=_sum([device.idle_ns[2] for device in each], kept),
+        framework_ns=_sum([device.framework_ns for device in each], kept),
+        overlaps=_overlaps(each, kept),
+        rows=_rows(work, each, kept, names),
+    )  # fmt: skip
+    check_breakdown(kind)
+    return kind
+
+
+def _like_step(device: _Steps, number: int, row: StepRow, idle: Int64, reason: str | None) -> LikeStep:
+    return LikeStep(
+        number=row.number, wall_ns=int(device.wall_ns[number]), idle_ns=int(idle[number]), device=device.device,
+        exposed_communication_ns=None if device.exposed_ns is None else int(device.exposed_ns[number]),
+        forward_ns=row.forward_ns, backward_ns=row.backward_ns, optimizer_ns=row.optimizer_ns, set_aside=reason,
+    )  # fmt: skip
+
+
+def _sum(columns: Sequence[Int64], steps: Int64) -> int:
+    return sum(int(column[steps].sum()) for column in columns)
+
+
+def _overlaps(each: Sequence[_Steps], steps: Int64) -> tuple[Overlap, ...]:
+    sums = {pair: _sum([device.overlaps_ns[pair] for device in each], steps) for pair in each[0].overlaps_ns}
+    return tuple(Overlap(first=first, second=second, time_ns=time) for (first, second), time in sums.items() if time)
+
+
+def _rows(work: _Work, each: Sequence[_Steps], steps: Int64, names: tuple[_Names, ...]) -> tuple[WorkRow, ...]:
+    time = np.sum([device.time_ns[number] for device in each for number in steps.tolist()], axis=0)
+    launched = np.isin(work.step, steps)
+    rows = np.flatnonzero((time > 0) | launched)
+    columns = (work.operator, work.signature, work.module, work.kernel, work.phase, work.operator_class)
+    groups = Groups(*(column.take(rows) for column in columns))
+    counts = (np.where(launched, work.called, 0), np.where(launched, work.events, 0), time)
+    sums = [groups.sums(column[rows]) for column in counts]
+    return tuple(
+        WorkRow(
+            operator=names[0].number(operator), signature=names[1].number(signature or NO_SIGNATURE),
+            module=names[2].number(module), phase=phase, operator_class=operator_class,
+            kernel=names[3].number(kernel), calls=calls, events=events, time_ns=spent,
+        )
+        for (operator, signature, module, kernel, phase, operator_class), calls, events, spent in zip(
+            groups, *sums, strict=True
+        )
+    )  # fmt: skip
+
+
+def check_breakdown(kind: StepKind) -> None:
+    """Raise `AssertionError` unless the parts are the steps."""
+    spent = sum(row.time_ns for row in kind.rows) - sum(overlap.time_ns for overlap in kind.overlaps)
+    idle = kind.host_idle_ns + kind.stream_idle_ns + kind.other_idle_ns
+    if kind.wall_ns != spent + idle + kind.outside_ns + kind.framework_ns:
+        raise AssertionError(f"the steps {kind.numbers} are {kind.wall_ns} ns, their parts {spent + idle} ns")

@@ -1,0 +1,42 @@
+"""`opanatomy compare A B...`: what changed, where the difference comes from, and gates on it."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Final
+
+from opanatomy.console.parser import add_options
+from opanatomy.errors import UsageError
+from opanatomy.options import COMPARE
+
+SUMMARY: Final = "say what changed between runs, and where the difference comes from"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what the verb takes."""
+    parser.description = (
+        "Compare reports, traces or folders of ranks, the first with the others: of two the difference of the step in"
+        " parts that sum to it. A folder of reports is several runs of one side."
+    )
+    add_options(parser, COMPARE)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Read the sides, compare them, show that, and judge the gates."""
+    from opanatomy.comparing import comparison_of
+    from opanatomy.console.destination import destination, show, stem_of
+    from opanatomy.console.limits import keep_to_limits
+    from opanatomy.console.progress import Display
+
+    keep_to_limits()
+    names = list(arguments.sides)
+    if "" in names:
+        raise UsageError("compare: the name of a side is empty - give a report, a trace or a folder")
+    if len(names) < 2:
+        raise UsageError(f"compare {names[0]}: one side is given - give two at least: compare BEFORE AFTER")
+    stem = f"{stem_of(names[0]) or 'before'}-{stem_of(names[-1]) or 'after'}.comparison"
+    with destination(arguments, stem=stem) as where:
+        with Display() as display:
+            display.stage("reading the sides")
+            comparison = comparison_of(names, advance=display.advance, redact=arguments.redact)
+        show(comparison, where)

@@ -1,0 +1,95 @@
+"""What a user gives to compare -> sides: anatomies, their JSON reports, traces, folders of ranks or of runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+from opanatomy.comparison import Measure, RunInput, SideInput, compared
+from opanatomy.errors import UsageError
+from opanatomy.pipeline import analyze_traces
+from opanatomy.records.anatomy import Anatomy
+from opanatomy.records.compared import Comparison
+from opanatomy.redaction.records import redacted
+from opanatomy.redaction.texts import Texts
+from opanatomy.report.given import report_in
+from opanatomy.report.metrics import metrics_of
+
+#: An anatomy, or the name of what is one.
+Given: TypeAlias = "Anatomy | str | os.PathLike[str]"
+_REPORT_ENDINGS: Final = (".json", ".json.gz")
+
+
+def comparison_of(
+    sides: Sequence[Given | Iterable[Given]],
+    *,
+    redact: bool = False,
+    advance: Callable[[float], None] = lambda share: None,
+) -> Comparison:
+    """The sides beside each other: each an anatomy, the name of a report, a trace or a folder, or several runs of it.
+
+    Raises `UsageError` for fewer than two sides, and what reading raises.
+    """
+    if len(sides) < 2:
+        raise UsageError("compare: two sides at least - give reports, traces or folders: compare A B")
+    inputs = []
+    for place, side in enumerate(sides, 1):
+        inputs.append(_side(side))
+        advance(place / len(sides))
+    return redacted(compared(_with_own_names(inputs)), Texts(everything=redact))
+
+
+def _side(given: Given | Iterable[Given]) -> SideInput:
+    if isinstance(given, (Anatomy, str, os.PathLike)):
+        anatomies = _anatomies(given)
+        name = _name(given)
+    else:
+        runs = list(given)
+        if not runs:
+            raise UsageError("compare: a side has no runs - give one anatomy or several")
+        anatomies = [anatomy for run in runs for anatomy in _anatomies(run)]
+        name = _name(runs[0])
+    return SideInput(name=name, runs=tuple(map(_run, anatomies)))
+
+
+def _anatomies(given: Any) -> list[Anatomy]:
+    """That of a report, a trace or the ranks in a folder; of a folder of reports those of all runs."""
+    if isinstance(given, Anatomy):
+        return [given]
+    path = Path(given)
+    if path.is_dir():
+        files = sorted(file for file in path.iterdir() if file.name.endswith(_REPORT_ENDINGS))
+        reports = [anatomy for file in files if (anatomy := report_in(file)) is not None]
+        if reports:
+            return reports
+    report = report_in(path)
+    return [analyze_traces([path])] if report is None else [report]
+
+
+def _run(anatomy: Anatomy) -> RunInput:
+    measures = {
+        name: Measure(value=metric.value, unit=metric.unit, better=metric.better)
+        for name, metric in metrics_of(anatomy).items()
+    }
+    return RunInput(anatomy=anatomy, measures=measures)
+
+
+def _name(given: Any) -> str:
+    if isinstance(given, Anatomy):
+        return given.provenance.trace or given.workload.model or "anatomy"
+    return os.fsencode(os.fspath(given)).decode(errors="replace").rstrip("/")
+
+
+def _with_own_names(sides: Sequence[SideInput]) -> list[SideInput]:
+    """The sides by the ends of their names that tell them apart; alike they are counted."""
+    names = [side.name for side in sides]
+    parts = [name.split("/") for name in names]
+    for count in range(1, max(map(len, parts)) + 1):
+        short = ["/".join(part[-count:]) for part in parts]
+        if len(set(short)) == len(set(names)):
+            break
+    if len(set(short)) < len(short):
+        short = [f"{name} ({place})" for place, name in enumerate(short, 1)]
+    return [SideInput(name=name, runs=side.runs) for name, side in zip(short, sides, strict=True)]

@@ -1,0 +1,251 @@
+"""Sides of a comparison -> their figures, where the difference between two comes from, and what can be claimed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean, median
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from opanatomy.comparison.kinds import paired
+from opanatomy.comparison.parts import Stepped, costs_of, decomposed
+from opanatomy.comparison.statistics import RUNS_NEEDED, interleaved, mann_whitney, ranges_of, spread_of
+from opanatomy.records.anatomy import Anatomy
+from opanatomy.records.breakdown import Breakdown, LikeStep, StepKind
+from opanatomy.records.breakdown_sums import BreakdownSums
+from opanatomy.records.compared import Comparison, Decomposition, FigureRow, Kinds, Sample, Side
+from opanatomy.records.taxonomy import OperatorClass
+
+_TIME, _PROFILED = "step_time_ns", "step_profiled_ns"
+_PLAIN: Final = "step_unprofiled_ns"
+#: The figures that each like step has, and where.
+_OF_STEP: Final = {
+    _PROFILED: "wall_ns", "idle_ns": "idle_ns", "exposed_communication_ns": "exposed_communication_ns",
+    "forward_time_ns": "forward_ns", "backward_time_ns": "backward_ns", "optimizer_time_ns": "optimizer_ns",
+}  # fmt: skip
+
+
+class Measure(Struct, frozen=True, kw_only=True):
+    """One figure of one run."""
+
+    value: float
+    unit: str
+    better: str | None
+
+
+class RunInput(Struct, frozen=True, kw_only=True):
+    """One run: its anatomy and its figures by name."""
+
+    anatomy: Anatomy
+    measures: Mapping[str, Measure]
+
+
+class SideInput(Struct, frozen=True, kw_only=True):
+    """One side by what the user called it: its runs, one at least."""
+
+    name: str
+    runs: tuple[RunInput, ...]
+
+
+def compared(sides: Sequence[SideInput]) -> Comparison:
+    """The sides beside each other; of two what makes their difference."""
+    breakdowns = [_breakdown(side) for side in sides]
+    kinds = _kinds(breakdowns)
+    decomposition: Decomposition | None = None
+    others: tuple[Kinds, ...] = ()
+    if len(sides) == 2 and kinds is not None:
+        decomposition, others = _decomposition(sides, breakdowns, kinds)
+    chosen: list[StepKind | None] = list(kinds[0]) if kinds else [_most(breakdown) for breakdown in breakdowns]
+    no_claim = _no_claim(sides)
+    return Comparison(
+        sides=tuple(_side(side, kind) for side, kind in zip(sides, chosen, strict=True)),
+        figures=_figures(sides, chosen, claims=no_claim is None),
+        decomposition=decomposition, other_kinds=others, no_claim=no_claim, warnings=_warnings(sides, breakdowns),
+    )  # fmt: skip
+
+
+def _breakdown(side: SideInput) -> Breakdown | None:
+    """That of all runs of a side together."""
+    if len(side.runs) == 1:
+        return side.runs[0].anatomy.breakdown
+    sums = BreakdownSums()
+    for place, run in enumerate(side.runs):
+        sums.add(run.anatomy.breakdown, run=place)
+    return sums.breakdown()
+
+
+def _kinds(breakdowns: Sequence[Breakdown | None]) -> list[tuple[StepKind, ...]] | None:
+    """The pairs of kinds of two sides, those to compare first."""
+    if len(breakdowns) != 2 or breakdowns[0] is None or breakdowns[1] is None:
+        return None
+    pairs: list[tuple[StepKind, ...]] = list(paired(breakdowns[0], breakdowns[1]))
+    return pairs or None
+
+
+def _most(breakdown: Breakdown | None) -> StepKind | None:
+    return breakdown.kinds[0] if breakdown is not None and breakdown.kinds else None
+
+
+def _decomposition(
+    sides: Sequence[SideInput], breakdowns: Sequence[Breakdown | None], kinds: Sequence[Sequence[StepKind]]
+) -> tuple[Decomposition, tuple[Kinds, ...]]:
+    stepped = [
+        Stepped(
+            breakdown=breakdown, kind=kind,
+            costs=costs_of([row for run in side.runs for row in run.anatomy.operators]),
+        )
+        for side, breakdown, kind in zip(sides, breakdowns, kinds[0], strict=True)
+        if breakdown is not None
+    ]  # fmt: skip
+    others = tuple(
+        Kinds(
+            before_steps=first.numbers, after_steps=second.numbers,
+            before_ns=round(first.wall_ns / first.count), after_ns=round(second.wall_ns / second.count),
+        )
+        for first, second in kinds[1:]
+    )  # fmt: skip
+    return decomposed(*stepped), others
+
+
+# ------------------------------------------------------------------------------------------------------------- a side
+
+
+def _side(side: SideInput, kind: StepKind | None) -> Side:
+    anatomies = [run.anatomy for run in side.runs]
+    environment = anatomies[0].environment
+    software = ", ".join(filter(None, (_named("torch", environment.torch), _named("CUDA", environment.cuda))))
+    return Side(
+        name=side.name, model=anatomies[0].workload.model, device=environment.device, software=software or None,
+        runs=len(anatomies), ranks=max(len(anatomy.ranks) for anatomy in anatomies),
+        began_ns=tuple(anatomy.provenance.begin_unix_ns for anatomy in anatomies),
+        steps=() if kind is None else _samples_of(kind),
+    )  # fmt: skip
+
+
+def _named(what: str, version: str | None) -> str | None:
+    return None if version is None else f"{what} {version}"
+
+
+def _samples_of(kind: StepKind) -> tuple[Sample, ...]:
+    """Each like step, of several ranks and devices their mean; one that is set aside on any is."""
+    samples = []
+    for (run, number), steps in _grouped(kind.steps).items():
+        label = "-" if number is None else f"{number}"
+        aside = next((step.set_aside for step in steps if step.set_aside is not None), None)
+        samples.append(
+            Sample(
+                label=label if run is None else f"{label} of run {run + 1}", set_aside=aside,
+                value=fmean(step.wall_ns for step in steps),
+            )
+        )  # fmt: skip
+    return tuple(samples)
+
+
+def _grouped(steps: Iterable[LikeStep]) -> dict[tuple[int | None, int | None], list[LikeStep]]:
+    """The steps of one run and number together: those of its ranks are no samples of their own."""
+    groups: dict[tuple[int | None, int | None], list[LikeStep]] = {}
+    for step in steps:
+        groups.setdefault((step.run, step.number), []).append(step)
+    return groups
+
+
+# ------------------------------------------------------------------------------------------------------------ figures
+
+
+def _figures(sides: Sequence[SideInput], kinds: Sequence[StepKind | None], *, claims: bool) -> tuple[FigureRow, ...]:
+    samples = [_samples(side, kind) for side, kind in zip(sides, kinds, strict=True)]
+    names = dict.fromkeys(name for side in samples for name in side)
+    units = {name: measure for side in sides for run in side.runs for name, measure in run.measures.items()}
+    return tuple(_figure(name, units[name], [side.get(name) for side in samples], claims=claims) for name in names)
+
+
+def _samples(side: SideInput, kind: StepKind | None) -> dict[str, list[float]]:
+    """The values of each figure: one a run; of one run those of its like steps, where a step has them."""
+    values: dict[str, list[float]] = {}
+    for run in side.runs:
+        for name, measure in run.measures.items():
+            values.setdefault(name, []).append(measure.value)
+    if len(side.runs) > 1:
+        return {name: each for name, each in values.items() if len(each) == len(side.runs)}
+    return {**values, **_of_steps(kind, values)}
+
+
+def _of_steps(kind: StepKind | None, known: Mapping[str, object]) -> dict[str, list[float]]:
+    if kind is None:
+        return {}
+    steps = list(_grouped(step for step in kind.steps if step.set_aside is None).values())
+    columns: dict[str, list[float]] = {}
+    for name, field in _OF_STEP.items():
+        times = [[getattr(step, field) for step in each] for each in steps]
+        if not any(None in each for each in times):
+            columns[name] = [fmean(each) for each in times]
+    if _PLAIN not in known:
+        columns[_TIME] = columns[_PROFILED]
+    columns.update({name: [time / kind.count] for name, time in _sums(kind).items()})
+    return {name: column for name, column in columns.items() if name in known}
+
+
+def _sums(kind: StepKind) -> dict[str, int]:
+    """The sums over the steps that count, of figures that a step does not have by itself."""
+    classes = {f"class.{item}.time_ns": 0 for item in OperatorClass}
+    for row in kind.rows:
+        classes[f"class.{row.operator_class}.time_ns"] += row.time_ns
+    work = sum(row.time_ns for row in kind.rows)
+    return {
+        **{name: getattr(kind, name) for name in ("outside_ns", "host_idle_ns", "stream_idle_ns", "other_idle_ns")},
+        **classes, "kernel_time_ns": work, "busy_ns": work - sum(overlap.time_ns for overlap in kind.overlaps),
+        "framework_ns": kind.framework_ns,
+    }  # fmt: skip
+
+
+def _figure(name: str, measure: Measure, samples: Sequence[Sequence[float] | None], *, claims: bool) -> FigureRow:
+    """Of one run the mean of its steps, of several runs the median."""
+    values = [None if not each else (median(each) if claims else fmean(each)) for each in samples]
+    row = FigureRow(name=name, unit=measure.unit, better=measure.better, values=tuple(values))
+    if not any(each is not None and len(each) > 1 for each in samples):
+        return row
+    spreads = tuple(None if not each else spread_of(each) for each in samples)
+    row = replace(row, spreads=spreads)
+    if len(samples) != 2 or spreads[0] is None or spreads[1] is None or samples[0] is None or samples[1] is None:
+        return row
+    several = min(len(each) for each in samples if each is not None) > 1
+    return replace(
+        row, ranges=ranges_of(spreads[0], spreads[1]) if several else None,
+        p=mann_whitney(samples[0], samples[1]) if claims else None,
+    )  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------------------------- claims
+
+
+def _no_claim(sides: Sequence[SideInput]) -> str | None:
+    """Why nothing is called significant; `None` where the runs allow it."""
+    if len(sides) != 2:
+        return "only two sides are tested"
+    least = min(len(side.runs) for side in sides)
+    if least < RUNS_NEEDED:
+        return f"{RUNS_NEEDED} runs a side are needed, interleaved: steps of one run are not independent"
+    began = [[run.anatomy.provenance.begin_unix_ns for run in side.runs] for side in sides]
+    if not interleaved(*began):
+        return "the runs were not interleaved: a drift of the machine is a difference as well"
+    return None
+
+
+def _warnings(sides: Sequence[SideInput], breakdowns: Sequence[Breakdown | None]) -> tuple[str, ...]:
+    lines = []
+    for what, values in (
+        ("devices", [side.runs[0].anatomy.environment.device for side in sides]),
+        ("torch releases", [side.runs[0].anatomy.environment.torch for side in sides]),
+    ):
+        known = [value for value in values if value is not None]
+        if len(set(known)) > 1:
+            lines.append(f"the {what} differ: {', '.join(dict.fromkeys(known))}")
+    kinds = {side.runs[0].anatomy.environment.device_kind == "cpu" for side in sides}
+    if len(kinds) > 1:
+        lines.append("one side ran on the CPU: its times are those of operators, the other's those of kernels")
+    for side, breakdown in zip(sides, breakdowns, strict=True):
+        if breakdown is None:
+            lines.append(f"{side.name} was written by an older opanatomy: where its time went is not in it")
+    return tuple(lines)

@@ -1,0 +1,186 @@
+"""The work of two steps matched: the same first, then what moved or changed, then what is new or gone.
+
+Work is matched in a cascade of ever fewer names in common. At each level as many calls are matched as both sides have
+left; of a row of which only a part is matched the time goes with the calls. So the parts are the same, with the sides
+exchanged, whichever side comes first.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from fractions import Fraction
+from typing import Any, Final, NamedTuple
+
+from msgspec import Struct, field
+
+from opanatomy.records.breakdown import Breakdown, StepKind
+from opanatomy.records.compared import Cause
+from opanatomy.records.taxonomy import OperatorClass
+
+_TRITON: Final = re.compile(r"^(triton_\w*?)_\d+$")
+
+
+class Key(NamedTuple):
+    """What tells work apart. `kernel` is empty where a library chooses it, as for contractions of aten."""
+
+    operator: str
+    signature: str
+    module: str
+    phase: str
+    operator_class: OperatorClass
+    kernel: str
+
+
+class Item(Struct):
+    """The work of one key in the mean step of one side: calls and nanoseconds, and the kernels that did it."""
+
+    calls: Fraction = Fraction(0)
+    time_ns: Fraction = Fraction(0)
+    kernels: dict[str, Fraction] = field(default_factory=dict)
+
+
+class Match(Struct, frozen=True):
+    """Work of both sides that belongs together, or of one: what of each key it is."""
+
+    cause: Cause
+    before: dict[Key, Item]
+    after: dict[Key, Item]
+
+
+def items_of(breakdown: Breakdown, kind: StepKind) -> dict[Key, Item]:
+    """The work of the mean step of a kind by its key."""
+    items: dict[Key, Item] = {}
+    for row in kind.rows:
+        kernel = _name(breakdown.kernels, row.kernel)
+        operator = _name(breakdown.operators, row.operator)
+        chosen = operator.startswith("aten::") and row.operator_class is OperatorClass.TENSOR_CONTRACTION
+        by_call = chosen or not row.events
+        key = Key(
+            operator, _name(breakdown.signatures, row.signature), _name(breakdown.modules, row.module), row.phase.value,
+            row.operator_class, "" if chosen else _stem(kernel),
+        )  # fmt: skip
+        item = items.setdefault(key, Item())
+        item.calls += Fraction(row.calls if by_call else row.events, kind.count)
+        item.time_ns += Fraction(row.time_ns, kind.count)
+        if kernel:
+            item.kernels[kernel] = item.kernels.get(kernel, Fraction(0)) + Fraction(row.time_ns, kind.count)
+    return items
+
+
+def _name(names: Sequence[str], number: int) -> str:
+    return names[number] if number >= 0 else ""
+
+
+def _stem(kernel: str) -> str:
+    """A kernel's name without the number that the compiler gave it in its turn: the signature tells those apart."""
+    match = _TRITON.match(kernel)
+    return match[1] if match else kernel
+
+
+#: What work must have in common to be matched, from the most to the least, and what that makes of a difference.
+_LEVELS: Final[tuple[tuple[Cause, Callable[[Key], Any]], ...]] = (
+    (Cause.SAME_CALLS, lambda key: key),
+    (Cause.SAME_CALLS, lambda key: (key.operator, key.signature, key.phase, key.kernel)),
+    (Cause.SAME_CALLS, lambda key: key.kernel and (key.kernel, key.signature, key.phase)),
+    (Cause.MOVED, lambda key: (key.operator, key.signature, key.kernel)),
+    (Cause.ANOTHER_KERNEL, lambda key: key.operator and (key.operator, key.signature, key.module, key.phase)),
+    (Cause.ANOTHER_KERNEL, lambda key: key.operator and key.signature and (key.operator, key.signature, key.phase)),
+    (Cause.ANOTHER_SIGNATURE, lambda key: key.operator and (key.operator, key.module, key.phase, key.kernel)),
+    (Cause.ANOTHER_SIGNATURE, lambda key: key.operator and (key.operator, key.module, key.phase)),
+    (Cause.ANOTHER_SIGNATURE, lambda key: key.operator and (key.operator, key.phase)),
+)
+
+
+def matched(before: Mapping[Key, Item], after: Mapping[Key, Item]) -> list[Match]:
+    """All work of both, each part of it once, in an order that does not depend on which side comes first."""
+    left = {key: _copy(item) for key, item in before.items()}, {key: _copy(item) for key, item in after.items()}
+    matches: list[Match] = []
+    for cause, common in _LEVELS:
+        matches += _level(cause, common, *left)
+    return [*_with_leftovers(matches, *left)]
+
+
+def _copy(item: Item) -> Item:
+    return Item(item.calls, item.time_ns, dict(item.kernels))
+
+
+def _level(
+    cause: Cause, common: Callable[[Key], Any], before: dict[Key, Item], after: dict[Key, Item]
+) -> Iterable[Match]:
+    """What has this in common, taken away from both sides."""
+    groups: dict[Any, tuple[list[Key], list[Key]]] = {}
+    for side, items in enumerate((before, after)):
+        for key in items:
+            if shared := common(key):
+                groups.setdefault(shared, ([], []))[side].append(key)
+    for shared in sorted(groups, key=repr):
+        first, second = groups[shared]
+        if first and second:
+            calls = min(sum(before[key].calls for key in first), sum(after[key].calls for key in second))
+            yield Match(cause, _taken(before, first, Fraction(calls)), _taken(after, second, Fraction(calls)))
+
+
+def _taken(items: dict[Key, Item], keys: Sequence[Key], calls: Fraction) -> dict[Key, Item]:
+    """So many calls of these keys, evenly, and their time; what has no calls goes whole."""
+    whole = sum((items[key].calls for key in keys), Fraction(0))
+    share = calls / whole if whole else Fraction(1)
+    taken = {}
+    for key in sorted(keys):
+        item = items[key]
+        part = share if item.calls else Fraction(1)
+        taken[key] = _scaled(item, part)
+        if part == 1:
+            del items[key]
+        else:
+            items[key] = _scaled(item, 1 - part)
+    return taken
+
+
+def _scaled(item: Item, part: Fraction) -> Item:
+    kernels = {name: time * part for name, time in item.kernels.items()}
+    return Item(item.calls * part, item.time_ns * part, kernels)
+
+
+def _with_leftovers(matches: list[Match], before: dict[Key, Item], after: dict[Key, Item]) -> Iterable[Match]:
+    """The matches; what is left of a key that both sides have is more or fewer calls of it, the rest new or gone."""
+    for match in matches:
+        same = (
+            next(iter(match.before)) if match.before.keys() == match.after.keys() and len(match.before) == 1 else None
+        )
+        if match.cause is Cause.SAME_CALLS and same is not None and (same in before or same in after):
+            cause = Cause.FEWER_CALLS if same in before else Cause.MORE_CALLS
+            sides = [
+                {same: _sum(items[same], more.pop(same, None))}
+                for items, more in ((match.before, before), (match.after, after))
+            ]
+            yield Match(cause, *sides)
+        else:
+            yield match
+    known = [{_anywhere(key) for match in matches for key in side(match)} for side in (_after, _before)]
+    for key in sorted(before):
+        yield Match(Cause.FEWER_CALLS if _anywhere(key) in known[0] else Cause.GONE, {key: before[key]}, {})
+    for key in sorted(after):
+        yield Match(Cause.MORE_CALLS if _anywhere(key) in known[1] else Cause.NEW, {}, {key: after[key]})
+
+
+def _before(match: Match) -> dict[Key, Item]:
+    return match.before
+
+
+def _after(match: Match) -> dict[Key, Item]:
+    return match.after
+
+
+def _anywhere(key: Key) -> tuple[str, str, str]:
+    """What makes calls the same wherever they are made."""
+    return key.operator, key.signature, key.kernel
+
+
+def _sum(item: Item, more: Item | None) -> Item:
+    if more is None:
+        return item
+    kernels = dict(item.kernels)
+    for name, time in more.kernels.items():
+        kernels[name] = kernels.get(name, Fraction(0)) + time
+    return Item(item.calls + more.calls, item.time_ns + more.time_ns, kernels)

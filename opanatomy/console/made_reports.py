@@ -1,0 +1,99 @@
+"""A report that was made before, given to `analyze`: shown again as it is, with no trace to read."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
+
+from opanatomy.errors import UsageError
+from opanatomy.files.remote import Address
+from opanatomy.option_values import as_flag
+from opanatomy.options import ANALYZE
+
+if TYPE_CHECKING:
+    from opanatomy.device import Overrides
+    from opanatomy.records.anatomy import Anatomy
+
+#: The options of `analyze` that say how a trace is read, or where it is written.
+_OF_TRACES: Final = ("phases", "summaries", "dask", "jobs", "annotated")
+#: Names are said up to so many.
+_NAMED: Final = 4
+
+
+class MadeReport(Struct, frozen=True, kw_only=True):
+    """An anatomy as it was written, and the file that it is in; `name` is what the user calls that."""
+
+    path: Path
+    name: str
+    anatomy: Anatomy
+
+
+def made_report(
+    paths: Sequence[Path | Address], names: Sequence[str], arguments: argparse.Namespace
+) -> MadeReport | None:
+    """The report among the files given to `analyze`; `None` where all are traces, or are to be read as such.
+
+    Raises `UsageError` where it is not alone, and for an option that needs its trace.
+    """
+    from opanatomy.report.given import report_in
+
+    reports = []
+    for path, name in zip(paths, names, strict=True):
+        anatomy = report_in(path) if isinstance(path, Path) else None
+        if anatomy is not None:
+            reports.append(MadeReport(path=path, name=name, anatomy=anatomy))  # type: ignore[arg-type]  # no address
+    if not reports:
+        return None
+    if len(paths) > 1:
+        raise UsageError(_several(reports, names))
+    _check_options(reports[0], arguments)
+    return reports[0]
+
+
+def _several(reports: Sequence[MadeReport], names: Sequence[str]) -> str:
+    compare = shlex.join(["opanatomy", "compare", *names[:_NAMED]]) + (" ..." if len(names) > _NAMED else "")
+    if len(reports) == len(names):
+        return f"analyze: {len(reports)} reports are given, it shows one again - to see what changed: {compare}"
+    return (
+        f"analyze: {reports[0].name} is a report, the others are not - give traces of ranks alone, or a report alone;"
+        f" to see what changed: {compare}"
+    )
+
+
+def _check_options(report: MadeReport, arguments: argparse.Namespace) -> None:
+    for option in ANALYZE:
+        value = getattr(arguments, option.name)
+        if option.name in _OF_TRACES and value != option.default and value != []:
+            trace = report.anatomy.provenance.trace
+            shown = " ".join(as_flag(option, item) for item in (value if isinstance(value, list) else [value]))
+            raise UsageError(
+                f"{shown}: {report.name} is a report, and this needs its trace - give the trace"
+                + (f" ({trace})" if trace else "")
+            )
+
+
+def anatomy_shown(report: MadeReport, ceilings: Overrides, *, redact: bool) -> Anatomy:
+    """The anatomy as it was written; held against these ceilings where any are given."""
+    from opanatomy.pipeline import with_ceilings
+    from opanatomy.redaction.records import redacted
+    from opanatomy.redaction.texts import Texts
+
+    anatomy = report.anatomy
+    if ceilings:
+        anatomy = with_ceilings(anatomy, ceilings)
+    return redacted(anatomy, Texts(everything=True)) if redact else anatomy
+
+
+def what_it_is(report: MadeReport) -> str:
+    """A line on where the figures are from."""
+    from opanatomy.trace.pipes import STDIN
+
+    provenance = report.anatomy.provenance
+    when = f" of {provenance.created}" if provenance.created else ""
+    name = "stdin" if report.name == STDIN else report.name
+    return f"{name}: a report{when} by opanatomy {provenance.opanatomy}, shown again; no trace was read"

@@ -1,0 +1,192 @@
+"""Two runs or more side by side, and where the difference of the step time between two comes from."""
+
+from __future__ import annotations
+
+from enum import auto
+
+from msgspec import Struct
+
+from opanatomy.records.taxonomy import OperatorClass, StrEnum
+
+COMPARISON_SCHEMA = 1
+#: A difference with a smaller p is called significant.
+SIGNIFICANT = 0.05
+
+
+class Cause(StrEnum):
+    """What a part of a difference is of: the wall time of a step is the sum of all parts, overlaps being negative."""
+
+    #: Work of the same operator, signature, module, phase and kernel, as often.
+    SAME_CALLS = auto()
+    #: The same, more or less often.
+    MORE_CALLS = auto()
+    FEWER_CALLS = auto()
+    #: The same in another phase.
+    MOVED = auto()
+    ANOTHER_SIGNATURE = auto()
+    ANOTHER_KERNEL = auto()
+    NEW = auto()
+    GONE = auto()
+    #: Two kinds of work at once.
+    OVERLAP = auto()
+    HOST_IDLE = auto()
+    STREAM_IDLE = auto()
+    OTHER_IDLE = auto()
+    #: The work of other steps.
+    OUTSIDE = auto()
+    FRAMEWORK = auto()
+
+    @property
+    def is_work(self) -> bool:
+        """Whether it is of operators."""
+        return self in _WORK
+
+
+_WORK = frozenset(
+    (
+        Cause.SAME_CALLS, Cause.MORE_CALLS, Cause.FEWER_CALLS, Cause.MOVED, Cause.ANOTHER_SIGNATURE,
+        Cause.ANOTHER_KERNEL, Cause.NEW, Cause.GONE,
+    )
+)  # fmt: skip
+
+
+class Work(Struct, frozen=True, kw_only=True):
+    """What a part of the work was on one side; where it was several things, each of them is named."""
+
+    operators: tuple[str, ...] = ()
+    signatures: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()
+    phases: tuple[str, ...] = ()
+    kernels: tuple[str, ...] = ()
+    #: A step's calls of the operator, kernels where that is not known or not of one kernel alone.
+    calls: float = 0.0
+    #: Of one call, where its cost is known.
+    flops: float | None = None
+    bytes: float | None = None
+
+
+class Part(Struct, frozen=True, kw_only=True):
+    """A part of a step, before and after, in nanoseconds of the mean step; `change_ns = after_ns - before_ns`.
+
+    Of an overlap the times are negative, `pair` says what overlaps.
+    """
+
+    cause: Cause
+    before_ns: int
+    after_ns: int
+    operator_class: OperatorClass | None = None
+    pair: tuple[str, str] | None = None
+    before: Work | None = None
+    after: Work | None = None
+
+    @property
+    def change_ns(self) -> int:
+        """What it adds to the difference."""
+        return self.after_ns - self.before_ns
+
+
+class Sample(Struct, frozen=True, kw_only=True):
+    """One step of one side, or one run of it."""
+
+    label: str
+    value: float
+    set_aside: str | None = None
+
+
+class Spread(Struct, frozen=True, kw_only=True):
+    """A figure of one side over its samples. With `interval` the median has that range with 95 % confidence."""
+
+    median: float
+    low: float
+    high: float
+    count: int
+    interval: tuple[float, float] | None = None
+
+
+class FigureRow(Struct, frozen=True, kw_only=True):
+    """One figure on all sides; `None` where a side does not have it.
+
+    `better` is "lower" or "higher". `ranges` is "apart" or "overlapping" where both of two sides have several samples;
+    `p` is that of a Mann-Whitney test, where there are runs enough to claim something.
+    """
+
+    name: str
+    unit: str
+    better: str | None
+    values: tuple[float | None, ...]
+    spreads: tuple[Spread | None, ...] = ()
+    ranges: str | None = None
+    p: float | None = None
+
+    @property
+    def change(self) -> float | None:
+        """Of two sides: after over before, less one."""
+        before, after = self.values[0], self.values[-1]
+        return None if before is None or after is None or not before else after / before - 1
+
+
+class Side(Struct, frozen=True, kw_only=True):
+    """One of what is compared: its runs, what they ran on, and its like steps."""
+
+    name: str
+    model: str | None
+    device: str | None
+    software: str | None
+    runs: int
+    ranks: int
+    began_ns: tuple[int | None, ...] = ()
+    #: All steps of the kind that is compared.
+    steps: tuple[Sample, ...] = ()
+
+
+class Decomposition(Struct, frozen=True, kw_only=True):
+    """Where the difference of two steps comes from; the parts sum to both, in whole nanoseconds.
+
+    The steps are the means over like steps: `before_steps` and `after_steps` have the numbers of those that count,
+    `before_count` and `after_count` how many that are on all devices, ranks and runs.
+    """
+
+    before_ns: int
+    after_ns: int
+    before_count: int
+    after_count: int
+    before_steps: tuple[int, ...]
+    after_steps: tuple[int, ...]
+    parts: tuple[Part, ...]
+
+    @property
+    def change_ns(self) -> int:
+        """After less before."""
+        return self.after_ns - self.before_ns
+
+
+class Kinds(Struct, frozen=True, kw_only=True):
+    """Steps of another kind, of which both sides have some, and their means."""
+
+    before_steps: tuple[int, ...]
+    after_steps: tuple[int, ...]
+    before_ns: int
+    after_ns: int
+
+
+class GateResult(Struct, frozen=True, kw_only=True):
+    """A gate and whether it was met; `reason` says which figure and by how much."""
+
+    gate: str
+    met: bool
+    reason: str
+
+
+class Comparison(Struct, frozen=True, kw_only=True):
+    """Sides in the order in which they were given, their figures, and of two sides where the difference comes from."""
+
+    sides: tuple[Side, ...]
+    figures: tuple[FigureRow, ...]
+    decomposition: Decomposition | None = None
+    #: Steps of other kinds.
+    other_kinds: tuple[Kinds, ...] = ()
+    #: Why nothing is called significant; `None` where the runs allow it.
+    no_claim: str | None = None
+    gates: tuple[GateResult, ...] = ()
+    warnings: tuple[str, ...] = ()
+    comparison_schema: int = COMPARISON_SCHEMA

@@ -1,0 +1,11 @@
+"""What a report is of."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from opanatomy.records.anatomy import Anatomy
+from opanatomy.records.compared import Comparison
+from opanatomy.records.techniques import Techniques
+
+Report: TypeAlias = "Anatomy | Techniques | Comparison"

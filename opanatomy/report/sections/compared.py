@@ -1,0 +1,347 @@
+"""A comparison: what changed in a sentence, what was compared, where the difference comes from, the figures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from opanatomy.records.compared import SIGNIFICANT, Cause, Comparison, Decomposition, FigureRow, Part, Side, Work
+from opanatomy.records.taxonomy import OperatorClass
+from opanatomy.report.section import (
+    Bytes,
+    Cell,
+    Change,
+    Column,
+    Count,
+    Fact,
+    Figure,
+    Flops,
+    Holds,
+    Name,
+    Note,
+    Phrase,
+    Quantity,
+    Row,
+    Section,
+    Share,
+    Time,
+    TimeChange,
+    Tone,
+    joined,
+    phrase,
+)
+from opanatomy.report.sections.causes import groups_of, name_of_part, named, sentence_of
+
+#: Causes that are told in sentences.
+TOLD: Final = 3
+#: A difference of figures of which nothing can be claimed.
+_NOT_CLAIMED: Final = "~"
+#: Steps that have a row.
+_STEPS: Final = 24
+#: Figures on the page, in this order; all of them are in the JSON report.
+_SHOWN: Final = (
+    "step_time_ns", "step_profiled_ns", "samples_per_second", "forward_time_ns", "backward_time_ns",
+    "optimizer_time_ns", "busy_ns", "idle_ns", "host_idle_ns", "framework_ns", "exposed_communication_ns",
+    "exposed_memcpy_ns", "kernel_time_ns", "flops", "bytes", "mfu", "hfu", "peak_memory_bytes",
+)  # fmt: skip
+_FAMILIES: Final = (("class.", ".time_ns"), ("class.", ".flops"), ("class.", ".bytes"), ("memory.", "_bytes"))
+
+
+def sections_of_comparison(comparison: Comparison, top: int) -> tuple[Section, ...]:
+    """The sections of a comparison, in the order of the page."""
+    parts = comparison.decomposition
+    sections = (
+        _title(comparison),
+        _what_changed(comparison),
+        _sides(comparison),
+        *(() if parts is None else (_causes(parts), _largest(parts, top), _kernels(parts))),
+        _steps(comparison),
+        _figures(comparison),
+        _families(comparison),
+        _gates(comparison),
+        _warnings(comparison),
+    )
+    return tuple(section for section in sections if not section.empty)
+
+
+def _title(comparison: Comparison) -> Section:
+    names = [Name(side.name) for side in comparison.sides]
+    text = phrase(" against ".join("{}" for _ in names), *names)
+    return Section(name="title", title="Comparison", notes=(Note(text=text, tone=Tone.TITLE),))
+
+
+def _what_changed(comparison: Comparison) -> Section:
+    """The difference of the step in a sentence, the largest causes in one each."""
+    parts = comparison.decomposition
+    if parts is None:
+        return Section(name="changed", title="What changed")
+    told = [phrase("{}.", sentence_of(group)) for group in groups_of(parts)[:TOLD] if group.change_ns]
+    notes = [Note(text=_headline(comparison, parts), tone=Tone.CONCLUSION)]
+    notes += [Note(text=text, tone=Tone.PLAIN) for text in told]
+    if comparison.no_claim is not None and parts.change_ns:
+        notes.append(Note(text=f"Nothing is called significant: {comparison.no_claim}.", tone=Tone.REMARK))
+    return Section(name="changed", title="What changed", notes=tuple(notes))
+
+
+def _headline(comparison: Comparison, parts: Decomposition) -> Phrase:
+    if not parts.change_ns:
+        same = ", and so does each part of it" if not any(part.change_ns for part in parts.parts) else ""
+        return phrase(
+            "The step takes {} on both sides{}.", Time(parts.before_ns), ", and so does each part of it" if same else ""
+        )
+    how = "longer" if parts.change_ns > 0 else "shorter"
+    step = next((row for row in comparison.figures if row.name == "step_profiled_ns"), None)
+    ranges: Phrase | str = ""
+    if step is not None and step.ranges:
+        ranges = phrase("; the ranges of the like steps are {}", step.ranges)
+    elif any(len(steps) == 1 for steps in (parts.before_steps, parts.after_steps)):
+        ranges = "; one step does not tell a change from chance"
+    return phrase(
+        "The step is {} {} ({}): {} before, {} after{}.",
+        Time(abs(parts.change_ns)), how, Change(parts.after_ns, parts.before_ns), Time(parts.before_ns),
+        Time(parts.after_ns), ranges,
+    )  # fmt: skip
+
+
+def _sides(comparison: Comparison) -> Section:
+    facts = []
+    for place, side in enumerate(comparison.sides):
+        label = ("before", "after")[place] if len(comparison.sides) == 2 else f"{place + 1}"
+        what = joined(
+            (
+                phrase("{}", Name(side.name)), side.model, side.device, side.software,
+                phrase("{}", Count(side.ranks, "rank")) if side.ranks > 1 else None,
+                phrase("{}", Count(side.runs, "run")) if side.runs > 1 else None,
+            )
+        )  # fmt: skip
+        facts.append(Fact(label=label, text=what or ""))
+    parts = comparison.decomposition
+    if parts is not None:
+        facts.append(Fact(label="steps", text=_what_is_compared(comparison, parts)))
+    return Section(name="sides", title="What is compared", facts=tuple(facts))
+
+
+def _what_is_compared(comparison: Comparison, parts: Decomposition) -> Phrase:
+    """Which steps the means are of."""
+    sides = [
+        phrase("{}{}", _numbers(numbers), _aside(side))
+        for numbers, side in zip((parts.before_steps, parts.after_steps), comparison.sides, strict=True)
+    ]
+    others = joined(
+        phrase("{} to {} ({})", Time(kind.before_ns), Time(kind.after_ns), _numbers(kind.before_steps))
+        for kind in comparison.other_kinds
+    )
+    return phrase("{} against {}{}", *sides, phrase("; of another kind: {}", others) if others else "")
+
+
+def _numbers(steps: Sequence[int]) -> str:
+    shown = ", ".join(map(str, steps[:6])) + (f" and {len(steps) - 6} more" if len(steps) > 6 else "")
+    if not steps:
+        return "the whole trace"
+    return f"{'step' if len(steps) == 1 else 'the mean of steps'} {shown}"
+
+
+def _aside(side: Side) -> str:
+    count = sum(step.set_aside is not None for step in side.steps)
+    return f" ({count} set aside)" if count else ""
+
+
+# --------------------------------------------------------------------------------------- where the difference is from
+
+
+def _causes(parts: Decomposition) -> Section:
+    """One row for the parts of one cause and class; they sum to the difference."""
+    groups = groups_of(parts)
+    rows = [
+        Row(
+            cells=(group.name, Time(group.before_ns), Time(group.after_ns), TimeChange(group.change_ns)),
+            operator_class=group.operator_class,
+        )
+        for group in groups
+        if group.change_ns
+    ]
+    if same := [group for group in groups if not group.change_ns]:
+        before = sum(group.before_ns for group in same)
+        rows.append(Row(cells=("without a difference", Time(before), Time(before), TimeChange(0))))
+    rows.append(
+        Row(cells=("step", Time(parts.before_ns), Time(parts.after_ns), TimeChange(parts.change_ns)), summary=True)
+    )
+    columns = (
+        Column(header="where the difference is from", holds=Holds.NAMES), Column(header="before", expendable=2),
+        Column(header="after", expendable=1), Column(header="change"),
+    )  # fmt: skip
+    notes = (Note(text="of the mean step; what overlaps is counted in each, and taken off once"),)
+    return Section(
+        name="causes", title="Where the difference comes from", columns=columns, rows=tuple(rows), notes=notes
+    )
+
+
+def _largest(parts: Decomposition, top: int) -> Section:
+    """The largest parts by name."""
+    changed = [part for part in parts.parts if part.change_ns and part.cause.is_work]
+    rows = [_part(part) for part in changed[:top]]
+    if others := changed[top:]:
+        more = sum(part.change_ns for part in others)
+        rows.append(
+            Row(cells=(phrase("and {} more", Count(len(others))), None, None, None, None, None, TimeChange(more)))
+        )
+    columns = (
+        Column(header="work", holds=Holds.NAMES),
+        Column(header="what changed", holds=Holds.NAMES),
+        Column(header="phase", holds=Holds.NAMES, expendable=2),
+        Column(header="calls", holds=Holds.NAMES, expendable=3),
+        Column(header="before", expendable=5),
+        Column(header="after", expendable=4),
+        Column(header="change"),
+    )
+    return Section(name="changes", title="What changed most", columns=columns, rows=tuple(rows))
+
+
+def _part(part: Part) -> Row:
+    return Row(
+        cells=(
+            Name(name_of_part(part)), _what(part), _phases(part), _calls(part), Time(part.before_ns),
+            Time(part.after_ns), TimeChange(part.change_ns),
+        ),
+        operator_class=part.operator_class,
+    )  # fmt: skip
+
+
+def _what(part: Part) -> str:
+    before, after = part.before, part.after
+    if part.cause is Cause.ANOTHER_SIGNATURE and before is not None and after is not None:
+        if before.flops and after.flops and before.flops != after.flops:
+            return f"{after.flops / before.flops:.3g} x the FLOPs"
+        if before.bytes and after.bytes and before.bytes != after.bytes:
+            return f"{after.bytes / before.bytes:.3g} x the bytes"
+    if part.cause is Cause.MOVED and before is not None:
+        return f"moved from {'/'.join(before.phases)}"
+    return named(part.cause)
+
+
+def _phases(part: Part) -> str:
+    """That of the work after, of what is gone that before."""
+    side = part.after if part.after is not None else part.before
+    return "" if side is None else "/".join(side.phases)
+
+
+def _calls(part: Part) -> str:
+    sides = [f"{side.calls:.3g}" if side is not None else "0" for side in (part.before, part.after)]
+    return " to ".join(dict.fromkeys(sides))
+
+
+def _kernels(parts: Decomposition) -> Section:
+    """The contractions for which the library chose another kernel."""
+    rows = []
+    for part in parts.parts:
+        before, after = part.before, part.after
+        if part.operator_class is not OperatorClass.TENSOR_CONTRACTION or before is None or after is None:
+            continue
+        if before.kernels and after.kernels and before.kernels[0] != after.kernels[0]:
+            rows.append(
+                Row(
+                    cells=(Name(name_of_part(part)), _signature(after), Name(before.kernels[0]), Name(after.kernels[0]),
+                           TimeChange(part.change_ns)),
+                    operator_class=part.operator_class,
+                )
+            )  # fmt: skip
+    columns = (
+        Column(header="another kernel", holds=Holds.NAMES), Column(header="signature", holds=Holds.NAMES, expendable=1),
+        Column(header="before", holds=Holds.NAMES), Column(header="after", holds=Holds.NAMES), Column(header="change"),
+    )  # fmt: skip
+    return Section(name="kernels-changed", title="Other kernels", columns=columns, rows=tuple(rows[:8]))
+
+
+def _signature(work: Work) -> Name | None:
+    return Name(work.signatures[0]) if work.signatures else None
+
+
+# ------------------------------------------------------------------------------------------------------------ figures
+
+
+def _steps(comparison: Comparison) -> Section:
+    """Every like step, of a few; of many the range is in the figures."""
+    rows = []
+    for side in comparison.sides:
+        for step in side.steps:
+            text = step.set_aside and f"set aside: {step.set_aside}"
+            rows.append(Row(cells=(Name(side.name), step.label, Time(step.value), text)))
+    columns = (
+        Column(header="side", holds=Holds.NAMES), Column(header="step", holds=Holds.NAMES), Column(header="time"),
+        Column(header="", holds=Holds.NAMES, expendable=1),
+    )  # fmt: skip
+    more = f"and {len(rows) - _STEPS} more, in the JSON report"
+    notes = (Note(text=more, tone=Tone.REMARK),) if len(rows) > _STEPS else ()
+    return Section(name="steps", title="Like steps", columns=columns, rows=tuple(rows[:_STEPS]), notes=notes)
+
+
+def _figures(comparison: Comparison) -> Section:
+    known = {row.name: row for row in comparison.figures}
+    rows = [known[name] for name in _SHOWN if name in known]
+    return _table(comparison, rows, "figures", "Figures of one step")
+
+
+def _families(comparison: Comparison) -> Section:
+    """Time, FLOPs and bytes by class, memory by component."""
+    rows = [
+        row for begin, end in _FAMILIES for row in comparison.figures
+        if row.name.startswith(begin) and row.name.endswith(end) and any(row.values)
+    ]  # fmt: skip
+    return _table(comparison, rows, "classes", "By class and component")
+
+
+def _table(comparison: Comparison, rows: Sequence[FigureRow], name: str, title: str) -> Section:
+    two = len(comparison.sides) == 2
+    headers = ("before", "after") if two else tuple(side.name for side in comparison.sides)
+    columns = [Column(header="figure", holds=Holds.NAMES), *(Column(header=header) for header in headers)]
+    if two:
+        columns += [Column(header="change"), Column(header="ranges", holds=Holds.NAMES, expendable=1)]
+    else:
+        columns += [Column(header="last to first", expendable=1)]
+    changed = [row for row in rows if len(set(row.values)) > 1] if two else list(rows)
+    cells = [
+        Row(
+            cells=(
+                row.name, *(None if value is None else _quantity(row.unit, value) for value in row.values),
+                Change(row.values[-1], row.values[0]), *((_ranges(row),) if two else ()),
+            )
+        )
+        for row in changed
+    ]  # fmt: skip
+    same = len(rows) - len(changed)
+    notes = [Note(text=f"{_NOT_CLAIMED}: no difference beyond chance (p >= 0.05)")] if any(
+        row.p is not None and row.p >= SIGNIFICANT for row in changed
+    ) else []  # fmt: skip
+    if same:
+        notes.append(Note(text=phrase("{} without a difference", Count(same, "figure"))))
+    return Section(name=name, title=title, columns=tuple(columns), rows=tuple(cells), notes=tuple(notes))
+
+
+def _ranges(row: FigureRow) -> str | None:
+    """What can be said of the difference: of runs the test, of like steps whether their ranges overlap."""
+    if row.p is None:
+        return row.ranges
+    return f"{_NOT_CLAIMED} p={row.p:.2g}" if row.p >= SIGNIFICANT else f"p={row.p:.2g}"
+
+
+_QUANTITIES: Final[dict[str, Callable[[float], Quantity]]] = {
+    "ns": Time, "bytes": Bytes, "flop": Flops, "fraction": lambda value: Share(value, 1),
+}  # fmt: skip
+
+
+def _quantity(unit: str, value: float) -> Cell:
+    made = _QUANTITIES.get(unit)
+    return Figure(value, unit) if made is None else made(value)
+
+
+def _gates(comparison: Comparison) -> Section:
+    facts = [
+        Fact(label="gate", text=f"{'met' if gate.met else 'NOT MET'}: {gate.reason}", warning=not gate.met)
+        for gate in comparison.gates
+    ]
+    return Section(name="gates", title="Gates", facts=tuple(facts))
+
+
+def _warnings(comparison: Comparison) -> Section:
+    facts = [Fact(label="warning", text=text, warning=True) for text in comparison.warnings]
+    return Section(name="warnings", title="Warnings", facts=tuple(facts))

@@ -1,0 +1,412 @@
+"""Two steps beside each other: what was planted comes back to the nanosecond, named first; identities and symmetry."""
+
+from __future__ import annotations
+
+import copy
+import gzip
+import json
+from collections.abc import Callable
+from fractions import Fraction
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from opanatomy.comparing import comparison_of
+from opanatomy.comparison.matching import Item, Key, matched
+from opanatomy.comparison.parts import apportioned
+from opanatomy.comparison.statistics import interleaved, interval_of_median, mann_whitney
+from opanatomy.pipeline import analyze_trace
+from opanatomy.records.compared import Cause, Comparison, Decomposition, Part
+from opanatomy.records.taxonomy import OperatorClass
+from opanatomy.report.sections.causes import groups_of
+
+TRACES: Final = Path(__file__).parent / "traces"
+SHARED: Final = Path(__file__).parent.parent.parent / "shared" / "more_traces" / "compare"
+DLRM: Final = TRACES / "gpu_v100_dlrm_rank0of8.json.gz"
+_ON_DEVICE: Final = ("kernel", "gpu_memcpy", "gpu_memset")
+Events: TypeAlias = "list[dict[str, Any]]"
+
+
+def events_of(path: Path) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(gzip.decompress(path.read_bytes()))
+    return document
+
+
+def on_device(events: Events) -> Events:
+    return sorted((event for event in events if event.get("cat") in _ON_DEVICE), key=lambda event: event["ts"])
+
+
+def pause(events: Events, at: int, length: int) -> None:
+    """Time inserted into all clocks at a moment (us): what runs then lasts longer, what comes later is later."""
+    for event in events:
+        if "ts" not in event:
+            continue
+        if event["ts"] > at:
+            event["ts"] += length
+        elif event.get("ph") == "X" and event["ts"] + event.get("dur", 0) > at:
+            event["dur"] += length
+
+
+def running(events: Events, at: float) -> Events:
+    return [event for event in on_device(events) if event["ts"] <= at < event["ts"] + event["dur"]]
+
+
+def moment(events: Events, wanted: Callable[[Events], bool]) -> int:
+    """The middle of the longest time in which what runs on the device is as wanted."""
+    bounds = sorted({time for event in on_device(events) for time in (event["ts"], event["ts"] + event["dur"])})
+    spans = [
+        (end - begin, begin) for begin, end in pairwise(bounds)
+        if end - begin > 1 and wanted(running(events, begin))
+    ]  # fmt: skip
+    length, begin = max(spans)
+    return int(begin + length // 2)
+
+
+def changed(tmp_path: Path, change: Callable[[Events], Any], source: Path = DLRM) -> tuple[Comparison, Any]:
+    document = events_of(source)
+    planted = change(document["traceEvents"])
+    target = tmp_path / "after.json"
+    target.write_text(json.dumps(document))
+    return comparison_of([source, target]), planted
+
+
+def parts_of(comparison: Comparison) -> Decomposition:
+    """The decomposition, whose sums are the steps and whose exchange is its negative."""
+    parts = comparison.decomposition
+    assert parts is not None
+    assert sum(part.before_ns for part in parts.parts) == parts.before_ns
+    assert sum(part.after_ns for part in parts.parts) == parts.after_ns
+    return parts
+
+
+def differing(parts: Decomposition) -> list[Part]:
+    return [part for part in parts.parts if part.change_ns]
+
+
+def first(parts: Decomposition) -> Part:
+    """The part that the first sentence of the report is about."""
+    return groups_of(parts)[0].parts[0]
+
+
+@pytest.mark.parametrize("name", ["gemm", "AllReduce", "elementwise"])
+def test_time_inside_a_kernel_is_that_of_its_operator(tmp_path: Path, name: str) -> None:
+    def plant(events: Events) -> None:
+        pause(events, moment(events, lambda work: len(work) == 1 and name in work[0]["name"]), 700)
+
+    parts = parts_of(changed(tmp_path, plant)[0])
+    (part,) = differing(parts)
+    assert part is first(parts)
+    assert (part.cause, part.change_ns, parts.change_ns) == (Cause.SAME_CALLS, 700_000, 700_000)
+    assert part.after is not None
+    assert any(name in kernel for kernel in part.after.kernels)
+
+
+def test_time_between_kernels_is_idle(tmp_path: Path) -> None:
+    parts = parts_of(changed(tmp_path, lambda events: pause(events, moment(events, lambda work: not work), 700))[0])
+    (part,) = differing(parts)
+    assert part.cause in (Cause.HOST_IDLE, Cause.STREAM_IDLE, Cause.OTHER_IDLE)
+    assert (part.change_ns, parts.change_ns) == (700_000, 700_000)
+
+
+def test_time_under_two_kernels_is_that_of_both_and_of_their_overlap(tmp_path: Path) -> None:
+    def plant(events: Events) -> list[str]:
+        at = moment(events, lambda work: len(work) == 2)
+        names = sorted(event["name"] for event in running(events, at))
+        pause(events, at, 700)
+        return names
+
+    comparison, names = changed(tmp_path, plant)
+    parts = parts_of(comparison)
+    work = [part for part in differing(parts) if part.cause is Cause.SAME_CALLS]
+    (overlap,) = [part for part in differing(parts) if part.cause is Cause.OVERLAP]
+    assert sorted(kernel for part in work for kernel in (part.after.kernels if part.after else ())) == names
+    assert [part.change_ns for part in work] == [700_000, 700_000]
+    assert (overlap.pair, overlap.change_ns) == (("compute", "communication"), -700_000)
+    assert parts.change_ns == 700_000
+
+
+def test_calls_that_were_added_are_more_calls(tmp_path: Path) -> None:
+    """The device does nothing else meanwhile: the rest of the time that they take is idle."""
+
+    def plant(events: Events) -> int:
+        kernel = next(event for event in on_device(events) if "elementwise" in event["name"])
+        return again(events, kernel, times=2)
+
+    comparison, planted = changed(tmp_path, plant)
+    parts = parts_of(comparison)
+    work = [part for part in differing(parts) if part.cause.is_work]
+    assert [part.cause for part in work] == [Cause.MORE_CALLS]
+    assert sum(part.change_ns for part in work) == 1000 * planted
+    assert work[0].after is not None
+    assert work[0].after.calls == 2  # behind the last phase, where there were none
+    assert parts.change_ns == sum(part.change_ns for part in differing(parts))
+
+
+def again(events: Events, kernel: dict[str, Any], *, times: int) -> int:
+    """The call of a kernel made again behind all others, and what belongs to it; the time that its kernels take."""
+    correlation = kernel["args"]["correlation"]
+    launch = next(
+        event for event in events
+        if event.get("cat") == "cuda_runtime" and event["args"].get("correlation") == correlation
+    )  # fmt: skip
+    operator = max(
+        (event for event in events if event.get("cat") == "cpu_op" and event["tid"] == launch["tid"]
+         and event["ts"] <= launch["ts"] and event["ts"] + event["dur"] >= launch["ts"] + launch["dur"]),
+        key=lambda event: event["ts"],
+    )  # fmt: skip
+    length = 10 * times * kernel["dur"]
+    end = max(event["ts"] + event["dur"] for event in on_device(events))
+    step = next(event for event in events if event.get("name", "").startswith("ProfilerStep"))
+    at = max(end, step["ts"] + step["dur"]) + 5
+    for number in range(times):
+        shift = at - operator["ts"] + number * (length // times)
+        for event in (operator, launch, kernel):
+            made = copy.deepcopy(event)
+            made["ts"] = event["ts"] + shift if event is not kernel else at + number * (length // times) + kernel["dur"]
+            made["args"]["External id"] = made["args"].get("External id", 0) + 10_000_000 + number
+            if "correlation" in made["args"]:
+                made["args"]["correlation"] += 10_000_000 + number
+            events.append(made)
+    step["dur"] = at + length - step["ts"]
+    return int(times * kernel["dur"])
+
+
+def test_enlarged_shapes_are_other_arguments_of_the_same_operator(tmp_path: Path) -> None:
+    def plant(events: Events) -> None:
+        at = moment(events, lambda work: len(work) == 1 and "gemm" in work[0]["name"])
+        (kernel,) = running(events, at)
+        launch = next(
+            event for event in events
+            if event.get("cat") == "cuda_runtime" and event["args"].get("correlation") == kernel["args"]["correlation"]
+        )  # fmt: skip
+        enlarged = [
+            event for event in events
+            if event.get("cat") == "cpu_op" and event["ts"] <= launch["ts"] < event["ts"] + event["dur"]
+            and event["tid"] == launch["tid"] and event["name"] in ("aten::addmm", "aten::mm", "aten::linear")
+        ]  # fmt: skip
+        assert enlarged
+        for event in enlarged:
+            event["args"]["Input Dims"] = [[2 * size for size in dims] for dims in event["args"]["Input Dims"]]
+        pause(events, at, 700)
+
+    parts = parts_of(changed(tmp_path, plant)[0])
+    assert first(parts).cause is Cause.ANOTHER_SIGNATURE
+    assert first(parts).operator_class is OperatorClass.TENSOR_CONTRACTION
+    assert parts.change_ns == sum(part.change_ns for part in differing(parts)) == 700_000
+    before, after = first(parts).before, first(parts).after
+    assert before is not None
+    assert after is not None
+    assert before.flops is not None
+    assert after.flops is not None
+    assert after.flops == 8 * before.flops
+
+
+def test_a_run_with_itself_does_not_differ() -> None:
+    comparison = comparison_of([DLRM, DLRM])
+    assert not differing(parts_of(comparison))
+    assert all(len(set(row.values)) == 1 for row in comparison.figures)
+    assert [side.name for side in comparison.sides] == [f"{DLRM.name} (1)", f"{DLRM.name} (2)"]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("gpu_v100_dlrm_rank0of8", "gpu_v100_dlrm_rank1of8"),
+        ("bert_cpu", "bert_checkpointing_amp_cpu"),
+        ("gpu_mi300_graph", "gpu_mi300_compiled"),
+        ("gpu_mi210_device_only", "gpu_v100_resnet_2021"),
+        ("gpu_h100_bert_inference_memory", "bert_cpu"),
+    ],
+)
+def test_exchanged_sides_are_the_negative_part_by_part(before: str, after: str) -> None:
+    anatomies = [analyze_trace(TRACES / f"{name}.json.gz") for name in (before, after)]
+    there, back = (parts_of(comparison_of(sides)) for sides in (anatomies, anatomies[::-1]))
+    exchanged = {Cause.NEW: Cause.GONE, Cause.GONE: Cause.NEW, Cause.MORE_CALLS: Cause.FEWER_CALLS,
+                 Cause.FEWER_CALLS: Cause.MORE_CALLS}  # fmt: skip
+
+    def listed(parts: Decomposition, sign: int) -> list[tuple[str, ...]]:
+        return sorted(
+            (str(exchanged.get(part.cause, part.cause) if sign < 0 else part.cause), str(part.pair),
+             *(str(side) for side in (part.before, part.after)[::sign]), str(sign * part.change_ns))
+            for part in parts.parts
+        )  # fmt: skip
+
+    assert listed(there, 1) == listed(back, -1)
+    assert there.change_ns == -back.change_ns
+
+
+def test_a_report_is_compared_as_its_trace_is(tmp_path: Path) -> None:
+    from opanatomy.report import format_named
+    from opanatomy.report.format import Page
+
+    report = tmp_path / "report.json"
+    report.write_text(format_named("json").write(analyze_trace(DLRM), Page()))
+    other = TRACES / "gpu_v100_dlrm_rank1of8.json.gz"
+    assert comparison_of([report, other]).decomposition == comparison_of([DLRM, other]).decomposition
+
+
+# ------------------------------------------------------------------------------------------------------ real pairs
+
+
+def shared(*names: str) -> list[Path]:
+    paths = [SHARED / name for name in names]
+    if not all(path.exists() for path in paths):
+        pytest.skip("the shared traces are not here")
+    return paths
+
+
+def test_a_compiled_gpt_before_and_after() -> None:
+    """Published: the gradients' synchronization moved from the optimizer into backward hooks."""
+    comparison = comparison_of(
+        shared(*(f"train_h100_compile_gpt_rank0of8_{side}.json.gz" for side in ("before", "after")))
+    )
+    parts = parts_of(comparison)
+    assert (parts.before_ns, parts.after_ns, parts.change_ns) == (62_468_395, 61_594_261, -874_134)
+    assert parts.before_steps == parts.after_steps == (11, 13)
+    groups = groups_of(parts)
+    assert groups[0].parts[0].pair == ("compute", "communication")
+    assert round(groups[0].change_ns / 1000) == -445
+    assert (groups[1].cause, groups[1].operator_class) == (Cause.SAME_CALLS, OperatorClass.TENSOR_CONTRACTION)
+    assert groups[1].change_ns == pytest.approx(-399_000, abs=5_000)
+    (moved,) = (group for group in groups if group.cause is Cause.MOVED)
+    assert moved.change_ns == pytest.approx(20_000, abs=1_000)
+    assert moved.after_ns == pytest.approx(2_250_000, abs=10_000)
+    assert sum(part.after.calls for part in moved.parts if part.after) == 6  # a step
+    (exposed,) = (row for row in comparison.figures if row.name == "exposed_communication_ns")
+    assert exposed.ranges == "overlapping"
+
+
+def test_quantized_communication_on_four_ranks() -> None:
+    comparison = comparison_of(shared("train_v100_a2a_plain", "train_v100_a2a_quantized"))
+    parts = parts_of(comparison)
+    assert (parts.before_steps, parts.after_steps) == ((5, 6), (6,))
+    exchanged = [
+        part for part in parts.parts
+        if part.after and "SendRecv" in "".join(part.after.kernels) and part.after.phases != ("other",)
+    ]  # fmt: skip
+    assert [part.after.phases for part in exchanged if part.after] == [("forward",), ("backward",)]
+    assert all(-6_000_000 < part.change_ns < -3_500_000 for part in exchanged)
+    more = sum(part.change_ns for part in parts.parts if part.cause in (Cause.NEW, Cause.MORE_CALLS))
+    assert more == pytest.approx(17_000_000, abs=1_500_000)
+    assert comparison.no_claim is not None
+    assert all(row.ranges is None and row.p is None for row in comparison.figures)
+
+
+# -------------------------------------------------------------------------------------------------------- the matching
+
+
+def key(operator: str = "aten::mul", signature: str = "f[2]", phase: str = "forward", kernel: str = "k") -> Key:
+    return Key(operator, signature, "", phase, OperatorClass.ELEMENTWISE, kernel)
+
+
+def item(calls: int, time_ns: int) -> Item:
+    return Item(Fraction(calls), Fraction(time_ns))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "cause"),
+    [
+        (key(), key(), Cause.SAME_CALLS),
+        (key(), key(operator="aten::mul_"), Cause.SAME_CALLS),
+        (key(), key(phase="backward"), Cause.MOVED),
+        (key(), key(kernel="other"), Cause.ANOTHER_KERNEL),
+        (key(), key(signature="f[4]"), Cause.ANOTHER_SIGNATURE),
+        (key(), key(signature="f[4]", kernel="other"), Cause.ANOTHER_SIGNATURE),
+    ],
+)
+def test_the_closest_match_is_taken(before: Key, after: Key, cause: Cause) -> None:
+    (match,) = matched({before: item(2, 10)}, {after: item(2, 30)})
+    assert (match.cause, *match.before, *match.after) == (cause, before, after)
+
+
+def test_what_nothing_matches_is_new_or_gone() -> None:
+    other = key("aten::add", "f[3]", "optimizer", "a")
+    assert {match.cause for match in matched({key(): item(1, 5)}, {other: item(1, 7)})} == {Cause.NEW, Cause.GONE}
+
+
+def test_a_part_of_the_calls_moves_with_its_time() -> None:
+    moved = key(phase="backward")
+    matches = matched({key(): item(36, 360)}, {key(): item(24, 250), moved: item(12, 120)})
+    assert [(match.cause, sum(item.time_ns for item in match.before.values())) for match in matches] == [
+        (Cause.SAME_CALLS, 240), (Cause.MOVED, 120),
+    ]  # fmt: skip
+
+
+names = st.sampled_from(["a", "b"])
+keys = st.builds(
+    lambda operator, signature, phase, kernel: key(f"aten::{operator}", signature, phase, kernel), names, names,
+    st.sampled_from(["forward", "backward"]), names,
+)  # fmt: skip
+works = st.dictionaries(keys, st.builds(item, st.integers(0, 5), st.integers(0, 1000)), max_size=6)
+
+
+@given(works, works)
+def test_all_work_is_matched_once_whatever_comes_first(before: dict[Key, Item], after: dict[Key, Item]) -> None:
+    there, back = matched(before, after), matched(after, before)
+    for matches, sides in ((there, (before, after)), (back, (after, before))):
+        for place, side in enumerate(sides):
+            for name in ("calls", "time_ns"):
+                spent = sum(
+                    getattr(item, name) for match in matches for item in (match.before, match.after)[place].values()
+                )
+                assert spent == sum(getattr(item, name) for item in side.values())
+
+    def times(items: dict[Key, Item]) -> list[tuple[Key, Fraction]]:
+        return sorted((name, item.time_ns) for name, item in items.items())
+
+    forth = sorted((times(match.before), times(match.after)) for match in there)
+    assert forth == sorted((times(match.after), times(match.before)) for match in back)
+
+
+@given(st.lists(st.fractions(min_value=-50, max_value=50), max_size=20))
+def test_parts_in_whole_numbers_sum_to_the_whole(values: list[Fraction]) -> None:
+    whole = apportioned(values)
+    assert sum(whole) == (sum(values, Fraction(0)) + Fraction(1, 2)).__floor__()
+    assert all(abs(number - value) < 1 for number, value in zip(whole, values, strict=True))
+
+
+# ---------------------------------------------------------------------------------------------------------- statistics
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "p"),
+    [
+        # scipy.stats.mannwhitneyu(..., method="exact") of samples without ties
+        ([1, 2, 3, 4], [5, 6, 7, 8], 0.02857142857142857),
+        ([1, 3, 5, 7], [2, 4, 6, 8], 0.6857142857142857),
+        ([1, 2, 3, 4, 5], [6, 7, 8, 9, 10], 0.007936507936507936),
+        ([1, 1, 1, 1], [1, 1, 1, 1], 1.0),
+    ],
+)
+def test_the_test_of_two_samples(before: list[float], after: list[float], p: float) -> None:
+    assert mann_whitney(before, after) == pytest.approx(p)
+    assert mann_whitney(after, before) == pytest.approx(p)
+
+
+def test_many_samples_are_tested_by_the_normal_distribution() -> None:
+    """scipy.stats.mannwhitneyu(range(40), range(10, 50), method="asymptotic")."""
+    assert mann_whitney(list(range(40)), list(range(10, 50))) == pytest.approx(0.0007691714821234269)
+
+
+def test_the_median_has_an_interval_from_six_samples_on() -> None:
+    """1 - 2 / 2^n: 93.75 % of five, 96.9 % of six."""
+    assert interval_of_median([5, 1, 4, 2, 3]) is None
+    assert interval_of_median([6, 5, 1, 4, 2, 3]) == (1, 6)
+    assert interval_of_median(range(1, 11)) == (2, 9)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "taking_turns"),
+    [
+        ([1, 3, 5, 7], [2, 4, 6, 8], True),
+        ([1, 4, 5, 8], [2, 3, 6, 7], True),
+        ([1, 2, 3, 4], [5, 6, 7, 8], False),
+        ([1, 3, 5, None], [2, 4, 6, 8], False),
+    ],
+)
+def test_runs_take_turns_or_do_not(before: list[int | None], after: list[int | None], taking_turns: bool) -> None:
+    assert interleaved(before, after) is taking_turns
