@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -554,3 +555,22 @@ def test_every_option_of_a_call_is_in_its_help() -> None:
         missing = [one for one in parameters if not re.search(rf"\b{one}\b", (function.__doc__ or ""))]
         assert not missing, f"{name}: {missing}"
         assert "Raises" in (function.__doc__ or "")
+
+
+DOCUMENTED = [
+    kind
+    for module in ("anatomy", "ranks", "workload", "memory", "timeline")
+    for kind in vars(import_module(f"opanatomy.records.{module}")).values()
+    if isinstance(kind, type) and kind.__module__ == f"opanatomy.records.{module}"
+    and kind.__name__ in ("Anatomy", "Provenance", "Environment", "Workload", "Step", "StepRow", "ClassRow", "Ratio",
+                          "OperatorRow", "KernelRow", "ModuleRow", "Memory", "MemoryComponent", "Ledger", "Collective",
+                          "Rank", "Spread")
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", DOCUMENTED, ids=lambda kind: kind.__name__)
+def test_help_of_a_row_says_what_its_fields_are(kind: type[Struct]) -> None:
+    assert len(DOCUMENTED) == 17
+    for name in kind.__struct_fields__:
+        short = re.sub(r"_(ns|bytes)$", "", name)
+        assert re.search(rf"\b{short}(_ns|_bytes)?\b", kind.__doc__ or ""), name
