@@ -4,6 +4,7 @@
     anatomy = opanatomy.analyze("trace.json.gz")          # any torch.profiler trace, or the ranks of a run
     with opanatomy.record("step.json.gz") as recorder:    # a training loop of your own, `recorder.step()` in it
         ...
+    trainer.add_callback(opanatomy.TrainerCallback())     # the same for transformers' Trainer
     anatomy = opanatomy.read("report.json")               # a report that was written as JSON
 
     anatomy                                               # one line; in a notebook the first screen of the report
@@ -53,9 +54,10 @@ if TYPE_CHECKING:
     )
     from opanatomy.recording import record
     from opanatomy.records.anatomy import Anatomy
+    from opanatomy.trainer.callback import TrainerCallback
 
 __all__ = [
-    "analyze", "profile", "record", "read", "Anatomy", "formula",
+    "analyze", "profile", "record", "read", "TrainerCallback", "Anatomy", "formula",
     "OpanatomyError", "UsageError", "TraceError", "ModelError", "CaptureError", "OutOfMemory", "OutputError",
     "GateError", "__version__",
 ]  # fmt: skip
@@ -65,6 +67,7 @@ _HOMES = {
     "profile": "opanatomy.api",
     "read": "opanatomy.api",
     "record": "opanatomy.recording",
+    "TrainerCallback": "opanatomy.trainer.callback",
     "formula": "opanatomy.cost",
     **dict.fromkeys(
         ("OpanatomyError", "UsageError", "TraceError", "ModelError", "CaptureError", "OutOfMemory", "OutputError",

@@ -48,6 +48,10 @@ class OutputError(OpanatomyError):
 
 
 class GateError(OpanatomyError):
-    """A gate, or a check against a second source, that was not met."""
+    """Gates (`--fail-if`), or checks against a second source, that were not met; `reasons` has a line for each."""
 
     exit_code = 3
+
+    def __init__(self, *reasons: str) -> None:
+        super().__init__("\n".join(reasons))
+        self.reasons = reasons

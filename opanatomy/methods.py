@@ -21,7 +21,8 @@ from opanatomy.report.formats.json import json_report
 from opanatomy.report.frames import pandas_frame, polars_frame
 from opanatomy.report.metrics import metrics_of
 from opanatomy.report.notebook import first_screen_html
-from opanatomy.report.table import cut, printable
+from opanatomy.report.printable import printable
+from opanatomy.report.table import cut
 
 __all__ = ["html", "line", "metrics", "pandas_frame", "plain_types", "polars_frame", "write_json"]
 

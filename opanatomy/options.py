@@ -48,15 +48,17 @@ TASK: Final = Option(
     ),
 )  # fmt: skip
 DTYPE: Final = Option(
-    name="dtype", group=_MODEL, metavar="TYPE", default="float32", help="{choices}",
+    name="dtype", group=_MODEL, metavar="TYPE", default="float32",
+    help="data type of the weights: {choices} (default: {default})",
     choices=tuple(_data_type(name) for name in ("float32", "bfloat16", "float16", "float64")),
 )  # fmt: skip
 ATTENTION: Final = Option(
-    name="attention", group=_MODEL, metavar="NAME", help="{choices}, ...", is_open=True,
+    name="attention", group=_MODEL, metavar="NAME", is_open=True,
+    help="implementation of attention: {choices}, ... (default: the model's own)",
     choices=(Choice("eager"), Choice("sdpa"), Choice("flash_attention_2"), Choice("flex_attention")),
 )  # fmt: skip
 AMP: Final = Option(
-    name="amp", group=_STEP, help="automatic mixed precision", python=("profile",), recorded="amp",
+    name="amp", group=_STEP, help="automatic mixed precision in this data type", python=("profile",), recorded="amp",
     choices=(_data_type("bfloat16", "bf16"), _data_type("float16", "fp16")),
 )  # fmt: skip
 CHECKPOINTING: Final = Option(
@@ -90,8 +92,8 @@ TEXTS: Final = Option(
 )  # fmt: skip
 PADDING: Final = Option(
     name="padding", group=_BATCH, metavar="KIND",
-    help="how texts are padded: {choices}; all to --seq (the default), to the longest of each batch, that with the"
-    " texts sorted by length, or grouped by it as the Trainer does",
+    help="how texts are padded: max-length (to --seq, the default), longest (to the longest of each batch), sorted"
+    " (that, texts sorted by length), grouped (by length, as the Trainer does)",
     choices=(
         Choice("max-length"), Choice("longest", ("dynamic",)), Choice("sorted", ("uniform", "uniform-dynamic")),
         Choice("grouped", ("group-by-length",)),
@@ -99,7 +101,7 @@ PADDING: Final = Option(
 )  # fmt: skip
 TOKENIZER: Final = Option(
     name="tokenizer", group=_BATCH, metavar="KIND", choices=(Choice("fast"), Choice("slow", ("python",))),
-    help="{choices}: the tokenizer in Rust, which is the default where there is one, or the one in Python",
+    help="fast: the tokenizer in Rust, the default where there is one; slow: the one in Python",
 )  # fmt: skip
 #: What says how texts become batches, and nothing without any.
 OF_TEXTS: Final = (PADDING, TOKENIZER)
@@ -137,8 +139,8 @@ def frozen_parts(text: str) -> str:
 
 FREEZE: Final = Option(
     name="freeze", group=_STEP, metavar="PARTS", recorded="frozen", canonical=frozen_parts,
-    help="train only a part; of embeddings, layers:N (the lowest), all-but-biases, all-but-head, those with commas"
-    " between are frozen",
+    help="train only a part: freeze these, with commas between them, of embeddings, layers:N (the lowest N),"
+    " all-but-biases, all-but-head",
 )  # fmt: skip
 LORA: Final = Option(
     name="lora", group=_STEP, kind=Kind.NUMBER, minimum=1, metavar="RANK", recorded="lora",
@@ -157,7 +159,7 @@ BEAMS: Final = Option(
     help="with --generate: beam search with N beams (default: 1, greedy)",
 )  # fmt: skip
 DEVICE: Final = Option(
-    name="device", group=_STEP, default="auto", metavar="DEVICE", help="auto, cpu, cuda, cuda:N (default: {default})",
+    name="device", group=_STEP, default="auto", metavar="DEVICE", help="auto, cpu, cuda or cuda:N (default: {default})",
 )  # fmt: skip
 REDACT: Final = Option(
     name="redact", group=_REPORT, kind=Kind.SWITCH, default=False, python=("profile", "analyze", "record"),
@@ -221,7 +223,7 @@ OF_BACKWARD: Final = (OPTIMIZER, CHECKPOINTING, CHECKPOINT_EVERY, ACCUMULATE, CL
 #: What a run is made of, field by field that of `RunOptions`.
 RUN: Final = (
     Option(name="model", positional="1", metavar="MODEL", default="",
-           help="catalog name, Hub id, local folder, config.json, or package.module:function"),
+           help="catalog name, Hub id, local folder, config.json, file.py:function or package.module:function"),
     Option(name="batch", group=_BATCH, kind=Kind.NUMBER, minimum=1, metavar="N",
            help="samples in the batch (default: 8)"),
     Option(name="seq", group=_BATCH, kind=Kind.NUMBER, minimum=1, metavar="N",
@@ -232,12 +234,14 @@ RUN: Final = (
     TEXTS,
     PADDING,
     TOKENIZER,
-    Option(name="layers", group=_MODEL, kind=Kind.NUMBER, minimum=1, metavar="N", help="keep N layers"),
+    Option(name="layers", group=_MODEL, kind=Kind.NUMBER, minimum=1, metavar="N",
+           help="keep N layers of each stack"),
     Option(name="settings", flag="--set", group=_MODEL, kind=Kind.PAIRS, default=(), metavar="KEY=VALUE",
            help="change a configuration field (repeatable)"),
     DTYPE,
     ATTENTION,
-    Option(name="weights", group=_MODEL, default="random", help="(default: {default})",
+    Option(name="weights", group=_MODEL, default="random", metavar="KIND",
+           help="random, or pretrained: those on the Hub or in the folder (default: {default})",
            choices=(Choice("random"), Choice("pretrained"))),
     Option(name="hub", group=_MODEL, kind=Kind.SWITCH, default=False,
            help="ask the Hub even for a name in the catalog"),
@@ -264,18 +268,41 @@ RUN: Final = (
     Option(name="steps", group=_STEP, kind=Kind.NUMBER, default=1, minimum=1, metavar="N", python=("profile", "record"),
            recorded="steps", help="profiled steps (default: {default})"),
     Option(name="warmup", group=_STEP, kind=Kind.NUMBER, metavar="N", python=("profile", "record"), recorded="warmup",
-           help="steps before (default: 1 on the CPU, 3 on a GPU)"),
+           help="unprofiled steps before them (default: 1 on the CPU, 3 on a GPU)"),
     PARALLEL,
     BUCKET_MB,
     BUCKET_VIEW,
     REDACT,
 )  # fmt: skip
 
+SECTION: Final = Option(
+    name="section", group=_REPORT, kind=Kind.TEXTS, metavar="NAME",
+    help="only this section of the terminal report, or several with commas; repeatable (a heading of the report)",
+)  # fmt: skip
+SORT: Final = Option(
+    name="sort", group=_REPORT, metavar="BY", default="time",
+    help="order of the operators: {choices} (default: {default})",
+    choices=tuple(map(Choice, ("time", "flops", "bytes", "calls", "headroom", "name"))),
+)  # fmt: skip
+#: What of a report readers want to see.
+TOP: Final = Option(
+    name="top", group=_REPORT, kind=Kind.NUMBER, default=8, minimum=1, metavar="N",
+    help="operators, kernels and others that are listed by name (default: {default})",
+)  # fmt: skip
+PAGE: Final = (
+    Option(name="brief", group=_REPORT, kind=Kind.SWITCH, default=False, help="only the first screen of the report"),
+    SECTION,
+    TOP,
+    SORT,
+)  # fmt: skip
+
 #: Where a report goes, and what it takes for the device's limits.
 REPORT: Final = (
     Option(name="output", short_flag="-o", group=_REPORT, metavar="FILE",
-           help="report file, format by its ending; or a folder; - is stdout"),
-    Option(name="format", short_flag="-f", group=_REPORT, metavar="FORMAT", help="{formats}"),
+           help="report file, format by its ending (.md for an issue or a pull request, .digest.md for agents: at most"
+           " 4 kB); or a folder; - is stdout"),
+    Option(name="format", short_flag="-f", group=_REPORT, metavar="FORMAT",
+           help="report format: {formats} (default: by the ending of -o, else terminal)"),
     Option(name="force", group=_REPORT, kind=Kind.SWITCH, default=False, python=("profile", "record"),
            help="overwrite existing files"),
     DEBUG,
@@ -285,20 +312,34 @@ REPORT: Final = (
            help="bandwidth in bytes/s, instead of the known: 2.04T, 900G"),
 )  # fmt: skip
 
-PROFILE: Final = (*RUN, *REPORT, PROCESSES, SUGGEST, TRACE, NO_TRACE)
+#: On one report.
+FAIL_IF: Final = Option(
+    name="fail_if", group=_REPORT, kind=Kind.TEXTS, metavar="GATE",
+    help="exit 3 where this holds, such as 'memory > 16 GB' or 'idle_share > 40%%'; repeatable",
+)  # fmt: skip
+
+RUNS: Final = Option(
+    name="runs", group=_REPORT, kind=Kind.NUMBER, minimum=1, metavar="N",
+    help="N runs, each in a fresh process, their JSON reports in the folder of -o (run-1.report.json, counting up);"
+    " shown is the median run",
+)  # fmt: skip
+
+PROFILE: Final = (*RUN, *REPORT, *PAGE, FAIL_IF, RUNS, PROCESSES, SUGGEST, TRACE, NO_TRACE)
 
 ANALYZE: Final = (
     Option(name="trace", positional="+", metavar="TRACE",
            help="a trace, - for stdin; several, a folder or a zip: one for each rank"),
     Option(name="phases", flag="--phase", kind=Kind.TEXTS, metavar="PHASE=REGEX", python=("analyze",),
-           help="what runs in the trace's own ranges whose name fits is of this phase (forward, backward, recompute,"
-           " optimizer, prefill, decoding, other), innermost first; repeatable"),
+           help="what runs in a range of the trace's own whose name fits REGEX is of this phase (forward, backward,"
+           " recompute, optimizer, prefill, decoding, other); the innermost range counts; repeatable"),
     Option(name="check", kind=Kind.SWITCH, default=False, help="exit 3 where a second source does not agree"),
+    FAIL_IF,
     SUMMARIES,
     DASK,
     JOBS,
     REDACT,
     *REPORT,
+    *PAGE,
     Option(name="annotated", flag="--trace", group="the annotated trace", metavar="FILE",
            help="file or folder to write the trace back to, with classes, phases and rates in it"),
 )  # fmt: skip
@@ -307,10 +348,11 @@ ANALYZE: Final = (
 COMPARE: Final = (
     Option(name="sides", positional="+", metavar="SIDE",
            help="a report (-f json), a trace, a folder of a run's ranks, or of the reports of several runs"),
-    Option(name="fail_if", kind=Kind.TEXTS, metavar="GATE",
+    Option(name=FAIL_IF.name, kind=Kind.TEXTS, metavar=FAIL_IF.metavar,
            help="exit 3 where this holds, such as 'time > +5%%' or 'memory > 16 GB'; repeatable"),
     REDACT,
     *(option for option in REPORT if option.group != _CEILINGS),
+    TOP,
 )  # fmt: skip
 
 _EXPERIMENT: Final = "the experiment"
@@ -341,10 +383,22 @@ TECHNIQUES: Final = (
 )  # fmt: skip
 
 EXPLAIN: Final = (
-    Option(name="name", positional="*", metavar="OPERATOR-OR-KERNEL",
-           help="such as aten::addmm or ampere_sgemm_128x64_nn"),
-    Option(name="report", metavar="REPORT", help="a JSON report, to work the formula on its shapes"),
+    Option(name="name", positional="*", metavar="TERM",
+           help="a line of the report (MFU, headroom), an operator, a kernel or a device; shortened ones too"),
+    Option(name="report", metavar="REPORT", help="a JSON report: its figures worked, and every name in it"),
     Option(name="unknown", metavar="REPORT", help="list what a JSON report could not class or count"),
+    Option(name="debug", kind=Kind.SWITCH, default=False, help=DEBUG.help),
+)  # fmt: skip
+
+#: How what is no report is printed.
+_TABLE_OR_JSON: Final = Option(
+    name="format", short_flag="-f", default="terminal", metavar="FORMAT", help="terminal or json",
+    choices=(Choice("terminal"), Choice("json")),
+)  # fmt: skip
+
+CATALOG: Final = (
+    Option(name="word", positional="*", metavar="WORD", help="only models with this in their name, kind or task"),
+    _TABLE_OR_JSON,
     Option(name="debug", kind=Kind.SWITCH, default=False, help=DEBUG.help),
 )  # fmt: skip
 
@@ -353,8 +407,7 @@ CEILINGS: Final = (
     Option(name="dtype", metavar="TYPES", help="only these data types, such as float32,bf16"),
     Option(name="peak", metavar="RATE", help="take this for the peak: 312T, or bf16=312T,fp32=19.5T"),
     Option(name="bandwidth", metavar="RATE", help="take this for the bandwidth: 2.04T, 900G"),
-    Option(name="format", short_flag="-f", default="terminal", metavar="FORMAT", help="terminal or json",
-           choices=(Choice("terminal"), Choice("json"))),
+    _TABLE_OR_JSON,
     Option(name="refresh", kind=Kind.SWITCH, default=False, help="measure again what is kept"),
     Option(name="debug", kind=Kind.SWITCH, default=False, help=DEBUG.help),
 )  # fmt: skip

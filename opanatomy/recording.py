@@ -85,9 +85,16 @@ class Recorder:
     """Records a loop: a context manager, or `start()` and `stop()` where a block does not fit."""
 
     def __init__(
-        self, modules: Mapping[str, torch.nn.Module], options: RunOptions, target: Path | None, *, force: bool
+        self,
+        modules: Mapping[str, torch.nn.Module],
+        options: RunOptions,
+        target: Path | None,
+        *,
+        force: bool,
+        numbered: bool = False,
     ) -> None:
         self._modules, self._options, self._target, self._force = modules, options, target, force
+        self._numbered = numbered
         self._recording: LoopRecording | None = None
         self._is_over = False
         self._claim: Claim | None = None
@@ -113,11 +120,9 @@ class Recorder:
     @in_python()
     def start(self) -> None:
         """The first iteration begins."""
-        from opanatomy.capture.loop.recording import LoopRecording
-
         if self._recording is not None or self._is_over:
             raise CaptureError("record: this recorder was started already - make another one")
-        if _running:
+        if running:
             raise CaptureError(
                 "record: a recorder is running already, and torch takes one profiler at a time - end its block, or call"
                 " its stop()"
@@ -125,8 +130,8 @@ class Recorder:
         check_no_profiler("record")
         try:
             self._claim_trace()
-            self._recording = LoopRecording(self._modules, self._options, self._write)
-            _running.append(self)
+            self._recording = self._new_recording()
+            running.append(self)
             self._recording.start()
         except BaseException:
             self._abort()
@@ -173,6 +178,11 @@ class Recorder:
             self._anatomy = anatomy
         return self._anatomy
 
+    def _new_recording(self) -> LoopRecording:
+        from opanatomy.capture.loop.recording import LoopRecording
+
+        return LoopRecording(self._modules, self._options, self._write)
+
     def _started(self) -> LoopRecording:
         if self._recording is None:
             raise CaptureError("record: the recorder was not started - use it in a with statement")
@@ -185,7 +195,9 @@ class Recorder:
         if self._target is not None:
             place = place_in_group()
             target = self._target if place is None else name_of_rank(self._target, place.rank)
-            self._claim = self._files.enter_context(claimed(target, force=self._force, forced_by="give force=True"))
+            self._claim = self._files.enter_context(
+                claimed(target, force=self._force, numbered=self._numbered, forced_by="give force=True")
+            )
             return
         folder = ExitStack()
         self._unkept = folder.enter_context(temporary("step.trace.json.gz", "the trace"))
@@ -210,8 +222,8 @@ class Recorder:
 
     def _abort(self) -> None:
         """Let go of everything, the models among it; what is written stays."""
-        if self in _running:
-            _running.remove(self)
+        if self in running:
+            running.remove(self)
         if self._recording is not None:
             self._recording.abort()
             self._recording, self._is_over = None, True
@@ -225,7 +237,7 @@ class Recorder:
 
 
 #: The recorder that runs now.
-_running: list[Recorder] = []
+running: list[Recorder] = []
 
 
 def _modules(module: Any) -> dict[str, torch.nn.Module]:

@@ -1,4 +1,4 @@
-"""A trace -> reports/NAME.json and reports/NAME.txt (80 columns); the README shows that of BERT-large."""
+"""A trace -> reports/NAME.json and reports/NAME.txt (80 columns); the README shows the first screen of BERT-large's."""
 
 import re
 import sys
@@ -22,7 +22,10 @@ def main(trace: Path) -> None:
     (HERE / f"{name}.txt").write_text(text)
     if name == SHOWN:
         shown = re.sub(
-            r"(```text\n).*?(```)", lambda match: match[1] + text + match[2], README.read_text(), flags=re.DOTALL
+            r"(```text\n).*?(```)",
+            lambda match: match[1] + terminal_report(anatomy, width=80, brief=True) + match[2],
+            README.read_text(),
+            flags=re.DOTALL,
         )
         README.write_text(shown)
 

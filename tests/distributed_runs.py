@@ -138,7 +138,7 @@ RUNS: Final[Mapping[str, tuple[int, tuple[str, ...]]]] = {
     "fsdp2": (2, tiny(BERT, "--parallel", "fsdp2", "--optimizer", "adamw")),
     "accumulate": (2, tiny(BERT, "--accumulate", "2")),
     "views": (2, tiny(BERT, "--bucket-view")),
-    "slow": (2, ("unlike:slow", "--device", "cpu")),
+    "slow": (2, ("unlike.py:slow", "--device", "cpu")),
 }  # fmt: skip
 
 

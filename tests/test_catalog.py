@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 
 import pytest
 
 from opanatomy.capture.model import configuration
-from opanatomy.capture.model.catalog import catalog_names, find_name, near_names, read_configuration
+from opanatomy.capture.model.catalog import (
+    Entry,
+    catalog_entries,
+    catalog_names,
+    find_name,
+    near_names,
+    read_configuration,
+)
 from opanatomy.capture.model.workload import prepare
+from opanatomy.console.dispatch import main
 from tests.tiny import SISTERS, planned, tiny_request
 
 #: Catalog name -> class, task and the exact parameter count published for the weights of the Hub. BERT's checkpoints
@@ -126,3 +135,74 @@ def test_reading_the_catalog_imports_no_torch() -> None:
         "sys.exit(any(name in sys.modules for name in ('torch', 'transformers', 'huggingface_hub')))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+# ----------------------------------------------------------------------------------------------------- the verb catalog
+
+
+@pytest.mark.parametrize("entry", catalog_entries(), ids=lambda entry: entry.name)
+def test_what_the_catalog_says_of_a_model_is_so(entry: Entry) -> None:
+    plan = planned(model=entry.name)
+    assert (entry.kind, entry.architecture) == (plan.config.model_type, plan.architecture)
+    assert (entry.task, entry.parameters) == (plan.task, plan.parameters)
+    parts = [plan.config, *(getattr(plan.config, name, None) for name in ("text_config", "vision_config"))]
+    hidden = tuple(size for part in parts if (size := getattr(part, "hidden_size", None)) is not None)
+    assert entry.hidden == (hidden or None)
+    stacks = plan.stacks if hidden else None  # the stages of ResNet are no layers of one kind
+    assert entry.layers == stacks
+
+
+def listed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert main(["catalog", *words]) == 0
+    return capsys.readouterr().out
+
+
+def test_the_catalog_as_a_table(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for width in ("30", "60", "80", "200"):
+        monkeypatch.setenv("COLUMNS", width)
+        text = listed(capsys)
+        header, _, *rows = text.splitlines()
+        names = [row.split()[0] for row in rows if "/" in row.split()[0]]
+        assert names == list(catalog_names()), "whole names at every width"
+        said = " ".join(text.split()).partition("no room for ")[2].replace(":", " ").split()
+        for column in ("layers", "hidden", "kind"):
+            assert (column in header.split()) is not (column in said), (column, width)
+    (row,) = (row for row in rows if row.startswith("google-bert/bert-large-uncased"))
+    assert row.split() == ["google-bert/bert-large-uncased", "335", "M", "24", "1024", "masked-lm", "bert"]
+    assert " 8.03 B " in text
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        (("BERT", "large"), ["google-bert/bert-large-uncased"]),
+        (("speech",), ["facebook/wav2vec2-base-960h", "openai/whisper-small"]),
+        (("mixtral",), ["mistralai/Mixtral-8x7B-v0.1"]),
+        ((), list(catalog_names())),
+    ],
+)
+def test_the_catalog_as_json(words: tuple[str, ...], names: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    document = json.loads(listed(capsys, *words, "-f", "json"))
+    assert document["schema"] == 1
+    assert [model["name"] for model in document["models"]] == names
+    assert set(document["models"][0]) == {"name", "kind", "architecture", "task", "parameters", "layers", "hidden"}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("brt",), "did you mean bert or bart?"),
+        (("causal-ln", "x"), "did you mean causal-lm"),
+        (("xyzzy",), "lists all"),
+    ],
+)
+def test_a_word_that_no_model_has(words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["catalog", *words]) == 1
+    captured = capsys.readouterr()
+    assert said in captured.err
+    assert captured.out == ""
+
+
+def test_the_catalog_imports_no_torch() -> None:
+    code = "import sys; from opanatomy.__main__ import main; main(['catalog']); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0

@@ -20,9 +20,13 @@ from opanatomy.comparison.matching import Item, Key, matched
 from opanatomy.comparison.parts import apportioned
 from opanatomy.comparison.statistics import interleaved, interval_of_median, mann_whitney
 from opanatomy.pipeline import analyze_trace
+from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.compared import Cause, Comparison, Decomposition, Part
 from opanatomy.records.taxonomy import OperatorClass
+from opanatomy.report import read_anatomy
 from opanatomy.report.sections.causes import groups_of
+from tests.command import run
+from tests.tiny import BERT, TINY
 
 TRACES: Final = Path(__file__).parent / "traces"
 SHARED: Final = Path(__file__).parent.parent.parent / "shared" / "more_traces" / "compare"
@@ -294,6 +298,42 @@ def test_quantized_communication_on_four_ranks() -> None:
     assert more == pytest.approx(17_000_000, abs=1_500_000)
     assert comparison.no_claim is not None
     assert all(row.ranges is None and row.p is None for row in comparison.figures)
+
+
+@pytest.fixture(scope="module")
+def attentions(tmp_path_factory: pytest.TempPathFactory) -> list[Anatomy]:
+    """A tiny BERT with eager and with fused attention."""
+    folder = tmp_path_factory.mktemp("attentions")
+    settings = [
+        word for pair in (*TINY[BERT], ("attention_probs_dropout_prob", "0")) for word in ("--set", "=".join(pair))
+    ]
+    for kind in ("eager", "sdpa"):
+        done = run("profile", BERT, *settings, "--seq", "16", "--batch", "2", "--attention", kind, "--no-trace",
+                   "--suggest", "0", "-o", f"{kind}.json", cwd=folder)  # fmt: skip
+        assert not done.returncode, done.stderr
+    return [read_anatomy((folder / f"{kind}.json").read_bytes()) for kind in ("eager", "sdpa")]
+
+
+def test_fused_attention_takes_the_place_of_its_operators(attentions: list[Anatomy]) -> None:
+    comparison = comparison_of(attentions)
+    parts = parts_of(comparison)
+    calls: dict[tuple[Cause, str], float] = {}
+    for part in parts.parts:
+        for side in (part.before, part.after):
+            if side is not None and part.cause in (Cause.NEW, Cause.GONE):
+                (operator,) = side.operators
+                calls[part.cause, operator.removeprefix("aten::")] = calls.get((part.cause, operator), 0) + side.calls
+    gone = {name for cause, name in calls if cause is Cause.GONE}
+    new = {name for cause, name in calls if cause is Cause.NEW}
+    assert {"bmm", "_softmax", "_softmax_backward_data"} <= gone
+    fused = "_scaled_dot_product_flash_attention_for_cpu"
+    assert {fused, f"{fused}_backward"} <= new
+    assert not gone & new & {"bmm", fused}
+    figures = {row.name: row.values for row in comparison.figures}
+    for what in ("flops", "bytes"):
+        by_class = [row.values for name, row in zip(figures, comparison.figures, strict=True)
+                    if name.startswith("class.") and name.endswith(f".{what}")]  # fmt: skip
+        assert [sum(value or 0 for value in side) for side in zip(*by_class, strict=True)] == list(figures[what])
 
 
 # -------------------------------------------------------------------------------------------------------- the matching

@@ -1,38 +1,228 @@
-"""`opanatomy explain`: the class, the rule and the formula of a name."""
+"""`opanatomy explain`: terms of the report, classes and formulas of operators, kernels, devices, names of a report."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+from msgspec.structs import replace
 
 from opanatomy.__main__ import main
 from opanatomy.console.explanation import explain
+from opanatomy.console.names import Vocabulary
+from opanatomy.records.anatomy import Anatomy, KernelRow, ModuleRow
+from opanatomy.records.taxonomy import OperatorClass, Phase
+from opanatomy.report import read_anatomy
+from opanatomy.report.formats.json import json_report
+from opanatomy.report.sections import sections_of
+from opanatomy.report.table import cut
+from tests import anatomies
+
+ROOT = Path(__file__).parent.parent
+BERT = ROOT / "reports" / "bert-large-uncased.json"
+EXPERIMENT = ROOT / "reports" / "techniques" / "bert-large-uncased.json"
+UNKNOWN = "torch::autograd::CppNode<MyLookUp_Op>"
+LONG = "void at::native::(anonymous namespace)::my_odd_thing<float, 4>(int, float*)"
+
+
+def text_of(name: str, anatomy: Anatomy | None = None) -> str:
+    explanation = explain([name], anatomy)
+    assert not explanation.unknown, name
+    return " ".join(explanation.text.split())
+
+
+@pytest.fixture(scope="module")
+def with_unknown() -> Anatomy:
+    """GPU steps with 47 ms of an operator that no rule knows, its kernel, and a module."""
+    anatomy = anatomies.llama_on_gpu()
+    row = replace(
+        anatomy.operators[0], operator=UNKNOWN, operator_class=OperatorClass.UNKNOWN, rule="no rule", calls=3,
+        time_ns=47_000_000, flops=None, read_bytes=None, written_bytes=None, phase=Phase.BACKWARD, bound_ns=None,
+        bound_by=None, uncosted_ns=47_000_000,
+    )  # fmt: skip
+    kernel = KernelRow(
+        kernel=LONG, operator_class=OperatorClass.UNKNOWN, rule="no rule", count=3, time_ns=47_000_000,
+        operators=(UNKNOWN,),
+    )  # fmt: skip
+    modules = tuple(
+        ModuleRow(
+            module=path, kind=kind, phase=Phase.FORWARD, operator_class=OperatorClass.TENSOR_CONTRACTION, time_ns=ns,
+            flops=10**9, read_bytes=1, written_bytes=1,
+        )
+        for path, kind, ns in (("model.layers.0", "Layer", 2_000_000), ("model.layers.0.mlp", "MLP", 3_000_000))
+    )  # fmt: skip
+    return replace(anatomy, operators=(*anatomy.operators, row), kernels=(kernel,), modules=modules)
 
 
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("aten::addmm", ["tensor contraction", "rule      operators/", "2 * b * m * n * k", "Source:"]),
+        ("aten::addmm", ["tensor contraction", "rule operators/", "2 * b * m * n * k", "Source:"]),
         ("addmm", ["aten::addmm", "tensor contraction"]),
+        ("ADDMM", ["aten::addmm", "tensor contraction"]),
+        ("addmm forward", ["aten::addmm"]),
         ("aten::view", ["does no work of its own"]),
-        ("nvjet_tst_128x256_64x4_2x1_v_bz_coopA_TNT", ["kernel    tensor contraction", "rule      kernels/"]),
+        ("nvjet_tst_128x256_64x4_2x1_v_bz_coopA_TNT", ["kernel tensor contraction", "rule kernels/"]),
         ("flash_fwd_kernel", ["tensor contraction, containing statistical normalization"]),
-        ("aten::adm", ["unknown", "near: ", "aten::addmm"]),
+        ("Memcpy HtoD (Pageable -> Device)", ["kernel data movement"]),
         ("AddmmBackward0", ["does no work of its own"]),
-        ("my data loader", ["rule      operators/ranges: range", "kernel    unknown"]),
+        ("mylib::fused_gemm", ["operators/words", "its FLOPs and bytes are not known"]),
+        ("MFU", ["FLOPs of contractions without recompute", "device.peak_flops_per_second"]),
+        ("mfu", ["FLOPs of contractions without recompute"]),
+        ("own", ["the step less exposed communication"]),
+        ("peak in forward", ["the most that is allocated"]),
+        ("optimizer_state", ["what the optimizer keeps"]),
+        ("d.peak", ["beside the baseline's"]),
+        ("call counts", ["a check:"]),
+        ("max", ["the most over the ranks", "aten::max"]),
+        ("_flash_atte…n_backward", ["aten::_flash_attention_backward"]),
+        ("_safe_soft… forward", ["aten::_safe_softmax", "4 per element"]),
+        ("_SAFE_SOFT… forward", ["aten::_safe_softmax"]),
+        ("_safe_soft... forward", ["aten::_safe_softmax"]),
+        ("NVIDIA A100-SXM4-40GB", ["312 TFLOP/s of bfloat16", "1555 GB/s", "https://"]),
+        ("H100 SXM", ["989.4 TFLOP/s of float16", "https://"]),
     ],
 )
 def test_what_it_says(name: str, words: list[str]) -> None:
-    text = explain(name)
+    text = text_of(name)
     for word in words:
         assert word in text
 
 
 def test_an_autograd_node_is_no_kernel() -> None:
-    assert "kernel" not in explain("AddmmBackward0")
+    assert "kernel" not in text_of("AddmmBackward0")
 
 
-def test_several_names(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["explain", "aten::mm", "aten::add"]) == 0
-    out = capsys.readouterr().out
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("headrom", "headroom"), ("MFUs", "MFU"), ("exposed comunication", "exposed communication"),
+        ("aten::adm", "aten::addmm"), ("normalisation", "normalization"), ("xyzzy", None), ("my data loader", None),
+        ("some copy of mine", None), ("CppNode<MyLookUp_Op>", None), ("torch::a…_Op", None), ("…", None), ("", None),
+        (" ", None),
+    ],
+)  # fmt: skip
+def test_what_means_nothing_is_not_guessed(name: str, near: str | None) -> None:
+    explanation = explain([name])
+    assert not explanation.text
+    ((unknown, close),) = explanation.unknown
+    assert unknown == name
+    assert near in close if near else len(close) <= 3
+
+
+def test_the_known_names_are_explained_and_the_unknown_one_fails(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "aten::mm", "headrom", "xyzzy", "aten::add"]) == 1
+    out, err = capsys.readouterr()
     assert out.index("aten::mm") < out.index("aten::add\n")
-    assert "elementwise" in out
+    assert "headroom" not in out
+    assert err.count("\n") == 1
+    assert "'headrom' (near: headroom" in err
+    assert "'xyzzy'" in err
+    assert main(["explain", "aten::mm", "aten::add"]) == 0
+
+
+def test_words_that_are_one_name_need_no_quotes() -> None:
+    text = explain(["stream", "waits", "MFU", "NVIDIA", "A100-SXM4-40GB"]).text
+    assert [line for line in text.splitlines() if line and line[0] != " "] == [
+        "stream waits (One step)", "MFU (One step)", "A100 SXM4 40 GB (data sheet)",
+    ]  # fmt: skip
+
+
+def test_mfu_is_worked_with_the_figures_of_the_report(capsys: pytest.CaptureFixture[str]) -> None:
+    anatomy = read_anatomy(BERT.read_bytes())
+    assert main(["explain", "mfu", "--report", str(BERT)]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    flops = sum(
+        row.flops or 0 for row in anatomy.operators if row.operator_class is OperatorClass.TENSOR_CONTRACTION
+    )  # nothing is run again there
+    share = flops / (anatomy.step.unprofiled_wall_ns * anatomy.device.peak_flops_per_second["float32"] / 1e9)  # type: ignore[operator]
+    assert (
+        f"{flops:,} FLOP of contractions without recompute / (1 step x {anatomy.step.unprofiled_wall_ns:,} ns" in text
+    )
+    assert f"= {share:.1%}".replace("%", " %") in text
+    assert "printed reached: MFU 22.9 %" in text
+
+
+def test_with_a_report_only_the_meanings_that_it_has_are_said() -> None:
+    everywhere = explain(["idle"]).text
+    assert everywhere.count("  means") > 1
+    assert explain(["idle"], anatomies.llama_on_gpu()).text.count("  means") == 1
+    assert "has no such figure" in text_of("straggler", anatomies.bert_on_cpu())
+
+
+def test_ceilings_have_the_address_of_their_sheet() -> None:
+    anatomy = anatomies.llama_on_gpu()
+    assert anatomy.device.source is not None
+    text = text_of("ceilings", anatomy)
+    assert anatomy.device.source in text
+    for peak in anatomy.device.peak_flops_per_second.values():
+        assert f"{peak:,.0f} FLOP/s" in text
+
+
+@pytest.mark.parametrize(
+    "name", [UNKNOWN, UNKNOWN.upper(), "CppNode<MyLookUp_Op>", "CppNode<...>", "CppNode", "torch::a…kUp_Op>"]
+)
+def test_an_operator_that_no_rule_knows_is_known_by_its_report(name: str, with_unknown: Anatomy) -> None:
+    text = text_of(name, with_unknown)
+    for words in (UNKNOWN, "class unknown", "rule none: no rule knows", "47.0 ms", "in 3 calls", "backward: 47.0 ms",
+                  "kernels void at::native"):  # fmt: skip
+        assert words in text
+
+
+@pytest.mark.parametrize("name", [LONG, cut(LONG, 30), "my_odd_thing", "my_odd_thing<float, 4>(int, float*)"])
+def test_a_kernel_that_no_rule_knows_is_known_by_its_report(name: str, with_unknown: Anatomy) -> None:
+    text = text_of(name, with_unknown)
+    for words in ("kernel of the report", "class unknown", "in 3 launches", UNKNOWN):
+        assert words in text
+
+
+def test_a_module_has_its_submodules(with_unknown: Anatomy) -> None:
+    assert "report 5.00 ms" in text_of("model.layers.0", with_unknown)
+    assert "3.00 ms of it outside" not in text_of("model.layers.0", with_unknown)
+    assert "2.00 ms of it outside its submodules" in text_of("model.layers.0", with_unknown)
+    assert "MLP" in text_of("model.layers.0.mlp", with_unknown)
+    assert "5.00 ms" in text_of("model", with_unknown)
+
+
+def test_the_time_of_an_operator_is_that_of_the_page() -> None:
+    """Parts of its calls included, as in the table of operators."""
+    anatomy = read_anatomy(BERT.read_bytes())
+    (section,) = (section for section in sections_of(anatomy) if section.name == "operators")
+    assert any("_safe_softmax" in str(row.cells[0]) for row in section.rows)
+    assert "4.30 s, 4.9 % of the time in 24 calls, 4.29 s of it in its parts" in text_of("_safe_softmax", anatomy)
+
+
+def test_every_name_on_the_page_is_known_as_it_is_printed() -> None:
+    """Names of operators at widths at which they are cut."""
+    anatomy = read_anatomy(BERT.read_bytes())
+    vocabulary = Vocabulary(anatomy)
+    for row in anatomy.operators:
+        name = row.part_of or row.operator
+        short = name.removeprefix("aten::")
+        for text in (name, short, f"{short} {row.phase}"):
+            for width in (12, 18, 30):
+                shown = cut(text, width)
+                names = vocabulary.operators(shown) or vocabulary.shortened(shown)
+                assert name in names, shown
+
+
+def test_columns_of_an_experiment(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "d.peak", "lora", "--report", str(EXPERIMENT)]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "lora: 2,446,733,296 B beside 5,612,845,520 B = -56.4 %" in text
+    assert "option --lora 8" in text
+
+
+def test_names_of_a_report_cannot_write_on_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    anatomy = anatomies.llama_on_gpu()
+    evil = "evil\x1b[31m\n\u202eop"
+    rows = (replace(anatomy.operators[0], operator=evil, signature=anatomy.operators[0].signature),)
+    path = tmp_path / "report.json"
+    path.write_text(json_report(replace(anatomy, operators=rows)))
+    assert main(["explain", "evil…", "x\x1b[2J\n", "--report", str(path)]) == 1
+    out, err = capsys.readouterr()
+    assert "evil" in out
+    for text in (out, err):
+        assert "\x1b" not in text
+        assert "\u202e" not in text
+    assert err.count("\n") == 1

@@ -132,12 +132,14 @@ def test_processes(here: Path) -> None:
 @pytest.mark.exhaustive
 def test_a_rank_that_fails_ends_all_with_its_error(here: Path) -> None:
     (here / "unlike.py").write_text(UNLIKE_RANKS)
-    done = command.run("profile", "unlike:broken", "--device", "cpu", "--processes", "2", cwd=here, timeout=280)
+    done = command.run("profile", "unlike.py:broken", "--device", "cpu", "--processes", "2", cwd=here, timeout=280)
     assert done.returncode == 1
     assert done.stdout == ""
     said = [line for line in done.stderr.splitlines() if line.startswith("opanatomy:")]
+    (line,) = (number for number, text in enumerate(UNLIKE_RANKS.splitlines(), 1) if "this rank is broken" in text)
     assert said == [
-        "opanatomy: rank 1: the model failed in the forward phase: ValueError: this rank is broken - see --debug"
+        "opanatomy: rank 1: the model failed in the forward phase: ValueError: this rank is broken"
+        f" (unlike.py:{line}) - see --debug"
     ]
     assert not list(here.glob("*.json.gz"))
 

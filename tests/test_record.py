@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import weakref
 from collections import Counter
 from collections.abc import Callable
@@ -15,11 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.autograd import grad
-from torch.nn.modules import module as hooks
-from torch.optim import optimizer as optimizers
-from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from torch.utils.checkpoint import checkpoint
-from torch.utils.data import DataLoader, TensorDataset, dataloader
+from torch.utils.data import DataLoader, TensorDataset
 
 import opanatomy
 from opanatomy.capture.loop import recording
@@ -27,6 +23,7 @@ from opanatomy.errors import CaptureError, ModelError, OpanatomyError, OutputErr
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.phase_spans import MarkedCall, loop_spans
 from opanatomy.records.taxonomy import Phase
+from tests.process_state import process
 
 X, Y = torch.linspace(-1, 1, 32).view(4, 8), torch.tensor([0, 1, 2, 3])
 #: FLOPs of the products of `network()` on X: 4 x 8 x 16 and 4 x 16 x 4, forward; backward has no gradient of the input.
@@ -472,24 +469,6 @@ def test_training_is_the_same_to_the_bit() -> None:
     assert plain.keys() == watched.keys()
     assert all(torch.equal(plain[name], watched[name]) for name in plain)
     assert recorder.anatomy.step.count == 2
-
-
-def process() -> dict[str, Any]:
-    """What a recording puts in place of torch's own, or hangs into it."""
-    module_hooks = {name: dict(value) for name, value in vars(hooks).items() if name.startswith("_global") and value}
-    return {
-        **{f"autograd.{name}": value for name, value in vars(torch.autograd).items() if callable(value)},
-        **{f"scaler.{name}": value for name, value in vars(torch.amp.GradScaler).items()},
-        "zero_grad": (torch.optim.Optimizer.zero_grad, nn.Module.zero_grad),
-        "loader": dataloader._BaseDataLoaderIter.__next__,
-        "modules": module_hooks,
-        "of compiling": getattr(hooks, "_has_any_global_hook", None),
-        "optimizers": (dict(optimizers._global_optimizer_pre_hooks), dict(optimizers._global_optimizer_post_hooks)),
-        "modes": list(_get_current_dispatch_mode_stack()),
-        "saved": torch._C._autograd._top_saved_tensors_default_hooks(True),
-        "profiler": torch._C._autograd._profiler_enabled(),
-        "variables": dict(os.environ),
-    }  # fmt: skip
 
 
 def test_nothing_is_left_behind_when_all_is_recorded() -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from opanatomy.__main__ import main
 from opanatomy.errors import UsageError
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.taxonomy import OperatorClass, Phase
@@ -12,6 +15,7 @@ from opanatomy.report.classes import COLOUR, LABEL, SHORT_LABEL
 from opanatomy.report.format import Page
 from opanatomy.report.totals import total
 from tests import anatomies
+from tests.handmade import training_step
 
 
 @pytest.mark.parametrize("name", format_names())
@@ -29,7 +33,9 @@ def test_the_format_of_a_file() -> None:
     assert format_of("a/report.json") == "json"
     assert format_of("operators.CSV") == "csv"
     assert format_of("report.txt") == "terminal"
-    assert {"csv", "json", "terminal"} <= set(format_names())
+    assert format_of("report.md") == "markdown"
+    assert format_of("report.digest.md") == "digest"
+    assert {"csv", "digest", "json", "markdown", "terminal"} <= set(format_names())
     for name in format_names():
         assert format_of(f"x{format_named(name).ending}") == name
 
@@ -68,3 +74,24 @@ def test_what_is_not_known_stays_apart_in_a_sum() -> None:
     unknown = total(row for row in rows if row.operator_class is OperatorClass.UNKNOWN)
     assert (unknown.flops, unknown.bytes, unknown.bound_ns, unknown.intensity) == (None, None, None, None)
     assert total(()).flops is None
+
+
+@pytest.mark.parametrize(
+    ("options", "name", "begins"),
+    [
+        (["-f", "digest"], None, "# opanatomy digest\n"),
+        (["-f", "markdown"], None, "## The anatomy of "),
+        (["-o", "x.md"], "x.md", "## The anatomy of "),
+        (["-o", "x.Digest.MD"], "x.Digest.MD", "# opanatomy digest\n"),
+        (["-o", "x.md", "-f", "digest"], "x.md", "# opanatomy digest\n"),
+        (["-o", "made/", "-f", "digest"], "made/step.report.digest.md", "# opanatomy digest\n"),
+        (["-o", "made/", "-f", "markdown"], "made/step.report.md", "## The anatomy of "),
+    ],
+)
+def test_markdown_and_digest_are_written_where_they_are_asked_for(
+    options: list[str], name: str | None, begins: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = str(training_step().write(here / "step.json.gz"))
+    assert main(["analyze", trace, *options]) == 0
+    text = capsys.readouterr().out if name is None else Path(name).read_text(encoding="utf-8")
+    assert text.startswith(begins)

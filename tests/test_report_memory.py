@@ -83,8 +83,8 @@ def test_the_curve_is_stacked_to_scale() -> None:
     assert "wwaaaa " in columns
     assert "wwaaatt" in columns
     assert columns[47] == "ww?    "
-    assert lines[top + 7][11:].startswith("f")
-    assert lines[top + 7].endswith("b")
+    assert lines[top + 7][11:].startswith("F")
+    assert lines[top + 7].endswith("B")
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 120])

@@ -61,31 +61,33 @@ def test_the_sections_of_a_report(anatomy: Anatomy) -> None:
     names = [section.name for section in sections]
     assert len(set(names)) == len(names)
     assert names[0] == "title"
-    assert names[-1] == "verdict"
+    assert names[1] == "headline"
     assert not any(section.empty for section in sections)
     assert all(len(row.cells) == len(section.columns) for section in sections for row in section.rows)
 
 
 def test_what_an_anatomy_does_not_know_has_no_section() -> None:
-    assert [section.name for section in sections_of(anatomies.nothing())] == ["title", "run", "verdict"]
+    assert [section.name for section in sections_of(anatomies.nothing())] == ["title", "headline", "run", "source"]
     names = [section.name for section in sections_of(anatomies.llama_on_gpu())]
-    assert names[:5] == ["title", "disagreements", "run", "step", "classes"]
+    assert names[:7] == ["title", "headline", "disagreements", "run", "step", "classes", "operators"]
 
 
 def test_figures_are_those_of_the_anatomy_and_not_rounded() -> None:
     anatomy = anatomies.llama_on_gpu()
     classes = next(section for section in sections_of(anatomy) if section.name == "classes")
     rows = [row for row in anatomy.classes if row.operator_class is OperatorClass.TENSOR_CONTRACTION]
-    whole_ns = sum(row.time_ns for row in anatomy.classes)
-    time_ns = sum(row.time_ns for row in rows)
+    steps = anatomy.step.count
+    whole_ns = sum(row.time_ns for row in anatomy.classes) / steps
+    time_ns = sum(row.time_ns for row in rows) / steps
     contraction = classes.rows[0]
-    assert contraction.cells[:5] == (
+    assert (steps, classes.scope) == (3, "per step, mean of 3")
+    assert contraction.cells[:4] == (
         OperatorClass.TENSOR_CONTRACTION,
-        Count(sum(row.calls for row in rows)),
+        Count(sum(row.calls for row in rows) // steps),
         Time(time_ns),
         Share(time_ns, whole_ns),
-        Flops(sum(row.flops or 0 for row in rows)),
     )
+    assert Flops(sum(row.flops or 0 for row in rows) / steps) in contraction.cells
     assert contraction.fraction == time_ns / whole_ns
     assert classes.rows[-1].cells[0] == "total"
     assert classes.rows[-1].summary
@@ -176,9 +178,9 @@ def test_a_column_without_any_cell_is_left_out() -> None:
 def test_a_note_about_a_column_goes_with_it() -> None:
     section = table(ROW, columns=COLUMNS, notes=(Note(text="of what", column="ceiling"), Note(text="always")))
     assert section_text(section, 80).splitlines()[-1] == "of what; always"
-    narrow = section_text(section, 16).splitlines()
+    narrow = section_text(section, 12).splitlines()
     assert narrow[0] == "operator"
-    assert narrow[-1] == "always"
+    assert " ".join(narrow[3:]) == "always; no room for: FLOP/s, ceiling"
 
 
 def test_shares_stand_below_each_other_whatever_they_cover() -> None:

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from opanatomy.report.table import Column, Row, cut, printable, prose, table
+from opanatomy.report.printable import printable
+from opanatomy.report.table import Column, Row, cut, prose, table
 
 COLUMNS = (
     Column(header="operator", name=True, least=10),
@@ -41,8 +42,16 @@ def test_names_give_way_before_columns_drop() -> None:
 
 
 def test_the_column_with_the_highest_drop_goes_first_and_the_essential_stay() -> None:
-    assert lines(25)[0].split() == ["operator", "time"]
+    assert lines(24)[0].split() == ["operator", "time"]
+    assert lines(26)[0].split() == ["operator", "calls", "time"]
     assert lines(5)[2] == "aten:…ward  318 ms"
+
+
+def test_a_narrow_column_comes_back_where_a_wide_one_left_room() -> None:
+    """What was dropped first may fit where what was dropped last did not."""
+    columns = (*COLUMNS[:3], Column(header="a very wide one", drop=1))
+    rows = (Row(cells=("aten::mm", "49", "318 ms", "x")),)
+    assert table(columns, rows, 30)[1] == {"operator", "calls", "time"}
 
 
 def test_a_bar_is_drawn_where_there_is_room() -> None:

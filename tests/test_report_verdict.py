@@ -1,25 +1,34 @@
-"""The verdict: one sentence, the most disturbing finding first."""
+"""The headline: what costs most of the step comes first, whatever kind it is, with a command that says more."""
 
 from __future__ import annotations
+
+import shlex
 
 import pytest
 from msgspec.structs import replace
 
-from opanatomy.records.anatomy import Anatomy, ClassRow, Step
+from opanatomy.console.parser import make_parser
+from opanatomy.records.anatomy import Anatomy, ClassRow, OperatorRow, Step, StepRow
+from opanatomy.records.memory import Memory, MemoryFailure, MemorySaving
+from opanatomy.records.ranks import Rank
+from opanatomy.records.signature_text import SignatureText
 from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.records.timeline import Timeline
-from opanatomy.records.workload import Environment
+from opanatomy.records.waiting import ClockSetting, RankWaiting, StepParts, Straggler, Waiting
+from opanatomy.records.workload import Environment, Workload
 from opanatomy.report.formats.terminal import sentence
-from opanatomy.report.sections.verdict import verdict
+from opanatomy.report.sections.verdict import findings, headline, pattern_of
 from tests import anatomies
 
 CONTRACTION, ELEMENTWISE = OperatorClass.TENSOR_CONTRACTION, OperatorClass.ELEMENTWISE
+NORMALIZATION, COMMUNICATION = OperatorClass.STATISTICAL_NORMALIZATION, OperatorClass.COMMUNICATION
+GPU = Environment(device_kind="cuda", device_memory_bytes=1000)
 
 
 def row(
     operator_class: OperatorClass,
     time_ns: int,
-    flops: int | None,
+    flops: int | None = None,
     phase: Phase = Phase.FORWARD,
     bound: int | None = None,
 ) -> ClassRow:
@@ -30,86 +39,229 @@ def row(
     )  # fmt: skip
 
 
-def anatomy(*rows: ClassRow) -> Anatomy:
-    """An anatomy of these classes, whose ledger knows what is unknown."""
+def operator(name: str, operator_class: OperatorClass, time_ns: int, phase: Phase = Phase.FORWARD) -> OperatorRow:
+    return OperatorRow(
+        operator=name, signature=SignatureText(""), phase=phase, operator_class=operator_class, rule="", calls=1,
+        time_ns=time_ns, flops=None, read_bytes=None, written_bytes=None,
+    )  # fmt: skip
+
+
+def anatomy(
+    *rows: ClassRow,
+    idle: int = 0,
+    host: int = 0,
+    stream: int = 0,
+    edge: int = 0,
+    exposed: int = 0,
+    number: int | None = 1,
+) -> Anatomy:
+    """One step on a GPU whose work runs one after the other, with so much idle time of each cause."""
     empty = anatomies.nothing()
-    time_ns = sum(item.time_ns for item in rows)
-    unknown_ns = sum(item.time_ns for item in rows if item.operator_class is OperatorClass.UNKNOWN)
-    ledger = replace(empty.ledger, device_work_ns=time_ns, linked_ns=time_ns, unknown_ns=unknown_ns)
-    return replace(empty, classes=rows, ledger=ledger)
+    busy = sum(item.time_ns for item in rows)
+    timeline = Timeline(
+        window_ns=busy + idle, busy_ns=busy, idle_ns=idle, host_idle_ns=host, stream_idle_ns=stream,
+        other_idle_ns=idle - host - stream, inner_idle_ns=idle - edge, outside_ns=0,
+        exposed_communication_ns=exposed, communication_ns=exposed,
+    )  # fmt: skip
+    step = Step(wall_ns=busy + idle, steps=(StepRow(number=number, wall_ns=busy + idle),))
+    provenance = replace(empty.provenance, trace="a trace.json.gz")
+    return replace(
+        empty, provenance=provenance, classes=rows, environment=GPU, timeline=timeline, step=step, workload=Workload()
+    )
+
+
+def on_cpu(framework: int, *rows: ClassRow) -> Anatomy:
+    busy = sum(item.time_ns for item in rows)
+    whole = busy + framework
+    return replace(
+        anatomy(*rows), environment=Environment(device_kind="cpu"),
+        step=Step(wall_ns=whole, framework_ns=framework, steps=(StepRow(number=1, wall_ns=whole),)),
+        timeline=Timeline(window_ns=whole, busy_ns=busy, idle_ns=framework),
+    )  # fmt: skip
+
+
+def of_ranks(waiting_ns: int, transfer_ns: int, computing_ns: int, straggler: Straggler | None = None) -> Anatomy:
+    """Two ranks whose steps are waiting, transfer and work of their own."""
+    exposed, wall = waiting_ns + transfer_ns, waiting_ns + transfer_ns + computing_ns
+    step = StepParts(
+        number=1, wall_ns=wall, other_work_ns=computing_ns, transfer_ns=transfer_ns, waiting_ns=waiting_ns,
+        unmatched_ns=0, idle_ns=0,
+    )  # fmt: skip
+    each = tuple(
+        RankWaiting(
+            rank=rank, trace=f"rank-{rank}.json", clock_offset_ns=0, calls=1, matched=1, transferring_ns=transfer_ns,
+            waiting_ns=waiting_ns, charged_ns=0, steps=(step,),
+        )
+        for rank in (0, 1)
+    )  # fmt: skip
+    clocks = ClockSetting(was_set=False, collectives=1, within_ns=1, ended_too_early_before=0, ended_too_early=0)
+    waiting = Waiting(
+        ranks=2, world_size=2, is_lower_bound=False, by_number=1, by_order=0, by_time=0, clocks=clocks, each=each,
+        collectives=(), straggler=straggler,
+    )  # fmt: skip
+    made = anatomy(row(CONTRACTION, computing_ns), row(COMMUNICATION, exposed), exposed=exposed)
+    ranks = tuple(
+        Rank(
+            rank=rank, world_size=2, trace=f"rank-{rank}.json", trace_sha256=None, device=None, steps=1, wall_ns=wall,
+            window_ns=wall, busy_ns=wall, idle_ns=0, kernel_time_ns=wall, communication_ns=exposed,
+            exposed_communication_ns=exposed, exposed_memcpy_ns=0,
+        )
+        for rank in (0, 1)
+    )  # fmt: skip
+    return replace(made, waiting=waiting, ranks=ranks)
+
+
+LATE = Straggler(
+    rank=1, trace="rank-1.json", charged_ns=80, waiting_ns=100, last=3, lead_ns=5, computing_longer_ns=7,
+    idle_longer_ns=2,
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("rows", "words"),
+    ("made", "name", "words", "section"),
     [
-        ((), "There is no device work in this trace: nothing to explain."),
         (
-            (row(CONTRACTION, 62, 998), row(ELEMENTWISE, 30, 1), row(OperatorClass.STATISTICAL_NORMALIZATION, 8, 1)),
-            "0.2 % of the arithmetic takes 38.0 % of the time, most of it element-wise.",
+            anatomy(row(CONTRACTION, 37), idle=63, host=63), "idle",
+            "The device is idle 63.0 % of the step, because the host had not launched the next work yet.", "idle",
         ),
         (
-            (row(CONTRACTION, 60, 998), row(ELEMENTWISE, 20, 1), row(OperatorClass.STATISTICAL_NORMALIZATION, 20, 1)),
-            "0.2 % of the arithmetic takes 40.0 % of the time.",
+            anatomy(row(CONTRACTION, 40), idle=60, host=20, stream=40), "idle",
+            "The device is idle 60.0 % of the step, mostly because another stream was waited for.", "idle",
         ),
         (
-            (row(CONTRACTION, 60, 998), row(ELEMENTWISE, 30, 2), row(OperatorClass.OTHER, 10, None)),
-            "0.2 % of the counted arithmetic takes 40.0 % of the time, most of it element-wise.",
+            anatomy(row(CONTRACTION, 40), idle=60, host=60, edge=60), "idle",
+            "The device is idle 60.0 % of the step, before its first or after its last work.", "idle",
         ),
         (
-            (row(CONTRACTION, 90, 998, bound=45), row(ELEMENTWISE, 10, 2)),
-            "Tensor contraction takes 90.0 % of the time for 99.8 % of the arithmetic, "
-            "at 50.0 % of what the device could do.",
-        ),
-        ((row(CONTRACTION, 90, None),), "Tensor contraction takes 100.0 % of the time."),
-        (
-            (row(CONTRACTION, 60, 10), row(OperatorClass.DATA_MOVEMENT, 40, 0)),
-            "60.0 % of the time is tensor contraction.",
-        ),
-        ((row(ELEMENTWISE, 7, 1), row(OperatorClass.OTHER, 3, None)), "70.0 % of the time is element-wise."),
-        (
-            (row(CONTRACTION, 70, 1), row(OperatorClass.UNKNOWN, 30, None)),
-            "No rule knows 30.0 % of the device work: the figures say little yet.",
+            anatomy(row(CONTRACTION, 45), row(COMMUNICATION, 55), exposed=55), "communication",
+            "Communication that no other work hides takes 55.0 % of the step.", "communication",
         ),
         (
-            (row(CONTRACTION, 60, 9), row(ELEMENTWISE, 40, 1, Phase.OPTIMIZER)),
-            "The optimizer takes 40.0 % of the device time.",
+            of_ranks(50, 10, 40, LATE), "waiting",
+            "A rank waits for the others 50.0 % of the step, on average, 80.0 % of that for rank 1.", "waiting",
         ),
         (
-            (row(CONTRACTION, 70, 9), row(CONTRACTION, 30, 1, Phase.RECOMPUTE)),
-            "Computing activations again takes 30.0 % of the device time.",
+            of_ranks(10, 50, 40), "communication",
+            "Transferring data between ranks that no other work hides takes 50.0 % of the step.", "communication",
+        ),
+        (
+            anatomy(row(CONTRACTION, 60, 9, bound=30), row(NORMALIZATION, 5)), "tensor_contraction",
+            "Tensor contraction takes 92.3 % of the step, at 50.0 % of what the device can do.", "roofline",
+        ),
+        (
+            replace(anatomy(row(ELEMENTWISE, 90), row(CONTRACTION, 10)),
+                    operators=(operator("aten::bernoulli_", ELEMENTWISE, 80), operator("aten::mul", ELEMENTWISE, 10))),
+            "elementwise", "Element-wise work takes 90.0 % of the step, most of it bernoulli_.", "operators",
+        ),
+        (
+            anatomy(row(OperatorClass.UNKNOWN, 70), row(CONTRACTION, 30)), "unknown",
+            "What takes 70.0 % of the step no rule knows.", "ledger",
+        ),
+        (
+            on_cpu(60, row(CONTRACTION, 40)), "framework",
+            "The framework (dispatch, autograd, Python) takes 60.0 % of the step.", "operators",
         ),
     ],
-)
-def test_what_it_says(rows: tuple[ClassRow, ...], words: str) -> None:
-    assert sentence(verdict(anatomy(*rows))) == words
+)  # fmt: skip
+def test_the_largest_cost_is_the_headline(made: Anatomy, name: str, words: str, section: str) -> None:
+    first, *others = findings(made)
+    assert (first.name, sentence(first.text)) == (name, words)
+    assert all((other.share or 0) <= (first.share or 0) for other in others)
+    assert sentence(headline(made)[0]).startswith(words)
+    assert first.next_command is not None
+    parsed = make_parser().parse_args(shlex.split(first.next_command)[1:])
+    assert parsed.section == [section]
 
 
-def test_a_device_that_waits() -> None:
-    waiting = replace(
-        anatomy(row(CONTRACTION, 38, 1)),
-        environment=Environment(device_kind="cuda"),
-        timeline=Timeline(window_ns=100, busy_ns=38, idle_ns=62),
+def test_the_parts_of_the_time_are_all_of_it() -> None:
+    """No time is counted twice, none is left out."""
+    for made in (
+        anatomy(row(CONTRACTION, 30), row(ELEMENTWISE, 20), row(COMMUNICATION, 20), idle=30, host=25, exposed=20),
+        of_ranks(20, 30, 50),
+        on_cpu(20, row(CONTRACTION, 40), row(NORMALIZATION, 40)),
+    ):
+        assert sum(finding.share or 0 for finding in findings(made)) == pytest.approx(1)
+
+
+def test_hidden_communication_costs_nothing() -> None:
+    hidden = anatomy(row(CONTRACTION, 50), row(COMMUNICATION, 50), exposed=0)
+    assert [finding.name for finding in findings(hidden)] == ["tensor_contraction"]
+
+
+def test_phases_beside_forward_and_backward_are_named_where_they_are_much() -> None:
+    made = anatomy(
+        row(CONTRACTION, 55), row(ELEMENTWISE, 20, phase=Phase.OPTIMIZER), row(CONTRACTION, 25, phase=Phase.RECOMPUTE)
     )
-    assert sentence(verdict(waiting)) == "The device waits for the host 62.0 % of the step."
-
-
-def test_a_step_that_is_framework() -> None:
-    busy = replace(
-        anatomy(row(CONTRACTION, 40, 1)),
-        environment=Environment(device_kind="cpu"),
-        step=Step(wall_ns=100, framework_ns=60),
-        timeline=Timeline(window_ns=100, busy_ns=40, idle_ns=60),
+    assert [(finding.name, finding.share) for finding in findings(made)] == [
+        ("tensor_contraction", 0.8), ("recompute", 0.25), ("elementwise", 0.2), ("optimizer", 0.2),
+    ]  # fmt: skip
+    assert sentence(headline(made)[0]) == (
+        "Tensor contraction takes 80.0 % of the step."
+        " Computing activations again (checkpointing) takes 25.0 % of the step."
     )
-    assert sentence(verdict(busy)) == "60.0 % of the step is framework (dispatch, autograd, Python), not operators."
 
 
-def test_communication_that_nothing_hides() -> None:
-    timeline = Timeline(window_ns=100, busy_ns=90, idle_ns=10, communication_ns=50, exposed_communication_ns=30)
-    exposed = replace(anatomy(row(CONTRACTION, 90, 1)), timeline=timeline)
-    assert sentence(verdict(exposed)) == "Communication that no computation hides takes 30.0 % of the time."
+def test_memory_near_the_limit_is_in_the_headline() -> None:
+    made = anatomy(row(CONTRACTION, 90), row(ELEMENTWISE, 10))
+    full = replace(made, memory=Memory(peak_bytes=950))
+    assert sentence(headline(full)[0]).endswith("Memory is nearly full: 950 B of the device's 1.00 kB.")
+    assert findings(full)[1].next_command == "opanatomy analyze 'a trace.json.gz' --section memory"
+    assert "memory" not in [finding.name for finding in findings(replace(made, memory=Memory(peak_bytes=890)))]
+
+
+def test_what_is_small_is_not_in_the_headline() -> None:
+    made = anatomy(row(CONTRACTION, 86), row(ELEMENTWISE, 14))
+    assert sentence(headline(made)[0]) == "Tensor contraction takes 86.0 % of the step."
+
+
+def test_a_trace_without_steps_is_what_lies_between_its_first_and_last_work() -> None:
+    """A graph's decode: 44 % of the trace is before the graph, none of it between kernels."""
+    made = anatomy(row(CONTRACTION, 50), idle=50, host=50, edge=40, number=None)
+    first, second = findings(made)
+    assert sentence(first.text) == "Tensor contraction takes 83.3 % of the time from the first to the last device work."
+    assert (second.name, second.share) == ("idle", pytest.approx(1 / 6))
+
+
+def test_other_steps_work_is_not_a_cost_of_the_step() -> None:
+    made = anatomy(row(CONTRACTION, 60), idle=20, host=20)
+    timeline = replace(made.timeline, window_ns=100, outside_ns=20)
+    assert [finding.share for finding in findings(replace(made, timeline=timeline))] == [0.75, 0.25]
+
+
+def test_nothing_to_explain() -> None:
+    assert sentence(headline(anatomy())[0]) == "There is no device work in this trace: nothing to explain."
+    failure = MemoryFailure(phase=Phase.BACKWARD, message="", requested_bytes=8_000_000_000)
+    saving = MemorySaving(technique="checkpointing", option="--checkpointing", saved_bytes=1, needed_bytes=1, fits=True)
+    failed = replace(anatomy(), memory=Memory(failure=failure, savings=(saving,)))
+    (only,) = findings(failed)
+    assert sentence(only.text) == "The step does not fit: try --checkpointing."
+    assert only.evidence is not None
+    assert sentence(only.evidence) == "8.00 GB more were asked for in backward"
+
+
+def test_a_model_that_a_command_can_name_is_tried_with_techniques() -> None:
+    made = anatomies.bert_on_cpu()
+    assert headline(made)[1] == "opanatomy techniques google-bert/bert-large-uncased --batch 4"
+    changed = replace(made, workload=replace(made.workload, changes=("num_hidden_layers=2",)))
+    assert "--section" in (headline(changed)[1] or "")
+
+
+def test_the_command_calls_the_trace_as_it_was_typed() -> None:
+    made = anatomy(row(CONTRACTION, 40), idle=60, host=60)
+    assert headline(made, source="'my traces/a.json'")[1] == "opanatomy analyze 'my traces/a.json' --section idle"
+    assert headline(of_ranks(60, 10, 30))[1] == "opanatomy analyze rank-*.json --section waiting"
+
+
+@pytest.mark.parametrize(
+    ("names", "pattern"),
+    [(["rank-0.json", "rank-1.json"], "rank-*.json"), (["a1.json", "a11.json"], "a1*.json"), (["1", "11"], "1*"),
+     (["a b/0", "a b/1"], "'a b/'*"), (["x", "y"], "*")],
+)  # fmt: skip
+def test_patterns_of_names(names: list[str], pattern: str) -> None:
+    assert pattern_of(names) == pattern
 
 
 def test_the_hand_made_anatomies() -> None:
-    bert, llama = (sentence(verdict(anatomy)) for anatomy in (anatomies.bert_on_cpu(), anatomies.llama_on_gpu()))
-    assert bert.startswith("Tensor contraction takes 90.3 % of the time for 99.7 %")
-    assert llama.startswith("0.1 % of the counted arithmetic takes 30.5 % of the time")
+    bert, llama = (sentence(headline(made)[0]) for made in (anatomies.bert_on_cpu(), anatomies.llama_on_gpu()))
+    assert bert.startswith("Tensor contraction takes ")
+    assert llama.startswith("Tensor contraction takes ")

@@ -201,7 +201,7 @@ def analyze(sources: Path, name: str) -> Commands:
 def explain(sources: Path, name: str) -> Commands:
     old = str(sources / "old.json")
     return [
-        ([f"aten::mm {NAMED}", f"kernel_{FORMS[0]}", VARIABLES["SHELL_SECRET"]], 0),
+        ([f"aten::mm {NAMED}", f"kernel_{FORMS[0]}", VARIABLES["SHELL_SECRET"]], 1),
         (["aten::mm", f"aten::mm {NAMED}", "--report", old], 0),
         (["--unknown", old], 0),
         (["mm", "--report", str(sources / NAMED)], 1),

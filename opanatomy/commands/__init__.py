@@ -1,4 +1,6 @@
-"""The verbs, one file each: `SUMMARY` for the help, `add_arguments()` and `run()`; a new file is a new verb."""
+"""The verbs, one file each, so that a new file is a new verb: `SUMMARY` and `EXAMPLES` for the help, `add_arguments()`
+and `run()`.
+"""
 
 from __future__ import annotations
 

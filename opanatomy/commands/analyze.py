@@ -21,11 +21,17 @@ if TYPE_CHECKING:
     from opanatomy.device import Overrides
     from opanatomy.files.outputs import Claim
     from opanatomy.files.remote import Address
+    from opanatomy.gates.judging import Gate
     from opanatomy.records.anatomy import Anatomy
 
 SUMMARY: Final = "report on torch.profiler traces"
 #: What plain JSON takes of what it takes packed, at most.
 _PACKED: Final = 40
+EXAMPLES: Final = (
+    ("one trace that torch.profiler wrote", "opanatomy analyze trace.json.gz"),
+    ("the ranks of one run, as JSON", "opanatomy analyze ranks/ -o run.json"),
+    ("a trace with classes, phases and rates in it", "opanatomy analyze trace.json.gz --trace annotated.json.gz"),
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,10 +47,10 @@ def run(arguments: argparse.Namespace) -> None:
     """Read the traces, write the annotated one where it is wanted, show the anatomy."""
     with _without_collector():
         anatomy = _run(arguments)
-    if arguments.check:
-        from opanatomy.checks import require_agreement
+    if arguments.check or arguments.fail_if:
+        from opanatomy.console.gated import hold_to_gates
 
-        require_agreement(anatomy)
+        hold_to_gates(anatomy, arguments)
 
 
 @contextmanager
@@ -60,10 +66,12 @@ def _without_collector() -> Iterator[None]:
 
 
 def _run(arguments: argparse.Namespace) -> Anatomy:
+    from opanatomy.console.gated import gates_on_report
     from opanatomy.console.limits import keep_to_limits
     from opanatomy.files.addresses import local_name
     from opanatomy.files.remote import Address
 
+    gates = gates_on_report(arguments)
     keep_to_limits()
     from opanatomy.console.made_reports import made_report
     from opanatomy.trace.pipes import STDIN, spooled
@@ -77,31 +85,33 @@ def _run(arguments: argparse.Namespace) -> Anatomy:
     with spooled(given) as paths:
         report = made_report(paths, names, arguments)
         if report is not None:
-            return _shown_again(report, arguments)
-        return _reported(paths, arguments, piped=paths != given)
+            return _shown_again(report, arguments, gates)
+        return _reported(paths, arguments, gates, piped=paths != given)
 
 
-def _shown_again(report: MadeReport, arguments: argparse.Namespace) -> Anatomy:
+def _shown_again(report: MadeReport, arguments: argparse.Namespace, gates: tuple[Gate, ...]) -> Anatomy:
     from opanatomy.console.destination import destination, note, show, stem_of
     from opanatomy.console.made_reports import anatomy_shown, what_it_is
     from opanatomy.device import parse_overrides
 
     stem = stem_of(report.path.name).removesuffix(".report") or "trace"
-    with destination(arguments, stem=stem, traces=[report.path], read="report to show") as where:
+    with destination(arguments, stem=stem, traces=[report.path], read="report to show", gates=gates) as where:
         anatomy = anatomy_shown(report, parse_overrides(arguments.peak, arguments.bandwidth), redact=arguments.redact)
         show(anatomy, where)
     note(what_it_is(report))
     return anatomy
 
 
-def _reported(paths: list[Path | Address], arguments: argparse.Namespace, *, piped: bool) -> Anatomy:
+def _reported(
+    paths: list[Path | Address], arguments: argparse.Namespace, gates: tuple[Gate, ...], *, piped: bool
+) -> Anatomy:
     from opanatomy.attribution import phase_rules
     from opanatomy.console.destination import destination, show, stem_of
     from opanatomy.device import parse_overrides
     from opanatomy.trace.sources import sources_of
 
     sources = [source.path for source in sources_of(paths) if isinstance(source.path, Path)]
-    with destination(arguments, stem=stem_of(paths[0].name) or "trace", traces=sources) as where:
+    with destination(arguments, stem=stem_of(paths[0].name) or "trace", traces=sources, gates=gates) as where:
         ceilings = parse_overrides(arguments.peak, arguments.bandwidth)
         phases = phase_rules(arguments.phases)
         if arguments.annotated is not None:

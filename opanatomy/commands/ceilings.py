@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from opanatomy.records.device import Machine, Measured
 
 SUMMARY: Final = "measure this device's peak matrix rates and bandwidth"
+EXAMPLES: Final = (
+    ("this device's peaks and bandwidth: measured once, then kept", "opanatomy ceilings"),
+    ("two data types, measured again", "opanatomy ceilings --dtype float32,bf16 --refresh"),
+    ("for a script", "opanatomy ceilings -f json"),
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -27,6 +27,7 @@ def run(arguments: argparse.Namespace) -> None:
     from opanatomy.console.destination import destination, show, stem_of
     from opanatomy.console.limits import keep_to_limits
     from opanatomy.console.progress import Display
+    from opanatomy.gates.judging import gates_of, judged, require_met
 
     keep_to_limits()
     names = list(arguments.sides)
@@ -34,9 +35,12 @@ def run(arguments: argparse.Namespace) -> None:
         raise UsageError("compare: the name of a side is empty - give a report, a trace or a folder")
     if len(names) < 2:
         raise UsageError(f"compare {names[0]}: one side is given - give two at least: compare BEFORE AFTER")
+    gates = gates_of(arguments.fail_if)
     stem = f"{stem_of(names[0]) or 'before'}-{stem_of(names[-1]) or 'after'}.comparison"
     with destination(arguments, stem=stem) as where:
         with Display() as display:
             display.stage("reading the sides")
             comparison = comparison_of(names, advance=display.advance, redact=arguments.redact)
+        comparison = judged(comparison, gates)
         show(comparison, where)
+    require_met(comparison.gates)

@@ -13,7 +13,7 @@ from opanatomy.console.parser import add_options
 from opanatomy.errors import OpanatomyError, OutOfMemory, UsageError
 from opanatomy.launched import Launched, launched
 from opanatomy.option_values import as_flag
-from opanatomy.options import PROCESSES, PROFILE, RUN, RunOptions, check_several, check_together
+from opanatomy.options import PROCESSES, PROFILE, RUN, RUNS, RunOptions, check_several, check_together
 
 if TYPE_CHECKING:
     from opanatomy.capture.distributed.ranks import Joined
@@ -23,6 +23,11 @@ if TYPE_CHECKING:
     from opanatomy.records.anatomy import Anatomy
 
 SUMMARY: Final = "run one forward and backward pass of a model and report"
+EXAMPLES: Final = (
+    ("BERT-large, four sequences of 512 tokens", "opanatomy profile google-bert/bert-large-uncased --batch 4"),
+    ("a function of yours that returns (module, inputs)", "opanatomy profile my_model.py:make --optimizer adamw"),
+    ("GPT-2 on two processes, the report as JSON", "opanatomy profile gpt2 --processes 2 -o gpt2.json"),
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,16 +39,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Check everything that is cheap, claim the outputs, capture, analyze the trace that was written, show."""
     from opanatomy.console.destination import destination, note, stem_of_model
+    from opanatomy.console.gated import gates_on_report, hold_to_gates
     from opanatomy.console.stdout import kept_for_the_report
     from opanatomy.files.addresses import check_no_address
 
     check_together(arguments, as_flag)
     options = run_options(arguments)
+    gates = gates_on_report(arguments)
     check_no_address("MODEL", options.model)
     place = launched()
     _check_processes(arguments, place)
     if place is not None:
         _on_a_rank(arguments, options, place)
+        return
+    if arguments.runs is not None:
+        from opanatomy.console.several_runs import run_several
+
+        run_several(arguments, options, gates)
         return
     if (arguments.processes or 1) > 1:
         from opanatomy.capture.distributed.launcher import launch
@@ -57,7 +69,8 @@ def run(arguments: argparse.Namespace) -> None:
         trace = None if arguments.no_trace else stack.enter_context(_claimed_trace(arguments))
         where = stack.enter_context(
             destination(
-                arguments, stem=stem_of_model(arguments.model), traces=[trace.target] if trace else [], stream=stream
+                arguments, stem=stem_of_model(arguments.model), traces=[trace.target] if trace else [], stream=stream,
+                gates=gates,
             )
         )  # fmt: skip
         if trace is not None and not trace.alone:
@@ -68,10 +81,7 @@ def run(arguments: argparse.Namespace) -> None:
         ceilings = parse_overrides(arguments.peak, arguments.bandwidth)
         take = (options, where, ceilings, arguments.suggest)
         anatomy = _kept(trace, *take) if trace else _not_kept(*take)
-    if options.check:
-        from opanatomy.checks import require_agreement
-
-        require_agreement(anatomy)
+    hold_to_gates(anatomy, arguments)
     if trace is not None:
         note(f"next: opanatomy analyze {shlex.quote(str(trace.path))} -f json")
 
@@ -79,6 +89,11 @@ def run(arguments: argparse.Namespace) -> None:
 def _check_processes(arguments: argparse.Namespace, place: Launched | None) -> None:
     """Refuse two numbers of processes, and what only several of them can do where there is one."""
     processes = arguments.processes
+    if arguments.runs is not None and (place is not None or (processes or 1) > 1):
+        raise UsageError(
+            f"{as_flag(RUNS, arguments.runs)} starts each run itself, as one process - leave it out, and start the run"
+            " on several processes as often as wanted"
+        )
     if place is not None:
         if processes not in (None, place.world_size):
             raise UsageError(
@@ -93,10 +108,12 @@ def _on_a_rank(arguments: argparse.Namespace, options: RunOptions, place: Launch
     from opanatomy.capture.distributed.plugins import asked_of_launcher
     from opanatomy.capture.distributed.ranks import joined
     from opanatomy.console.destination import destination, note, show, stem_of_model
+    from opanatomy.console.gated import gates_on_report, hold_to_gates
     from opanatomy.console.stdout import kept_for_the_report
     from opanatomy.device import parse_overrides
 
     ceilings = parse_overrides(arguments.peak, arguments.bandwidth)
+    gates = gates_on_report(arguments)
     options = asked_of_launcher(options)
     with ExitStack() as stack:
         stream = stack.enter_context(kept_for_the_report())
@@ -105,7 +122,7 @@ def _on_a_rank(arguments: argparse.Namespace, options: RunOptions, place: Launch
             trace = None if arguments.no_trace else stack.enter_context(_claimed_trace(arguments, place))
             targets = [trace.target] if trace else []
             stem = stem_of_model(arguments.model)
-            where = stack.enter_context(destination(arguments, stem=stem, traces=targets, stream=stream))
+            where = stack.enter_context(destination(arguments, stem=stem, traces=targets, stream=stream, gates=gates))
         group = stack.enter_context(joined(options, place))
         ranks = group.ranks
         name = ranks.all_gathered(None if trace is None else trace.path.name)[0]
@@ -120,10 +137,7 @@ def _on_a_rank(arguments: argparse.Namespace, options: RunOptions, place: Launch
         show(anatomy if trace else _without_trace(anatomy), where)
         if trace is not None:
             note(f"traces: {trace.path}, and beside it those of the other ranks")
-    if options.check:
-        from opanatomy.checks import require_agreement
-
-        require_agreement(anatomy)
+    hold_to_gates(anatomy, arguments)
 
 
 def _summary(options: RunOptions, trace: Claim | None, where: Destination | None, group: Joined) -> bytes:

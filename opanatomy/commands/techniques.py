@@ -15,6 +15,14 @@ if TYPE_CHECKING:
     from opanatomy.techniques.experiment import Experiment, Settings
 
 SUMMARY: Final = "say what each training technique would change, then measure it"
+EXAMPLES: Final = (
+    ("what each technique would change, predicted, then measured", "opanatomy techniques gpt2 --batch 4"),
+    (
+        "two of them, and both together",
+        "opanatomy techniques gpt2 --only amp,checkpointing --combine amp+checkpointing",
+    ),
+    ("what there is; nothing is run", "opanatomy techniques gpt2 --list"),
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,8 +1,8 @@
 """The work of two steps matched: the same first, then what moved or changed, then what is new or gone.
 
 Work is matched in a cascade of ever fewer names in common. At each level as many calls are matched as both sides have
-left; of a row of which only a part is matched the time goes with the calls. So the parts are the same, with the sides
-exchanged, whichever side comes first.
+left, those that take longest first; of a row of which only a part is matched the time goes with the calls. So the parts
+are the same, with the sides exchanged, whichever side comes first.
 """
 
 from __future__ import annotations
@@ -122,19 +122,24 @@ def _level(
 
 
 def _taken(items: dict[Key, Item], keys: Sequence[Key], calls: Fraction) -> dict[Key, Item]:
-    """So many calls of these keys, evenly, and their time; what has no calls goes whole."""
-    whole = sum((items[key].calls for key in keys), Fraction(0))
-    share = calls / whole if whole else Fraction(1)
+    """So many calls of these keys, those that take longest first, and their time; what has no calls goes whole."""
     taken = {}
-    for key in sorted(keys):
+    for key in sorted(keys, key=lambda key: (-_time_per_call(items[key]), key)):
         item = items[key]
-        part = share if item.calls else Fraction(1)
+        part = min(calls / item.calls, Fraction(1)) if item.calls else Fraction(1)
+        if not part:
+            continue
         taken[key] = _scaled(item, part)
+        calls -= item.calls * part
         if part == 1:
             del items[key]
         else:
             items[key] = _scaled(item, 1 - part)
     return taken
+
+
+def _time_per_call(item: Item) -> Fraction:
+    return item.time_ns / item.calls if item.calls else Fraction(0)
 
 
 def _scaled(item: Item, part: Fraction) -> Item:

@@ -10,24 +10,34 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from opanatomy.console.page import wanted_page
 from opanatomy.console.stdout import check_open, columns_of, say, write_out
 from opanatomy.errors import OutputError, UsageError
 from opanatomy.files.addresses import check_no_address
 from opanatomy.files.outputs import Claim, claimed, same_file
 from opanatomy.option_values import named
+from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.reports import Report
+from opanatomy.report.format import Page
+
+if TYPE_CHECKING:
+    from opanatomy.gates.judging import Gate
+    from opanatomy.records.compared import GateResult
 
 
 class Destination(Struct, frozen=True, kw_only=True):
-    """Where the report goes, held from the start: the file of `-o`, or stdout."""
+    """Where the report goes, held from the start: the file of `-o`, or stdout; and the gates on a single report."""
 
     format: str
     stream: TextIO
+    page: Page
     claim: Claim | None = None
+    gates: tuple[Gate, ...] = ()
 
 
 @contextmanager
@@ -38,6 +48,7 @@ def destination(
     traces: Iterable[Path] = (),
     stream: TextIO | None = None,
     read: str = "trace",
+    gates: tuple[Gate, ...] = (),
 ) -> Iterator[Destination]:
     """The destination, claimed before the expensive part; raises where the report cannot be written there.
 
@@ -47,19 +58,28 @@ def destination(
     out = sys.stdout if stream is None else stream
     if arguments.output == "":
         raise UsageError("-o: the name is empty - give a file name, or - for stdout")
-    name = chosen_format(arguments)
-    if _is_stdout(arguments.output):
-        check_open(out)
-        yield Destination(format=name, stream=out)
-        return
-    check_no_address("-o", arguments.output)
+    name, traces = chosen_format(arguments), list(traces)
+    page = wanted_page(arguments, name, traces)
     from opanatomy.report import format_named
 
+    if format_named(name).of_gates and not getattr(arguments, "fail_if", ()):
+        raise UsageError(f"-f {name}: it has a case for each gate, and there is none - {_ways_to_gates(arguments)}")
+    if _is_stdout(arguments.output):
+        check_open(out)
+        yield Destination(format=name, stream=out, page=page, gates=gates)
+        return
+    check_no_address("-o", arguments.output)
     with in_folder(arguments.output, f"{stem}.report{format_named(name).ending}") as (target, numbered):
         if any(same_file(target, trace) for trace in traces):
             raise UsageError(f"-o {target}: that is the {read} - choose another name for the report")
         with claimed(target, force=arguments.force, numbered=numbered, needed_bytes=1 << 20) as claim:
-            yield Destination(format=name, stream=out, claim=claim)
+            yield Destination(format=name, stream=out, page=page, claim=claim, gates=gates)
+
+
+def _ways_to_gates(arguments: argparse.Namespace) -> str:
+    if hasattr(arguments, "fail_if"):
+        return "add one: --fail-if 'memory > 16 GB'"
+    return f"{arguments.verb} has no gates, choose another format"
 
 
 @contextmanager
@@ -107,7 +127,7 @@ def stem_of_model(model: str) -> str:
     """What the names of a model's files begin with."""
     from opanatomy.redaction.texts import spoken
 
-    return stem_of(spoken(model).replace(":", "-")) or "model"
+    return stem_of(spoken(model).replace(".py:", ":").replace(":", "-")) or "model"
 
 
 def typed_words() -> list[str]:
@@ -135,12 +155,16 @@ def chosen_format(arguments: argparse.Namespace) -> str:
 def show(report: Report, where: Destination) -> None:
     """The report to stdout, or to the file of `-o`."""
     from opanatomy.report import format_named
-    from opanatomy.report.format import Page
 
     color = where.claim is None and wants_color(where.stream)
     width = columns_of(where.stream) if where.claim is None else 100
     chosen = format_named(where.format)
-    text = chosen.write(report, Page(width=width, color=color))
+    gates: tuple[GateResult, ...] = ()
+    if where.gates and isinstance(report, Anatomy):
+        from opanatomy.gates.judging import judged_report
+
+        gates = judged_report(report, where.gates)
+    text = chosen.write(report, replace(where.page, width=width, color=color, gates=gates))
     if where.claim is None:
         write_out(text, machine_readable=chosen.machine_readable, stream=where.stream)
         return

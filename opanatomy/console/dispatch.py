@@ -21,7 +21,7 @@ from msgspec import Struct, field
 from opanatomy.console.parser import ParserExit, make_parser
 from opanatomy.console.stdout import point_at_stderr, say
 from opanatomy.console.voices import attributed, is_silent
-from opanatomy.errors import OpanatomyError
+from opanatomy.errors import GateError, OpanatomyError
 
 #: A signal's exit code is this and its number: 130 for Ctrl-C.
 SIGNALLED = 128
@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(argv: Sequence[str] | None, caught: _Caught) -> int:
     debug = False
     try:
-        arguments = make_parser().parse_args(argv)
+        arguments = make_parser().parse_args(_meant(sys.argv[1:] if argv is None else argv))
         debug = getattr(arguments, "debug", False)
         import_module(f"opanatomy.commands.{arguments.verb}").run(arguments)
         caught.over = True
@@ -69,6 +69,13 @@ def _run(argv: Sequence[str] | None, caught: _Caught) -> int:
         if isinstance(error, SystemExit) and caught.process != os.getpid():  # a child that the model's code forked
             return error.code if isinstance(error.code, int) else int(error.code is not None)
         return _report(error, caught.number)
+
+
+def _meant(words: Sequence[str]) -> Sequence[str]:
+    """The words of the command line; none at all, and `help`, ask for the help."""
+    if not words:
+        return ["--help"]
+    return [*words[1:2], "--help"] if words[0] == "help" else words
 
 
 def _close_stdout(code: int) -> int:
@@ -109,9 +116,9 @@ def _report(error: BaseException, number: int | None) -> int:
         _let_go_of_stdout()  # the reader has gone (`| head`)
         return 0
     if isinstance(error, OpanatomyError):
-        message = attributed(str(error))
-        if message:
-            _say_line(message)
+        for reason in error.reasons if isinstance(error, GateError) else (str(error),):
+            if message := attributed(reason):
+                _say_line(message)
         return error.exit_code
     if isinstance(error, SystemExit):
         _say_line(f"the model's code ended the program (SystemExit {error.code}) - take sys.exit() out of it")

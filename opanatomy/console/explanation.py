@@ -1,83 +1,184 @@
-"""What is known of a name: the class of an operator or kernel, the rule that decided, its formula."""
+"""What is known of a name: a line or column of the report, an operator, a kernel, a device, a name of a report."""
 
 from __future__ import annotations
 
-import difflib
+import re
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
-from opanatomy.console.worked import as_written
+from msgspec import Struct
+
+from opanatomy.console.classed import as_kernel, as_operator, formula
+from opanatomy.console.names import Vocabulary, is_shortened
+from opanatomy.device.match import sheets_named
+from opanatomy.device.sheets import Sheet
 from opanatomy.records.anatomy import Anatomy
-from opanatomy.records.signature import Classification
 from opanatomy.records.taxonomy import OperatorClass
-from opanatomy.report.formats.terminal import fact_text
-from opanatomy.report.section import Fact, Phrase, joined, phrase
+from opanatomy.records.techniques import Techniques
+from opanatomy.report.formats.terminal import sentence
+from opanatomy.report.glossary import Chapter, Term, terms_named
+from opanatomy.report.printable import printable
+from opanatomy.report.section import Fact
 from opanatomy.report.sections.explained import examples
+from opanatomy.report.sections.named import Known
+from opanatomy.report.sections.printed import printed
+
+#: Names that one shortened name may stand for and that are explained.
+_MOST: Final = 4
+_LABEL, _WIDTH = 10, 100
+#: What is longer is no prose: a kernel's template arguments.
+_LONGEST: Final = 4000
+_NUMBER: Final = re.compile(r"(?<=\d) (?=[%\w])")
+_GLUE: Final = "\N{NO-BREAK SPACE}"
+#: Labels of text that is shown as it is, however long: code must not be wrapped.
+_CODE: Final = ("as written",)
 
 
-def explain(name: str, anatomy: Anatomy | None = None) -> str:
-    """A few lines on one name: what it is as an operator, what its text says as a kernel; its calls in a report."""
-    from opanatomy.classification import classify_kernel, classify_operator
+class Explanation(Struct, frozen=True):
+    """What is known of some names, and the names of which nothing is, each with near ones."""
 
-    full = name if "::" in name or name not in _short_names() else f"aten::{name}"
-    operator = classify_operator(full)
-    kernel = classify_kernel(name)
-    named_like_kernel = "::" not in full and kernel.operator_class is not OperatorClass.UNKNOWN
-    if operator is None or named_like_kernel:
-        return f"{name}\n{fact_text(_as_kernel(kernel, name))}"
-    facts = [*_as_operator(operator), *_formula(full, operator)]
-    if operator.annotation:
-        facts += _as_kernel(kernel, name)
-    if anatomy is not None:
-        facts += examples(full, anatomy)
-    return f"{full}\n{fact_text(facts)}"
+    text: str
+    unknown: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
-def _formula(name: str, classification: Classification) -> list[Fact]:
-    from opanatomy.cost.registry import describe, function_of
+def explain(words: Sequence[str], report: Anatomy | Techniques | None = None) -> Explanation:
+    """A few lines on each name: what it means or is classed as, its formula, and what a report has of it.
 
-    if classification.operator_class is None:
+    Words that together are a term or a device are one name: `stream waits`, `NVIDIA H100`.
+    """
+    vocabulary = Vocabulary(report)
+    blocks: list[str] = []
+    unknown: list[tuple[str, tuple[str, ...]]] = []
+    for name in _joined(words):
+        known = list(_blocks(name, vocabulary))
+        blocks += known
+        if not known:
+            unknown.append((name, vocabulary.near(name)))
+    return Explanation("\n".join(blocks), tuple(unknown))
+
+
+def _joined(words: Sequence[str]) -> Iterator[str]:
+    """The words, those in a row that are one term or one device as one name."""
+    place = 0
+    while place < len(words):
+        ends = range(len(words), place + 1, -1)
+        together = (end for end in ends if _is_one(" ".join(words[place:end])))
+        end = next(together, place + 1)
+        yield " ".join(words[place:end])
+        place = end
+
+
+def _is_one(name: str) -> bool:
+    return bool(terms_named(name) or sheets_named(name))
+
+
+def _blocks(name: str, vocabulary: Vocabulary) -> Iterator[str]:
+    """What is known of one name, a block for each thing that is called so; nothing where nothing is."""
+    if exact := list(_exact(name, vocabulary)):
+        yield from exact
+    elif is_shortened(name):  # half a name is what it is short for, or nothing: rules would guess
+        candidates = vocabulary.shortened(name)
+        for candidate in candidates[:_MOST]:
+            yield from _exact(candidate, vocabulary)
+        if others := candidates[_MOST:]:
+            yield f"{printable(name)} may also be: {', '.join(map(printable, others))}\n"
+    else:
+        facts = as_operator(name) or ([] if vocabulary.near_term(name) else as_kernel(name))
+        if facts:
+            yield _block(name, facts)
+
+
+def _exact(name: str, vocabulary: Vocabulary) -> Iterator[str]:
+    """The terms, operators, devices and names of the report that are called so."""
+    yield from _terms(name, vocabulary.report)
+    yield from (_block(operator, _operator(operator, vocabulary)) for operator in vocabulary.operators(name))
+    others = [item for item in vocabulary.known(name) if item.kind != "operator"]
+    yield from (_block(f"{item.name} ({item.kind} of the report)", item.facts()) for item in others[:_MOST])
+    if len(others) > _MOST:
+        yield f"and {len(others) - _MOST} more of the report begin so: give the whole name of one\n"
+    yield from (_block(f"{sheet.device} (data sheet)", _sheet(sheet)) for sheet in sheets_named(name))
+
+
+def _terms(name: str, report: Anatomy | Techniques | None) -> Iterator[str]:
+    """The terms that are called so; with a report those that it has figures of, all of them where it has of none."""
+    every = [(chapter, term, _figures(chapter, term, report)) for chapter, term in terms_named(name)]
+    shown = [(chapter, term, figures) for chapter, term, figures in every if figures] or every
+    for chapter, term, figures in shown:
+        facts = [Fact(label="means", text=f"{term.meaning}.{f' {term.more}' if term.more else ''}")]
+        facts += [Fact(label="formula", text=term.formula)] if term.formula else []
+        if report is not None and not figures:
+            facts.append(Fact(label="report", text="has no such figure"))
+        yield _block(f"{term.names[0]} ({chapter.title})", [*facts, *figures])
+
+
+def _figures(chapter: Chapter, term: Term, report: Anatomy | Techniques | None) -> list[Fact]:
+    """A term's formula with the figures of a report, and what the page has of it."""
+    if report is None:
         return []
-    text = describe(name) or "none: its FLOPs and bytes are not known"
-    first, *others = [line.strip() for line in text.splitlines() if line.strip()]
-    function = function_of(name)
-    written = as_written(function) if function else []
-    return [Fact(label="formula", text=first), *(Fact(label="", text=line) for line in others), *written]
+    if isinstance(report, Techniques):
+        lines = term.worked_techniques(report) if term.worked_techniques is not None else ()
+    else:
+        lines = term.worked(report) if term.worked is not None else ()
+    known = [line for line in lines if line is not None]
+    worked = [Fact(label="" if place else "worked", text=line) for place, line in enumerate(known)]
+    return [*worked, *printed(chapter, term, report)]
 
 
-def _as_operator(classification: Classification) -> list[Fact]:
-    if classification.operator_class is None:
-        nothing = "does no work of its own: it dispatches, or is a view, an allocation or a range"
-        return [Fact(label="operator", text=nothing), _rule(classification)]
-    facts = [Fact(label="operator", text=_classes(classification)), _rule(classification)]
-    if classification.delegates:
-        facts.append(Fact(label="", text="only where no operator below it computes"))
-    return facts
+def _operator(name: str, vocabulary: Vocabulary) -> Iterator[Fact]:
+    """Class, rule and formula of an operator; of one that the report has as the report has it, with its calls."""
+    report = vocabulary.report
+    known = [item for item in vocabulary.known(name) if item.kind == "operator"]
+    for item in known:
+        yield from _of_report(item, name)
+    if not known:
+        yield from as_operator(name)
+    if isinstance(report, Anatomy):
+        yield from examples(name, report)
 
 
-def _as_kernel(classification: Classification, name: str) -> list[Fact]:
-    facts = [Fact(label="kernel", text=_classes(classification)), _rule(classification)]
-    near = difflib.get_close_matches(name, _operator_names(), n=3, cutoff=0.75)
-    if near:
-        facts.append(Fact(label="operator", text=f"none of this name; near: {', '.join(near)}"))
-    return facts
+def _of_report(known: Known, name: str) -> Iterator[Fact]:
+    facts = known.facts()
+    yield from facts
+    classes = {fact.text.parts[0] for fact in facts if fact.label == "class" and not isinstance(fact.text, str)}
+    item = next((part for part in classes if isinstance(part, OperatorClass)), None)
+    if item is not OperatorClass.UNKNOWN:
+        yield from formula(name, item)
 
 
-def _operator_names() -> list[str]:
-    from opanatomy.cost import operators
+def _sheet(sheet: Sheet) -> Iterator[Fact]:
+    """The figures of a data sheet, and where it is."""
+    for label, peaks in (("products", sheet.matrix), ("else", sheet.vector)):
+        for place, (dtype, peak) in enumerate(peaks.items()):
+            unit = "TOP/s" if dtype.startswith("int") else "TFLOP/s"
+            yield Fact(label="" if place else label, text=f"{peak:g} {unit} of {dtype}")
+    if sheet.bandwidth is not None:
+        yield Fact(label="bandwidth", text=f"{sheet.bandwidth:g} GB/s")
+    sizes = [f"{sheet.memory_gib:g} GiB of memory"] if sheet.memory_gib is not None else []
+    sizes += [f"{sheet.cache_mib:g} MiB of cache"] if sheet.cache_mib is not None else []
+    sizes += [f"{' or '.join(map(str, sheet.multiprocessors))} multiprocessors"] if sheet.multiprocessors else []
+    if sizes:
+        yield Fact(label="has", text=", ".join(sizes))
+    yield Fact(label="sheet", text=sheet.source)
+    if sheet.note:
+        yield Fact(label="note", text=sheet.note)
 
-    return [*operators(), *_short_names()]
+
+def _block(title: str, facts: Iterable[Fact]) -> str:
+    """The title and below it the facts, each label beside its text, which is wrapped where it is no code."""
+    lines, wraps = [printable(title)], True
+    for fact in facts:
+        text = printable(sentence(fact.text))
+        wraps = fact.label not in _CODE if fact.label else wraps
+        label = fact.label
+        for line in _wrapped(text) if wraps else [text]:
+            lines.append(f"  {label:<{_LABEL - 1}} {line}".rstrip())
+            label = ""
+    return "".join(f"{line}\n" for line in lines)
 
 
-def _short_names() -> set[str]:
-    from opanatomy.cost import operators
-
-    return {name.removeprefix("aten::") for name in operators()}
-
-
-def _classes(classification: Classification) -> Phrase:
-    own = phrase("{}", classification.operator_class or OperatorClass.UNKNOWN)
-    contained = joined(phrase("{}", item) for item in classification.contains)
-    return phrase("{}, containing {}", own, contained) if contained else own
-
-
-def _rule(classification: Classification) -> Fact:
-    return Fact(label="rule", text=classification.rule)
+def _wrapped(text: str) -> list[str]:
+    """The text in lines, broken between words, never within one (an address) nor between a number and its unit."""
+    glued = _NUMBER.sub(_GLUE, text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…")
+    lines = textwrap.wrap(glued, _WIDTH - _LABEL - 2, break_long_words=False, break_on_hyphens=False)
+    return [line.replace(_GLUE, " ") for line in lines] or [""]

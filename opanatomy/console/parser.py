@@ -5,26 +5,32 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from importlib import import_module
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 from opanatomy.commands import verbs
+from opanatomy.console.help import HelpFormatter, described, usage_of
 from opanatomy.console.stdout import write_out
 from opanatomy.errors import UsageError
 from opanatomy.option_values import Kind, Option, from_text
 from opanatomy.report.formats import format_names
 from opanatomy.version import __version__
 
-EXAMPLES = """examples:
-  opanatomy profile google-bert/bert-large-uncased --batch 4
-  opanatomy profile gpt2 --amp bf16 --optimizer adamw -o gpt2.json
-  opanatomy profile meta-llama/Llama-3.1-8B --layers 2 --checkpointing
-  opanatomy analyze trace.json.gz --trace annotated.json.gz
-  opanatomy analyze ranks/ -f json
-
-exit codes: 0 done, 1 failed, 2 wrong usage, 3 --check was not met, 130 interrupted"""
+EXAMPLES: Final = (
+    (
+        "run one step of a model and see where its time goes",
+        "opanatomy profile google-bert/bert-large-uncased --batch 4",
+    ),
+    ("the same of a trace that torch.profiler wrote", "opanatomy analyze trace.json.gz"),
+    ("what a line of the report means", "opanatomy explain MFU"),
+)
+_ENDING: Final = "exit codes: 0 done, 1 failed, 2 wrong usage, 3 a check or gate was not met, 130 interrupted"
+#: The commands that most people begin with; the others follow by name.
+_FIRST: Final = ("profile", "analyze", "compare", "techniques")
+#: The shells that `--print-completion` knows.
+SHELLS: Final = ("bash", "zsh", "fish", "tcsh")
 
 
 class ParserExit(SystemExit):
@@ -37,7 +43,7 @@ class Parser(argparse.ArgumentParser):
     """`argparse` whose complaint is one line that names the nearest right word; options are written in full."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(**{"allow_abbrev": False, **options})
+        super().__init__(**{"allow_abbrev": False, "formatter_class": HelpFormatter, **options})
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Complain of what is not known where the options of the verb are."""
@@ -61,7 +67,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Exit 2 with `message` on stderr."""
-        match = re.search(r"argument VERB: invalid choice: '([^']*)'", message)
+        match = re.search(r"argument COMMAND: invalid choice: '([^']*)'", message)
         if match:
             message = f"no command {match[1]!r}{_near_verb(match[1])}"
         from opanatomy.redaction.texts import spoken
@@ -97,16 +103,30 @@ def make_parser() -> argparse.ArgumentParser:
     """The parser of `opanatomy`."""
     parser = Parser(
         prog="opanatomy",
-        description="See where a training step's time, arithmetic, data movement and memory go.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        usage="%(prog)s COMMAND [options]",
+        description=described("See where a training step's time, arithmetic, data movement and memory go.", EXAMPLES),
+        epilog=_ENDING,
+        add_help=False,
     )
-    parser.add_argument("--version", action="version", version=f"opanatomy {__version__}")
-    subparsers = parser.add_subparsers(dest="verb", metavar="VERB", required=True, parser_class=Parser)
-    for name in verbs():
+    subparsers = parser.add_subparsers(
+        dest="verb", title="commands", metavar="COMMAND", required=True, parser_class=Parser, prog="opanatomy"
+    )
+    options = parser.add_argument_group("options")
+    options.add_argument("-h", "--help", action="help", help="show this help and exit; after a command, that of it")
+    options.add_argument("--version", action="version", version=f"opanatomy {__version__}", help="show the version")
+    for name in sorted(verbs(), key=lambda name: (_FIRST.index(name) if name in _FIRST else len(_FIRST), name)):
         verb = import_module(f"opanatomy.commands.{name}")
-        verb.add_arguments(subparsers.add_parser(name, help=verb.SUMMARY))
+        command = subparsers.add_parser(name, help=verb.SUMMARY)
+        verb.add_arguments(command)
+        _describe(command, getattr(verb, "EXAMPLES", ()))
     return parser
+
+
+def _describe(parser: argparse.ArgumentParser, examples: Sequence[tuple[str, str]]) -> None:
+    """Give the help of a command its examples, and a usage of one line."""
+    parser.description = described(parser.description or "", examples)
+    parser.usage = usage_of(action for action in parser._actions if not action.option_strings)
+    parser._positionals.title = "arguments"
 
 
 # --------------------------------------------------------------------------------------------------- declared options

@@ -9,8 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from opanatomy.errors import OpanatomyError
 from opanatomy.records.anatomy import Anatomy
+from opanatomy.records.techniques import Techniques
 from opanatomy.redaction.records import redacted
 from opanatomy.redaction.texts import Texts
 from opanatomy.report.formats.json import read_anatomy
@@ -19,14 +22,32 @@ from opanatomy.report.section import Fact
 _LONGEST = 24
 
 
-def read_report(path: Path) -> Anatomy:
-    """The anatomy in a JSON report; `OpanatomyError` where it cannot be read."""
+def read_report(path: Path) -> Anatomy | Techniques:
+    """The anatomy or the experiment in a JSON report; `OpanatomyError` where it cannot be read."""
+    text = _read(path)
     try:
-        return redacted(read_anatomy(path.read_bytes()), Texts())
+        return redacted(msgspec.json.decode(text, type=Techniques), Texts())
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return _anatomy(path, text)
+
+
+def read_anatomy_of(path: Path) -> Anatomy:
+    """The anatomy in a JSON report; `OpanatomyError` where it cannot be read or is of an experiment."""
+    return _anatomy(path, _read(path))
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
     except OSError as error:
         raise OpanatomyError(
             f"cannot read the report {path}: {error.strerror} - give one that -f json wrote"
         ) from error
+
+
+def _anatomy(path: Path, text: bytes) -> Anatomy:
+    try:
+        return redacted(read_anatomy(text), Texts())
     except OpanatomyError as error:
         raise OpanatomyError(f"{path}: {error}") from error
 

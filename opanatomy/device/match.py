@@ -75,6 +75,16 @@ def match(name: str | None, memory_bytes: int | None = None, multiprocessors: in
     return _only(name, fitting, "name")
 
 
+def sheets_named(name: str) -> tuple[Sheet, ...]:
+    """The data sheets of all devices that are called so, by drivers or by the sheet; none where none is."""
+    name = " ".join(name[:_LONGEST].split())
+    plain = (_BRANDS.sub("", name, count=1) if _BRANDS.match(name) else name).casefold()
+    if not plain:
+        return ()
+    known = _named(plain)
+    return tuple(sheet for sheet in SHEETS if sheet in known or sheet.device.casefold() in (plain, name.casefold()))
+
+
 def ceilings_of(sheet: Sheet, *, by: str = "name") -> Ceilings:
     """The sheet in base units."""
     note = "" if by == "name" else f", matched on {by}"

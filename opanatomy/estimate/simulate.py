@@ -15,8 +15,9 @@ from opanatomy.capture.memory.measurement import element_bytes
 from opanatomy.capture.memory.snapshots import Snapshots
 from opanatomy.capture.memory.step import MemoryObserver, StepSettings, observations_of, rng_bytes
 from opanatomy.capture.memory.storages import Storages, storages_of
-from opanatomy.capture.model.quiet import one_line, quiet_libraries
+from opanatomy.capture.model.quiet import quiet_libraries
 from opanatomy.capture.model.shape import shape_of
+from opanatomy.capture.model.user_file import said_by
 from opanatomy.capture.model.workload import prepare, workload_of
 from opanatomy.capture.step.recorder import make_stepper
 from opanatomy.capture.step.stepper import Stepper
@@ -50,9 +51,7 @@ def simulate(options: RunOptions) -> SimulatedStep:
     except OpanatomyError:
         raise
     except Exception as error:
-        raise EstimateError(
-            f"the step cannot run on fake tensors: {type(error).__name__}: {one_line(error)} - see --debug"
-        ) from error
+        raise EstimateError(f"the step cannot run on fake tensors: {said_by(error)} - see --debug") from error
 
 
 def _simulated(options: RunOptions) -> SimulatedStep:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from enum import auto
 
-from msgspec import Struct
-
+from opanatomy.records.record import Record
 from opanatomy.records.taxonomy import OperatorClass, StrEnum
 
 COMPARISON_SCHEMA = 1
@@ -50,7 +49,7 @@ _WORK = frozenset(
 )  # fmt: skip
 
 
-class Work(Struct, frozen=True, kw_only=True):
+class Work(Record, frozen=True, kw_only=True):
     """What a part of the work was on one side; where it was several things, each of them is named."""
 
     operators: tuple[str, ...] = ()
@@ -65,7 +64,7 @@ class Work(Struct, frozen=True, kw_only=True):
     bytes: float | None = None
 
 
-class Part(Struct, frozen=True, kw_only=True):
+class Part(Record, frozen=True, kw_only=True):
     """A part of a step, before and after, in nanoseconds of the mean step; `change_ns = after_ns - before_ns`.
 
     Of an overlap the times are negative, `pair` says what overlaps.
@@ -85,7 +84,7 @@ class Part(Struct, frozen=True, kw_only=True):
         return self.after_ns - self.before_ns
 
 
-class Sample(Struct, frozen=True, kw_only=True):
+class Sample(Record, frozen=True, kw_only=True):
     """One step of one side, or one run of it."""
 
     label: str
@@ -93,7 +92,7 @@ class Sample(Struct, frozen=True, kw_only=True):
     set_aside: str | None = None
 
 
-class Spread(Struct, frozen=True, kw_only=True):
+class Spread(Record, frozen=True, kw_only=True):
     """A figure of one side over its samples. With `interval` the median has that range with 95 % confidence."""
 
     median: float
@@ -103,7 +102,7 @@ class Spread(Struct, frozen=True, kw_only=True):
     interval: tuple[float, float] | None = None
 
 
-class FigureRow(Struct, frozen=True, kw_only=True):
+class FigureRow(Record, frozen=True, kw_only=True):
     """One figure on all sides; `None` where a side does not have it.
 
     `better` is "lower" or "higher". `ranges` is "apart" or "overlapping" where both of two sides have several samples;
@@ -125,7 +124,7 @@ class FigureRow(Struct, frozen=True, kw_only=True):
         return None if before is None or after is None or not before else after / before - 1
 
 
-class Side(Struct, frozen=True, kw_only=True):
+class Side(Record, frozen=True, kw_only=True):
     """One of what is compared: its runs, what they ran on, and its like steps."""
 
     name: str
@@ -139,7 +138,7 @@ class Side(Struct, frozen=True, kw_only=True):
     steps: tuple[Sample, ...] = ()
 
 
-class Decomposition(Struct, frozen=True, kw_only=True):
+class Decomposition(Record, frozen=True, kw_only=True):
     """Where the difference of two steps comes from; the parts sum to both, in whole nanoseconds.
 
     The steps are the means over like steps: `before_steps` and `after_steps` have the numbers of those that count,
@@ -160,7 +159,7 @@ class Decomposition(Struct, frozen=True, kw_only=True):
         return self.after_ns - self.before_ns
 
 
-class Kinds(Struct, frozen=True, kw_only=True):
+class Kinds(Record, frozen=True, kw_only=True):
     """Steps of another kind, of which both sides have some, and their means."""
 
     before_steps: tuple[int, ...]
@@ -169,7 +168,7 @@ class Kinds(Struct, frozen=True, kw_only=True):
     after_ns: int
 
 
-class GateResult(Struct, frozen=True, kw_only=True):
+class GateResult(Record, frozen=True, kw_only=True):
     """A gate and whether it was met; `reason` says which figure and by how much."""
 
     gate: str
@@ -177,7 +176,7 @@ class GateResult(Struct, frozen=True, kw_only=True):
     reason: str
 
 
-class Comparison(Struct, frozen=True, kw_only=True):
+class Comparison(Record, frozen=True, kw_only=True):
     """Sides in the order in which they were given, their figures, and of two sides where the difference comes from."""
 
     sides: tuple[Side, ...]

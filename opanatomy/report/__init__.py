@@ -12,6 +12,7 @@ from opanatomy.report.formats import format_named, format_names
 
 if TYPE_CHECKING:
     from opanatomy.records.anatomy import Anatomy
+    from opanatomy.records.techniques import Techniques
 
 __all__ = ["format_named", "format_names", "format_of", "read_anatomy", "terminal_report"]
 
@@ -20,20 +21,36 @@ def format_of(path: str | PurePath) -> str:
     """The name of the format that a file of this name has; `UsageError` where its ending is of none."""
     from opanatomy.errors import UsageError
 
-    ending = PurePath(path).suffix.lower()
-    names = {format_named(name).ending: name for name in format_names()}
-    if ending not in names:
-        raise UsageError(
-            f"no report format has this ending - {path} - end the name in one of {', '.join(names)}, or say -f FORMAT"
-        )
-    return names[ending]
+    name = PurePath(path).name.lower()
+    # `.digest.md` before `.md`.
+    formats = sorted(
+        ((format_named(name).ending, name) for name in format_names()), key=lambda pair: -pair[0].count(".")
+    )
+    for ending, of_ending in formats:
+        if name.removesuffix(ending) not in (name, ""):
+            return of_ending
+    endings = ", ".join(ending for ending, _ in formats)
+    raise UsageError(f"no report format has this ending - {path} - end the name in one of {endings}, or say -f FORMAT")
 
 
-def terminal_report(anatomy: Anatomy, *, width: int = 80, color: bool = False, top: int = 8) -> str:
-    """The report as lines of at most `width` cells, with ANSI colours if `color`, and the `top` operators."""
+def terminal_report(
+    report: Anatomy | Techniques,
+    *,
+    width: int = 80,
+    color: bool = False,
+    top: int = 8,
+    brief: bool = False,
+    sections: tuple[str, ...] = (),
+) -> str:
+    """The report as lines of at most `width` cells, with ANSI colours if `color`, and the `top` operators.
+
+    `brief` is its first screen alone, `sections` those parts of it alone.
+    """
+    from opanatomy.report.format import Page
     from opanatomy.report.formats import terminal
 
-    return terminal.terminal_report(anatomy, width=width, color=color, top=top)
+    page = Page(width=width, color=color, top=top, brief=brief, sections=sections)
+    return terminal.terminal_report(report, page)
 
 
 def read_anatomy(text: str | bytes) -> Anatomy:

@@ -1,4 +1,4 @@
-"""The curve of allocated bytes as text: a letter for each component, the phases below."""
+"""The curve of allocated bytes as text: a letter for each component, the phases below in capital letters."""
 
 from __future__ import annotations
 
@@ -23,11 +23,13 @@ _OTHER: Final = "?"
 
 
 def curve_lines(points: Sequence[MemoryPoint], width: int) -> tuple[list[str], str]:
-    """The curve in lines of at most `width` cells and what its letters mean; nothing where there is no room for it."""
+    """The curve in lines of at most `width` cells and what its letters mean; where there is no room for it, that."""
     across = width - _MARGIN - 1
     highest = max((point.allocated_bytes for point in points), default=0)
-    if len(points) < _FEWEST_POINTS or across < _NARROWEST or highest <= 0:
+    if len(points) < _FEWEST_POINTS or highest <= 0:
         return [], ""
+    if across < _NARROWEST:
+        return [], "no room for the curve of allocated bytes"
     columns = _sampled(points, across)
     names = [name for name in _LETTERS if any(point.components.get(name) for point in points)]
     stacks = [_stack(point, names, highest) for point in columns]
@@ -50,7 +52,7 @@ def _legend(points: Sequence[MemoryPoint], columns: Sequence[MemoryPoint], names
 
 
 def _letter(phase: Phase) -> str:
-    return "." if phase is Phase.OTHER else phase.value[0]
+    return "." if phase is Phase.OTHER else phase.value[0].upper()
 
 
 def _sampled(points: Sequence[MemoryPoint], count: int) -> list[MemoryPoint]:

@@ -13,9 +13,10 @@ from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.taxonomy import OperatorClass
 from opanatomy.report import units
 from opanatomy.report.classes import COLOUR, LABEL
+from opanatomy.report.printable import printable
 from opanatomy.report.section import Cell, Column, Holds, Name, Note, Phrase, Row, Section, Tone
 from opanatomy.report.sections import first_screen
-from opanatomy.report.table import cut, printable
+from opanatomy.report.table import cut
 
 #: Cells of a name; of more the middle is left out, and the whole is shown where the pointer rests.
 _NAME_WIDTH: Final = 100

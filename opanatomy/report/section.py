@@ -59,7 +59,7 @@ class Rate(Struct, frozen=True):
 class Count(Struct, frozen=True):
     """A number of things, each a `noun` where that is to be said; `assumed` where the trace does not say it."""
 
-    number: int | None
+    number: float | None
     noun: str = ""
     assumed: bool = False
 
@@ -212,10 +212,16 @@ class Note(Struct, frozen=True, kw_only=True):
 
 
 class Section(Struct, frozen=True, kw_only=True):
-    """One part of the report: a table, facts or a curve, and notes. `name` is what a user calls it by."""
+    """One part of the report: a table, facts or a curve, and notes. `name` is what a user calls it by.
+
+    Parts that follow each other under one `heading` are shown together, `heading` being what a user calls them all by;
+    `scope` says of which steps the figures are, where there are several.
+    """
 
     name: str
     title: str
+    heading: str = ""
+    scope: str = ""
     columns: tuple[Column, ...] = ()
     rows: tuple[Row, ...] = ()
     facts: tuple[Fact, ...] = ()

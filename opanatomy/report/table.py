@@ -11,6 +11,8 @@ from msgspec.structs import replace
 from rich.cells import cell_len
 from rich.text import Text
 
+from opanatomy.report.printable import printable
+
 #: Prose and rules are not wider than this, however wide the terminal.
 PAGE: Final = 100
 #: What is longer is no prose: a device name of a megabyte.
@@ -45,14 +47,14 @@ class Row(Struct, frozen=True, kw_only=True):
 
 
 def table(
-    columns: Sequence[Column], rows: Sequence[Row], width: int, *, swatches: bool = False
+    columns: Sequence[Column], rows: Sequence[Row], width: int, *, swatches: bool = False, ruled: bool = True
 ) -> tuple[list[Text], set[str]]:
     """The table as lines of at most `width` cells, and the headers of the columns that there was room for.
 
     `swatches` puts a coloured square before the first cell of each row that has a mark; where room is left and rows
-    have a `bar` (0 to 1), a bar is drawn at the right.
+    have a `bar` (0 to 1), a bar is drawn at the right. `ruled` draws a line below the headers.
     """
-    header = Row(cells=tuple(column.header for column in columns), strong=True)
+    header = Row(cells=tuple(printable(column.header) for column in columns), strong=True)
     rows = [replace(row, cells=tuple(map(printable, row.cells))) for row in rows]
     natural = {i: max(cell_len(row.cells[i]) for row in (header, *rows)) for i in range(len(columns))}
     indent = _GAP if swatches else 0
@@ -62,7 +64,7 @@ def table(
     title = _line(header, columns, widths, swatches=swatches)
     title.stylize("not bold dim", indent + widths[0])
     title.rstrip()
-    lines = [title, Text("─" * used, style="dim")]
+    lines = [title, Text("─" * used, style="dim")] if ruled else [title]
     for row in rows:
         line = _line(row, columns, widths, swatches=swatches)
         if bar >= _BAR_LEAST and row.bar is not None:
@@ -92,11 +94,6 @@ def prose(text: str, width: int, *, style: str = "") -> list[Text]:
     return [Text(line.replace(_GLUE, " ").rstrip(), style=style) for line in lines]
 
 
-def printable(text: str) -> str:
-    """The text with a mark for each character that a terminal would act on: escapes, line ends, writing directions."""
-    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
-
-
 def cut(name: str, width: int) -> str:
     """The name in at most `width` cells: its two ends with an ellipsis between where it is longer."""
     if cell_len(name) <= width:
@@ -117,18 +114,31 @@ def _crop(text: str, width: int) -> str:
 
 
 def _fit(columns: Sequence[Column], natural: dict[int, int], width: int) -> dict[int, int]:
-    """The width of each column that is kept, by its index."""
-    kept = list(natural)
-    while True:
-        widths = {i: natural[i] for i in kept}
-        excess = sum(widths.values()) + _GAP * (len(kept) - 1) - width
-        while excess > 0 and (names := [i for i in kept if columns[i].name and widths[i] > columns[i].least]):
-            widths[max(names, key=lambda i: widths[i])] -= 1
-            excess -= 1
-        droppable = [i for i in kept if columns[i].drop]
-        if excess <= 0 or not droppable:
-            return widths
-        kept.remove(max(droppable, key=lambda i: columns[i].drop))
+    """The width of each column that is kept, by its index; a narrow one comes back where a wide one left room."""
+    kept, dropped = list(natural), []
+    while (widths := _widths(columns, natural, kept, width)) is None:
+        last = max((i for i in kept if columns[i].drop), key=lambda i: columns[i].drop, default=None)
+        if last is None:
+            return {i: min(natural[i], columns[i].least) if columns[i].name else natural[i] for i in kept}
+        kept.remove(last)
+        dropped.append(last)
+    for i in reversed(dropped[:-1]):
+        more = _widths(columns, natural, sorted((*kept, i)), width)
+        if more is not None:
+            kept, widths = sorted((*kept, i)), more
+    return widths
+
+
+def _widths(
+    columns: Sequence[Column], natural: dict[int, int], kept: Sequence[int], width: int
+) -> dict[int, int] | None:
+    """The widths of some columns, names as short as need be; `None` where there is no room for them."""
+    widths = {i: natural[i] for i in kept}
+    excess = sum(widths.values()) + _GAP * (len(kept) - 1) - width
+    while excess > 0 and (names := [i for i in kept if columns[i].name and widths[i] > columns[i].least]):
+        widths[max(names, key=lambda i: widths[i])] -= 1
+        excess -= 1
+    return widths if excess <= 0 else None
 
 
 def _line(row: Row, columns: Sequence[Column], widths: dict[int, int], *, swatches: bool) -> Text:

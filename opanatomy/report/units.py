@@ -59,9 +59,9 @@ def prefixed(value: float | None) -> str:
     return _with_unit(value, _DECIMAL, "")
 
 
-def count(number: int | None) -> str:
+def count(number: float | None) -> str:
     """A count in full, with thousands separators: `335,143,938`."""
-    return UNKNOWN if number is None else f"{number:,d}"
+    return UNKNOWN if number is None else f"{number:,.0f}" if isinstance(number, float) else f"{number:,d}"
 
 
 def ratio(value: float | None) -> str:
@@ -115,7 +115,7 @@ def change(new: float | None, old: float | None) -> str:
     return f"{text} %" if difference else "0.0 %"
 
 
-def per_second(amount: float | None, ns: int | None) -> float | None:
+def per_second(amount: float | None, ns: float | None) -> float | None:
     """`amount` in `ns` nanoseconds as a rate a second; `None` where one is not known or no time passed."""
     return None if amount is None or not ns else amount * 1e9 / ns
 
@@ -125,7 +125,7 @@ def plain(value: float | None) -> str:
     return "" if value is None else f"{Decimal(f'{value:.6g}'):f}"
 
 
-def noun(number: int | None, singular: str) -> str:
+def noun(number: float | None, singular: str) -> str:
     """A count with what is counted: `1 thread`, `1,234 threads`, `8 batches`."""
     plural = singular + ("es" if singular.endswith("ch") else "s")
     return f"{count(number)} {singular if number == 1 else plural}"
@@ -136,6 +136,25 @@ def figure(value: float | None, unit: str, *, sign: str = "-") -> str:
     if value is None:
         return UNKNOWN
     return f"{value:{sign},.0f} {unit}" if abs(value) >= 100 else f"{value:{sign}.3g} {unit}"
+
+
+def of_unit(value: float | None, unit: str) -> str:
+    """A value in a unit of the metrics: `4.12 ms`, `1.34 GB`, `335 GFLOP`, `38.0 %`, `27.3 samples/s`."""
+    if unit == "fraction":
+        return share(value, 1)
+    scale = {"ns": (_TIME, ""), "bytes": (_DECIMAL, "B"), "flop": (_DECIMAL, "FLOP")}.get(unit)
+    if scale is not None:
+        return _with_unit(value, *scale)
+    if value is None:
+        return UNKNOWN
+    number = f"{int(value):,d}" if value == int(value) else f"{value:,.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+    return number if unit == "ratio" else f"{number} {unit}"
+
+
+def digits_of(value: float, unit: str) -> str:
+    """A value in a unit of the metrics with all digits that matter: `250,000,001 ns`, `40.00001 %`."""
+    number, name = (100 * value, "%") if unit == "fraction" else (value, "" if unit == "ratio" else unit)
+    return f"{number:,.12g} {name}".rstrip()
 
 
 def exact(number: int | None, unit: str) -> str:

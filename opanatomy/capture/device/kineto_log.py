@@ -13,7 +13,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from typing import IO, Final
+from typing import IO, Any, Final
 
 from opanatomy.capture.device import devices
 
@@ -56,6 +56,22 @@ def listening(device: str) -> Iterator[None]:
             os.dup2(stderr, 2)
             file.seek(0)
             _pass_on(file.read())
+
+
+def toggled(profiler: Any, enable: bool) -> None:
+    """Have a running profiler of the CPU record nothing for a while, or again, without torch's warning of GPUs."""
+    from torch.profiler import ProfilerActivity
+
+    with _second_stderr() as stderr, _place(stderr) as file:
+        if stderr is not None and file is not None:
+            os.dup2(file.fileno(), 2)
+        try:
+            profiler.toggle_collection_dynamic(enable, [ProfilerActivity.CPU])
+        finally:
+            if stderr is not None and file is not None:
+                os.dup2(stderr, 2)
+                file.seek(0)
+                _pass_on(b"".join(line for line in file if b"Toggling CPU activity" not in line))
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
@@ -68,6 +69,16 @@ class Recorded(Struct, frozen=True, kw_only=True):
 class LoopRecording:
     """Told when the iterations of a loop end; hands what it recorded to `write`, once."""
 
+    #: What was called, as the report says it.
+    command = "opanatomy.record(...)"
+    #: What may be to blame for an error of the loop, by the stage in which it came.
+    _hints: Mapping[type[Stage], str] = MappingProxyType({
+        Watched: "record: the loop failed under the watch of its second iteration, which its code may not allow - give"
+                 " warmup=1",
+        MemoryFollowed: "record: the loop failed under the following of its memory, which its code may not allow -"
+                        " leave out memory=True",
+    })  # fmt: skip
+
     def __init__(
         self, modules: Mapping[str, torch.nn.Module], options: RunOptions, write: Callable[[Recorded], None]
     ) -> None:
@@ -83,6 +94,7 @@ class LoopRecording:
         self.done = False
         self._stage: Stage = Stage(self.session, 0)
         self._left = 0
+        self._is_open = False
         self._stages: Iterator[Stage] = iter(())
         self._profiled: Profiled | None = None
         self._compilations = 0
@@ -96,6 +108,7 @@ class LoopRecording:
             self._profiled = None if self.warmup else first
             self._stages = self._stages_after()
             self._enter(first)
+            self._begin()
         except BaseException:
             self.abort()
             raise
@@ -120,10 +133,31 @@ class LoopRecording:
 
     def _enter(self, stage: Stage) -> None:
         self._stage, self._left = stage, stage.iterations
-        if stage is self._profiled:
-            self._compilations = compilations()
-        stage.open()
-        stage.begin()
+        self._is_open = False
+
+    def _begin(self) -> None:
+        """An iteration begins, the first of a stage with what the stage makes ready."""
+        if not self._is_open:
+            if self._stage is self._profiled:
+                self._compilations = compilations()
+            self._is_open = True
+            self._stage.open()
+        self._stage.begin()
+
+    def _end(self) -> None:
+        """It is done; behind the last of a stage comes the next one, behind all of them what is written."""
+        self._stage.end()
+        self._left -= 1
+        if self._left:
+            return
+        self._stage.close()
+        if self.session.points.device != self.session.device:
+            self.session.points = Snapshots(self.session.device)
+        following = next(self._stages, None)
+        if following is None:
+            self._finish()
+        else:
+            self._enter(following)
 
     def step(self) -> None:
         """An iteration has ended, and another one may begin."""
@@ -131,19 +165,9 @@ class LoopRecording:
         if self.done:
             return
         try:
-            self._stage.end()
-            self._left -= 1
-            if self._left:
-                self._stage.begin()
-                return
-            self._stage.close()
-            if self.session.points.device != self.session.device:
-                self.session.points = Snapshots(self.session.device)
-            following = next(self._stages, None)
-            if following is not None:
-                self._enter(following)
-                return
-            self._finish()
+            self._end()
+            if not self.done:
+                self._begin()
         except BaseException:
             self.abort()
             raise
@@ -164,14 +188,12 @@ class LoopRecording:
 
     def blames(self, error: BaseException) -> str | None:
         """What watched the loop when an error left it that speaks of such a thing, and what to do; else `None`."""
-        watches = {Watched: "the watch of its second iteration", MemoryFollowed: "the following of its memory"}
-        watch = watches.get(type(self._stage))
-        if self.done or watch is None or not isinstance(error, Exception):
+        hint = self._hints.get(type(self._stage))
+        if self.done or hint is None or not isinstance(error, Exception):
             return None
         if blamed(error, {Instrument.OBSERVER, Instrument.SAVES, Instrument.GRADIENTS}) is None:
             return None
-        instead = "leave out memory=True" if isinstance(self._stage, MemoryFollowed) else "give warmup=1"
-        return f"record: the loop failed under {watch}, which its code may not allow - {instead}"
+        return hint
 
     def abort(self) -> None:
         """Put everything back, and write nothing more."""
@@ -229,7 +251,7 @@ class LoopRecording:
         observation = session.observation
         return Capture(
             version=__version__,
-            command="opanatomy.record(...)",
+            command=self.command,
             created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             environment=environment_of(session.device),
             workload=session.seen.workload(

@@ -22,6 +22,7 @@ from opanatomy.capture.model.cache_shape import cache_shape_of
 from opanatomy.capture.model.micro_batches import micro_batches
 from opanatomy.capture.model.quiet import first_line, one_line, quiet_libraries
 from opanatomy.capture.model.shape import shape_of
+from opanatomy.capture.model.user_file import said_by
 from opanatomy.capture.step.generation import generator_of
 from opanatomy.capture.step.progress_hooks import NullProgress, Progress
 from opanatomy.capture.step.restore import Kept, own_inputs, process_as_it_was
@@ -85,7 +86,7 @@ def record_step(subject: Subject, options: RunOptions, trace: Path, progress: Pr
             if phase is Phase.OTHER:
                 raise
             raise CaptureError(
-                f"the model failed in the {phase} phase: {type(error).__name__}: {one_line(error)} - see"
+                f"the model failed in the {phase} phase: {said_by(error)} - see"
                 f" {as_asked('--debug', 'the error that this one is from')}"
             ) from error
 

@@ -19,11 +19,13 @@ from opanatomy.records.techniques import StepFigures, TechniqueRow, Techniques
 from opanatomy.records.underflow import ScaledGradients, Underflow
 from opanatomy.report import units
 from opanatomy.report.format import Format
+from opanatomy.report.printable import printable
 from opanatomy.report.totals import moved
 
 _RECORD: Final = OperatorRow.__struct_fields__
 _DERIVED: Final = ("flops_per_second", "bytes_per_second", "flops_per_byte")
-_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
+#: What a spreadsheet may take for the beginning of a formula, the wide signs of East Asian ones among them.
+_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 
 
 #: What of a technique's row is written as it is, and which figures are, predicted and measured.
@@ -90,7 +92,7 @@ def _techniques(report: Techniques) -> Iterator[list[object]]:
     names = [*_FIGURES, *(f"{name}_bytes" for name in components)]
     gradients = [*_UNDERFLOW, *(f"{scale}_{name}" for scale in _SCALES for name in _SCALED)]
     yield [
-        *_TECHNIQUE, *(f"{kind}_{name}" for kind in ("predicted", "measured") for name in names),
+        *_TECHNIQUE, *(_cell(f"{kind}_{name}") for kind in ("predicted", "measured") for name in names),
         *(f"gradient_{name}" for name in gradients),
     ]  # fmt: skip
     for row in report.rows:
@@ -128,9 +130,13 @@ def _cell(value: object) -> object:
     """The value; a text that a spreadsheet would run as a formula gets an apostrophe in front.
 
     A trace from anywhere may name its operators at will; a signature whose first argument is absent (`-, ...`) is none.
+    What a terminal would act on, or nobody would see, has a mark; line ends and tabs stay.
     """
+    if not isinstance(value, str):
+        return value
     absent = isinstance(value, SignatureText) and value.record.arguments[:1] == (None,)
-    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) and not absent else value
+    shown = "\n".join("\t".join(map(printable, line.split("\t"))) for line in value.split("\n"))
+    return f"'{shown}" if value.startswith(_FORMULA) and not absent else shown
 
 
 FORMAT: Final = Format(ending=".csv", write=lambda anatomy, page: csv_report(anatomy), machine_readable=True)

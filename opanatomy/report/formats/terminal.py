@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from io import StringIO
 from typing import TYPE_CHECKING, Final
 
+from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.reports import Report
 from opanatomy.records.taxonomy import OperatorClass
 from opanatomy.report import units
 from opanatomy.report.classes import COLOUR, LABEL, SHORT_LABEL
-from opanatomy.report.format import Format
+from opanatomy.report.format import Format, Page
 from opanatomy.report.section import Cell, Fact, Holds, Name, Note, Phrase, Section, Share, Tone
 
 if TYPE_CHECKING:
@@ -26,34 +27,64 @@ _LABEL_WIDTH: Final = 11
 _NAME_WIDTH, _SECOND_NAME_WIDTH = 56, 40
 #: The least cells of the names in the first column of a section, and in a later column of this header.
 _FIRST_LEAST: Final = {
-    "classes": 13, "phases": 13, "ratios": 13, "paper": 13, "operators": 18, "roofline": 16, "ranks": 8,
-    "collectives": 10, "memory": 13, "memory-peak": 18, "saved-activations": 11, "snapshots": 18,
+    "classes": 13, "kernels": 18, "modules": 20, "ratios": 13, "paper": 13, "operators": 18, "bounds": 16, "ranks": 8,
+    "collectives": 10, "components": 13, "memory-peak": 18, "saved-activations": 11, "snapshots": 18,
     "activation-terms": 20, "published": 20, "out-of-memory": 24, "savings": 20, "techniques": 14, "predictions": 14,
     "technique-memory": 14, "suggestions": 16, "same-training": 18, "losses": 14, "not-run": 14,
     "underflow": 14, "guides": 20, "causes": 28, "changes": 14, "kernels-changed": 12, "figures": 16, "steps": 8,
-    "communication": 13, "communication-modules": 14, "waiting": 8, "matched": 10,
+    "communication-phases": 13, "communication-modules": 14, "waiting-steps": 8, "matched": 10,
 }  # fmt: skip
 _LATER_LEAST: Final = {
-    "class": 13, "phase": 9, "made by": 8, "shape": 16, "option": 16, "figure": 8,
+    "launched by": 12, "class": 13, "phase": 9, "made by": 8, "shape": 16, "option": 16, "figure": 8,
     "what changed": 14,
 }  # fmt: skip
 _LEAST: Final = 12
+#: The most cells of the names in a later column of this header, where there is little room.
+_LATER_MOST: Final = {"launched by": 14}
+#: Sections of lines that the next one follows without a blank line.
+_JOINED: Final = ("title", "experiment", "run")
 _STYLE: Final = {
     Tone.PLAIN: "", Tone.TITLE: "bold", Tone.FOOTNOTE: "dim", Tone.REMARK: "dim", Tone.WARNING: "yellow",
     Tone.CONCLUSION: "bold",
 }  # fmt: skip
 
 
-def terminal_report(anatomy: Report, *, width: int = 80, color: bool = False, top: int = 8) -> str:
-    """The report as lines of at most `width` cells, with ANSI colours if `color`, and the `top` operators."""
-    from opanatomy.report.sections import sections_of
-
-    title, *sections = (section_text(section, width, color=color) for section in sections_of(anatomy, top=top))
-    return title + "\n".join(text for text in sections if text)
+def terminal_report(report: Report, page: Page) -> str:
+    """The report as lines of at most `page.width` cells, with ANSI colours if `page.color`, as far as `page` wants."""
+    return page_text(_sections(report, page), page.width, color=page.color)
 
 
-def section_text(section: Section, width: int, *, color: bool = False) -> str:
-    """One section as lines of at most `width` cells; nothing where there is no room for it."""
+def _sections(report: Report, page: Page) -> tuple[Section, ...]:
+    """The whole page, its first screen, or the sections that were asked for by name."""
+    from opanatomy.report.sections import first_screen, named_sections, sections_of
+
+    if not isinstance(report, Anatomy):
+        return sections_of(report, top=page.top)
+    if page.sections:
+        return named_sections(report, page.sections, top=page.top, sort=page.sort, source=page.source)
+    if page.brief:
+        return first_screen(report, top=page.top, sort=page.sort, source=page.source)
+    return sections_of(report, top=page.top, sort=page.sort, source=page.source)
+
+
+def page_text(sections: Sequence[Section], width: int, *, color: bool = False) -> str:
+    """Sections one after the other, those of one heading below it, with blank lines between them."""
+    texts: list[str] = []
+    before: Section | None = None
+    for section in sections:
+        headed = bool(section.heading) and (before is None or section.heading != before.heading)
+        text = section_text(section, width, color=color, headed=headed)
+        if not text:
+            continue
+        if before is not None and before.name not in _JOINED:
+            texts.append("\n")
+        texts.append(text)
+        before = section
+    return "".join(texts)
+
+
+def section_text(section: Section, width: int, *, color: bool = False, headed: bool = False) -> str:
+    """One section as lines of at most `width` cells, `headed` by its heading; nothing where there is no room for it."""
     from rich.console import Console
 
     file = StringIO()
@@ -61,9 +92,25 @@ def section_text(section: Section, width: int, *, color: bool = False) -> str:
         file=file, width=width, color_system="256" if color else None, force_terminal=color, no_color=not color,
         highlight=False, markup=False, emoji=False, legacy_windows=False,
     )  # fmt: skip
-    for line in _lines(section, width, color):
+    lines = list(_lines(section, width, color, headed))
+    for line in (*(_heading(section, width) if headed and lines else ()), *lines):
         console.print(line, soft_wrap=True)
     return file.getvalue()
+
+
+def _heading(section: Section, width: int) -> Iterator[Text]:
+    """A line that names what follows and says of which steps it is, and a rule."""
+    from rich.text import Text
+
+    from opanatomy.report.table import PAGE
+
+    scope = f" ({section.scope})" if section.scope else ""
+    rule = min(width, PAGE) - len(section.heading) - len(scope) - 1
+    if rule < 0:
+        yield Text(section.heading, style="bold")
+        yield Text(section.scope[:width], style="dim")
+        return
+    yield Text.assemble((section.heading, "bold"), scope, (f" {'─' * rule}".rstrip(), "dim"))
 
 
 def fact_text(facts: Iterable[Fact]) -> str:
@@ -100,15 +147,18 @@ def _part(part: Cell) -> str:
     return sentence(part) if isinstance(part, Phrase) else units.text_of(part)
 
 
-def _lines(section: Section, width: int, color: bool) -> Iterator[Text]:
-    headers: set[str] = set()
+def _lines(section: Section, width: int, color: bool, headed: bool) -> Iterator[Text]:
+    left_out: tuple[str, ...] = ()
     if section.rows:
-        table, headers = _table(section, width, color)
+        table, left_out = _table(section, width, color, ruled=not headed)
         yield from table
     for fact in section.facts:
         yield from _fact(fact, width)
     yield from _curve(section, width)
-    yield from _notes([note for note in section.notes if note.column is None or note.column in headers], width)
+    notes = [note for note in section.notes if note.column is None or note.column not in left_out]
+    if left_out:
+        notes.append(Note(text=f"no room for: {', '.join(left_out)}"))
+    yield from _notes(notes, width)
 
 
 def _fact(fact: Fact, width: int) -> Iterator[Text]:
@@ -138,22 +188,32 @@ def _curve(section: Section, width: int) -> Iterator[Text]:
 
 def _notes(notes: list[Note], width: int) -> Iterator[Text]:
     """What the marks of a table mean in one paragraph, each other note in one of its own."""
-    from rich.text import Text
-
-    from opanatomy.report.table import PAGE, prose
+    from opanatomy.report.table import prose
 
     footnotes = [sentence(note.text) for note in notes if note.tone is Tone.FOOTNOTE]
     if footnotes:
         yield from prose("; ".join(footnotes), width, style=_STYLE[Tone.FOOTNOTE])
     for note in notes:
-        if note.tone is not Tone.FOOTNOTE:
-            yield from prose(sentence(note.text), width, style=_STYLE[note.tone])
         if note.tone is Tone.TITLE:
-            yield Text("─" * min(width, PAGE), style="dim")
+            yield from _title(sentence(note.text), width)
+        elif note.tone is not Tone.FOOTNOTE:
+            yield from prose(sentence(note.text), width, style=_STYLE[note.tone])
 
 
-def _table(section: Section, width: int, color: bool) -> tuple[list[Text], set[str]]:
-    """The table, and the headers of the columns that there was room for."""
+def _title(text: str, width: int) -> Iterator[Text]:
+    """The title, and a rule for what is left of its line."""
+    from rich.text import Text
+
+    from opanatomy.report.table import PAGE, prose
+
+    *lines, last = prose(text, width, style=_STYLE[Tone.TITLE])
+    yield from lines
+    rule = "─" * (min(width, PAGE) - last.cell_len - 1)
+    yield Text.assemble(last, (f" {rule}", "dim")) if rule else last
+
+
+def _table(section: Section, width: int, color: bool, *, ruled: bool) -> tuple[list[Text], tuple[str, ...]]:
+    """The table, and the headers of the columns that there was no room for."""
     from opanatomy.report import table
 
     places = section.shown_columns
@@ -169,7 +229,8 @@ def _table(section: Section, width: int, color: bool) -> tuple[list[Text], set[s
         for row, texts in zip(section.rows, zip(*cells, strict=True), strict=True)
     ]
     classed = any(row.mark for row in rows)
-    return table.table(columns, rows, width, swatches=color and classed)
+    lines, kept = table.table(columns, rows, width, swatches=color and classed, ruled=ruled)
+    return lines, tuple(column.header for column in columns if column.header not in kept)
 
 
 def _column(section: Section, place: int) -> table.Column:
@@ -186,8 +247,13 @@ def _column(section: Section, place: int) -> table.Column:
 
 def _column_cells(section: Section, place: int, width: int) -> list[str]:
     """The cells of one column as texts; shares stand below each other, whatever they cover."""
+    from opanatomy.report.table import cut
+
     column, cells = section.columns[place], [row.cells[place] for row in section.rows]
-    texts = [_cell(cell, column.unit, first=place == 0, roomy=width >= _ROOMY) for cell in cells]
+    roomy = width >= _ROOMY
+    texts = [_cell(cell, column.unit, first=place == 0, roomy=roomy) for cell in cells]
+    if not roomy and column.header in _LATER_MOST:
+        texts = [cut(text, _LATER_MOST[column.header]) for text in texts]
     covers = [len(_cover(cell)) for cell in cells]
     return [text + " " * (max(covers) - cover) for text, cover in zip(texts, covers, strict=True)]
 
@@ -212,6 +278,6 @@ def _cell(cell: Cell, unit: str, *, first: bool, roomy: bool) -> str:
 
 FORMAT: Final = Format(
     ending=".txt",
-    write=lambda anatomy, page: terminal_report(anatomy, width=page.width, color=page.color),
+    write=terminal_report,
     machine_readable=False,
 )

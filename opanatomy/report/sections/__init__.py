@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final, TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
+
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.compared import Comparison
 from opanatomy.records.reports import Report
 from opanatomy.records.techniques import Techniques
-from opanatomy.report.section import Section
+from opanatomy.report.section import Note, Section, Tone
 from opanatomy.report.sections import (
     checks,
     classes,
     collectives,
     communication,
     generation,
+    kernels,
     ledger,
     memory,
     memory_theory,
+    modules,
     operators,
     ranks,
     ratios,
@@ -31,64 +39,147 @@ from opanatomy.report.sections.compared import sections_of_comparison
 from opanatomy.report.sections.techniques import sections_of_techniques
 
 #: How many operators are listed by name.
-TOP = 8
+TOP: Final = 8
 
 
-def sections_of(report: Report, *, top: int = TOP) -> tuple[Section, ...]:
+class Wanted(Struct, frozen=True, kw_only=True):
+    """What of a section a reader wants: how many rows, in which order, and what a command calls the trace by."""
+
+    top: int = TOP
+    sort: str = "time"
+    source: str | None = None
+
+
+_Maker: TypeAlias = Callable[[Anatomy, Wanted], Section | None]
+
+
+def _of(make: Callable[[Anatomy], Section | None]) -> _Maker:
+    return lambda anatomy, _: make(anatomy)
+
+
+#: What a reader comes for, section by section.
+_FIRST: Final[Mapping[str, _Maker]] = {
+    "headline": lambda anatomy, wanted: verdict.conclusion(anatomy, source=wanted.source),
+    "disagreements": _of(checks.disagreements),
+    "run": _of(run.what_ran),
+    "step": _of(step.one_step),
+    "generation": _of(generation.generation),
+    "texts": _of(texts.texts),
+    "classes": _of(classes.classes),
+    "operators": lambda anatomy, wanted: operators.operators(anatomy, wanted.top, wanted.sort),
+}
+#: Those of the first screen that are tables of their own.
+_HEADED: Final = ("classes", "operators")
+#: The rest of the page, heading by heading, and what is below each.
+_REST: Final[Mapping[str, Mapping[str, _Maker]]] = {
+    "idle": {"idle": _of(step.idle)},
+    "kernels": {"kernels": lambda anatomy, wanted: kernels.kernels(anatomy, wanted.top)},
+    "modules": {"modules": lambda anatomy, wanted: modules.modules(anatomy, wanted.top)},
+    "roofline": {
+        "ceilings": _of(step.ceilings),
+        "bounds": lambda anatomy, wanted: roofline.roofline(anatomy, wanted.top),
+    },
+    "ratios": {"ratios": _of(ratios.ratios)},
+    "paper": {"paper": _of(ratios.paper)},
+    "batches": {"batches": _of(texts.batches)},
+    "communication": {
+        "collectives": _of(collectives.collectives),
+        "communication-phases": _of(communication.phases),
+        "communication-modules": _of(communication.modules),
+    },
+    "ranks": {"ranks": _of(ranks.ranks)},
+    "waiting": {"waiting-steps": _of(waiting.steps), "matched": _of(waiting.collectives)},
+    "memory": {
+        "components": _of(memory.components),
+        "memory-curve": _of(memory.curve),
+        "memory-peak": _of(memory.blocks),
+        "saved-activations": _of(memory.activations),
+        "snapshots": _of(memory.snapshots),
+        "activation-terms": _of(memory_theory.terms),
+        "published": _of(memory_theory.published),
+        "out-of-memory": _of(memory_theory.failure),
+        "savings": _of(memory_theory.savings),
+        "memory-notes": _of(memory.remarks),
+    },
+    "suggestions": {"suggestions": _of(suggestions.suggestions)},
+    "ledger": {"ledger": _of(ledger.ledger)},
+    "source": {"source": _of(run.source)},
+    "warnings": {"warnings": _of(run.warnings)},
+}
+#: The headings of the page.
+HEADINGS: Final = (*_FIRST, *_REST)
+#: What `--section` takes: the headings of the page, and the parts below them.
+SECTIONS: Final = tuple(dict.fromkeys((*HEADINGS, *(name for group in _REST.values() for name in group))))
+#: What `--sort` takes.
+ORDERS: Final = tuple(operators.ORDERS)
+
+
+def sections_of(
+    report: Report, *, top: int = TOP, sort: str = "time", source: str | None = None
+) -> tuple[Section, ...]:
     """The sections of a report that have something to say, in the order of the page."""
+    if isinstance(report, Techniques):
+        return sections_of_techniques(report)
     if isinstance(report, Comparison):
         return sections_of_comparison(report, top)
-    return sections_of_techniques(report) if isinstance(report, Techniques) else _of_anatomy(report, top)
+    wanted = Wanted(top=top, sort=sort, source=source)
+    first = first_screen(report, top=top, sort=sort, source=source)
+    shown = {section.heading for section in first}
+    headings = [heading for heading in _REST if heading not in shown and _is_shown(report, heading)]
+    return (*first, *(section for heading in headings for section in _below(report, wanted, heading)))
 
 
-def first_screen(anatomy: Anatomy, *, top: int = TOP) -> tuple[Section, ...]:
-    """What a reader comes for, as `--brief` shows it: the headline, what ran, the step, the classes, the operators."""
-    sections = (
-        run.title(anatomy),
-        verdict.conclusion(anatomy),
-        checks.disagreements(anatomy),
-        run.what_ran(anatomy),
-        step.one_step(anatomy),
-        classes.classes(anatomy),
-        operators.operators(anatomy, top),
-    )
-    return tuple(section for section in sections if section is not None and not section.empty)
+def first_screen(
+    anatomy: Anatomy, *, top: int = TOP, sort: str = "time", source: str | None = None
+) -> tuple[Section, ...]:
+    """What a reader comes for, as `--brief` shows it: the headline, what ran, the step, the classes, the operators.
+
+    Where operators are known of less than half of the time, as in a graph, the kernels too.
+    """
+    wanted = Wanted(top=top, sort=sort, source=source)
+    first = [section for name in _FIRST for section in _first(anatomy, wanted, name)]
+    with_operator = sum(row.time_ns for row in anatomy.operators)
+    if 2 * with_operator < sum(row.time_ns for row in anatomy.classes):
+        first += _below(anatomy, wanted, "kernels")
+    return (run.title(anatomy), *first)
 
 
-def _of_anatomy(anatomy: Anatomy, top: int) -> tuple[Section, ...]:
-    sections = (
-        run.title(anatomy),
-        checks.disagreements(anatomy),
-        run.what_ran(anatomy),
-        step.one_step(anatomy),
-        generation.generation(anatomy),
-        texts.texts(anatomy),
-        texts.batches(anatomy),
-        classes.classes(anatomy),
-        classes.phases(anatomy),
-        ratios.ratios(anatomy),
-        ratios.paper(anatomy),
-        operators.operators(anatomy, top),
-        roofline.roofline(anatomy, top),
-        collectives.collectives(anatomy),
-        communication.phases(anatomy),
-        communication.modules(anatomy),
-        ranks.ranks(anatomy),
-        waiting.steps(anatomy),
-        waiting.collectives(anatomy),
-        memory.components(anatomy),
-        memory.curve(anatomy),
-        memory.blocks(anatomy),
-        memory.activations(anatomy),
-        memory.snapshots(anatomy),
-        memory_theory.terms(anatomy),
-        memory_theory.published(anatomy),
-        memory_theory.failure(anatomy),
-        memory_theory.savings(anatomy),
-        memory.remarks(anatomy),
-        ledger.ledger(anatomy),
-        run.warnings(anatomy),
-        suggestions.suggestions(anatomy),
-        verdict.conclusion(anatomy),
-    )
-    return tuple(section for section in sections if section is not None and not section.empty)
+def named_sections(
+    anatomy: Anatomy, names: Sequence[str], *, top: int = TOP, sort: str = "time", source: str | None = None
+) -> tuple[Section, ...]:
+    """The title, and those of `SECTIONS` in the order of the page; one that has nothing to say says so."""
+    wanted = Wanted(top=top, sort=sort, source=source)
+    sections = [run.title(anatomy)]
+    for name in _FIRST:
+        if name in names:
+            sections += list(_first(anatomy, wanted, name)) or [_nothing(name)]
+    for heading, group in _REST.items():
+        if asked := [name for name in group if heading in names or name in names]:
+            below = [section for section in _below(anatomy, wanted, heading) if section.name in asked]
+            sections += below or [_nothing(heading)]
+    return tuple(sections)
+
+
+def _first(anatomy: Anatomy, wanted: Wanted, name: str) -> Iterator[Section]:
+    for section in _kept([_FIRST[name](anatomy, wanted)]):
+        yield replace(section, heading=name) if name in _HEADED else section
+
+
+def _below(anatomy: Anatomy, wanted: Wanted, heading: str) -> Iterator[Section]:
+    """The sections below a heading."""
+    for section in _kept(make(anatomy, wanted) for make in _REST[heading].values()):
+        yield replace(section, heading=heading)
+
+
+def _kept(sections: Iterable[Section | None]) -> Iterator[Section]:
+    return (section for section in sections if section is not None and not section.empty)
+
+
+def _nothing(name: str) -> Section:
+    note = Note(text="nothing: this report does not have what it would be made of", tone=Tone.REMARK)
+    return Section(name=name, title=name.capitalize(), heading=name, notes=(note,))
+
+
+def _is_shown(anatomy: Anatomy, heading: str) -> bool:
+    """Whether the page has it unasked: what the paper found goes with a model of its kind only."""
+    return heading != "paper" or ratios.is_encoder(anatomy)

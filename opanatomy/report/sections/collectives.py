@@ -5,6 +5,7 @@ from __future__ import annotations
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.taxonomy import OperatorClass
 from opanatomy.report import units
+from opanatomy.report.scope import calls_a_step, per_step, steps_of
 from opanatomy.report.section import ByteRate, Bytes, Column, Count, Holds, Note, Row, Section, Time
 
 
@@ -21,15 +22,16 @@ def collectives(anatomy: Anatomy) -> Section | None:
         Column(header="bytes", expendable=1),
         Column(header="bus", expendable=2),
     )
+    steps = steps_of(anatomy)
     rows = tuple(
         Row(
             cells=(
                 row.collective.replace("_", " "),
                 row.dtype or units.UNKNOWN,
                 Count(row.group_size, assumed=row.group_assumed),
-                Count(row.calls),
-                Time(row.time_ns),
-                Bytes(row.bytes),
+                calls_a_step(row.calls, steps),
+                Time(row.time_ns / steps),
+                Bytes(None if row.bytes is None else row.bytes / steps),
                 ByteRate(row.bus_bytes_per_second),
             ),
             operator_class=OperatorClass.COMMUNICATION,
@@ -39,4 +41,6 @@ def collectives(anatomy: Anatomy) -> Section | None:
     notes = [Note(text="waiting for the slowest rank included")]
     if any(row.group_assumed for row in anatomy.collectives):
         notes.append(Note(text="~ the trace names no group: all ranks are taken"))
-    return Section(name="collectives", title="Collectives", columns=columns, rows=rows, notes=tuple(notes))
+    return Section(
+        name="collectives", title="Collectives", scope=per_step(anatomy), columns=columns, rows=rows, notes=tuple(notes)
+    )

@@ -6,8 +6,10 @@ from typing import Final
 
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.communication import CommunicationPhase, ExpectedCommunication, ModuleCommunication
+from opanatomy.report.scope import calls_a_step, per_step, steps_of
 from opanatomy.report.section import (
     Bytes,
+    Cell,
     Column,
     Count,
     Exact,
@@ -34,23 +36,24 @@ def phases(anatomy: Anatomy) -> Section | None:
     communication = anatomy.communication
     if communication is None:
         return None
-    rows = [Row(cells=(str(row.phase), *_cells(row))) for row in communication.phases]
+    steps = steps_of(anatomy)
+    rows = [Row(cells=(str(row.phase), *_cells(row, steps))) for row in communication.phases]
     whole = (
-        Count(sum(row.calls for row in communication.phases)),
-        _bytes(sum(row.bytes for row in communication.phases), communication.phases),
-        Time(communication.running_ns),
+        calls_a_step(sum(row.calls for row in communication.phases), steps),
+        _bytes(sum(row.bytes for row in communication.phases), communication.phases, steps),
+        Time(communication.running_ns / steps),
         Share(communication.running_ns - communication.exposed_ns, communication.running_ns),
-        Time(communication.exposed_ns),
+        Time(communication.exposed_ns / steps),
     )
     summary = [Row(cells=("together", *whole), summary=True)] if len(rows) > 1 else []
-    notes = [Note(text="all steps; waiting for other ranks included; exposed: nothing else ran meanwhile")]
+    notes = [Note(text="waiting for other ranks included; exposed: nothing else ran meanwhile")]
     launching = sum(row.launching_ns for row in communication.phases)
     if launching:
-        notes.append(Note(text=phrase("the host was {} at asking for them", Time(launching))))
+        notes.append(Note(text=phrase("the host was {} at asking for them", Time(launching / steps))))
     if communication.expected:
         notes.append(Note(text=_theory(communication.expected)))
     return Section(
-        name="communication", title="Communication",
+        name="communication-phases", title="Communication", scope=per_step(anatomy),
         columns=(Column(header="communication", holds=Holds.NAMES), *_TIMES), rows=(*rows, *summary),
         notes=tuple(notes),
     )  # fmt: skip
@@ -73,15 +76,16 @@ def modules(anatomy: Anatomy) -> Section | None:
     communication = anatomy.communication
     if communication is None or not any(row.module for row in communication.modules):
         return None
+    steps = steps_of(anatomy)
     ordered = sorted(communication.modules, key=lambda row: -row.running_ns)
     rows = tuple(
-        Row(cells=(row.module or "(the model)", row.collective.replace("_", " "), str(row.phase), *_cells(row)))
+        Row(cells=(row.module or "(the model)", row.collective.replace("_", " "), str(row.phase), *_cells(row, steps)))
         for row in ordered[:_SHOWN]
     )
     left = len(ordered) - len(rows)
     notes = (Note(text=phrase("and {} more, all in -f json", Count(left))),) if left else ()
     return Section(
-        name="communication-modules", title="Communication by module",
+        name="communication-modules", title="Communication by module", scope=per_step(anatomy),
         columns=(
             Column(header="communicated for", holds=Holds.NAMES), Column(header="collective", holds=Holds.NAMES),
             Column(header="phase", holds=Holds.NAMES, expendable=4), *_TIMES,
@@ -90,14 +94,14 @@ def modules(anatomy: Anatomy) -> Section | None:
     )  # fmt: skip
 
 
-def _cells(row: CommunicationPhase | ModuleCommunication) -> tuple[Count, Bytes, Time, Share, Time]:
+def _cells(row: CommunicationPhase | ModuleCommunication, steps: int) -> tuple[Cell, ...]:
     return (
-        Count(row.calls), _bytes(row.bytes, (row,)), Time(row.running_ns),
-        Share(row.running_ns - row.exposed_ns, row.running_ns), Time(row.exposed_ns),
+        calls_a_step(row.calls, steps), _bytes(row.bytes, (row,), steps), Time(row.running_ns / steps),
+        Share(row.running_ns - row.exposed_ns, row.running_ns), Time(row.exposed_ns / steps),
     )  # fmt: skip
 
 
-def _bytes(total: int, rows: tuple[CommunicationPhase | ModuleCommunication, ...]) -> Bytes:
+def _bytes(total: int, rows: tuple[CommunicationPhase | ModuleCommunication, ...], steps: int) -> Bytes:
     """The bytes of rows: not known where no call has a size, a lower bound where some have none."""
     calls, sized = sum(row.calls for row in rows), sum(row.sized for row in rows)
-    return Bytes(total if sized else None, at_least=0 < sized < calls)
+    return Bytes(total / steps if sized else None, at_least=0 < sized < calls)

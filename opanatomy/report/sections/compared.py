@@ -76,14 +76,15 @@ def _what_changed(comparison: Comparison) -> Section:
     if parts is None:
         return Section(name="changed", title="What changed")
     told = [phrase("{}.", sentence_of(group)) for group in groups_of(parts)[:TOLD] if group.change_ns]
-    notes = [Note(text=_headline(comparison, parts), tone=Tone.CONCLUSION)]
+    notes = [Note(text=headline(comparison, parts), tone=Tone.CONCLUSION)]
     notes += [Note(text=text, tone=Tone.PLAIN) for text in told]
     if comparison.no_claim is not None and parts.change_ns:
         notes.append(Note(text=f"Nothing is called significant: {comparison.no_claim}.", tone=Tone.REMARK))
     return Section(name="changed", title="What changed", notes=tuple(notes))
 
 
-def _headline(comparison: Comparison, parts: Decomposition) -> Phrase:
+def headline(comparison: Comparison, parts: Decomposition) -> Phrase:
+    """The difference of the step in a sentence."""
     if not parts.change_ns:
         same = ", and so does each part of it" if not any(part.change_ns for part in parts.parts) else ""
         return phrase(
@@ -177,14 +178,17 @@ def _causes(parts: Decomposition) -> Section:
 
 
 def _largest(parts: Decomposition, top: int) -> Section:
-    """The largest parts by name."""
-    changed = [part for part in parts.parts if part.change_ns and part.cause.is_work]
-    rows = [_part(part) for part in changed[:top]]
+    """The largest changes by name: of an operator those of one kind and phase together, in whatever modules."""
+    groups: dict[tuple[Cell, ...], list[Part]] = {}
+    for part in parts.parts:
+        if part.change_ns and part.cause.is_work:
+            groups.setdefault((name_of_part(part), part.cause, _what(part), _phases(part)), []).append(part)
+    changed = sorted(groups.values(), key=lambda group: -abs(_change(group)))
+    rows = [_group(group) for group in changed[:top]]
     if others := changed[top:]:
-        more = sum(part.change_ns for part in others)
-        rows.append(
-            Row(cells=(phrase("and {} more", Count(len(others))), None, None, None, None, None, TimeChange(more)))
-        )
+        more = sum(_change(group) for group in others)
+        blank = (None,) * 5
+        rows.append(Row(cells=(phrase("and {} more", Count(len(others))), *blank, TimeChange(more))))
     columns = (
         Column(header="work", holds=Holds.NAMES),
         Column(header="what changed", holds=Holds.NAMES),
@@ -197,13 +201,19 @@ def _largest(parts: Decomposition, top: int) -> Section:
     return Section(name="changes", title="What changed most", columns=columns, rows=tuple(rows))
 
 
-def _part(part: Part) -> Row:
+def _change(group: Sequence[Part]) -> int:
+    return sum(part.change_ns for part in group)
+
+
+def _group(group: Sequence[Part]) -> Row:
+    first = group[0]
     return Row(
         cells=(
-            Name(name_of_part(part)), _what(part), _phases(part), _calls(part), Time(part.before_ns),
-            Time(part.after_ns), TimeChange(part.change_ns),
+            Name(name_of_part(first)), _what(first), _phases(first), _calls(group),
+            Time(sum(part.before_ns for part in group)), Time(sum(part.after_ns for part in group)),
+            TimeChange(_change(group)),
         ),
-        operator_class=part.operator_class,
+        operator_class=first.operator_class,
     )  # fmt: skip
 
 
@@ -225,9 +235,9 @@ def _phases(part: Part) -> str:
     return "" if side is None else "/".join(side.phases)
 
 
-def _calls(part: Part) -> str:
-    sides = [f"{side.calls:.3g}" if side is not None else "0" for side in (part.before, part.after)]
-    return " to ".join(dict.fromkeys(sides))
+def _calls(group: Sequence[Part]) -> str:
+    sides = [sum(side.calls for part in group if (side := getattr(part, name))) for name in ("before", "after")]
+    return " to ".join(dict.fromkeys(f"{calls:.3g}" for calls in sides))
 
 
 def _kernels(parts: Decomposition) -> Section:
@@ -276,9 +286,13 @@ def _steps(comparison: Comparison) -> Section:
 
 
 def _figures(comparison: Comparison) -> Section:
+    return _table(comparison, shown_figures(comparison), "figures", "Figures of one step")
+
+
+def shown_figures(comparison: Comparison) -> list[FigureRow]:
+    """The figures that the page has, in its order."""
     known = {row.name: row for row in comparison.figures}
-    rows = [known[name] for name in _SHOWN if name in known]
-    return _table(comparison, rows, "figures", "Figures of one step")
+    return [known[name] for name in _SHOWN if name in known]
 
 
 def _families(comparison: Comparison) -> Section:
@@ -302,7 +316,7 @@ def _table(comparison: Comparison, rows: Sequence[FigureRow], name: str, title: 
     cells = [
         Row(
             cells=(
-                row.name, *(None if value is None else _quantity(row.unit, value) for value in row.values),
+                row.name, *(None if value is None else quantity(row.unit, value) for value in row.values),
                 Change(row.values[-1], row.values[0]), *((_ranges(row),) if two else ()),
             )
         )
@@ -329,14 +343,15 @@ _QUANTITIES: Final[dict[str, Callable[[float], Quantity]]] = {
 }  # fmt: skip
 
 
-def _quantity(unit: str, value: float) -> Cell:
+def quantity(unit: str, value: float) -> Quantity:
+    """A figure in its unit."""
     made = _QUANTITIES.get(unit)
     return Figure(value, unit) if made is None else made(value)
 
 
 def _gates(comparison: Comparison) -> Section:
     facts = [
-        Fact(label="gate", text=f"{'met' if gate.met else 'NOT MET'}: {gate.reason}", warning=not gate.met)
+        Fact(label="gate", text=f"{'met' if gate.met else 'NOT MET'}: {gate.gate}: {gate.reason}", warning=not gate.met)
         for gate in comparison.gates
     ]
     return Section(name="gates", title="Gates", facts=tuple(facts))

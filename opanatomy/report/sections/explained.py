@@ -18,20 +18,23 @@ def examples(name: str, anatomy: Anatomy) -> tuple[Fact, ...]:
     """The calls of an operator that take most of a report's time: arguments, FLOPs and bytes of one, rates reached."""
     rows = [row for row in anatomy.operators if row.operator == name]
     if not rows:
-        trace = anatomy.provenance.trace or "a trace without a name"
-        return (Fact(label="example", text=f"none: the report of {trace} does not have it"),)
+        of_trace = f" of {anatomy.provenance.trace}" if anatomy.provenance.trace else ""
+        return (Fact(label="example", text=f"none: the report{of_trace} does not have it"),)
     facts = []
     for row in rows[:_EXAMPLES]:
+        has_parts = any(part.part_of == name and part.phase is row.phase for part in anatomy.operators)
         facts.append(Fact(label="example", text=f"{row.operator}({row.signature})"))
-        facts += [Fact(label="", text=text) for text in _worked(row)]
+        facts += [Fact(label="", text=text) for text in _worked(row, has_parts=has_parts)]
     if others := rows[_EXAMPLES:]:
         time = Time(sum(row.time_ns for row in others))
         facts.append(Fact(label="", text=phrase("and {}, {} in all", Count(len(others), "more signature"), time)))
     return tuple(facts)
 
 
-def _worked(row: OperatorRow) -> Iterator[str | Phrase]:
-    yield phrase("{} in {}, {} in all", Count(row.calls, "call"), row.phase.value, Time(row.time_ns))
+def _worked(row: OperatorRow, *, has_parts: bool) -> Iterator[str | Phrase]:
+    """Calls, cost and bound of a row; where it `has_parts` no time of a signature with these is known."""
+    without = ", its parts apart" if has_parts else ""
+    yield phrase("{} in {}, {} in all{}", Count(row.calls, "call"), row.phase.value, Time(row.time_ns), without)
     if row.part_of is not None:
         yield f"a part of {row.part_of}: its FLOPs and bytes are counted there"
         return
@@ -45,9 +48,9 @@ def _worked(row: OperatorRow) -> Iterator[str | Phrase]:
     if row.normalization_flops:
         inside = Count(row.normalization_flops // row.calls)
         yield phrase("{} FLOP more of the normalization inside, not part of these", inside)
-    if row.bound_ns is not None and row.bound_by is not None and row.time_ns:
-        reached = Share(row.bound_ns, row.time_ns)
-        yield phrase("bound by {}: {} at least, {} reached", row.bound_by, Time(row.bound_ns), reached)
+    if row.bound_ns is not None and row.bound_by is not None and row.bounded_ns:
+        reached = "" if has_parts else phrase(", {} reached", Share(row.bound_ns, row.bounded_ns))
+        yield phrase("bound by {}: {} at least{}", row.bound_by, Time(row.bound_ns), reached)
 
 
 def unexplained(anatomy: Anatomy) -> tuple[Section, ...]:

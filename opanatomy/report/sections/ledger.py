@@ -8,6 +8,7 @@ from typing import Final
 
 from opanatomy.records.anatomy import Anatomy, KernelRow, OperatorRow
 from opanatomy.records.taxonomy import OperatorClass
+from opanatomy.report.scope import all_steps
 from opanatomy.report.section import Count, Name, Phrase, Section, Share, Time, facts_of, joined, phrase
 from opanatomy.report.sections.checks import check_facts
 
@@ -18,8 +19,9 @@ _LISTED: Final = 5
 def ledger(anatomy: Anatomy) -> Section:
     """The terms of the device work, its classed, costed and unknown parts, and the checks."""
     return Section(
-        name="ledger", title="The ledger of device work", facts=facts_of(*_work(anatomy), *check_facts(anatomy))
-    )
+        name="ledger", title="The ledger of device work", scope=all_steps(anatomy),
+        facts=facts_of(*_work(anatomy), *check_facts(anatomy)),
+    )  # fmt: skip
 
 
 def _work(anatomy: Anatomy) -> list[tuple[str, str | Phrase | None]]:
@@ -36,7 +38,7 @@ def _work(anatomy: Anatomy) -> list[tuple[str, str | Phrase | None]]:
     work = joined((phrase("{} {}", Time(ns), name) for name, ns in parts if ns), by=" + ")
     known = (("classed", account.classed_ns), ("costed", account.costed_ns), ("unknown", account.unknown_ns))
     return [
-        ("ledger", phrase("device work {} = {}", Time(account.device_work_ns), work or "")),
+        ("work", phrase("device work {} = {}", Time(account.device_work_ns), work or "")),
         ("", joined(phrase("{} {}", name, Share(ns, inside_ns)) for name, ns in known)),
         ("unknown", _names(unclassified(anatomy), inside_ns)),
         ("no formula", _names(uncosted(anatomy), inside_ns)),

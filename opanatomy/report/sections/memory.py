@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from opanatomy.records.anatomy import Anatomy
-from opanatomy.records.memory import Memory, MemoryComponent
+from opanatomy.records.memory import CONTEXT, START, Memory, MemoryComponent
 from opanatomy.report.section import (
     Bytes,
     Cell,
@@ -31,6 +31,7 @@ def components(anatomy: Anatomy) -> Section | None:
     memory = anatomy.memory
     if not memory.components and memory.peak_bytes is None:
         return None
+    parts = [part for part in memory.components if not (_on_cpu(anatomy) and part.component == CONTEXT)]
     in_depth = any(part.at_peak_bytes is not None for part in memory.components)
     at_peak = (Column(header="at peak"),) if in_depth else ()
     columns = (
@@ -43,9 +44,9 @@ def components(anatomy: Anatomy) -> Section | None:
     )
     peak = f"peak in {memory.peak_at}" if memory.peak_at else "peak"
     sizes: tuple[Cell, ...] = (None, Bytes(memory.peak_bytes)) if in_depth else (Bytes(memory.peak_bytes),)
-    rows = [Row(cells=_component(part, in_depth)) for part in memory.components]
+    rows = [Row(cells=_component(part, in_depth)) for part in parts]
     rows.append(Row(cells=(peak, *sizes, None, None, None), summary=True))
-    return Section(name="memory", title="Memory", columns=columns, rows=tuple(rows), notes=_how_it_is_known(memory))
+    return Section(name="components", title="Memory", columns=columns, rows=tuple(rows), notes=_how_it_is_known(memory))
 
 
 def _component(part: MemoryComponent, in_depth: bool) -> tuple[Cell, ...]:
@@ -137,20 +138,22 @@ def activations(anatomy: Anatomy) -> Section | None:
 
 def snapshots(anatomy: Anatomy) -> Section | None:
     """What was in use at each place of the run that was looked at."""
-    if not anatomy.memory.snapshots:
+    shown = [item for item in anatomy.memory.snapshots if not (_on_cpu(anatomy) and item.name == CONTEXT)]
+    if not shown:
         return None
     columns = (
-        Column(header="memory", holds=Holds.NAMES),
-        Column(header="allocated"),
-        Column(header="reserved", expendable=1),
-        Column(header="GPU occupied", expendable=1),
+        Column(header="memory at each stage", holds=Holds.NAMES),
+        Column(header="allocated", expendable=1),
+        Column(header="reserved", expendable=3),
+        Column(header="GPU occupied", expendable=4),
         Column(header="process", expendable=2),
     )
     rows = []
-    for snapshot in anatomy.memory.snapshots:
+    for snapshot in shown:
         sizes = (snapshot.allocated_bytes, snapshot.reserved_bytes, snapshot.nvml_used_bytes, snapshot.rss_bytes)
         cells = (None if size is None else Bytes(size) for size in sizes)
-        rows.append(Row(cells=(_words(snapshot.name), *cells)))
+        name = "at the start" if _on_cpu(anatomy) and snapshot.name == START else _words(snapshot.name)
+        rows.append(Row(cells=(name, *cells)))
     return Section(name="snapshots", title="Memory at each stage", columns=columns, rows=tuple(rows))
 
 
@@ -158,6 +161,11 @@ def remarks(anatomy: Anatomy) -> Section:
     """What could not be measured, and why."""
     notes = tuple(Note(text=note, tone=Tone.REMARK) for note in anatomy.memory.notes)
     return Section(name="memory-notes", title="What of the memory is not known", notes=notes)
+
+
+def _on_cpu(anatomy: Anatomy) -> bool:
+    """Whether no device took part, whose context would be a row of nothing."""
+    return anatomy.environment.device_kind == "cpu"
 
 
 def _words(name: str) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final, TypeAlias
 
-from opanatomy.records.anatomy import Anatomy, OperatorRow
+from opanatomy.records.anatomy import COVERED_LEAST, Anatomy, OperatorRow
 from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.report import units
+from opanatomy.report.scope import calls_a_step, per_step, steps_of
 from opanatomy.report.section import (
     ByteRate,
     Cell,
@@ -27,21 +28,31 @@ from opanatomy.report.totals import total
 Group: TypeAlias = tuple[OperatorClass, str, Phase]
 
 
-def operators(anatomy: Anatomy, top: int) -> Section | None:
-    """The `top` operators by time, with their parts, and what the others take together."""
+def spare_ns(rows: Sequence[OperatorRow]) -> int:
+    """Time above the bounds of some operator rows; never below 0."""
+    return max(sum(row.bounded_ns - row.bound_ns for row in rows if row.bound_ns is not None), 0)
+
+
+def operators(anatomy: Anatomy, top: int, sort: str = "time") -> Section | None:
+    """The `top` operators, with their parts, what the others take together, and the work that has no operator.
+
+    The times sum to that of all classes. `sort` is one of `ORDERS`; the rows behind the operators stay where they are.
+    """
     groups = grouped(anatomy.operators)
     if not groups or top < 1:
         return None
-    whole_ns = total(anatomy.classes).time_ns
+    steps = steps_of(anatomy)
+    whole_ns = total(anatomy.classes).time_ns / steps
     # Ties in the order of the anatomy: sorting is stable.
-    ranked = sorted(groups.items(), key=lambda group: -total(group[1]).time_ns)
+    ranked = sorted(groups.items(), key=lambda group: ORDERS[sort](group[0], group[1]))
     rows = [
-        Row(cells=(Name(name), item, phase.value, *_cells(members, whole_ns)), operator_class=item)
+        Row(cells=(Name(name), item, phase.value, *_cells(members, whole_ns, steps)), operator_class=item)
         for (item, name, phase), members in ranked[:top]
     ]
     if others := [row for _, members in ranked[top:] for row in members]:
         more = phrase("and {} more", Count(len(ranked) - top))
-        rows.append(Row(cells=(more, None, None, *_cells(others, whole_ns))))
+        rows.append(Row(cells=(more, None, None, *_cells(others, whole_ns, steps))))
+    rows += _without_operator(anatomy, whole_ns, steps)
     columns = (
         Column(header="operator", holds=Holds.NAMES),
         Column(header="class", holds=Holds.NAMES, expendable=4),
@@ -52,7 +63,37 @@ def operators(anatomy: Anatomy, top: int) -> Section | None:
         Column(header="FLOP/s", unit="FLOP/s", expendable=1),
         Column(header="B/s", unit="B/s", expendable=2),
     )
-    return Section(name="operators", title="The operators that take most", columns=columns, rows=tuple(rows))
+    order = "" if sort == "time" else f"by {sort}"
+    return Section(
+        name="operators", title="The operators that take most",
+        scope=", ".join(filter(None, (per_step(anatomy), order))), columns=columns, rows=tuple(rows),
+    )  # fmt: skip
+
+
+def _without_operator(anatomy: Anatomy, whole_ns: float, steps: int) -> Iterator[Row]:
+    """The device work that no operator call launched by itself: of graphs, and of what has no launch record."""
+    left = total(anatomy.classes).time_ns - sum(row.time_ns for row in anatomy.operators)
+    # A kernel of a graph may be an operator's by its name.
+    graphs = min(anatomy.ledger.graph_launched_ns, max(left - anatomy.ledger.no_launch_record_ns, 0))
+    for name, ns in (("launched by graphs", graphs), ("without an operator", left - graphs)):
+        if ns > 0:
+            part = ns / steps
+            yield Row(cells=(name, None, None, None, Time(part), Share(part, whole_ns), None, None))
+
+
+def _key(amount: Callable[[list[OperatorRow]], float | None]) -> Callable[[Group, list[OperatorRow]], float]:
+    return lambda _, rows: -(amount(rows) or 0)
+
+
+#: What `--sort` takes: operators in the order of one of their figures, the largest first, or by name.
+ORDERS: Final[dict[str, Callable[[Group, list[OperatorRow]], Any]]] = {
+    "time": _key(lambda rows: total(rows).time_ns),
+    "flops": _key(lambda rows: total(rows).flops),
+    "bytes": _key(lambda rows: total(rows).bytes),
+    "calls": _key(lambda rows: sum(row.calls for row in rows if row.part_of is None)),
+    "headroom": _key(spare_ns),
+    "name": lambda group, _: (group[1], group[2].value),
+}
 
 
 def grouped(rows: Iterable[OperatorRow]) -> dict[Group, list[OperatorRow]]:
@@ -63,12 +104,14 @@ def grouped(rows: Iterable[OperatorRow]) -> dict[Group, list[OperatorRow]]:
     return groups
 
 
-def _cells(rows: list[OperatorRow], whole_ns: int) -> tuple[Cell, ...]:
-    part = total(rows)
+def _cells(rows: list[OperatorRow], whole_ns: float, steps: int) -> tuple[Cell, ...]:
+    part = total(rows).a_step(steps)
+    # The rates of a small part of the time would stand for all of it.
+    known = part.costed_ns >= COVERED_LEAST * part.time_ns
     return (
-        Count(sum(row.calls for row in rows if row.part_of is None)),
+        calls_a_step(sum(row.calls for row in rows if row.part_of is None), steps),
         Time(part.time_ns),
         Share(part.time_ns, whole_ns),
-        FlopRate(units.per_second(part.flops, part.costed_ns)),
-        ByteRate(units.per_second(part.bytes, part.costed_ns)),
+        FlopRate(units.per_second(part.flops, part.costed_ns) if known else None),
+        ByteRate(units.per_second(part.bytes, part.costed_ns) if known else None),
     )

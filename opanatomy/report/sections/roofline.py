@@ -10,6 +10,7 @@ from msgspec import Struct
 from opanatomy.records.anatomy import Anatomy, ClassRow, OperatorRow
 from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.report import units
+from opanatomy.report.scope import per_step, steps_of
 from opanatomy.report.section import (
     ByteRate,
     Cell,
@@ -27,15 +28,16 @@ from opanatomy.report.section import (
     phrase,
 )
 from opanatomy.report.sections.classes import PARTLY, by_class
-from opanatomy.report.sections.operators import Group, grouped
+from opanatomy.report.sections.operators import Group, grouped, spare_ns
 from opanatomy.report.totals import Total, total
 
 _MEMORY: Final = "memory"
 #: Phases that bounds differ between: of many tokens at once, and of one by one.
 _OF_GENERATION: Final = (Phase.PREFILL, Phase.DECODING)
 _NOTE: Final = (
-    "bound: the longer of FLOP / peak and bytes / bandwidth; of: bound / time - where memory bounds, the paper's MUE,"
-    " whose factors (needless traffic, reached bandwidth) only hardware counters tell apart; headroom: time - bound"
+    "bound: the longer of FLOP / peak and bytes / bandwidth; ceiling: bound / time - where memory bounds, the paper's"
+    " MUE, whose factors (needless traffic, reached bandwidth) only hardware counters tell apart;"
+    " headroom: time - bound"
 )
 
 
@@ -50,16 +52,17 @@ def roofline(anatomy: Anatomy, top: int) -> Section | None:
         Column(header="FLOP/s", unit="FLOP/s", expendable=4),
         Column(header="B/s", unit="B/s", expendable=5),
         Column(header="bound by", expendable=2),
-        Column(header="of"),
+        Column(header="ceiling"),
         Column(header="headroom", expendable=1),
     )
+    steps = steps_of(anatomy)
     rows = tuple(
-        Row(cells=_cells(line), operator_class=line.operator_class, summary=line.operator_class is None)
+        Row(cells=_cells(line, steps), operator_class=line.operator_class, summary=line.operator_class is None)
         for line in lines
     )
     partly = any(line.part.covered not in (None, 1) for line in lines)
     notes = (Note(text=_NOTE), *((Note(text=PARTLY),) if partly else ()))
-    return Section(name="roofline", title="Roofline", columns=columns, rows=rows, notes=notes)
+    return Section(name="bounds", title="Roofline", scope=per_step(anatomy), columns=columns, rows=rows, notes=notes)
 
 
 class _Line(Struct, frozen=True):
@@ -91,17 +94,12 @@ def _operators(anatomy: Anatomy, top: int) -> list[_Line]:
     ]
 
 
-def spare_ns(rows: Sequence[OperatorRow]) -> int:
-    """Time above the bounds of some operator rows; never below 0."""
-    return max(sum(row.bounded_ns - row.bound_ns for row in rows if row.bound_ns is not None), 0)
-
-
 def _most_to_win(rows: Sequence[OperatorRow]) -> list[tuple[Group, list[OperatorRow]]]:
     bounded = [group for group in grouped(rows).items() if any(row.bound_ns is not None for row in group[1])]
     return sorted(bounded, key=lambda group: -spare_ns(group[1]))
 
 
-def _cells(line: _Line) -> tuple[Cell, ...]:
+def _cells(line: _Line, steps: int) -> tuple[Cell, ...]:
     part = line.part
     return (
         line.name,
@@ -110,7 +108,7 @@ def _cells(line: _Line) -> tuple[Cell, ...]:
         ByteRate(units.per_second(part.bytes, part.costed_ns)),
         line.bound_by,
         Share(part.reached, 1, covered=part.covered),
-        Time(line.headroom_ns),
+        Time(line.headroom_ns / steps),
     )
 
 

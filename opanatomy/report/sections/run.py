@@ -9,28 +9,48 @@ from opanatomy.report.section import Bytes, Count, Fact, Note, Phrase, Section, 
 
 def title(anatomy: Anatomy) -> Section:
     """What the report is of."""
-    name = anatomy.workload.model or anatomy.workload.architecture or anatomy.provenance.trace or "a training step"
+    workload, provenance = anatomy.workload, anatomy.provenance
+    name = workload.model or workload.architecture or _ranks_together(anatomy) or provenance.trace or "a training step"
     note = Note(text=f"The anatomy of {name}", tone=Tone.TITLE)
     return Section(name="title", title="The anatomy", notes=(note,))
 
 
+def _ranks_together(anatomy: Anatomy) -> str | None:
+    """Several ranks in short: how many, from which trace to which."""
+    names = [rank.trace for rank in anatomy.ranks if rank.trace]
+    return f"{len(anatomy.ranks):,} ranks, {names[0]} to {names[-1]}" if len(names) > 1 else None
+
+
 def what_ran(anatomy: Anatomy) -> Section:
-    """Model, workload, device and software, as far as the trace says them."""
+    """Model, workload, device and software, as far as the trace says them, and that there are warnings."""
     environment, workload = anatomy.environment, anatomy.workload
     libraries = (("torch", environment.torch), ("CUDA", environment.cuda), ("driver", environment.driver),
-                 ("transformers", environment.transformers), ("opanatomy", anatomy.provenance.opanatomy))  # fmt: skip
+                 ("transformers", environment.transformers))  # fmt: skip
+    warnings = len([text for text in anatomy.warnings if text])
     facts = facts_of(
         ("model", joined((workload.architecture, _parameters(anatomy)))),
         ("workload", joined((workload.task, _batch(anatomy), *_options(anatomy)))),
         ("training", _ranks(workload)),
-        ("backward", workload.backward_from and f"from {workload.backward_from}"),
         ("changed", joined(workload.changes)),
-        ("device", _device(anatomy)),
+        ("device", joined((_device(anatomy), _rank(anatomy)))),
         ("software", joined(f"{name} {version}" for name, version in libraries if version)),
-        ("trace", anatomy.provenance.trace),
-        ("rank", _rank(anatomy)),
     )
+    if warnings:
+        said = phrase("{} at the end (--section warnings)", Count(warnings))
+        facts = (*facts, Fact(label="warnings", text=said, warning=True))
     return Section(name="run", title="What ran", facts=facts)
+
+
+def source(anatomy: Anatomy) -> Section:
+    """Where the figures are from: the trace, the command, what backward started from."""
+    workload, provenance = anatomy.workload, anatomy.provenance
+    facts = facts_of(
+        ("trace", provenance.trace),
+        ("command", provenance.command),
+        ("opanatomy", provenance.opanatomy),
+        ("backward", workload.backward_from and f"from {workload.backward_from}"),
+    )
+    return Section(name="source", title="Source", facts=facts)
 
 
 def warnings(anatomy: Anatomy) -> Section:
@@ -95,7 +115,7 @@ def _rank(anatomy: Anatomy) -> str | None:
     if len(anatomy.ranks) != 1 or anatomy.ranks[0].rank is None:
         return None
     rank, world = anatomy.ranks[0].rank, anatomy.ranks[0].world_size
-    return f"{rank} of {world}" if world else str(rank)
+    return f"rank {rank} of {world}" if world else f"rank {rank}"
 
 
 def _parameters(anatomy: Anatomy) -> Phrase | None:

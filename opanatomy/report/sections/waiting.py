@@ -43,7 +43,7 @@ def steps(anatomy: Anatomy) -> Section | None:
     )  # fmt: skip
     notes = [Note(text=text) for text in _notes(waiting, len(shown))]
     return Section(
-        name="waiting", title="Waiting", columns=columns, rows=tuple(_row(rank, waiting) for rank in shown),
+        name="waiting-steps", title="Waiting", columns=columns, rows=tuple(_row(rank, waiting) for rank in shown),
         notes=(*notes, *_conclusions(waiting)),
     )  # fmt: skip
 

@@ -1,7 +1,8 @@
 """The embedded configurations: one `config.json` of the Hub per model, `<owner>--<model>.json`.
 
 The values are those published; label names are given as their number (`num_labels`) and preferences of text generation
-are left out, since neither changes a training step. Adding a model is adding its file.
+are left out, since neither changes a training step. Under the key `catalog` stands what is known of the model that is
+built of it: its class, task and size, which `opanatomy catalog` lists. Adding a model is adding its file.
 """
 
 from __future__ import annotations
@@ -9,7 +10,26 @@ from __future__ import annotations
 import json
 from difflib import get_close_matches
 from importlib.resources import files
-from typing import Any
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+#: The key of a file that is not of the published configuration.
+_OWN_KEY: Final = "catalog"
+
+
+class Entry(Struct, frozen=True, kw_only=True):
+    """A built-in model as it is built where nothing else is asked for; `layers` and `hidden` of each stack."""
+
+    name: str
+    kind: str
+    architecture: str
+    task: str
+    parameters: int
+    #: `None` where it has no layers of one kind, one after another.
+    layers: tuple[int, ...] | None = None
+    hidden: tuple[int, ...] | None = None
 
 
 def catalog_names() -> tuple[str, ...]:
@@ -32,9 +52,25 @@ def find_name(model: str) -> str | None:
 
 def read_configuration(name: str) -> dict[str, Any]:
     """The content of the `config.json` of the embedded model `name` (its full Hub id)."""
+    content = _content(name)
+    content.pop(_OWN_KEY)
+    return content
+
+
+def catalog_entries() -> tuple[Entry, ...]:
+    """The embedded models by name."""
+    return tuple(map(_entry, catalog_names()))
+
+
+def _entry(name: str) -> Entry:
+    content = _content(name)
+    return msgspec.convert({**content[_OWN_KEY], "name": name, "kind": content["model_type"]}, Entry)
+
+
+def _content(name: str) -> dict[str, Any]:
     text = files(__name__).joinpath(name.replace("/", "--", 1) + ".json").read_text(encoding="utf-8")
-    configuration: dict[str, Any] = json.loads(text)
-    return configuration
+    content: dict[str, Any] = json.loads(text)
+    return content
 
 
 def near_names(model: str, count: int = 3) -> tuple[str, ...]:

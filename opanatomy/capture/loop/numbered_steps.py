@@ -1,0 +1,204 @@
+"""Steps of a training that says where each begins and ends: nothing is hung on what runs between or around them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from opanatomy.capture.device import accelerators
+from opanatomy.capture.device.kineto_log import toggled
+from opanatomy.capture.loop.phases import LoopPhases
+from opanatomy.capture.loop.recording import LoopRecording, Recorded
+from opanatomy.capture.loop.session import Session, marked
+from opanatomy.capture.loop.stages import (
+    MemoryFollowed,
+    Profiled,
+    Stage,
+    Timed,
+    Watched,
+    WatchedAgain,
+    memory_after,
+)
+from opanatomy.capture.step.profiled import STEP_RANGE, StepProfiler
+from opanatomy.capture.step.restore import quiet_kineto
+from opanatomy.options import RunOptions
+from opanatomy.records.memory import WEIGHTS
+from opanatomy.records.memory_observations import MemoryObservations
+
+if TYPE_CHECKING:
+    import torch
+
+
+class StepPlan(Struct, frozen=True, kw_only=True):
+    """Which steps are recorded how: `first` is the number of the first that is profiled, behind it come `steps` - 1.
+
+    Before it `timed_before` run on the clock, then with `warm` one in which the profiler warms up; behind the last
+    one come those of memory and second counts, and `timed_after` on the clock.
+    """
+
+    first: int
+    steps: int
+    timed_before: int
+    timed_after: int
+    warm: bool
+
+    @property
+    def begin(self) -> int:
+        """The number of the first step that anything is known of."""
+        return self.first - self.warm - self.timed_before
+
+    @property
+    def last(self) -> int:
+        """The number of the last step that is profiled."""
+        return self.first + self.steps - 1
+
+
+class NumberedSteps(LoopRecording):
+    """Told where each step begins and ends; hands what it recorded to `write`, once."""
+
+    command = "opanatomy.TrainerCallback(...)"
+    _hints = MappingProxyType({
+        kind: f"TrainerCallback: the training failed under the {watch}, which its code may not allow - leave out {name}"
+        for kind, watch, name in (
+            (Watched, "second count of its calls", "check=True"),
+            (WatchedAgain, "second count of its calls", "check=True"),
+            (MemoryFollowed, "following of its memory", "memory=True"),
+        )
+    })  # fmt: skip
+
+    def __init__(
+        self,
+        modules: Mapping[str, torch.nn.Module],
+        options: RunOptions,
+        write: Callable[[Recorded], None],
+        *,
+        plan: StepPlan,
+        optimizer: torch.optim.Optimizer | None,
+    ) -> None:
+        super().__init__(modules, options, write)
+        self.plan = plan
+        if optimizer is not None:
+            self.session.seen.optimizer(optimizer)
+
+    def start(self) -> None:
+        """Nothing runs yet."""
+        self.session.points.take(WEIGHTS)
+        self._stages = self._stages_after()
+        self._enter(next(self._stages))
+
+    def _stages_after(self) -> Iterator[Stage]:
+        plan, session = self.plan, self.session
+        if plan.timed_before:
+            yield Timed(session, plan.timed_before)
+        self._profiled = ProfiledSteps(session, plan.steps, warm=plan.warm)
+        yield self._profiled
+        if self.options.check:
+            yield Watched(session)
+        if self.options.memory:
+            accelerators.check_memory_in_depth(session.device)
+            yield MemoryFollowed(session)
+        if session.observation is not None:
+            yield WatchedAgain(session)
+        if plan.timed_after:
+            yield Timed(session, plan.timed_after)
+
+    @property
+    def whole_steps(self) -> int:
+        """How many profiled steps are done."""
+        return 0 if self._profiled is None else len(self._profiled.logs)
+
+    def begin_step(self) -> None:
+        """A step begins."""
+        self._begin()
+
+    def end_step(self) -> None:
+        """It is done; behind the last one what was recorded is written."""
+        self.iterations += 1
+        self._end()
+
+    def stop(self) -> None:
+        """The training is over: write the profiled steps that are whole, where there are any."""
+        try:
+            if not self.done and self.whole_steps:
+                renamed = self._cut()
+                self._stage.close()
+                self._finish(renamed)
+        finally:
+            self.abort()
+
+    def _cut(self) -> dict[bytes, bytes]:
+        whole, planned = self.whole_steps, self.plan.steps
+        if whole < planned:
+            self.session.warnings.append(f"{whole} of {planned} steps were profiled: the training ended after that")
+        if self.options.memory and self.session.memory_step is None:
+            self.session.warnings.append("the training ended before the step whose memory was to be followed")
+        return {f'"{STEP_RANGE}{whole}"'.encode(): b'"opanatomy.cut"'}
+
+    def _unlike(self, profiled: Profiled) -> str | None:
+        if accelerators.is_accelerator(self.session.device) and len(profiled.logs) > 1:
+            return "what runs between the profiled steps is in the trace as well: one step can be checked"
+        return super()._unlike(profiled)
+
+    def _memory(self) -> MemoryObservations:
+        """What a step of the training leaves; what forward saved is seen behind the steps on the clock."""
+        memory = replace(super()._memory(), storage_bytes=memory_after(self.session).storage_bytes)
+        if self.plan.timed_after and not accelerators.is_accelerator(self.session.device):
+            # The resident set of the process has the profile in it by then.
+            return replace(memory, peak_bytes=None, measured_by=None)
+        return memory
+
+    def _not_observed(self, unlike: str | None) -> str | None:
+        if self.session.observation is None and not self.options.check:
+            return "calls are counted a second time with check=True"
+        if self.session.observation is None and not self.session.modules.compiled:
+            return "the training ended before the step whose calls were to be counted a second time"
+        return super()._not_observed(unlike)
+
+
+class ProfiledSteps(Profiled):
+    """Steps under the profiler, with hooks that are there while a step runs and at no other time.
+
+    What runs between two steps (logging, an evaluation, the next batches) is not in the trace of a CPU. Where Kineto
+    records a device it is: nobody has shown that its events can be turned off and on again without loss.
+    """
+
+    def __init__(self, session: Session, steps: int, *, warm: bool) -> None:
+        super().__init__(session, steps, warm=warm)
+        self.phases = LoopPhases()
+        self._hooks = ExitStack()
+        self._is_paused = False
+        self._can_pause = not accelerators.is_accelerator(session.device)
+
+    def open(self) -> None:
+        """Start the profiler."""
+        self.profiler = StepProfiler(self.session.device, steps=self.steps, warm=self.warm)
+        self.stack.enter_context(quiet_kineto())
+        self.profiler.start()
+        self.stack.callback(self.profiler.stop)
+
+    def begin(self) -> None:
+        """A step begins; there are no hooks in the one in which the profiler warms up."""
+        if self._is_paused:
+            toggled(self.profiler.profiler, True)
+            self._is_paused = False
+        if not self.warm or self._number is not None:
+            self.phases = self._hooks.enter_context(marked(self.session, self.session.inputs))
+        super().begin()
+
+    def end(self) -> None:
+        """It is done."""
+        super().end()
+        self._hooks.close()
+        if self._can_pause and len(self.logs) < self.steps:
+            toggled(self.profiler.profiler, False)
+            self._is_paused = True
+
+    def close(self) -> None:
+        """Put everything back, also in the middle of a step."""
+        self._hooks.close()
+        super().close()

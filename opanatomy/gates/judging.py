@@ -1,0 +1,176 @@
+"""Gates on a comparison, or on one report: whether each is met, and the reason in one line.
+
+Values are compared exactly. What cannot be compared is a gate that is not met: nothing passes unseen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+from fractions import Fraction
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from opanatomy.comparison.statistics import RUNS_NEEDED
+from opanatomy.errors import GateError
+from opanatomy.gates.grammar import Gate, Of, gates_of, gates_of_one
+from opanatomy.records.anatomy import Anatomy
+from opanatomy.records.compared import SIGNIFICANT, Comparison, FigureRow, GateResult, Spread
+from opanatomy.report import units
+from opanatomy.report.metrics import metrics_of
+
+__all__ = ["Gate", "gates_of", "gates_of_one", "judged", "judged_report", "require_met"]
+
+#: Figures that are of the step without the profiler where it was timed, else of that under it.
+_EITHER: Final = frozenset({"step_time_ns", "samples_per_second"})
+_PLAIN: Final = "step_unprofiled_ns"
+_UNCHECKED: Final = ", so it cannot be checked"
+
+
+class _Figures(Struct, frozen=True, kw_only=True):
+    """The figures of all sides by name; of a comparison the sides' names and why nothing is claimed."""
+
+    rows: dict[str, FigureRow]
+    sides: tuple[str, ...] = ("",)
+    no_claim: str | None = None
+
+
+def judged(comparison: Comparison, gates: Sequence[Gate]) -> Comparison:
+    """The comparison with the result of each gate: each later side against the first."""
+    figures = _Figures(
+        rows={row.name: row for row in comparison.figures}, sides=tuple(side.name for side in comparison.sides),
+        no_claim=comparison.no_claim,
+    )  # fmt: skip
+    return replace(comparison, gates=tuple(_result(gate, figures) for gate in gates))
+
+
+def judged_report(anatomy: Anatomy, gates: Sequence[Gate]) -> tuple[GateResult, ...]:
+    """The results of gates on one report, which are on values alone."""
+    rows = {
+        name: FigureRow(name=name, unit=metric.unit, better=metric.better, values=(metric.value,))
+        for name, metric in metrics_of(anatomy).items()
+    }
+    return tuple(_result(gate, _Figures(rows=rows)) for gate in gates)
+
+
+def require_met(results: Iterable[GateResult]) -> None:
+    """Raise `GateError` with a reason for each gate that is not met, if any."""
+    reasons = [f"gate not met: {result.gate}: {result.reason}" for result in results if not result.met]
+    if reasons:
+        raise GateError(*reasons)
+
+
+# ------------------------------------------------------------------------------------------------------------ one gate
+
+
+def _result(gate: Gate, figures: _Figures) -> GateResult:
+    """A gate is met where its comparison is known not to hold on any later side."""
+    row = figures.rows.get(gate.figure)
+    unchecked = _unknown(gate.figure, figures) if row is None else _unlike(gate, figures)
+    if row is None or unchecked is not None:
+        return GateResult(gate=gate.text, met=False, reason=unchecked or "")
+    sides = range(1, len(row.values)) if len(row.values) > 1 else range(1)
+    held = [side for side in sides if _holds(gate, row, side)]
+    needed = sides if gate.of is Of.VALUE else range(len(row.values))
+    missing = [figures.sides[side] or "the report" for side in needed if row.values[side] is None]
+    if missing and not held:
+        return GateResult(
+            gate=gate.text, met=False, reason=f"{gate.figure} is not known of {', '.join(missing)}{_UNCHECKED}"
+        )
+    reason = f"{_shown(gate, row, figures, (held or sides)[0])}{_doubt(gate, row, figures)}"
+    if not held or not gate.significant:
+        return GateResult(gate=gate.text, met=not held, reason=reason)
+    claimed = _claim(row, figures)
+    return GateResult(gate=gate.text, met=claimed is False, reason=reason + (_UNCHECKED if claimed is None else ""))
+
+
+def _holds(gate: Gate, row: FigureRow, side: int) -> bool:
+    """Whether the comparison holds on this side; not where a value is not known."""
+    value, before = row.values[side], row.values[0]
+    if value is None or (before is None and gate.of is not Of.VALUE):
+        return False
+    if gate.of is Of.VALUE or before is None:
+        return gate.holds(Fraction(value), gate.value)
+    limit = gate.value * abs(Fraction(before)) if gate.of is Of.CHANGE else gate.value
+    return gate.holds(Fraction(value) - Fraction(before), limit)
+
+
+def _unknown(figure: str, figures: _Figures) -> str:
+    """What is said of a figure that no side has."""
+    near = get_close_matches(figure, figures.rows, n=3, cutoff=0.6)
+    instead = f"; known are {', '.join(near)}" if near else ""
+    return f"{figure} is not known of {'any side' if figures.sides[1:] else 'the report'}{_UNCHECKED}{instead}"
+
+
+def _unlike(gate: Gate, figures: _Figures) -> str | None:
+    """Why a change is none: one side was timed without the profiler, the other only under it."""
+    plain = figures.rows.get(_PLAIN)
+    if gate.of is Of.VALUE or gate.figure not in _EITHER or plain is None or None not in plain.values:
+        return None
+    without = figures.sides[plain.values.index(None)]
+    return (
+        f"{without} was timed under the profiler alone, another side without it{_UNCHECKED} - use the figure profiled"
+    )
+
+
+# ----------------------------------------------------------------------------------------------------------- the claim
+
+
+def _claim(row: FigureRow, figures: _Figures) -> bool | None:
+    """Whether the difference is significant; `None` where that cannot be told."""
+    return None if figures.no_claim is not None or row.p is None else row.p < SIGNIFICANT
+
+
+def _doubt(gate: Gate, row: FigureRow, figures: _Figures) -> str:
+    """What is to be said of a change: the ranges of both sides, and whether it is significant."""
+    if gate.of is Of.VALUE or len(row.values) != 2 or row.values[0] == row.values[1]:
+        return ""
+    parts = [""]
+    first, second = row.spreads if len(row.spreads) == 2 else (None, None)
+    if row.ranges is not None and first is not None and second is not None:
+        parts.append(f"ranges {row.ranges} ({_range(first, row.unit)} and {_range(second, row.unit)})")
+    claimed = _claim(row, figures)
+    if claimed is None:
+        why = figures.no_claim or f"not every one of {RUNS_NEEDED} runs a side has it"
+        parts.append(f"not called significant: {why}")
+    else:
+        parts.append(f"{'significant' if claimed else 'not significant'} (p = {row.p:.2g})")
+    return "; ".join(parts)
+
+
+def _range(spread: Spread, unit: str) -> str:
+    return f"{units.of_unit(spread.low, unit)} to {units.of_unit(spread.high, unit)}"
+
+
+# ------------------------------------------------------------------------------------------------------------- values
+
+
+def _shown(gate: Gate, row: FigureRow, figures: _Figures, side: int) -> str:
+    """The figure, where there are several later sides with the one that it is of, and its value or its change."""
+    name = f"{row.name} of {figures.sides[side]}" if len(row.values) > 2 else row.name
+    value, before = row.values[side], row.values[0]
+    if value is None or before is None or gate.of is Of.VALUE:
+        return f"{name} is {_beside(value, float(gate.value), row.unit)[0]}"
+    difference = value - before
+    if not difference:
+        return f"{name}: {units.of_unit(value, row.unit)} on both sides, no difference"
+    after_text, before_text = _beside(value, before, row.unit)
+    absolute = f", {_signed(difference, row.unit)}" if gate.of is Of.DIFFERENCE else ""
+    relative = f", {units.figure(100 * difference / abs(before), '%', sign='+')}" if before else ""
+    return f"{name}: {before_text} before, {after_text} after{absolute}{relative}"
+
+
+def _beside(value: float | None, other: float, unit: str) -> tuple[str, str]:
+    """Both as text, with every digit where rounding would make them the same."""
+    texts = units.of_unit(value, unit), units.of_unit(other, unit)
+    if value is None or value == other or texts[0] != texts[1]:
+        return texts
+    return units.digits_of(value, unit), units.digits_of(other, unit)
+
+
+def _signed(difference: float, unit: str) -> str:
+    if unit == "fraction":
+        return f"{units.figure(100 * difference, 'percentage points', sign='+')}"
+    return f"{'+' if difference > 0 else ''}{units.of_unit(difference, unit)}"

@@ -1,0 +1,83 @@
+"""Figures of which less is better as the "customSmallerIsBetter" JSON of github-action-benchmark, in base units.
+
+Of a comparison they are those of its last side. Figures of which more is better would need another file, and say
+nothing new: samples a second are the inverse of the step time, and so is MFU of the same FLOPs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+import msgspec
+
+from opanatomy.records.anatomy import Anatomy
+from opanatomy.records.compared import Comparison, FigureRow
+from opanatomy.records.reports import Report
+from opanatomy.records.techniques import Techniques
+from opanatomy.report import units
+from opanatomy.report.format import Format
+from opanatomy.report.metrics import metrics_of
+
+#: The headline figures, and of those in parts the time of each class: each is a chart.
+_CHARTED: Final = re.compile(r"[^.]+|class\.\w+\.time_ns")
+
+
+def benchmark_report(report: Report) -> str:
+    """An array of name, unit and value, with the range of several samples and what they are of."""
+    if isinstance(report, Comparison):
+        entries = list(_of_comparison(report))
+    elif isinstance(report, Techniques):
+        entries = list(_of_techniques(report))
+    else:
+        entries = list(_of_anatomy(report))
+    return msgspec.json.format(msgspec.json.encode(entries), indent=1).decode() + "\n"
+
+
+def _entry(name: str, unit: str, value: float, **more: str) -> dict[str, Any]:
+    whole = int(value) if value == int(value) else value
+    return {"name": name, "unit": unit, "value": whole, **{key: text for key, text in more.items() if text}}
+
+
+def _of_anatomy(anatomy: Anatomy) -> Iterator[dict[str, Any]]:
+    ran = ", ".join(filter(None, (anatomy.workload.model, anatomy.environment.device)))
+    for name, metric in metrics_of(anatomy).items():
+        if metric.better == "lower" and _CHARTED.fullmatch(name):
+            yield _entry(name, metric.unit, metric.value, extra=ran)
+
+
+def _of_comparison(comparison: Comparison) -> Iterator[dict[str, Any]]:
+    side = comparison.sides[-1]
+    ran = ", ".join(filter(None, (side.model, side.device, units.noun(side.runs, "run"))))
+    for row in comparison.figures:
+        value = row.values[-1]
+        if value is not None and row.better == "lower" and _CHARTED.fullmatch(row.name):
+            yield _entry(row.name, row.unit, value, range=_range(row), extra=ran)
+
+
+def _range(row: FigureRow) -> str:
+    """The least and the most of the last side's samples."""
+    spread = row.spreads[-1] if row.spreads else None
+    if spread is None or spread.count < 2:
+        return ""
+    return f"{units.of_unit(spread.low, row.unit)} to {units.of_unit(spread.high, row.unit)}"
+
+
+def _of_techniques(report: Techniques) -> Iterator[dict[str, Any]]:
+    """Step time and peak memory of each technique as it was measured."""
+    for row in report.rows:
+        figures = row.measured
+        if figures is None:
+            continue
+        if figures.step_ns is not None:
+            known = None not in (figures.low_ns, figures.high_ns)
+            range_text = f"{units.duration(figures.low_ns)} to {units.duration(figures.high_ns)}" if known else ""
+            yield _entry(f"{row.name}: step_time_ns", "ns", figures.step_ns, range=range_text)
+        if figures.peak_bytes is not None:
+            yield _entry(f"{row.name}: peak_memory_bytes", "bytes", figures.peak_bytes)
+
+
+FORMAT: Final = Format(
+    ending=".benchmark.json", write=lambda report, page: benchmark_report(report), machine_readable=True
+)

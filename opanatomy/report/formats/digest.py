@@ -1,0 +1,103 @@
+"""The report in at most 4,096 bytes of Markdown: one fact a line under fixed headings, for agents and the hurried.
+
+What does not fit goes line by line, from the section that is longest; names are cut in the middle, figures never.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from opanatomy.records.compared import Comparison
+from opanatomy.records.reports import Report
+from opanatomy.records.techniques import Techniques
+from opanatomy.report.format import Format
+from opanatomy.report.markdown_cells import markdown_cell
+from opanatomy.report.markdown_text import markdown_code
+from opanatomy.report.section import Fact, Phrase
+from opanatomy.report.sections.digest import digest_of
+from opanatomy.report.sections.digest_compared import digest_of_comparison, findings_of_comparison
+from opanatomy.report.sections.technique_digest import digest_of_techniques, technique_findings
+from opanatomy.report.sections.verdict import Finding, findings
+
+#: The most bytes of a digest, in UTF-8, and of one of its lines.
+MOST_BYTES: Final = 4096
+_LINE_BYTES: Final = 256
+_LABEL_BYTES: Final = 64
+_FINDINGS: Final = 3
+#: The characters of names and of other texts that are tried one after the other until a line fits.
+_WIDTHS: Final = ((64, 1000), (64, 160), (40, 80), (24, 40), (12, 20), (4, 8))
+_TITLE: Final = "# opanatomy digest"
+_NOTHING: Final = "- none"
+
+
+def digest(report: Report) -> str:
+    """The digest as Markdown of at most `MOST_BYTES` bytes; the same report gives the same bytes."""
+    if isinstance(report, Techniques):
+        sections, ranked = digest_of_techniques(report), technique_findings(report)
+    elif isinstance(report, Comparison):
+        sections, ranked = digest_of_comparison(report), findings_of_comparison(report)
+    else:
+        sections, ranked = digest_of(report), findings(report)
+    blocks = [_Block(section.title, [_fact(fact) for fact in section.facts]) for section in sections]
+    # Warnings come last; findings are never left out.
+    ahead = len(blocks) - (sections[-1].name == "warnings")
+    found = f"## Largest findings\n{_findings(ranked)}\n"
+    left = MOST_BYTES - _size(f"{_TITLE}\n\n{found}\n")
+    while sum(_size(block.text) + 1 for block in blocks) > left:
+        max(blocks, key=lambda block: _size(block.text) if block.lines else 0).drop()
+    texts = [block.text for block in blocks]
+    return f"{_TITLE}\n\n" + "\n".join((*texts[:ahead], found, *texts[ahead:]))
+
+
+class _Block:
+    """A heading and its facts, of which the last ones may go."""
+
+    def __init__(self, title: str, lines: list[str]) -> None:
+        self.title, self.lines, self.dropped = title, lines, 0
+
+    def drop(self) -> None:
+        """Leave out the last line that is left."""
+        self.lines.pop()
+        self.dropped += 1
+
+    @property
+    def text(self) -> str:
+        more = [f"- and {self.dropped:,} more"] if self.dropped else []
+        return "\n".join((f"## {self.title}", *(self.lines + more or [_NOTHING]))) + "\n"
+
+
+def _fact(fact: Fact) -> str:
+    return f"- {_fitting(fact.label, _LABEL_BYTES)}: {_fitting(fact.text)}"
+
+
+def _findings(ranked: tuple[Finding, ...]) -> str:
+    lines = []
+    for place, finding in enumerate(ranked[:_FINDINGS], 1):
+        lines += [f"### {place}: {_fitting(finding.name)}", f"- finding: {_fitting(finding.text)}"]
+        if finding.evidence is not None:
+            lines.append(f"- evidence: {_fitting(finding.evidence)}")
+        if finding.next_command is not None:
+            lines.append(f"- command: {_command(finding.next_command)}")
+    return "\n".join(lines or [_NOTHING])
+
+
+def _command(command: str) -> str:
+    """The command whole, to be copied; half of one is none."""
+    text = markdown_code(command, in_cell=False)
+    return text if _size(text) <= _LINE_BYTES else "too long for a digest, see the terminal report"
+
+
+def _fitting(text: str | Phrase, most: int = _LINE_BYTES) -> str:
+    """The text in at most `most` bytes: names shorter, then other texts; figures whole."""
+    for name, other in _WIDTHS:
+        line = markdown_cell(text, name=name, text=other)
+        if _size(line) <= most:
+            return line
+    return "too long for a digest"
+
+
+def _size(text: str) -> int:
+    return len(text.encode())
+
+
+FORMAT: Final = Format(ending=".digest.md", write=lambda report, page: digest(report), machine_readable=True)

@@ -1,0 +1,134 @@
+"""The report as GitHub-flavoured Markdown for an issue or a pull request: the first screen, and the rest folded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from html import escape
+from typing import Final
+
+from opanatomy.records.compared import Comparison
+from opanatomy.records.reports import Report
+from opanatomy.records.techniques import Techniques
+from opanatomy.report import units
+from opanatomy.report.curve import curve_lines
+from opanatomy.report.format import Format
+from opanatomy.report.markdown_cells import markdown_cell
+from opanatomy.report.markdown_text import markdown_text
+from opanatomy.report.section import Cell, Fact, Holds, Note, Row, Section, Tone
+from opanatomy.report.sections import first_screen, sections_of
+
+#: GitHub takes 65,536 characters; what is left is room for words around the report.
+MOST_BYTES: Final = 60_000
+#: Rows of a table, facts, and notes that are shown of one section.
+_LISTED: Final = 100
+_CURVE_WIDTH: Final = 80
+#: The sections of an experiment with techniques that are not folded.
+_OPEN: Final = frozenset({"experiment", "techniques", "warnings", "advice"})
+_OPEN_OF_COMPARISON: Final = frozenset({"title", "changed", "sides", "causes", "gates", "warnings"})
+#: Beside the first screen those of an anatomy.
+_OPEN_OF_ANATOMY: Final = frozenset({"warnings", "suggestions", "verdict"})
+
+
+def markdown_report(report: Report) -> str:
+    """The report as Markdown of at most `MOST_BYTES` bytes; sections that do not fit are named at its end."""
+    sections, opened = sections_of(report), _opened(report)
+    texts = {place: _section(section, section.name in opened) for place, section in enumerate(sections)}
+    # What a reader comes for goes last, and of the rest what stands further below goes first.
+    order = sorted(texts, key=lambda place: (sections[place].name in opened, -place))
+    left_out: list[int] = []
+    while sum(len(text.encode()) + 1 for text in texts.values()) > MOST_BYTES - _word_bytes(sections):
+        left_out.append(place := order.pop(0))
+        del texts[place]
+    return "\n".join((*texts.values(), *_left_out([sections[place].title for place in sorted(left_out)])))
+
+
+def _opened(report: Report) -> frozenset[str]:
+    """The names of the sections that are not folded."""
+    if isinstance(report, Techniques):
+        return _OPEN
+    if isinstance(report, Comparison):
+        return _OPEN_OF_COMPARISON
+    return _OPEN_OF_ANATOMY.union(section.name for section in first_screen(report))
+
+
+def _word_bytes(sections: Sequence[Section]) -> int:
+    """The bytes of the sentence that names all sections."""
+    return sum(len(line.encode()) + 1 for line in _left_out([section.title for section in sections]))
+
+
+def _left_out(titles: Sequence[str]) -> list[str]:
+    if not titles:
+        return []
+    return [f"Left out, for GitHub takes no more than 65,536 characters: {markdown_text(', '.join(titles))}.\n"]
+
+
+def _section(section: Section, is_open: bool) -> str:
+    """A section under its heading, or folded under it."""
+    body = "\n".join(_blocks(section))
+    if section.notes and section.notes[0].tone is Tone.TITLE:
+        return body
+    if is_open:
+        return f"### {markdown_text(section.title)}\n\n{body}"
+    return f"<details>\n<summary>{escape(section.title, quote=False)}</summary>\n\n{body}\n</details>\n"
+
+
+def _blocks(section: Section) -> Iterator[str]:
+    """Table, facts, curve and notes, each ending in a line end."""
+    if section.rows:
+        yield _table(section)
+    if section.facts:
+        yield _facts(section.facts)
+    lines, legend = curve_lines(section.curve, _CURVE_WIDTH)
+    if lines:
+        yield "\n".join(("```text", *lines, "```", "", markdown_text(legend))) + "\n"
+    yield from _notes(section.notes[:_LISTED])
+    if section.notes[_LISTED:]:
+        yield f"and {len(section.notes) - _LISTED:,} more\n"
+
+
+def _table(section: Section) -> str:
+    columns = [section.columns[place] for place in section.shown_columns]
+    rows = [[_cell(row, row.cells[place], section.columns[place].unit) for place in section.shown_columns]
+            for row in section.rows[:_LISTED]]  # fmt: skip
+    if section.rows[_LISTED:]:
+        rows.append([f"and {len(section.rows) - _LISTED:,} more", *([""] * (len(columns) - 1))])
+    marks = ["---:" if column.holds is Holds.NUMBERS else ":---" for column in columns]
+    return _lines_of([[markdown_text(column.header) for column in columns], marks, *rows])
+
+
+def _lines_of(rows: Iterable[Sequence[str]]) -> str:
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in rows)
+
+
+def _cell(row: Row, cell: Cell, unit: str) -> str:
+    text = markdown_cell(cell, unit)
+    if row.summary and text:
+        return f"**{text}**"
+    # What is not known is no list here.
+    return units.UNKNOWN if text == f"`{units.UNKNOWN}`" else text
+
+
+def _facts(facts: Sequence[Fact]) -> str:
+    lines = [f"- {_label(fact)}{markdown_cell(fact.text)}\n" for fact in facts[:_LISTED]]
+    more = [f"- and {len(facts) - _LISTED:,} more\n"] if facts[_LISTED:] else []
+    return "".join((*lines, *more))
+
+
+def _label(fact: Fact) -> str:
+    return f"**{markdown_text(fact.label)}**: " if fact.label else ""
+
+
+def _notes(notes: Sequence[Note]) -> Iterator[str]:
+    """What the marks of a table mean in one paragraph, each other note in one of its own."""
+    footnotes = [markdown_cell(note.text) for note in notes if note.tone is Tone.FOOTNOTE]
+    if footnotes:
+        yield f"{'; '.join(footnotes)}\n"
+    for note in notes:
+        text = markdown_cell(note.text)
+        if note.tone is not Tone.FOOTNOTE and text:
+            yield f"{_TONES.get(note.tone, '{}').format(text)}\n"
+
+
+_TONES: Final = {Tone.TITLE: "## {}", Tone.WARNING: "> {}", Tone.CONCLUSION: "**{}**"}
+
+FORMAT: Final = Format(ending=".md", write=lambda report, page: markdown_report(report), machine_readable=True)

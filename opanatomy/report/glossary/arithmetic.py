@@ -1,0 +1,187 @@
+"""Time, FLOPs and bytes: columns of many tables, classes and phases, operators, backward over forward, the roofline."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final
+
+from opanatomy.records.taxonomy import OperatorClass, Phase
+from opanatomy.report.glossary import figures_arithmetic as figures
+from opanatomy.report.glossary.term import Chapter, Term, term
+
+COLUMNS: Final = Chapter(
+    title="Columns of many tables",
+    terms=(
+        term("time", "device work: the sum of kernels, copies and fills, on the CPU the self time of operators that"
+             " compute", "Of all steps together where a heading does not say that it is of one.",
+             formula="sum of classes[].time_ns, operators[].time_ns, kernels[].time_ns, modules[].time_ns",
+             worked=figures.time),
+        term("share", "the part of the whole column: of the time, or of the FLOPs behind the column FLOP",
+             "A share of FLOPs is given where they are known of half of the time at least.",
+             formula="time_ns / sum of classes[].time_ns; flops / sum of classes[].flops", worked=figures.share),
+        term("calls", "how often: of an operator, of a collective; calls that are part of another one are not counted",
+             formula="classes[].calls, operators[].calls where part_of is null", worked=figures.calls),
+        term("FLOP | FLOPs | flops", "floating-point operations by formula: a multiply-add is two, no mask is taken"
+             " off",
+             "`opanatomy explain OPERATOR` has the formula of each.", formula="sum of classes[].flops",
+             worked=figures.flops),
+        term("bytes", "the least that must move: each distinct input read once, each output written once",
+             "Of a collective the size of its messages, of memory what is allocated.",
+             formula="read_bytes + written_bytes", worked=figures.moved_bytes),
+        term("FLOP/B | intensity | arithmetic intensity", "FLOPs over bytes: the arithmetic intensity",
+             formula="flops / (read_bytes + written_bytes)", worked=figures.intensity),
+        term("FLOP/s", "FLOPs a second, over the time whose FLOPs are known", formula="flops / (time_ns - uncosted_ns)"
+             " x 10^9", worked=figures.flop_rate),
+        term("B/s", "bytes a second, over the time whose bytes are known", "With the least bytes, so a lower bound of"
+             " the traffic.", formula="(read_bytes + written_bytes) / (time_ns - uncosted_ns) x 10^9",
+             worked=figures.byte_rate),
+        term("phase", "the part of the step: forward, backward, recompute, optimizer, other; of a generation prefill"
+             " and"
+             " decoding"),
+        term("class | operator class", "what kind of arithmetic: tensor contraction, statistical normalization,"
+             " element-wise, data movement, communication, other, unknown",
+             "The first three are those of Ivanov et al., arXiv 2007.00072. A rule by name decides;"
+             " `opanatomy explain OPERATOR` names it."),
+        term("total", "the sum of the rows above"),
+        term("type", "the data type of the elements"),
+        term("ranks", "how many ranks take part; ~ where the trace names no group: all ranks are taken"),
+        term("formula", "how the figure follows from the model's and the batch's sizes, in the letters of the"
+             " literature:"
+             " b batch, s length, h hidden, a heads, L layers, V vocabulary"),
+        term("and {} more", "the rows that are not listed, together; --top lists more, -f json all"),
+        term("≥", "some of the time has no formula", "The figure is a lower bound: what has none adds to it.",
+             note="≥ some of the time has no formula"),
+        term("-", "not known, or nothing to compare with"),
+        term("(n %)", "the part of the time whose bound is known, nothing where that is less than half",
+             "`61.2 % (84 %)`: 61.2 % of the ceiling is reached in the 84 % of the time whose bound is known.",
+             formula="sum of bounded_ns / sum of time_ns"),
+        term("all {} steps together | all steps", "the figures are sums over all profiled steps", formula="step.count"),
+    ),
+)  # fmt: skip
+
+_OF_CLASS: Final = {
+    OperatorClass.TENSOR_CONTRACTION: ("tensor contraction | contraction", "products that sum over an index: matrix"
+        " products, convolutions, attention"),
+    OperatorClass.STATISTICAL_NORMALIZATION: ("statistical normalization | normalization", "reductions and what is"
+        " divided by them: softmax, layer norm, losses, sums, pooling"),
+    OperatorClass.ELEMENTWISE: ("element-wise | elementwise", "maps: each element by itself - activations, dropout,"
+        " residuals, biases, the optimizer's update"),
+    OperatorClass.DATA_MOVEMENT: ("data movement", "copies, fills, transposes, look-ups: no arithmetic, bytes alone"),
+    OperatorClass.COMMUNICATION: ("communication", "collectives and messages between ranks"),
+    OperatorClass.OTHER: ("other", "what is known and none of these: sorting, sampling, scans, decompositions"),
+    OperatorClass.UNKNOWN: ("unknown", "what no rule knows; `explain --unknown REPORT` lists it"),
+}  # fmt: skip
+
+
+def _class_terms() -> tuple[Term, ...]:
+    return tuple(
+        term(names, meaning, formula=f'classes[] where operator_class is "{item}"',
+             worked=partial(figures.of_class, item=item))
+        for item, (names, meaning) in _OF_CLASS.items()
+    )  # fmt: skip
+
+
+CLASSES: Final = Chapter(
+    title="Operator classes",
+    sections=("classes", "phases", "ratios", "paper", "operators", "roofline", "kernels", "modules"),
+    terms=(
+        *_class_terms(),
+        term("ceiling", "bound / time, of the calls whose bound is known: how near to what the device could do",
+             "(n %) beside it is the part of the time whose bound is known.", formula="sum of classes[].bound_ns / sum"
+             " of classes[].bounded_ns", worked=figures.reached),
+        term("time by phase", "the same time, class by phase", formula="classes[].time_ns by operator_class and phase"),
+    ),
+)  # fmt: skip
+
+_OF_PHASE: Final = {
+    Phase.FORWARD: "the model's forward and the loss",
+    Phase.BACKWARD: "autograd: gradients of weights and activations",
+    Phase.RECOMPUTE: "the forward run again inside backward by checkpointing",
+    Phase.OPTIMIZER: "the update of the weights, with clipping and unscaling before it",
+    Phase.PREFILL: "of a generation: what it takes to the first new token of each sample",
+    Phase.DECODING: "of a generation: all behind the first new token",
+    Phase.OTHER: "what is in none of them: loading, metrics, evaluation under no_grad",
+}
+
+PHASES: Final = Chapter(
+    title="Phases",
+    sections=("phases", "operators", "roofline", "communication", "memory-peak", "communication-modules", "step",
+              "modules", "kernels"),
+    terms=tuple(
+        term(str(phase), meaning, formula=f'classes[] where phase is "{phase}"',
+             worked=partial(figures.of_phase, item=phase))
+        for phase, meaning in _OF_PHASE.items()
+    ),
+)  # fmt: skip
+
+RATIOS: Final = Chapter(
+    title="Backward over forward",
+    sections=("ratios", "paper"),
+    terms=(
+        term("backward / forward | backward over forward", "backward, recompute included, over forward of one class,"
+             " for"
+             " time, FLOPs and bytes", "Of all the work of a class: no ratio of FLOPs or bytes where a call of either"
+             " side has no cost, and none where the forward is less than 1 % of the backward.",
+             formula="sum over phases backward and recompute / sum over phase forward of classes[].time_ns, flops,"
+             " read_bytes + written_bytes", worked=figures.ratios),
+        term("theory", "what theory says of this step: 2 for contractions where all weights and inputs need gradients"
+             " (3 with checkpointing), 1.5 in bytes for maps and norms", "Each forward product counts its backward's,"
+             " one for the weight and one for the input where these need a gradient.",
+             formula="ratios[].theory_flops, ratios[].theory_bytes"),
+        term("-", "a part without formula, or a forward of less than 1 % of the backward"),
+        term("the paper's classes", "the shares of the first three classes among themselves, optimizer left out, beside"
+             " those of the paper", formula="sum of flops (time_ns) of the class / sum over the three classes,"
+             " phase not optimizer"),
+        term("paper", "arXiv 2007.00072, BERT-large encoder layer, V100"),
+    ),
+)  # fmt: skip
+
+OPERATORS: Final = Chapter(
+    title="Operators, kernels, modules",
+    sections=("operators", "kernels", "modules"),
+    terms=(
+        term("operator | operators", "the operators that take most time, all signatures in one phase together, parts"
+             " included", "A copy inside aten::addmm is part of the addmm. Of nested operators that compute the"
+             " outermost"
+             " is the call: its class and cost hold for all that runs below it. `aten::` is left out where room is"
+             " short.", formula="operators[] by part_of or operator, phase"),
+        term("kernel | kernels", "device work by the name of the kernel, copy or fill, classed by that name alone",
+             formula="kernels[].time_ns, .count, .operators"),
+        term("module | modules", "the work of a module of the model", "The JSON report has each module without its"
+             " submodules.", formula="modules[].time_ns, .flops by module, phase and class"),
+        term("signature", "shapes and data types of an operator's arguments", formula="operators[].signature"),
+        term("rule", "the line of the tables of names that classed an operator or kernel", formula="operators[].rule,"
+             " kernels[].rule"),
+    ),
+)  # fmt: skip
+
+ROOFLINE: Final = Chapter(
+    title="Roofline",
+    sections=("roofline",),
+    terms=(
+        term("roofline", "each class, then the operators with most to win, beside the ceilings of the device",
+             "Williams, Waterman and Patterson, 2009. Contractions are held against the matrix units in the data"
+             " type of"
+             " their operands, all else against the vector units; communication and copies across the host's link have"
+             " no bound."),
+        term("bound", "the longer of FLOP / peak and bytes / bandwidth", "The least time that a call needs on this"
+             " device, by the least bytes.", formula="max(flops / device.peak_flops_per_second[type], (read_bytes +"
+             " written_bytes) / device.bandwidth_bytes_per_second)", worked=figures.bound),
+        term("bound by", "what sets the bound: compute, memory, or the share of it that memory sets",
+             formula="sum of classes[].memory_bound_ns / sum of classes[].bound_ns", worked=figures.bound_by),
+        term("memory", "bound by memory: bytes / bandwidth is the longer",
+             formula='operators[].bound_by is "memory"', worked=figures.bound_by),
+        term("compute", "bound by compute: FLOP / peak is the longer", formula='operators[].bound_by is "compute"',
+             worked=figures.bound_by),
+        term("of", "bound / time - where memory bounds, the paper's MUE, whose factors (needless traffic, reached"
+             " bandwidth) only hardware counters tell apart", "Of the calls whose bound is known. Above 100 % where"
+             " caches give what memory could not: such operators are in `checks`, quantity ceiling.",
+             formula="sum of bound_ns / sum of bounded_ns (of operators: time_ns - uncosted_ns)",
+             worked=figures.reached),
+        term("headroom", "time - bound", "Operator by operator and phase, never below 0: what fusion or a better kernel"
+             " could win.", formula="sum of classes[].headroom_ns", worked=figures.headroom),
+        term("MUE", "the paper's memory usage efficiency: (least bytes / bytes moved) x (bandwidth reached / peak)",
+             "The bytes really moved cancel: it is the column `of` of what memory bounds.",
+             formula="least bytes / (time x peak bandwidth)", worked=figures.reached),
+    ),
+)  # fmt: skip

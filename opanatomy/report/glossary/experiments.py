@@ -1,0 +1,127 @@
+"""Suggestions of a run, and the report of an experiment with techniques."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from opanatomy.report.glossary import figures_experiments as figures
+from opanatomy.report.glossary.term import Chapter, term
+
+SUGGESTIONS: Final = Chapter(
+    title="What would save most",
+    sections=("suggestions",),
+    terms=(
+        term("suggestions | what would save most", "up to three techniques that would save the most memory or time"
+             " of this"
+             " very run, by prediction", "Only techniques whose predictions were held against measurements, and only"
+             " what saves 3 % of the peak, or of the time for sure.", formula="suggestions.best[]",
+             note="predicted, not run: `opanatomy techniques` measures them"),
+        term("add to the command", "the option to add to `opanatomy profile`", formula="suggestions.best[].option"),
+        term("technique", "what the option does", formula="suggestions.best[].technique"),
+        term("peak then", "the predicted peak of all allocations", formula="suggestions.best[].peak_bytes"),
+        term("d.peak", "the predicted peak beside that of the step as it is, predicted the same way",
+             formula="(peak_bytes - now_bytes) / now_bytes", worked=figures.suggested),
+        term("d.step", "the predicted step beside the step as it is", formula="suggestions.best[].time_ratio - 1",
+             worked=figures.suggested),
+        term("from", "the shortest step of the prediction's range, beside the step as it is",
+             formula="suggestions.best[].low_ratio - 1"),
+        term("to", "the longest step of the prediction's range, beside the step as it is",
+             formula="suggestions.best[].high_ratio - 1"),
+    ),
+)  # fmt: skip
+
+TECHNIQUES: Final = Chapter(
+    title="Techniques",
+    sections=("experiment", "techniques", "predictions", "technique-memory", "not-run", "offenders", "advice",
+              "warnings"),
+    terms=(
+        term("technique", "its name for `opanatomy techniques --only`; the first row is the baseline",
+             formula="rows[].name"),
+        term("baseline", "the run as it was asked for, which all others are held against", formula="rows[0]"),
+        term("peak", "the most that is allocated in the step, of all allocations", formula="rows[].measured.peak_bytes,"
+             " of what was not run predicted.peak_bytes", worked_techniques=figures.peak),
+        term("d.peak", "the peak beside the baseline's", formula="(peak_bytes - baseline's) / baseline's",
+             worked_techniques=figures.peak),
+        term("step", "the median step without the profiler", formula="rows[].measured.step_ns",
+             worked_techniques=figures.step),
+        term("d.step", "the step beside the baseline's; ~ where the ranges of the repetitions overlap",
+             formula="(step_ns - baseline's) / baseline's", worked_techniques=figures.step),
+        term("d.", "beside the baseline"),
+        term("samples/s", "samples of the batch over the step", formula="samples / step_ns x 10^9"),
+        term("B/F FLOPs", "FLOPs of contractions in backward, recomputation included, over those of forward",
+             formula="(flops.backward + flops.recompute) / flops.forward", worked_techniques=figures.backward_ratio),
+        term("B/F", "backward with recomputation over forward"),
+        term("FLOPs", "FLOPs of contractions of the whole step, over the baseline's",
+             formula="sum of flops / the baseline's", worked_techniques=figures.flops),
+        term("~", "no difference beyond that of the repetitions"),
+        term("!", "the prediction does not agree, see the table of predictions",
+             "Of memory where it is off by more than 2 %, of time where the measured change is out of its range."),
+        term("prediction of", "what was predicted before the technique was run", formula="rows[].predicted"),
+        term("off by", "predicted over measured change", "Of memory predicted over measured peak, less one; of time the"
+             " change from the baseline, which leaves out the machine's drift.",
+             formula="predicted.peak_bytes / measured.peak_bytes - 1; (predicted step / baseline's predicted) /"
+             " (measured step / baseline's measured) - 1", worked_techniques=figures.off_by),
+        term("step of a prediction", "at the rates that the calls of the baseline reached",
+             note="step: at the rates that the calls of the baseline reached"),
+        term("from", "the shortest predicted step", formula="rows[].predicted.low_ns"),
+        term("to", "the longest predicted step", formula="rows[].predicted.high_ns"),
+        term("memory of", "each component at its fullest in the step", formula="rows[].measured.components",
+             note="each component at its fullest in the step"),
+        term("why not", "why it did not run, or could not be predicted", formula="rows[].failed, .not_predicted"),
+        term("offenders | what made predictions wrong", "the operators whose predicted and measured times are far"
+             " apart",
+             formula="rows[].offenders[]: measured_ns for predicted_ns"),
+        term("advice", "what the experiment comes to, each with the option to add", formula="advice"),
+    ),
+)  # fmt: skip
+
+SAME: Final = Chapter(
+    title="The same training?",
+    sections=("same-training", "losses"),
+    terms=(
+        term("the same training?", "differences in units of rounding of float32, of one step without dropout from"
+             " the same"
+             " weights and data", "same, or DIFFERS with the first operator whose output is not the baseline's.",
+             formula="rows[].sameness",
+             note="differences in units of rounding of float32, of one step without dropout from the same weights and"
+             " data"),
+        term("loss", "how far the losses are apart, in units of rounding", formula="rows[].sameness.loss_units"),
+        term("gradients", "how far the gradients are apart, in units of rounding", formula="sameness.gradient_units"),
+        term("weights", "how far the updated weights are apart, in units of rounding", formula="sameness.weight_units"),
+        term("worst gradient", "the weight whose gradient is farthest apart", formula="sameness.worst_gradient.name"),
+        term("losses of", "the losses of techniques that change the result, on one batch, without dropout",
+             formula="rows[].losses"),
+        term("first", "the loss of the first step", formula="rows[].losses.losses[0]"),
+        term("last", "the loss of the last step", formula="rows[].losses.losses[-1]"),
+        term("baseline's", "the baseline's loss of the last step", formula="rows[].losses.baseline[-1]"),
+        term("apart at most", "the largest difference of the two losses of a step, of the baseline's",
+             formula="the largest |losses - baseline| / |baseline| of rows[].losses"),
+    ),
+)  # fmt: skip
+
+UNDERFLOW: Final = Chapter(
+    title="Gradients in float16",
+    sections=("underflow",),
+    terms=(
+        term("gradients of", "the gradient elements of a technique that computes in float16 at each scale of the loss"),
+        term("loss scale", "what the loss is multiplied with; 1 is without scaling",
+             formula="rows[].underflow.scaled.scale"),
+        term("zero", "exactly, of the elements that are not zero in the same step without autocast; without dropout",
+             formula="zeros / rows[].underflow.nonzero"),
+        term("elements", "how many elements become zero", formula="rows[].underflow.scaled.zeros"),
+        term("inf or NaN", "how many elements overflow: the update is skipped", formula="underflow.scaled.not_finite"),
+    ),
+)  # fmt: skip
+
+GUIDES: Final = Chapter(
+    title="What the guides say",
+    sections=("guides",),
+    terms=(
+        term("claim", "what a guide to training says", formula="guides[].claim.claim"),
+        term("guide", "the guide's figure", formula="guides[].claim.figure, .figure_to"),
+        term("measured", "what the experiment measured of it", formula="guides[].measurement.measured"),
+        term("B", "bytes a parameter, each component at its fullest"),
+        term("at the peak", "what of them lives then", formula="guides[].measurement.at_peak"),
+        term("of", "the technique that the figure is of", formula="guides[].measurement.technique"),
+    ),
+)  # fmt: skip

@@ -1,0 +1,85 @@
+"""Figures of communication and of ranks worked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from opanatomy.records.anatomy import Anatomy
+from opanatomy.report.glossary.figures_step import nanoseconds, quotient
+from opanatomy.report.section import ByteRate, Count, Phrase, Share, Time, phrase
+
+_SHOWN = 4
+
+
+def hidden(anatomy: Anatomy) -> Iterator[Phrase | None]:
+    """What other work hides of the communication of each phase, and of all of it."""
+    known = anatomy.communication
+    if known is None:
+        return
+    rows = [(str(row.phase), row.running_ns, row.exposed_ns) for row in known.phases]
+    for name, running, exposed in (*rows, ("together", known.running_ns, known.exposed_ns)):
+        if running:
+            yield phrase("{}: (time {} - exposed {}) / time = {}", name, nanoseconds(running), nanoseconds(exposed),
+                         Share(running - exposed, running))  # fmt: skip
+
+
+def exposed(anatomy: Anatomy) -> Iterator[Phrase | None]:
+    """What nothing hides of the communication of each phase, and of all of it."""
+    known = anatomy.communication
+    if known is None:
+        return
+    for row in known.phases:
+        yield phrase("{}: {} = {}", str(row.phase), nanoseconds(row.exposed_ns), Time(row.exposed_ns))
+    yield quotient("together: exposed", known.exposed_ns, "time", known.running_ns)
+
+
+def bus(anatomy: Anatomy) -> Iterator[Phrase | None]:
+    """The bus bandwidth of each collective."""
+    for row in anatomy.collectives[:_SHOWN]:
+        if row.bus_bytes_per_second is None or not row.bytes or not row.sized_ns:
+            continue
+        factor = row.bus_bytes_per_second * row.sized_ns / (row.bytes * 1e9)
+        ranks = "" if row.group_size is None else phrase(", {}", Count(row.group_size, "rank"))
+        yield phrase("{}{}: {} x {} B / {} = {}", row.collective.replace("_", " "), ranks, f"{factor:.6g}",
+                     Count(row.bytes), nanoseconds(row.sized_ns), ByteRate(row.bus_bytes_per_second))  # fmt: skip
+
+
+def own(anatomy: Anatomy) -> Iterator[Phrase | None]:
+    """The step less exposed communication of the first ranks."""
+    if len(anatomy.ranks) < 2:
+        return
+    for rank in anatomy.ranks[:_SHOWN]:
+        wall, exposed = rank.wall_ns, rank.a_step("exposed_communication")
+        if wall is None or exposed is None:
+            continue
+        name = rank.trace or "?" if rank.rank is None else f"rank {rank.rank}"
+        yield phrase("{}: step {} - exposed {} = {}", name, nanoseconds(wall), nanoseconds(exposed),
+                     Time(max(wall - exposed, 0)))  # fmt: skip
+
+
+def waiting(anatomy: Anatomy) -> Iterator[Phrase | None]:
+    """A step of the first ranks in its parts: they sum to it."""
+    if anatomy.waiting is None:
+        return
+    for rank in anatomy.waiting.each[:_SHOWN]:
+        name = rank.trace or "?" if rank.rank is None else f"rank {rank.rank}"
+        for row in rank.steps[:1]:
+            yield phrase(
+                "{}, its first step: other work {} + transfer {} + waiting {} + unmatched {} + idle {} = {}", name,
+                *map(nanoseconds, (row.other_work_ns, row.transfer_ns, row.waiting_ns, row.unmatched_ns, row.idle_ns,
+                                   row.wall_ns)),
+            )  # fmt: skip
+
+
+def straggler(anatomy: Anatomy) -> Iterator[Phrase | None]:
+    """What of all waiting is charged to the straggler, or why none is named."""
+    waits = anatomy.waiting
+    if waits is None:
+        return
+    if waits.straggler is None:
+        yield phrase("none is named: {}", waits.no_straggler or "no rank is waited for more than the others")
+        return
+    row = waits.straggler
+    name = row.trace or "?" if row.rank is None else f"rank {row.rank}"
+    yield quotient(f"{name}: charged", row.charged_ns, "all waiting", row.waiting_ns)
+    yield phrase("last in {}, by {} in the middle", Count(row.last, "collective"), Time(row.lead_ns))

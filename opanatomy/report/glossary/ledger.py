@@ -1,0 +1,98 @@
+"""The ledger of device work, and what second sources say of the figures."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final
+
+from opanatomy.report.glossary import figures_ledger as figures
+from opanatomy.report.glossary.term import Chapter, Term, term
+
+LEDGER: Final = Chapter(
+    title="The ledger",
+    sections=("ledger",),
+    terms=(
+        term("ledger", "where each nanosecond of device work went: the terms sum to it exactly",
+             formula="device_work = linked + graph_launched + no_launch_record + outside_window: ledger.*_ns",
+             worked=figures.balance),
+        term("device work", "the sum of all kernels, copies and fills of the trace; on the CPU the self times of"
+             " operators"
+             " that compute", formula="ledger.device_work_ns", worked=figures.balance),
+        term("linked to operators | linked", "device work whose launch lies inside an operator's call",
+             formula="ledger.linked_ns", worked=partial(figures.linked, name="linked_ns")),
+        term("launched by graphs", "device work of a CUDA graph: its launch names the graph, not the operators",
+             formula="ledger.graph_launched_ns", worked=partial(figures.linked, name="graph_launched_ns")),
+        term("without launch record", "device work whose launch the trace does not have",
+             formula="ledger.no_launch_record_ns", worked=partial(figures.linked, name="no_launch_record_ns")),
+        term("outside the window", "device work that was launched before the first step or after the last",
+             formula="ledger.outside_window_ns", worked=partial(figures.linked, name="outside_window_ns")),
+        term("classed", "the share of the work inside the window whose class a rule knows",
+             formula="ledger.classed_ns / (device_work_ns - outside_window_ns)",
+             worked=partial(figures.part, name="classed")),
+        term("costed", "the share of the work inside the window whose FLOPs and bytes a formula knows",
+             formula="ledger.costed_ns / (device_work_ns - outside_window_ns)",
+             worked=partial(figures.part, name="costed")),
+        term("unknown", "the share of the work inside the window that no rule knows, and its names",
+             "`explain --unknown REPORT` lists all of them.",
+             formula="ledger.unknown_ns / (device_work_ns - outside_window_ns)",
+             worked=partial(figures.part, name="unknown")),
+        term("no formula", "operators whose class is known and whose cost is not, with their shares of the time",
+             formula="operators[] where flops is null"),
+        term("counting | conventions", "how the figures are counted", formula="conventions"),
+        term("multiply-add", "a multiplication and an addition count as 2 FLOPs", formula="conventions.multiply_add"),
+        term("causal", "full: FLOPs of attention are those of the whole matrix, whatever a mask leaves out",
+             formula="conventions.causal; operators[].causal_flops has those under the mask"),
+    ),
+)  # fmt: skip
+
+#: What each check compares, with what.
+_OF_CHECK: Final = {
+    "call counts": "calls of each operator by phase, beside a dispatch mode that watched a step of the warm-up",
+    "contraction FLOPs": "FLOPs of contractions, beside torch.utils.flop_counter's formulas on the shapes of a watched"
+    " step",
+    "operator times": "time of each operator, beside key_averages of the same profile",
+    "composite FLOPs": "FLOPs of a contraction, beside those of the operator that calls it, by its own arguments",
+    "operator events": "operators of contractions, beside Kineto's own numbers of them",
+    "device work of contractions": "device work of contractions, beside the events of their operators",
+    "backward contractions": "FLOPs of a contraction in backward, beside the forward of the same autograd node",
+    "forward contractions": "contractions in forward, beside the backward nodes that ran",
+    "phases of contractions": "the phase of a contraction, beside the structure of autograd",
+    "annotated phases": "phases, beside the trace's own annotations of them",
+    "ceiling": "times, beside the least time at the ceilings: what is faster needs a reason",
+    "memory peak": "the peak, beside the allocator's own figure",
+    "allocated before the step": "what is allocated before the step, beside the allocator's own figure",
+    "allocated bytes": "the sum of the blocks at each event, beside the allocator's own total",
+    "communicated bytes": "the messages of a step, beside what the ranks must exchange by what they share",
+    "parts of steps": "the parts of a step of a rank, beside the union of all work of the step",
+}
+
+
+def _check_terms() -> tuple[Term, ...]:
+    return tuple(
+        term(name, f"a check: {meaning}", formula=f'checks[quantity = "{name}"]',
+             worked=partial(figures.check, quantity=name))
+        for name, meaning in _OF_CHECK.items()
+    )  # fmt: skip
+
+
+CHECKS: Final = Chapter(
+    title="Second sources",
+    sections=("ledger", "disagreements"),
+    terms=(
+        term("does not agree | disagreements", "figures that a second source does not confirm, and no known cause"
+             " explains",
+             "An error of this tool, a damaged trace, or a step that did not repeat itself.",
+             formula="checks[].differences where cause is null", worked=figures.confirmed),
+        term("figure", "what was compared", formula="checks[].quantity"),
+        term("here", "the figure of this report", formula="checks[].differences[].ours"),
+        term("2nd source | second source", "the figure of the second source, which shares nothing with the attribution",
+             formula="checks[].differences[].other, checks[].source"),
+        term("evidence", "what can be looked up: modules, shapes, times", formula="checks[].differences[].evidence"),
+        term("confirmed", "how many figures second sources confirm, by what was compared", formula="sum of"
+             " checks[].equal", worked=figures.confirmed),
+        term("explained", "differences of a known cause: the operators and the cause",
+             formula="checks[].differences where cause is not null"),
+        term("unchecked", "what no second source covers, and why", formula="checks[].not_checked"),
+        *_check_terms(),
+    ),
+)  # fmt: skip

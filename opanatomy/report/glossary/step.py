@@ -1,0 +1,134 @@
+"""One step: wall time, phases, busy and idle time, launches, and what of the ceilings it reached."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final
+
+from opanatomy.report.glossary import figures_step as figures
+from opanatomy.report.glossary.term import Chapter, term
+
+STEP: Final = Chapter(
+    title="One step",
+    sections=("step",),
+    terms=(
+        term(
+            "step",
+            "wall time of one step, without the profiler (plain, the median) and with it",
+            "Short plain steps are repeated up to five times. The difference is given only where every profiled step"
+            " was slower than every one of at least two plain ones. Of several profiled steps it is the middle one by"
+            " wall time, of an even number the mean of the two in the middle. On an accelerator a step lasts from its"
+            " annotation, or where the step before it ended if that is later, until the last device work launched in"
+            " it ends.",
+            formula="step.unprofiled_wall_ns, step.wall_ns; samples/s = samples of a step / plain step, else profiled",
+            worked=figures.step,
+        ),
+        term("plain", "the step without the profiler, the median of all of them",
+             formula="step.unprofiled_wall_ns, of step.unprofiled_count steps", worked=figures.step),
+        term("profiled", "the step that the profiler recorded; of several the middle one by wall time",
+             formula="step.wall_ns, of step.count steps", worked=figures.step),
+        term("samples/s", "samples of the batch a second, by the plain step where there is one",
+             formula="step.samples_per_second", worked=figures.step),
+        term("steps", "how many there are, plain and profiled, and how far they lie apart",
+             "The figures of one step are those of the profiled step in the middle by wall time (the means of the two"
+             " for an even number), so that parts sum to at most the step.",
+             formula="step.count, step.wall_min_ns, step.wall_max_ns, step.unprofiled_wall_min_ns, ..."),
+        term("phases", "on the CPU the wall time of forward, backward and optimizer (of a generation: prefill and"
+             " decoding); on an accelerator the busy time of their device work",
+             formula="step.forward_ns, .backward_ns, .optimizer_ns, .prefill_ns, .decoding_ns / step.wall_ns",
+             worked=figures.phases),
+        term(
+            "framework",
+            "on the CPU: wall time that no operator explains - dispatch, autograd bookkeeping, Python",
+            "step = operators + framework + profiler, exactly; where the profiler's part cannot be told from noise,"
+            " framework includes it.",
+            formula="step.framework_ns = step.wall_ns - step.busy_ns - step.profiler_ns",
+            worked=figures.framework,
+        ),
+        term(
+            "profiler",
+            "on the CPU: an estimate of what of the framework's time is the profiler's own",
+            "Profiled less plain step, times the part of events' ends that lie outside operators.",
+            formula="step.profiler_ns / step.wall_ns",
+            worked=figures.profiler,
+        ),
+        term("window", "from the first step's start to the last one's end; a trace without annotations is one step,"
+             " the whole of it", "With several devices the times of the window are means over those that ran kernels.",
+             formula="window = busy + outside + idle, idle = host-bound + stream waits + other: timeline.*_ns,"
+                  " exactly"),
+        term("device", "busy and idle time of the device in a step, and the sum of its work",
+             formula="step.busy_ns, step.wall_ns - step.busy_ns, step.kernel_time_ns", worked=figures.busy),
+        term("busy", "the union of the device work launched in the step: some kernel, copy or fill runs",
+             "On the CPU the self times of operators.", formula="step.busy_ns / step.wall_ns; timeline.busy_ns of all"
+             " steps", worked=figures.busy),
+        term("kernel time", "the sum of the step's device work over all streams, so that it may exceed the step",
+             formula="step.kernel_time_ns", worked=figures.kernel_time),
+        term("overlap", "communication and copies, and what of them nothing hides",
+             formula="timeline.communication_ns, .exposed_communication_ns, .exposed_memcpy_ns / timeline.window_ns",
+             worked=figures.exposed),
+        term("communication", "the union of the times in which a collective runs", formula="timeline.communication_ns"
+             " / timeline.window_ns", worked=figures.communication),
+        term("of it exposed | exposed communication", "communication while no other work of the device runs",
+             "timeline.computation_ns is the union of what is neither communication nor copy, so busy - computation -"
+             " exposed memcpy is the communication that no computation hides, copies or not.",
+             formula="timeline.exposed_communication_ns / timeline.window_ns", worked=figures.exposed),
+        term("exposed memcpy", "copies while no other work of the device runs",
+             formula="timeline.exposed_memcpy_ns / timeline.window_ns", worked=figures.exposed_memcpy),
+        term("idle", "nothing runs on the device; the line says why, as shares of the window",
+             formula="step.wall_ns - step.busy_ns; timeline.idle_ns = host_idle_ns + stream_idle_ns + other_idle_ns",
+             worked=figures.idle),
+        term("host-bound | host bound", "idle, and what comes next was launched after the device fell idle",
+             "So is the time before the end in which nothing follows. The host is late: more work a launch, or fewer"
+             " launches, help.", formula="timeline.host_idle_ns / timeline.window_ns", worked=figures.host_bound),
+        term("stream waits | stream wait", "idle, what comes next was already launched, and another stream worked last",
+             formula="timeline.stream_idle_ns / timeline.window_ns", worked=figures.stream_waits),
+        term("other", "idle between two device events of one stream, or before work without a launch record",
+             formula="timeline.other_idle_ns / timeline.window_ns", worked=figures.other_idle),
+        term("busy with another step's work | outside", "the device did only work that was launched before the window"
+             " (the step before it, most often) or after", formula="timeline.outside_ns / timeline.window_ns",
+             worked=figures.outside),
+        term("launches | launching", "calls of the host that launch kernels or graphs, and the host time inside them",
+             formula="timeline.launching.calls, .call_ns", worked=figures.launches),
+        term("mean delay", "from the start of a launch on the host to the start of its first kernel, the mean",
+             "Summed delay over the window is the mean length of the queue.",
+             formula="timeline.launching.delay_ns / timeline.launching.delayed", worked=figures.launches),
+        term("tiny kernels | of the kernels below", "kernels shorter than 10 us: launching costs as much as they do",
+             formula="timeline.launching.tiny_kernels / .kernels, .tiny_kernel_ns / .kernel_ns",
+             worked=figures.launches),
+        term("estimates", "how full the device was, by Kineto's estimates from launch dimensions",
+             "AMD traces and some old ones lack them.", formula="device.sm_efficiency, device.occupancy,"
+             " device.tensor_core_ns / timeline.launching.kernel_ns", worked=figures.tensor_cores),
+        term("SM efficiency", "the mean over the time of all steps of the share of multiprocessors with a block",
+             "min(blocks per SM, 1), summed over the kernels that run at that moment and never above 1, so never above"
+             " the utilization.", formula="device.sm_efficiency", worked=partial(figures.estimates,
+             name="sm_efficiency")),
+        term("occupancy", "the mean of the kernels' estimated occupancy, weighted by duration",
+             "Occupancy is the share of a multiprocessor's warps that a kernel's blocks can fill.",
+             formula="device.occupancy", worked=partial(figures.estimates, name="occupancy")),
+        term("utilization", "the union of the kernels, copies and fills left out, over the time of all steps",
+             formula="device.utilization", worked=partial(figures.estimates, name="utilization")),
+        term("tensor cores | tensor-core time", "kernels whose name says that they multiply on tensor cores (matrix"
+             " cores on AMD), over the time of kernels", "Which names do is a table in"
+             " classification/tensor_cores.py.", formula="device.tensor_core_ns / timeline.launching.kernel_ns",
+             worked=figures.tensor_cores),
+        term("ceilings", "the most that the device can do: dense peaks of products by data type, of all other"
+             " arithmetic, and bandwidth, with their source",
+             "In this order: --peak and --bandwidth; what `opanatomy ceilings` measured on this device; the maker's"
+             " data"
+             " sheet. A device that none knows has none.", formula="device.peak_flops_per_second,"
+             " .vector_flops_per_second, .bandwidth_bytes_per_second, .source", worked=figures.ceilings),
+        term("reached", "the shares of the peak that contractions reach over the step: MFU and HFU",
+             formula="device.mfu, device.hfu", worked=figures.mfu),
+        term("MFU | model FLOPs utilization", "FLOPs of contractions without recompute over what the peak could do in"
+             " the step", "The peak is that of the data type most of these FLOPs are in, the step the plain one"
+             " where it"
+             " was measured. With ≥ a lower bound, over the part of the contractions' time whose FLOPs are known;"
+             " below half of it there is none.",
+             formula="sum of operators[].flops of tensor_contraction, phase not recompute / (step.count x"
+             " step.unprofiled_wall_ns (else wall_ns) x device.peak_flops_per_second[device.mfu_dtype] x devices with"
+             " kernels)", worked=figures.mfu),
+        term("HFU | hardware FLOPs utilization", "as MFU, with the FLOPs of recompute", formula="sum of"
+             " operators[].flops of tensor_contraction / (step.count x step.unprofiled_wall_ns (else wall_ns) x"
+             " device.peak_flops_per_second[device.mfu_dtype] x devices with kernels)", worked=figures.hfu),
+    ),
+)  # fmt: skip

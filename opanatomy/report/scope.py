@@ -1,0 +1,51 @@
+"""What the figures of a page are of: one rule, and the words that headings have for it.
+
+Times, calls, FLOPs and bytes are of one step: the sum over all profiled steps, of all ranks, divided by their number,
+so that parts sum to their whole. Only the wall time of a step and of its phases is that of the step in the middle (the
+median, which a slow first step does not move). A share of the window needs neither.
+"""
+
+from __future__ import annotations
+
+from opanatomy.records.anatomy import Anatomy
+from opanatomy.report.section import Count, Ratio
+
+
+def steps_of(anatomy: Anatomy) -> int:
+    """The steps that sums are over: of several ranks those of all of them."""
+    return max(anatomy.step.count, 1)
+
+
+def steps_of_window(anatomy: Anatomy) -> float:
+    """The steps of the window, which of several ranks is the mean of theirs."""
+    return steps_of(anatomy) / max(len(anatomy.ranks), 1)
+
+
+def per_step(anatomy: Anatomy) -> str:
+    """What a heading says of sums: `per step, mean of 4`; nothing where there is one step."""
+    steps, ranks = steps_of(anatomy), len(anatomy.ranks)
+    if steps == 1:
+        return ""
+    return f"per step of a rank, mean of {steps:,}" if ranks > 1 else f"per step, mean of {steps:,}"
+
+
+def middle_step(anatomy: Anatomy) -> str:
+    """What a heading says of the figures of the step in the middle; nothing where there is one step."""
+    steps = steps_of(anatomy)
+    return "" if steps == 1 else f"the middle one of {steps:,} by wall time"
+
+
+def all_steps(anatomy: Anatomy) -> str:
+    """What a heading says of sums that are shown as they are."""
+    steps = steps_of(anatomy)
+    return "" if steps == 1 else f"all {steps:,} steps together"
+
+
+def is_whole_trace(anatomy: Anatomy) -> bool:
+    """Whether the whole trace is taken for one step, as it has no annotation of any."""
+    return any(row.number is None for row in anatomy.step.steps)
+
+
+def calls_a_step(calls: int, steps: int) -> Count | Ratio:
+    """How often something ran in a step: a whole number where each step has as many."""
+    return Ratio(calls / steps) if calls % steps else Count(calls // steps)

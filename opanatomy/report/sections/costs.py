@@ -1,0 +1,95 @@
+"""The time of a step in parts that do not overlap: idle, communication that nothing hides, waiting, classes of work."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from opanatomy.records.anatomy import Anatomy
+from opanatomy.records.taxonomy import OperatorClass, Phase
+from opanatomy.report.scope import is_whole_trace
+
+
+class Costs(Struct, frozen=True, kw_only=True):
+    """Parts of `whole_ns`, the wall time of all steps without the time in which the device did other steps' work only.
+
+    Where the whole trace is taken for one step it is the time from the first to the last device work. `idle_ns` is
+    `edge_ns` (before the first work and after the last) + `host_ns` (the next work was not launched yet) + `stream_ns`
+    + `other_ns`; on the CPU it is 0, and the framework's time has a part of its own. `exposed_ns` is communication
+    while no other work runs, `waiting_ns` the part of it that waits for another rank, where that is known. The time
+    that computes is shared out among the classes of work, and among the phases, by their sums.
+    """
+
+    whole_ns: float
+    idle_ns: float
+    edge_ns: float
+    host_ns: float
+    stream_ns: float
+    other_ns: float
+    framework_ns: float
+    exposed_ns: float
+    waiting_ns: float | None
+    classes: dict[OperatorClass, float]
+    phases: dict[Phase, float]
+
+
+def costs_of(anatomy: Anatomy) -> Costs:
+    """The parts of the steps' time."""
+    timeline = anatomy.timeline
+    on_cpu = anatomy.environment.device_kind == "cpu"
+    inner = timeline.idle_ns if timeline.inner_idle_ns is None else min(timeline.inner_idle_ns, timeline.idle_ns)
+    edge = timeline.idle_ns - inner
+    exposed = timeline.exposed_communication_ns or 0
+    work = sum(row.time_ns for row in anatomy.classes)
+    computing = max(timeline.busy_ns - exposed, 0) if timeline.window_ns else work
+    host = max((timeline.host_idle_ns or 0) - edge, 0)
+    stream = timeline.stream_idle_ns or 0
+    of_trace = is_whole_trace(anatomy) and not on_cpu and timeline.inner_idle_ns is not None
+    counted_edge = 0 if of_trace or on_cpu else edge
+    idle = 0 if on_cpu else inner + counted_edge
+    return Costs(
+        whole_ns=timeline.busy_ns + inner if of_trace else (timeline.window_ns or work) - (timeline.outside_ns or 0),
+        idle_ns=idle,
+        edge_ns=counted_edge,
+        host_ns=host,
+        stream_ns=stream,
+        other_ns=max(inner - host - stream, 0),
+        framework_ns=_framework_ns(anatomy) if on_cpu else 0,
+        exposed_ns=exposed,
+        waiting_ns=_waiting_ns(anatomy),
+        classes=_by_class(anatomy, computing),
+        phases=_by_phase(anatomy, computing),
+    )
+
+
+def _framework_ns(anatomy: Anatomy) -> float:
+    """The framework's part of the window, which is that of the middle step."""
+    step = anatomy.step
+    return anatomy.timeline.window_ns * (step.framework_ns or 0) / step.wall_ns if step.wall_ns else 0
+
+
+def _waiting_ns(anatomy: Anatomy) -> float | None:
+    """What of the window waits for other ranks, by the steps in which that could be told."""
+    if anatomy.waiting is None:
+        return None
+    steps = [step for rank in anatomy.waiting.each for step in rank.steps]
+    wall = sum(step.wall_ns for step in steps)
+    waiting = sum(step.waiting_ns for step in steps) / wall * anatomy.timeline.window_ns if wall else 0
+    return min(waiting, anatomy.timeline.exposed_communication_ns or 0)
+
+
+def _by_class(anatomy: Anatomy, computing: float) -> dict[OperatorClass, float]:
+    """The computing time by class: communication has parts of its own."""
+    times = {item: 0 for item in OperatorClass if item is not OperatorClass.COMMUNICATION}
+    for row in anatomy.classes:
+        if row.operator_class in times:
+            times[row.operator_class] += row.time_ns
+    whole = sum(times.values())
+    return {item: computing * ns / whole for item, ns in times.items() if ns}
+
+
+def _by_phase(anatomy: Anatomy, computing: float) -> dict[Phase, float]:
+    """The same by phase."""
+    rows = [row for row in anatomy.classes if row.operator_class is not OperatorClass.COMMUNICATION]
+    whole = sum(row.time_ns for row in rows)
+    times = {phase: sum(row.time_ns for row in rows if row.phase is phase) for phase in Phase}
+    return {phase: computing * ns / whole for phase, ns in times.items() if ns}

@@ -1,0 +1,181 @@
+"""The few figures of a report that a machine, or somebody in a hurry, asks for first: one fact a line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from opanatomy.records.anatomy import Anatomy, ClassRow, Step
+from opanatomy.records.taxonomy import OperatorClass
+from opanatomy.report.section import (
+    Bytes,
+    Count,
+    Flops,
+    Name,
+    Phrase,
+    Rate,
+    Section,
+    Share,
+    Time,
+    facts_of,
+    joined,
+    phrase,
+)
+from opanatomy.report.sections.classes import by_class
+from opanatomy.report.sections.operators import grouped
+from opanatomy.report.totals import total
+
+Facts = Iterable[tuple[str, str | Phrase | None]]
+#: How many operators, kernels, modules, components and warnings are named.
+_OPERATORS, _KERNELS, _MODULES, _COMPONENTS, _WARNINGS = 8, 5, 5, 8, 5
+
+
+def digest_of(anatomy: Anatomy) -> tuple[Section, ...]:
+    """What ran, where the time of a step and of all steps went, memory, and warnings; the findings are apart."""
+    parts: tuple[tuple[str, str, Callable[[Anatomy], Facts]], ...] = (
+        ("run", "What ran", _run),
+        ("step", "Where the time went: one step", _step),
+        ("steps", "Where the time went: all steps", _steps),
+        ("memory", "Memory", _memory),
+        ("warnings", "Warnings", _warnings),
+    )
+    return tuple(Section(name=name, title=title, facts=facts_of(*facts(anatomy))) for name, title, facts in parts)
+
+
+def _run(anatomy: Anatomy) -> Facts:
+    environment, workload = anatomy.environment, anatomy.workload
+    yield "model", _name(workload.model)
+    yield "architecture", _name(workload.architecture)
+    yield "parameters", _count(workload.parameters)
+    yield "trained parameters", _count(workload.trainable_parameters)
+    yield "task", workload.task
+    yield "batch", _count(workload.batch)
+    yield "sequence length", _count(workload.sequence_length)
+    for label, value in (
+        ("data type", workload.dtype), ("autocast", workload.amp), ("attention", workload.attention),
+        ("checkpointing", workload.checkpointing), ("optimizer", workload.optimizer),
+    ):  # fmt: skip
+        yield label, value
+    for label, flag in (
+        ("compiled", workload.compiled), ("inference", workload.inference), ("generation", workload.generate)
+    ):  # fmt: skip
+        yield label, "yes" if flag else None
+    yield "device", _name(environment.device or environment.processor)
+    yield "kind of device", environment.device_kind
+    yield "ranks", _count(len(anatomy.ranks) or None)
+    yield "torch", environment.torch
+    yield "opanatomy", anatomy.provenance.opanatomy
+    yield "trace", _name(anatomy.provenance.trace)
+
+
+def _step(anatomy: Anatomy) -> Facts:
+    step, wall_ns = anatomy.step, anatomy.step.wall_ns
+    yield "profiled steps", phrase("{}", Count(step.count))
+    yield "step, profiled", _time(wall_ns)
+    yield "step, without the profiler", _time(step.unprofiled_wall_ns)
+    yield "samples", None if step.samples_per_second is None else phrase("{}", Rate(step.samples_per_second, "samples"))
+    yield from _phases(step)
+    if anatomy.environment.device_kind == "cpu":
+        yield "framework", _part(step.framework_ns, wall_ns)
+    elif step.busy_ns is not None and wall_ns is not None:
+        yield "device busy", _part(step.busy_ns, wall_ns)
+        yield "device idle", _part(wall_ns - step.busy_ns, wall_ns)
+        yield "kernel time", _time(step.kernel_time_ns)
+    if anatomy.generation is not None:
+        yield "first token", _time(anatomy.generation.first_token_ns)
+        yield "next token", _time(anatomy.generation.token_ns)
+    yield "MFU", None if anatomy.device.mfu is None else phrase("{}", Share(anatomy.device.mfu, 1))
+
+
+def _phases(step: Step) -> Facts:
+    for name in ("forward", "backward", "optimizer", "prefill", "decoding"):
+        yield name, _part(getattr(step, f"{name}_ns"), step.wall_ns)
+
+
+def _steps(anatomy: Anatomy) -> Iterator[tuple[str, str | Phrase | None]]:
+    """Times are sums over all profiled steps (and ranks)."""
+    timeline, work_ns = anatomy.timeline, total(anatomy.classes).time_ns
+    if anatomy.environment.device_kind != "cpu":
+        yield "window", _time(timeline.window_ns)
+        for label, part_ns in (
+            ("device busy", timeline.busy_ns), ("device idle", timeline.idle_ns),
+            ("idle, bound by the host", timeline.host_idle_ns), ("communication", timeline.communication_ns),
+            ("exposed communication", timeline.exposed_communication_ns),
+        ):  # fmt: skip
+            yield label, _part(part_ns, timeline.window_ns)
+    yield "device work", _time(work_ns)
+    for operator_class, rows in by_class(anatomy):
+        yield "class", _class(operator_class, rows, work_ns)
+    yield "no rule knows", _part(anatomy.ledger.unknown_ns or None, work_ns)
+    yield from _most("operator", _operators(anatomy), work_ns, _OPERATORS)
+    yield from _most("kernel", [(Name(row.kernel), row.time_ns) for row in anatomy.kernels], work_ns, _KERNELS)
+    yield from _most("module", _modules(anatomy), work_ns, _MODULES)
+
+
+def _class(operator_class: OperatorClass, rows: Iterable[ClassRow], work_ns: float) -> Phrase:
+    part = total(rows)
+    at_least = part.flops is not None and not part.flops_are_all
+    flops = None if part.flops is None else phrase("{}", Flops(part.flops, at_least=at_least))
+    moved = None if part.bytes is None else phrase("{}", Bytes(part.bytes, at_least=at_least))
+    figures = joined((_part(part.time_ns, work_ns), flops, moved))
+    return phrase("{}: {}", operator_class, figures or "")
+
+
+def _operators(anatomy: Anatomy) -> list[tuple[Phrase, float]]:
+    return [
+        (phrase("{} {}", Name(name), phase.value), total(rows).time_ns)
+        for (_, name, phase), rows in grouped(anatomy.operators).items()
+    ]
+
+
+def _modules(anatomy: Anatomy) -> list[tuple[Name, float]]:
+    times: dict[str, int] = {}
+    for row in anatomy.modules:
+        times[row.module] = times.get(row.module, 0) + row.time_ns
+    return [(Name(module or "(root)"), time_ns) for module, time_ns in times.items()]
+
+
+def _most(
+    label: str, times: Iterable[tuple[Name | Phrase, float]], work_ns: float, most: int
+) -> Iterator[tuple[str, Phrase | None]]:
+    """The longest times by name, ties in the order of the anatomy, and how many more there are."""
+    ranked = sorted(times, key=lambda row: -row[1])
+    for name, time_ns in ranked[:most]:
+        yield label, phrase("{}: {}", name, _part(time_ns, work_ns) or "")
+    if ranked[most:]:
+        others_ns = sum(time_ns for _, time_ns in ranked[most:])
+        yield label, phrase("and {} more: {}", Count(len(ranked) - most), _part(others_ns, work_ns) or "")
+
+
+def _memory(anatomy: Anatomy) -> Facts:
+    memory = anatomy.memory
+    yield "peak", None if memory.peak_bytes is None else phrase("{}", Bytes(memory.peak_bytes))
+    for part in memory.components[:_COMPONENTS]:
+        if part.measured_bytes is not None:
+            yield part.component.replace("_", " "), phrase("{}", Bytes(part.measured_bytes))
+
+
+def _warnings(anatomy: Anatomy) -> Facts:
+    doubted = sum(len(check.unexplained) for check in anatomy.checks)
+    yield "figures that a second source does not confirm", _count(doubted or None)
+    yield from (("warning", text) for text in anatomy.warnings[:_WARNINGS])
+    if anatomy.warnings[_WARNINGS:]:
+        yield "warning", phrase("and {} more", Count(len(anatomy.warnings) - _WARNINGS))
+
+
+def _name(name: str | None) -> Phrase | None:
+    return phrase("{}", Name(name)) if name else None
+
+
+def _count(number: int | None) -> Phrase | None:
+    return None if number is None else phrase("{}", Count(number))
+
+
+def _time(ns: float | None) -> Phrase | None:
+    return None if ns is None else phrase("{}", Time(ns))
+
+
+def _part(ns: float | None, whole_ns: float | None) -> Phrase | None:
+    """A time and what share of a whole it is."""
+    if ns is None:
+        return None
+    return phrase("{} ({})", Time(ns), Share(ns, whole_ns)) if whole_ns else _time(ns)

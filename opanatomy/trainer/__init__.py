@@ -1,0 +1,1 @@
+"""Some steps of a training by transformers' Trainer, recorded as they run."""

@@ -1,0 +1,31 @@
+"""What of a process a recording changes while it runs."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules import module as hooks
+from torch.optim import optimizer as optimizers
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+from torch.utils.data import dataloader
+
+
+def process() -> dict[str, Any]:
+    """What a recording puts in place of torch's own, or hangs into it."""
+    module_hooks = {name: dict(value) for name, value in vars(hooks).items() if name.startswith("_global") and value}
+    return {
+        **{f"autograd.{name}": value for name, value in vars(torch.autograd).items() if callable(value)},
+        **{f"scaler.{name}": value for name, value in vars(torch.amp.GradScaler).items()},
+        "zero_grad": (torch.optim.Optimizer.zero_grad, nn.Module.zero_grad),
+        "loader": dataloader._BaseDataLoaderIter.__next__,
+        "modules": module_hooks,
+        "of compiling": getattr(hooks, "_has_any_global_hook", None),
+        "optimizers": (dict(optimizers._global_optimizer_pre_hooks), dict(optimizers._global_optimizer_post_hooks)),
+        "modes": list(_get_current_dispatch_mode_stack()),
+        "saved": torch._C._autograd._top_saved_tensors_default_hooks(True),
+        "profiler": torch._C._autograd._profiler_enabled(),
+        "variables": dict(os.environ),
+    }  # fmt: skip

@@ -1,0 +1,226 @@
+"""The glossary: it has every line and column that the report prints, its keys exist, its figures are the page's."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import pkgutil
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import opanatomy.records
+from opanatomy.pipeline import analyze_trace
+from opanatomy.records.anatomy import Anatomy
+from opanatomy.records.taxonomy import OperatorClass, Phase
+from opanatomy.records.techniques import Techniques
+from opanatomy.report import glossary, read_anatomy
+from opanatomy.report.classes import LABEL, SHORT_LABEL
+from opanatomy.report.formats.terminal import sentence
+from opanatomy.report.section import Fact, Name, Phrase, Row, Section
+from opanatomy.report.sections import sections_of
+from opanatomy.report.sections.printed import printed
+from tests import anatomies
+from tests.test_formulas import _renew
+from tests.test_golden_traces import TRACES
+
+ROOT = Path(__file__).parent.parent
+REPORTS = {
+    **{path.name.removesuffix(".json.gz"): path for path in TRACES},
+    **{f"experiment-{path.stem}": path for path in sorted((ROOT / "reports" / "techniques").glob("*.json"))},
+    "bert-large": ROOT / "reports" / "bert-large-uncased.json",
+    **dict.fromkeys(("bert_on_cpu", "llama_on_gpu", "nothing", "two_ranks")),
+}
+EVERY = pytest.mark.parametrize("name", REPORTS)
+#: Sections whose rows are called by names: of operators, modules, ranks, techniques, terms of a formula, claims.
+OF_NAMES = {
+    "operators", "kernels", "modules", "saved-activations", "ranks", "waiting", "collectives", "matched", "batches",
+    "techniques", "predictions", "technique-memory", "same-training", "losses", "not-run", "underflow", "guides",
+    "disagreements", "activation-terms", "published", "savings", "suggestions", "communication-modules",
+}  # fmt: skip
+#: Words of a sentence between its figures, which are no names of figures.
+BETWEEN = {
+    "", "to", "in", "of", "take", "over", "more", "and", "of them", "of the host", "of their time", "batch", "length",
+    "of kernel time", "figures by second sources", "vector float32", "trained", "of the contractions' time",
+    "of the float32 peak", "of the bfloat16 peak", "figures are of the middle one",
+}  # fmt: skip
+
+
+@cache
+def report_of(name: str) -> Anatomy | Techniques:
+    path = REPORTS[name]
+    if name == "two_ranks":
+        return opanatomy.analyze([TRACES[0].parent / f"gpu_v100_dlrm_rank{rank}of8.json.gz" for rank in (0, 1)])
+    if path is None:
+        made: Anatomy = getattr(anatomies, name)()
+        return made
+    if path.suffix == ".gz":
+        return analyze_trace(path)
+    if name.startswith("experiment-"):
+        return msgspec.json.decode(path.read_bytes(), type=Techniques)
+    return read_anatomy(path.read_bytes())
+
+
+def terms_of(section: Section) -> Iterator[str]:
+    """What a section calls its figures: headers, labels, rows that sum up or have fixed words, words in sentences."""
+    yield from (column.header for column in section.columns if column.header)
+    yield from (name for row in section.rows for name in _row(row, section.name))
+    for fact in section.facts:
+        yield fact.label
+        if section.name in ("step", "ledger", "generation"):
+            yield from words_of(fact)
+
+
+def _row(row: Row, section: str) -> Iterator[str]:
+    first = row.cells[0]
+    if isinstance(first, OperatorClass):
+        yield LABEL[first]
+    elif isinstance(first, str) and (row.summary or section not in OF_NAMES):
+        yield first
+
+
+def words_of(fact: Fact) -> set[str]:
+    """The words right before and right behind each figure of a sentence, up to a comma."""
+    if isinstance(fact.text, str) or fact.label in ("no formula", "unknown", "explained", "unchecked", "ceilings"):
+        return set()
+    text = "".join(part if isinstance(part, str) else "\0" for part in fact.text.parts)
+    before = re.findall(r"(?:^|[,;:()=+\0])([^\d\0,;:()=+]*) (?=\0)", text)
+    behind = re.findall(r"\0 ([^\d\0,;:()=+]*)(?=[,;:()=+\0]|$)", text)
+    return {word.strip(" ≥") for word in (*before, *behind)} - BETWEEN
+
+
+def test_a_word_that_is_not_in_it_is_found() -> None:
+    fact = Fact(label="device", text=Phrase(("busy ", Name("x"), " (", Name("y"), "), gone ", Name("z"), " forgotten")))
+    assert {word for word in words_of(fact) if not glossary.terms_named(word, "step")} == {"gone", "forgotten"}
+
+
+@EVERY
+def test_every_printed_term_is_in_it(name: str) -> None:
+    sections = sections_of(report_of(name))
+    missing = {
+        f"{section.name}: {term}"
+        for section in sections
+        for term in terms_of(section)
+        if term and not glossary.terms_named(term, section.name)
+    }
+    assert not missing, "one entry each in the chapter of the section, in opanatomy/report/glossary/"
+
+
+@EVERY
+def test_every_heading_is_that_of_a_chapter(name: str) -> None:
+    for section in sections_of(report_of(name)):
+        assert glossary.chapter_of(section.name) is not None, section.name
+
+
+def literals() -> Iterator[str]:
+    """Headers and labels as they stand in the code of the sections, also of those that no kept report has."""
+    for path in sorted((ROOT / "opanatomy" / "report" / "sections").glob("*.py")):
+        if path.stem in ("explained", "named", "printed"):
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
+                continue
+            if node.func.id == "facts_of":
+                yield from (
+                    pair.elts[0].value
+                    for pair in node.args
+                    if isinstance(pair, ast.Tuple) and isinstance(pair.elts[0], ast.Constant)
+                )
+            if node.func.id in ("Column", "Fact"):
+                values = [word.value for word in node.keywords if word.arg in ("header", "label")]
+                yield from (value.value for value in values if isinstance(value, ast.Constant))
+
+
+def test_every_header_and_label_in_the_code_is_in_it() -> None:
+    written = [text for text in literals() if text]
+    assert len(written) > 100
+    assert not {text for text in written if not glossary.terms_named(text)}
+
+
+def test_it_has_the_classes_phases_components_and_checks() -> None:
+    from opanatomy.memory.components import COMPONENTS
+    from opanatomy.memory.inference import COMPONENTS as INFERRED
+
+    names = [*LABEL.values(), *SHORT_LABEL.values(), *Phase, *COMPONENTS, *INFERRED]
+    quantities = set()
+    for path in (ROOT / "opanatomy").rglob("*.py"):
+        quantities |= set(re.findall(r'quantity="([^"]+)"', path.read_text()))
+        quantities |= set(re.findall(r'\.check\("([^"]+)"', path.read_text()))
+    assert len(quantities) > 12
+    assert not [name for name in (*names, *quantities) if not glossary.terms_named(name)]
+
+
+def fields() -> set[str]:
+    """The fields of all records: the keys of the JSON reports."""
+    known: set[str] = set()
+    for module in pkgutil.iter_modules(opanatomy.records.__path__):
+        for item in vars(importlib.import_module(f"opanatomy.records.{module.name}")).values():
+            if isinstance(item, type) and issubclass(item, msgspec.Struct):
+                known.update(item.__struct_fields__)
+    return known
+
+
+def test_formulas_are_of_keys_that_the_json_report_has() -> None:
+    known = {*fields(), *OperatorClass, *Phase, "tensor_contraction", "device_work", "multiply_add"}
+    known |= {name.removesuffix("_ns") for name in known}
+    for _, term in glossary.entries():
+        for key in re.findall(r"(?<!\")\b[a-z]+(?:_[a-z0-9]+)+\b", re.sub(r'"[^"]*"', "", term.formula)):
+            assert key in known, f"{term.names[0]}: no key {key}"
+
+
+def test_no_entry_is_there_twice() -> None:
+    for chapter in glossary.CHAPTERS:
+        spelled = [name for term in chapter.terms for name in term.names]
+        assert len(spelled) == len(set(spelled)), chapter.title
+
+
+def test_the_tables_of_the_page_are_current() -> None:
+    page = (ROOT / "docs" / "report.md").read_text(encoding="utf-8")
+    assert _renew().with_terms(page) == page, "run python docs/renew.py"  # type: ignore[attr-defined]
+    assert page.count("| headroom |") == 1
+
+
+@EVERY
+def test_what_is_worked_ends_in_what_is_printed(name: str) -> None:
+    """The last figure of each worked line stands in the report's line or column of the term, where it has one."""
+    report, compared = report_of(name), 0
+    for chapter, term in glossary.entries():
+        lines = _worked(term, report) if term.names[0] in EXACT else []
+        if not lines:
+            continue
+        on_page = " ".join(sentence(fact.text) for fact in printed(chapter, term, report))
+        if not on_page or "more lines" in on_page:
+            continue
+        for line in lines:
+            if "= " not in sentence(line):
+                continue
+            result = sentence(line).rpartition("= ")[2].partition(",")[0]
+            assert result in on_page, f"{term.names[0]}: {sentence(line)!r} beside {on_page!r}"
+            compared += 1
+    assert compared or name in ("nothing", "gpu_mi210_device_only") or isinstance(report, Techniques)
+
+
+#: Terms whose worked lines each end in a figure that the page prints.
+EXACT = {
+    "MFU", "HFU", "host-bound", "stream waits", "exposed memcpy", "of it exposed", "busy", "hidden", "ceiling", "of",
+    "headroom", "FLOP/B", "bus", "classed", "costed", "unknown", "tensor cores", "SM efficiency", "occupancy", "own",
+    "framework", "profiler", "d.peak", "B/F FLOPs", "backward / forward", "off",
+}  # fmt: skip
+
+
+def _worked(term: glossary.Term, report: Anatomy | Techniques) -> list[Phrase]:
+    if isinstance(report, Techniques):
+        lines = term.worked_techniques(report) if term.worked_techniques is not None else ()
+    else:
+        lines = term.worked(report) if term.worked is not None else ()
+    return [line for line in lines if line is not None]
+
+
+def test_a_note_is_the_words_of_the_entry() -> None:
+    assert glossary.note("ranks", "own") == "own: the step less exposed communication"
+    with pytest.raises(KeyError):
+        glossary.note("ranks", "headroom")

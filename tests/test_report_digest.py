@@ -1,0 +1,221 @@
+"""The digest: never more than 4,096 bytes, the same bytes each time, every figure that of the JSON report.
+
+What the lines are is known from docs/report.md, "The digest"; figures are read back as tests/printed_figures.py does.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import opanatomy
+from opanatomy.records.anatomy import Anatomy
+from opanatomy.report import format_named
+from opanatomy.report.format import Page
+from tests import anatomies
+from tests.experiments import experiment
+from tests.printed_figures import figures_in
+
+FOLDER = Path(__file__).parent / "traces"
+TRACES = sorted(path.name.removesuffix(".json.gz") for path in FOLDER.glob("*.json.gz"))
+MADE = ("bert_on_cpu", "llama_on_gpu", "nothing")
+SHARED = FOLDER.parent.parent.parent / "shared"
+#: Traces of others where they are at hand; those that take seconds to read are left to the long run.
+OTHERS = [
+    pytest.param(path, id=f"{path.parent.name}-{path.name[:40]}",
+                 marks=[pytest.mark.exhaustive] if path.stat().st_size > 60_000 else [])
+    for folder in ("traces", "more_traces") for path in sorted((SHARED / folder).rglob("*.json.gz"))
+]  # fmt: skip
+HEADINGS = [
+    "# opanatomy digest", "## What ran", "## Where the time went: one step", "## Where the time went: all steps",
+    "## Memory", "## Largest findings", "## Warnings",
+]  # fmt: skip
+#: Lines that say a name or a word of the JSON report.
+WORDS = {
+    "architecture", "task", "data type", "autocast", "attention", "checkpointing", "optimizer", "compiled", "inference",
+    "generation", "device", "kind of device", "torch", "opanatomy", "trace", "model",
+}  # fmt: skip
+
+
+@cache
+def anatomy_of(name: str | Path) -> Anatomy:
+    if isinstance(name, Path):
+        return opanatomy.analyze(name)
+    if name == "two_ranks":
+        return opanatomy.analyze([FOLDER / f"gpu_v100_dlrm_rank{rank}of8.json.gz" for rank in (0, 1)])
+    made: Anatomy = getattr(anatomies, name)() if name in MADE else opanatomy.analyze(FOLDER / f"{name}.json.gz")
+    return made
+
+
+def written(format_name: str, name: str | Path) -> str:
+    return format_named(format_name).write(anatomy_of(name), Page())
+
+
+def lines_of(digest: str) -> tuple[dict[str, list[tuple[str, str]]], dict[str, int]]:
+    """The (label, text) of each line, and how many lines more there would be, by heading."""
+    lines: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    dropped: dict[str, int] = defaultdict(int)
+    heading = ""
+    for line in digest.splitlines():
+        if line.startswith("## "):
+            heading = line
+        elif more := re.fullmatch(r"- and ([\d,]+) more", line):
+            dropped[heading] = int(more[1].replace(",", ""))
+        elif line.startswith("- ") and line != "- none":
+            label, _, text = line[2:].partition(": ")
+            lines[heading].append((label, text))
+    return lines, dropped
+
+
+@pytest.mark.parametrize("name", [*MADE, *TRACES, "two_ranks", *OTHERS])
+def test_it_fits_has_all_headings_and_says_the_same_each_time(name: str | Path) -> None:
+    digest = written("digest", name)
+    assert len(digest.encode()) <= 4096
+    assert [line for line in digest.splitlines() if line.startswith(("# ", "## "))] == HEADINGS
+    assert digest == format_named("digest").write(opanatomy.report.read_anatomy(written("json", name)), Page())
+
+
+@pytest.mark.parametrize("name", [*MADE, *TRACES, "two_ranks", *OTHERS])
+def test_every_figure_is_that_of_the_json_report(name: str | Path) -> None:
+    report, (lines, dropped) = json.loads(written("json", name)), lines_of(written("digest", name))
+    for heading, expected in (
+        (HEADINGS[1], _run(report)), (HEADINGS[2], _step(report)), (HEADINGS[3], _steps(report)),
+        (HEADINGS[4], _memory(report)),
+    ):  # fmt: skip
+        values: dict[str, list[list[float | None]]] = defaultdict(list)
+        for label, numbers in expected:
+            if numbers[0] is not None:
+                values[label].append(numbers)
+        for label, text in lines[heading]:
+            if heading == HEADINGS[1] and label in WORDS:
+                continue
+            figures, numbers = figures_in(text.rpartition(": ")[2]), values[label].pop(0)
+            assert len(figures) == len([number for number in numbers if number is not None]), (label, text, numbers)
+            for figure, number in zip(figures, [number for number in numbers if number is not None], strict=True):
+                assert figure.admits(number), (label, text, number)
+        # Nothing is left out but what "and N more" says.
+        assert sum(map(len, values.values())) <= dropped[heading], (heading, values)
+
+
+Lines = Iterator[tuple[str, list[float | None]]]
+
+
+def _part(value: float | None, whole: float | None) -> list[float | None]:
+    """A time and its share of a whole in percent, as "12.3 ms (4.5 %)"."""
+    return [value, 100 * value / whole] if value is not None and whole else [value]
+
+
+def _run(report: dict[str, Any]) -> Lines:
+    workload = report["workload"]
+    yield "parameters", [workload["parameters"]]
+    yield "trained parameters", [workload["trainable_parameters"]]
+    yield "batch", [workload["batch"]]
+    yield "sequence length", [workload["sequence_length"]]
+    yield "ranks", [len(report["ranks"]) or None]
+
+
+def _step(report: dict[str, Any]) -> Lines:
+    step, wall = report["step"], report["step"]["wall_ns"]
+    yield "profiled steps", [step["count"]]
+    yield "step, profiled", [wall]
+    yield "step, without the profiler", [step["unprofiled_wall_ns"]]
+    yield "samples", [step["samples_per_second"]]
+    for phase in ("forward", "backward", "optimizer", "prefill", "decoding"):
+        yield phase, _part(step[f"{phase}_ns"], wall)
+    if report["environment"]["device_kind"] == "cpu":
+        yield "framework", _part(step["framework_ns"], wall)
+    elif wall is not None and step["busy_ns"] is not None:
+        yield "device busy", _part(step["busy_ns"], wall)
+        yield "device idle", _part(wall - step["busy_ns"], wall)
+        yield "kernel time", [step["kernel_time_ns"]]
+    mfu = report["device"]["mfu"]
+    yield "MFU", [None if mfu is None else 100 * mfu]
+
+
+def _steps(report: dict[str, Any]) -> Lines:
+    timeline, window = report["timeline"], report["timeline"]["window_ns"]
+    work = sum(row["time_ns"] for row in report["classes"])
+    if report["environment"]["device_kind"] != "cpu":
+        yield "window", [window]
+        yield "device busy", _part(timeline["busy_ns"], window)
+        yield "device idle", _part(timeline["idle_ns"], window)
+        yield "idle, bound by the host", _part(timeline["host_idle_ns"], window)
+        yield "communication", _part(timeline["communication_ns"], window)
+        yield "exposed communication", _part(timeline["exposed_communication_ns"], window)
+    yield "device work", [work]
+    classes: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for row in report["classes"]:
+        classes[row["operator_class"]].append(row)
+    order = ("tensor_contraction", "statistical_normalization", "elementwise", "data_movement", "communication",
+             "other", "unknown")  # fmt: skip
+    for rows in (classes[name] for name in order if classes[name]):
+        moved = [{**row, "moved": _moved(row)} for row in rows]
+        yield "class", [*_part(_sum(rows, "time_ns"), work), _sum(rows, "flops"), _sum(moved, "moved")]
+    yield "no rule knows", _part(report["ledger"]["unknown_ns"] or None, work)
+    operators: dict[tuple[str, ...], int] = defaultdict(int)
+    for row in report["operators"]:
+        operators[row["operator_class"], row["part_of"] or row["operator"], row["phase"]] += row["time_ns"]
+    modules: dict[str, int] = defaultdict(int)
+    for row in report["modules"]:
+        modules[row["module"]] += row["time_ns"]
+    kernels = [row["time_ns"] for row in report["kernels"]]
+    for label, times, most in (
+        ("operator", operators.values(), 8),
+        ("kernel", kernels, 5),
+        ("module", modules.values(), 5),
+    ):
+        ranked = sorted(times, reverse=True)
+        for time in ranked[:most]:
+            yield label, _part(time, work)
+        if ranked[most:]:
+            yield label, _part(sum(ranked[most:]), work)
+
+
+def _moved(row: dict[str, Any]) -> int | None:
+    known = row["read_bytes"] is not None and row["written_bytes"] is not None
+    return row["read_bytes"] + row["written_bytes"] if known else None
+
+
+def _sum(rows: list[dict[str, Any]], key: str) -> int | None:
+    known = [row[key] for row in rows if row[key] is not None]
+    return sum(known) if known else None
+
+
+def _memory(report: dict[str, Any]) -> Lines:
+    yield "peak", [report["memory"]["peak_bytes"]]
+    for part in report["memory"]["components"][:8]:
+        yield part["component"].replace("_", " "), [part["measured_bytes"]]
+
+
+# -------------------------------------------------------------------------------------------------------- techniques
+
+
+def test_an_experiment_names_what_saves_most_with_its_command() -> None:
+    digest = format_named("digest").write(experiment(), Page())
+    assert len(digest.encode()) <= 4096
+    found = digest.partition("## Largest findings\n")[2].partition("\n\n")[0].splitlines()
+    assert found == [
+        "### 1: fast",
+        "- finding: title of fast: peak memory 0.0 %, step -60.0 %",
+        "- evidence: measured, peak 1.00 MB for 1.00 MB, step 40.0 ms for 100 ms",
+        "- command: `opanatomy profile 'a model' --fast`",
+        "### 2: less",
+        "- finding: title of less: peak memory -50.0 %, step +30.0 %",
+        "- evidence: measured, peak 500 kB for 1.00 MB, step 130 ms for 100 ms",
+        "- command: `opanatomy profile 'a model' --less`",
+        "### 3: slim",
+        "- finding: title of slim: peak memory -10.0 %, step within the noise",
+        "- evidence: measured, peak 900 kB for 1.00 MB, step 100 ms for 100 ms",
+        "- command: `opanatomy profile 'a model' --slim`",
+    ]
+    lines, _ = lines_of(digest)
+    assert ("step of the baseline", "100 ms") in lines["## Where the time went: one step"]
+    assert ("peak of the baseline", "1.00 MB") in lines["## Memory"]
+    assert ("not run", "broken: out of memory") in lines["## Warnings"]

@@ -1,0 +1,580 @@
+"""`opanatomy.TrainerCallback` in trainings by transformers' Trainer: what is recorded, and that nothing changes."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from msgspec import Struct
+from transformers import BertConfig, BertForMaskedLM, Trainer, TrainingArguments
+
+import opanatomy
+from opanatomy.errors import CaptureError, GateError, OpanatomyError, OutputError, UsageError
+from opanatomy.records.anatomy import Anatomy
+from opanatomy.records.taxonomy import OperatorClass
+from opanatomy.report import read_anatomy
+from opanatomy.trainer.plan import Training, plan_of
+from tests.distributed_runs import start_ranks
+from tests.process_state import process
+
+PAGE: Final = Path(__file__).parent.parent / "docs" / "trainer.md"
+LENGTH, BATCH, MAX_STEPS = 16, 2, 8
+STEPS: Final = range(3, 6)
+
+
+class Texts(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
+    """Random tokens, the same ones each time."""
+
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, place: int) -> dict[str, torch.Tensor]:
+        words = torch.randint(0, 160, (LENGTH,), generator=torch.Generator().manual_seed(place))
+        return {"input_ids": words, "labels": words}
+
+
+def bert() -> BertForMaskedLM:
+    torch.manual_seed(0)
+    return BertForMaskedLM(
+        BertConfig(
+            num_hidden_layers=2, hidden_size=32, num_attention_heads=2, intermediate_size=64, vocab_size=160,
+            max_position_embeddings=LENGTH,
+        )
+    )  # fmt: skip
+
+
+def trainer(*callbacks: Any, folder: Path, kind: type[Trainer] = Trainer, **settings: Any) -> Trainer:
+    arguments = TrainingArguments(
+        output_dir=str(folder / "training"),
+        **{
+            "per_device_train_batch_size": BATCH, "per_device_eval_batch_size": 8, "max_steps": MAX_STEPS,
+            "logging_steps": 1, "report_to": [], "save_strategy": "no", "use_cpu": True, "disable_tqdm": True,
+            **settings,
+        },
+    )  # fmt: skip
+    evaluated = torch.utils.data.Subset(Texts(), range(8))
+    return kind(model=bert(), args=arguments, train_dataset=Texts(), eval_dataset=evaluated, callbacks=list(callbacks))
+
+
+def losses(training: Trainer) -> list[tuple[float, float]]:
+    """Loss and norm of the gradients of each step, and the loss of each evaluation."""
+    return [
+        (entry["loss"], entry["grad_norm"]) if "loss" in entry else (entry["eval_loss"], 0.0)
+        for entry in training.state.log_history
+        if "loss" in entry or "eval_loss" in entry
+    ]
+
+
+def weights(training: Trainer) -> list[torch.Tensor]:
+    return [parameter.detach().clone() for parameter in training.model.parameters()]
+
+
+def figures(training: Trainer) -> list[dict[str, Any]]:
+    """The log entries with our figures."""
+    return [entry for entry in training.state.log_history if any("opanatomy/" in name for name in entry)]
+
+
+def left_in(folder: Path) -> list[str]:
+    """The files in a folder, hidden ones too, without the Trainer's own."""
+    return sorted(path.name for path in folder.iterdir() if path.name != "training")
+
+
+@pytest.fixture(autouse=True)
+def _silent() -> Iterator[None]:
+    """Put back what the Trainer's arguments set for the whole process."""
+    from accelerate.state import AcceleratorState
+
+    yield
+    AcceleratorState._reset_state(True)
+
+
+# ------------------------------------------------------------------------------------------------- what is recorded
+
+
+class Watch(transformers.TrainerCallback):
+    """What is hung into the process when a training step begins and ends, and in the middle of its backward."""
+
+    def __init__(self) -> None:
+        self.clean = process()
+        self.seen: dict[tuple[str, int], bool] = {}
+        self.logs: list[dict[str, Any]] = []
+        self.hooks: dict[tuple[str, int], int] = {}
+
+    def _look(self, event: str, step: int, model: Any) -> None:
+        self.seen[event, step] = process() == self.clean
+        own = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+        self.hooks[event, step] = sum(len(getattr(part, name)) for part in model.modules() for name in own)
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._look("begin", state.global_step + 1, kwargs["model"])
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._look("inside", state.global_step + 1, kwargs["model"])
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._look("end", state.global_step, kwargs["model"])
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+        self.logs.append(dict(logs))
+
+
+class Recorded(Struct, frozen=True, kw_only=True):
+    """A training with the callback between two others that watch it, and the same without."""
+
+    plain: Trainer
+    training: Trainer
+    callback: opanatomy.TrainerCallback
+    before: Watch
+    behind: Watch
+    folder: Path
+    said: str
+    is_clean: bool
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
+    folder = tmp_path_factory.mktemp("trainer")
+    plain = trainer(folder=folder)
+    plain.train()
+    with torch.profiler.profile():
+        pass  # what torch itself sets when it is first profiled stays
+    before, behind = Watch(), Watch()
+    callback = opanatomy.TrainerCallback(STEPS, folder / "step.json")
+    training = trainer(before, callback, behind, folder=folder)
+    lines: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("opanatomy.trainer.callback._say", lines.append)
+        training.train()
+    return Recorded(
+        plain=plain, training=training, callback=callback, before=before, behind=behind, folder=folder,
+        said="\n".join(lines), is_clean=process() == before.clean,
+    )  # fmt: skip
+
+
+def test_the_steps_asked_for_are_profiled(recorded: Recorded) -> None:
+    anatomy = recorded.callback.anatomy
+    assert anatomy.step.count == len(STEPS)
+    assert anatomy.step.unprofiled_count == 1  # step 2: step 1 is cold
+    workload = anatomy.workload
+    assert (workload.model, workload.batch, workload.sequence_length) == ("BertForMaskedLM", BATCH, LENGTH)
+    assert (workload.optimizer, workload.steps, workload.accumulate) == ("adamw", len(STEPS), None)
+    assert anatomy.warnings == ()
+    modules = {row.module for row in anatomy.modules}
+    assert {"bert.embeddings", "bert.encoder.layer.1.attention.self", "cls.predictions.decoder"} <= modules
+    phases = (anatomy.step.forward_ns, anatomy.step.backward_ns, anatomy.step.optimizer_ns)
+    assert all(phase is not None and phase > 0 for phase in phases)
+
+
+def test_flops_are_those_of_profile(recorded: Recorded) -> None:
+    words = torch.stack([Texts()[place]["input_ids"] for place in range(BATCH)])
+    alone = opanatomy.profile(bert(), {"input_ids": words, "labels": words})
+
+    def contractions(anatomy: Anatomy) -> dict[str, int]:
+        return {
+            str(row.phase): row.flops // anatomy.step.count
+            for row in anatomy.classes
+            if row.operator_class is OperatorClass.TENSOR_CONTRACTION
+        }
+
+    assert contractions(recorded.callback.anatomy) == contractions(alone)
+
+
+def test_losses_are_the_same_to_the_bit(recorded: Recorded) -> None:
+    assert len(losses(recorded.plain)) == MAX_STEPS
+    assert losses(recorded.training) == losses(recorded.plain)
+    assert all(map(torch.equal, weights(recorded.training), weights(recorded.plain)))
+
+
+@pytest.mark.parametrize("place", ["before", "behind"])
+def test_outside_of_the_steps_nothing_is_hung(recorded: Recorded, place: str) -> None:
+    watch: Watch = getattr(recorded, place)
+    outside = [number for number in range(1, MAX_STEPS + 1) if number not in STEPS]
+    assert all(watch.seen[event, number] for event in ("begin", "inside", "end") for number in outside)
+    assert not any(watch.seen["inside", number] for number in STEPS)  # the watch sees what is hung
+    assert set(watch.hooks.values()) == {0}
+    assert recorded.is_clean
+    own = vars(recorded.training).keys() - vars(recorded.plain).keys()
+    assert own == set(), "methods of the Trainer that were not put back"
+
+
+def test_figures_go_through_the_trainers_log_once(recorded: Recorded) -> None:
+    (entry,) = figures(recorded.training)
+    assert entry["step"] == STEPS[-1]
+    metrics = {name.removeprefix("opanatomy/"): value for name, value in entry.items() if "/" in name}
+    anatomy = recorded.callback.anatomy
+    assert metrics["step_time_ns"] == anatomy.step.unprofiled_wall_ns
+    assert metrics["step_profiled_ns"] == anatomy.step.wall_ns
+    assert metrics["flops"] * len(STEPS) == sum(row.flops for row in anatomy.classes)
+    assert metrics["peak_memory_bytes"] == anatomy.memory.peak_bytes
+    for watch in (recorded.before, recorded.behind):
+        assert [logs for logs in watch.logs if "opanatomy/flops" in logs] == [
+            {name: value for name, value in entry.items() if name != "step"}
+        ]
+    others = [entry for entry in recorded.training.state.log_history if entry not in figures(recorded.training)]
+    assert [entry.keys() for entry in others] == [entry.keys() for entry in recorded.plain.state.log_history]
+
+
+def test_files_and_the_line_that_names_them(recorded: Recorded) -> None:
+    assert left_in(recorded.folder) == ["step.json", "step.trace.json.gz"]
+    folder, anatomy = recorded.folder, recorded.callback.anatomy
+    assert recorded.said == (
+        f"opanatomy: steps 3 to 5 of the training: {folder / 'step.json'}, trace {folder / 'step.trace.json.gz'}"
+    )
+    assert recorded.callback.trace == folder / "step.trace.json.gz"
+    assert read_anatomy((folder / "step.json").read_text()) == anatomy
+    assert opanatomy.analyze(folder / "step.trace.json.gz").classes == anatomy.classes
+    assert repr(recorded.callback) == "<opanatomy.TrainerCallback, steps 3 to 5, recorded>"
+
+
+def test_what_is_not_known_says_why(recorded: Recorded) -> None:
+    reasons = [check.not_checked for check in recorded.callback.anatomy.checks if "dispatch mode" in check.source]
+    assert set(reasons) == {"calls are counted a second time with check=True"}
+
+
+# -------------------------------------------------------------------------------------------------- kinds of training
+
+KINDS: Final[dict[str, dict[str, Any]]] = {
+    "accumulation": {"gradient_accumulation_steps": 2, "eval_strategy": "steps", "eval_steps": 2},
+    "bf16": {"bf16": True, "save_strategy": "steps", "save_steps": 4, "save_only_model": True},
+    "checkpointing": {"activation_checkpointing": True, "activation_checkpointing_kwargs": {"use_reentrant": False}},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_kinds_of_training(kind: str, tmp_path: Path) -> None:
+    """With second counts and memory; evaluations and checkpoints lie between the profiled steps."""
+    plain = trainer(folder=tmp_path, **KINDS[kind])
+    plain.train()
+    callback = opanatomy.TrainerCallback(STEPS, tmp_path / "step.json", memory=True, check=True)
+    training = trainer(callback, folder=tmp_path, **KINDS[kind])
+    training.train()
+    assert losses(training) == losses(plain)
+    assert all(map(torch.equal, weights(training), weights(plain)))
+    anatomy = callback.anatomy
+    assert anatomy.step.count == len(STEPS)
+    assert "call counts" in {check.quantity for check in anatomy.checks if check.compared}
+    assert not [difference for check in anatomy.checks for difference in check.unexplained]
+    assert anatomy.memory.components
+    workload = anatomy.workload
+    assert workload.accumulate == (2 if kind == "accumulation" else None)
+    assert workload.batch == BATCH * (workload.accumulate or 1)
+    assert workload.amp == ("bf16" if kind == "bf16" else None)
+    assert workload.checkpointing == ("non-reentrant" if kind == "checkpointing" else None)
+    assert len(figures(training)) == 1
+
+
+class Figures(Trainer):
+    """A Trainer with a log of its own, as other libraries have."""
+
+    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        super().log({f"own/{name}": value for name, value in logs.items()}, *args, **kwargs)
+
+
+def test_a_trainers_own_log_is_used_and_nothing_of_it_is_lost(tmp_path: Path) -> None:
+    """Every second step is logged, step 4 too, behind which the figures come."""
+    callback = opanatomy.TrainerCallback((3, 4), tmp_path / "step.json")
+    training = trainer(callback, folder=tmp_path, kind=Figures, logging_steps=2, max_steps=6)
+    training.train()
+    names = ["loss" if "own/loss" in entry else "ours" if "own/opanatomy/flops" in entry else "summary"
+             for entry in training.state.log_history]  # fmt: skip
+    assert names == ["loss", "loss", "ours", "loss", "summary"]
+
+
+# --------------------------------------------------------------------------------------------------------- its ends
+
+
+class At(transformers.TrainerCallback):
+    """Does something in the middle of a step, between backward and the update."""
+
+    def __init__(self, step: int, action: Callable[[Any], None]) -> None:
+        self.step, self.action = step, action
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step + 1 == self.step:
+            self.action(control)
+
+
+def fail(kind: type[BaseException]) -> Callable[[Any], None]:
+    def action(_control: Any) -> None:
+        raise kind("the training")
+
+    return action
+
+
+@pytest.mark.parametrize(("kind", "step", "whole"), [(ValueError, 4, 1), (KeyboardInterrupt, 5, 2)])
+def test_a_training_that_fails_leaves_the_steps_that_are_whole(
+    kind: type[BaseException], step: int, whole: int, tmp_path: Path
+) -> None:
+    before = process()
+    callback = opanatomy.TrainerCallback(STEPS, tmp_path / "step.json")
+    training = trainer(At(step, fail(kind)), callback, folder=tmp_path)
+    with pytest.raises(kind, match="the training"):
+        training.train()
+    assert process() == before
+    assert "_run_epoch" not in vars(training)
+    assert left_in(tmp_path) == ["step.json", "step.trace.json.gz"]
+    anatomy = read_anatomy((tmp_path / "step.json").read_text())
+    assert anatomy == callback.anatomy
+    assert anatomy.step.count == whole
+    assert anatomy.warnings == (f"{whole} of 3 steps were profiled: the training ended after that",)
+
+
+@pytest.mark.parametrize("step", [2, 3])
+def test_a_training_that_fails_before_a_step_is_whole_leaves_nothing(step: int, tmp_path: Path) -> None:
+    """And the callback can be used again."""
+    before = process()
+    callback = opanatomy.TrainerCallback(range(3, 4), tmp_path / "step.json")
+    with pytest.raises(ValueError, match="the training"):
+        trainer(At(step, fail(ValueError)), callback, folder=tmp_path).train()
+    assert process() == before
+    assert left_in(tmp_path) == []
+    with pytest.raises(CaptureError, match="step 3 not recorded yet"):
+        _ = callback.anatomy
+    trainer(callback, folder=tmp_path, max_steps=3).train()
+    assert callback.anatomy.step.count == 1
+
+
+def stop(control: Any) -> None:
+    control.should_training_stop = True
+
+
+@pytest.mark.parametrize(
+    ("settings", "at", "warning"),
+    [
+        ({"max_steps": 4}, 99, r"ends with step 4, so step 5 will not be recorded - give steps from 1 to 4"),
+        ({}, 4, None),
+    ],
+    ids=["the number of steps", "an early stop"],
+)
+def test_a_training_that_ends_inside_the_steps(
+    settings: dict[str, int], at: int, warning: str | None, tmp_path: Path
+) -> None:
+    callback = opanatomy.TrainerCallback(STEPS, tmp_path / "step.json")
+    training = trainer(At(at, stop), callback, folder=tmp_path, **settings)
+    if warning is None:
+        training.train()
+        assert callback.anatomy.warnings == ("2 of 3 steps were profiled: the training ended after that",)
+    else:
+        with pytest.warns(UserWarning, match=warning):
+            training.train()
+    assert callback.anatomy.step.count == 2
+    *_, entry, summary = training.state.log_history
+    assert (entry["step"], "opanatomy/flops" in entry, "train_runtime" in summary) == (4, True, True)
+
+
+def test_steps_that_do_not_come_leave_no_file(tmp_path: Path) -> None:
+    callback = opanatomy.TrainerCallback(range(20, 23), tmp_path / "profiles" / "step.json")
+    training = trainer(callback, folder=tmp_path, max_steps=2)
+    with pytest.warns(
+        UserWarning, match="with step 2, so steps 20 to 22 will not be recorded - give steps from 1 to 2"
+    ):
+        training.train()
+    early = opanatomy.TrainerCallback(range(3, 5), tmp_path / "step.json")
+    with pytest.warns(UserWarning, match="ended behind step 1, before steps 3 to 4: nothing was recorded"):
+        trainer(At(1, stop), early, folder=tmp_path).train()
+    assert left_in(tmp_path) == []
+    assert figures(training) == []
+
+
+def test_a_training_that_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
+    settings = {"max_steps": 7, "save_strategy": "steps", "save_steps": 3}
+    plain = trainer(folder=tmp_path, **settings)
+    plain.train()
+    callback = opanatomy.TrainerCallback(range(2, 6), tmp_path / "step.json")
+    training = trainer(callback, folder=tmp_path, **settings)
+    with pytest.warns(
+        UserWarning, match="behind step 3, so steps 2 to 3 will not be recorded - give steps from 4 to 7"
+    ):
+        training.train(resume_from_checkpoint=str(tmp_path / "training" / "checkpoint-3"))
+    assert losses(training) == losses(plain)
+    step = callback.anatomy.step
+    assert (step.count, step.unprofiled_count) == (2, 2)  # steps 4 and 5; 6 and 7 on the clock
+
+
+def test_another_profiler_ends_the_recording_not_the_training(tmp_path: Path) -> None:
+    callback = opanatomy.TrainerCallback(range(2, 3), tmp_path / "step.json")
+    training = trainer(callback, folder=tmp_path, max_steps=3)
+    with torch.profiler.profile(), pytest.warns(UserWarning, match="training goes on: .*profiler is running already"):
+        training.train()
+    assert training.state.global_step == 3
+    assert left_in(tmp_path) == []
+
+
+def test_a_second_count_that_does_not_agree_fails_when_the_training_is_done(
+    tmp_path: Path,
+) -> None:
+    """The step in which calls are counted runs an operator that the profiled ones do not."""
+    callback = opanatomy.TrainerCallback(range(3, 4), tmp_path / "step.json", check=True)
+    more = [At(step, lambda _: torch.ones(3).cumsum(0)) for step in (4, 5)]
+    training = trainer(*more, callback, folder=tmp_path, max_steps=5)
+    with pytest.raises(GateError, match="cumsum"):
+        training.train()
+    assert training.state.global_step == 5
+
+
+# ------------------------------------------------------------------------------------------------------- arguments
+
+
+@pytest.mark.parametrize(
+    ("steps", "message"),
+    [
+        (5, "steps is of type int - give a range such as range"),
+        (None, "steps is None"),
+        ("3-5", "steps is of type str"),
+        ((), r"steps=\(\) has no step in it"),
+        (range(5, 3), r"steps=range\(5, 3\) has no step in it"),
+        (range(3), "steps has 0 in it, and a training begins with step 1"),
+        ([3, -4], "steps has -4 in it"),
+        ([3.0], r"steps has 3\.0 in it, which is no whole number"),
+        ([True], "steps has True in it"),
+        (["3"], "steps has '3' in it"),
+        ([3, 5], "step 5 does not follow step 3"),
+        ([3, 3], "step 3 does not follow step 3"),
+        ([4, 3], "step 3 does not follow step 4"),
+        (count(1), "steps has more than 1000 steps"),
+    ],
+    ids=str,
+)
+def test_wrong_steps(steps: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        opanatomy.TrainerCallback(steps)
+
+
+@pytest.mark.parametrize(
+    ("output", "message"),
+    [
+        (3, "output: a path is text, not of type int"),
+        ("", "output: the name is empty"),
+        ("step.xyz", "output step.xyz: no report ends like that - end the name in one of .*json"),
+        ("step", "output step: no report ends like that"),
+        ("step.json.gz", "no report ends like that"),
+        ("s3://bucket/step.json", "s3://"),
+    ],
+)
+def test_wrong_output(output: Any, message: str) -> None:
+    with pytest.raises(OpanatomyError, match=message):
+        opanatomy.TrainerCallback(output=output)
+
+
+@pytest.mark.parametrize("steps", [range(3, 6), [3, 4, 5], iter((3, 4, 5)), np.arange(3, 6), {3, 4, 5}], ids=str)
+def test_ways_to_give_steps(steps: Any) -> None:
+    assert repr(opanatomy.TrainerCallback(steps)) == "<opanatomy.TrainerCallback, steps 3 to 5, not recorded>"
+
+
+@pytest.mark.parametrize(
+    ("training", "begin", "before", "after"),
+    [
+        (Training(done=0, end=100), 7, 3, 0),
+        (Training(done=0, end=100, warm=True), 6, 3, 0),
+        (Training(done=7, end=100), 9, 1, 0),
+        (Training(done=7, end=100, warm=True), 9, 0, 3),
+        (Training(done=9, end=100, warm=True), 10, 0, 3),
+        (Training(done=9, end=13), 10, 0, 1),
+        (Training(done=9, end=13, behind=2), 10, 0, 0),
+        (Training(done=9, end=0), 10, 0, 3),
+    ],
+)
+def test_steps_on_the_clock(training: Training, begin: int, before: int, after: int) -> None:
+    plan = plan_of(range(10, 13), training)
+    assert plan is not None
+    assert (plan.begin, plan.timed_before, plan.timed_after) == (begin, before, after)
+
+
+def test_nothing_is_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "step.trace.json.gz").write_text("mine")
+    callback = opanatomy.TrainerCallback(range(2, 3), "step.txt")
+    training = trainer(callback, folder=tmp_path, max_steps=2)
+    with pytest.raises(OutputError, match=r"step.trace.json.gz: it exists already - give force=True"):
+        training.train()
+    assert (training.state.global_step, left_in(tmp_path)) == (0, ["step.trace.json.gz"])
+    trainer(opanatomy.TrainerCallback(range(2, 3), "step.txt", force=True), folder=tmp_path, max_steps=2).train()
+    assert opanatomy.analyze("step.trace.json.gz").step.count == 1
+    assert "BertForMaskedLM" in (tmp_path / "step.txt").read_text()
+
+
+def test_names_in_a_folder_count_up(tmp_path: Path) -> None:
+    folder = tmp_path / "profiles"
+    for _ in range(2):
+        trainer(opanatomy.TrainerCallback(range(2, 3), f"{folder}/"), folder=tmp_path, max_steps=2).train()
+    assert left_in(folder) == [
+        "BertForMaskedLM-2.report.txt", "BertForMaskedLM-2.trace.json.gz", "BertForMaskedLM.report.txt",
+        "BertForMaskedLM.trace.json.gz",
+    ]  # fmt: skip
+
+
+def test_steps_that_check_and_memory_take(tmp_path: Path) -> None:
+    """A gate that cannot be held says so at the beginning."""
+    callback = opanatomy.TrainerCallback(range(2, 3), tmp_path / "step.json", check=True, memory=True)
+    expected = "ends with step 3, and check and memory take steps 3 to 5 - give steps from 1 to ..."
+    with pytest.warns(UserWarning, match=expected):
+        trainer(callback, folder=tmp_path, max_steps=3).train()
+    assert callback.anatomy.warnings == ("the training ended before the step whose memory was to be followed",)
+
+
+def test_importing_opanatomy_imports_no_transformers() -> None:
+    code = "import sys, opanatomy; dir(opanatomy); print({'torch', 'transformers'} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
+
+
+def test_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its snippet does what the page says."""
+    monkeypatch.chdir(tmp_path)
+    (snippet,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    example = trainer(folder=tmp_path)
+    exec(snippet, {"model": example.model, "arguments": example.args, "dataset": example.train_dataset})
+    printed = capsys.readouterr()
+    assert "tensor_contraction forward" in printed.out
+    assert "opanatomy: steps 3 to 5 of the training: step.txt, trace step.trace.json.gz" in printed.err
+    assert left_in(tmp_path) == ["step.trace.json.gz", "step.txt"]
+
+
+# ---------------------------------------------------------------------------------------------------- several ranks
+
+RANK: Final = """
+import json, sys
+from pathlib import Path
+import opanatomy
+from tests.test_trainer_callback import figures, losses, trainer
+
+here = Path()
+plain = trainer(folder=here, max_steps=5, gradient_accumulation_steps=2)
+plain.train()
+callback = opanatomy.TrainerCallback(range(3, 5), "step.json")
+training = trainer(callback, folder=here, max_steps=5, gradient_accumulation_steps=2)
+training.train()
+workload = callback.anatomy.workload
+rank = training.args.process_index
+Path(f"rank{rank}.json").write_text(json.dumps({
+    "plain": losses(plain), "recorded": losses(training), "entries": len(figures(training)),
+    "rank": callback.anatomy.ranks[0].rank, "parallel": workload.parallel, "accumulate": workload.accumulate,
+}))
+"""
+
+
+def test_two_ranks(tmp_path: Path) -> None:
+    ended = [fork.wait() for fork in start_ranks(2, code=RANK, cwd=tmp_path)]
+    assert [rank.returncode for rank in ended] == [0, 0], [rank.stderr for rank in ended]
+    ranks = [json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in range(2)]
+    for number, rank in enumerate(ranks):
+        assert len(rank["plain"]) == 5
+        assert rank["recorded"] == rank["plain"]
+        assert (rank["rank"], rank["parallel"], rank["accumulate"]) == (number, "ddp", 2)
+        assert rank["entries"] == (number == 0)
+    assert left_in(tmp_path) == [
+        "rank0.json", "rank1.json", "step.json", "step.rank0.trace.json.gz", "step.rank1.trace.json.gz",
+    ]  # fmt: skip
+    assert [rank.stderr.count("opanatomy: steps 3 to 4 of the training: step.json") for rank in ended] == [1, 0]
+    together = opanatomy.analyze([tmp_path / f"step.rank{rank}.trace.json.gz" for rank in range(2)])
+    assert [rank.rank for rank in together.ranks] == [0, 1]
+    assert together.communication
