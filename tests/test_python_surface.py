@@ -26,7 +26,7 @@ from torch import nn
 import opanatomy
 from opanatomy import errors
 from opanatomy.checks import require_agreement
-from opanatomy.option_values import in_python
+from opanatomy.option_values import on_command_line
 from opanatomy.pipeline import analyze_traces
 from opanatomy.records.anatomy import Anatomy, Provenance, StepRow
 from opanatomy.records.device import DeviceFigures
@@ -421,7 +421,7 @@ WRONG: dict[str, Callable[[], Any]] = {
     "not started": lambda: opanatomy.record().step(),
     "read a trace": lambda: opanatomy.read(BERT),
     "write at an address": lambda: MADE[2].to_json("gs://bucket/r.json"),
-    "a check": lambda: in_python()(require_agreement)(anatomies.llama_on_gpu()),
+    "a check": lambda: require_agreement(anatomies.llama_on_gpu()),
 }  # fmt: skip
 
 
@@ -440,7 +440,9 @@ def test_messages_speak_of_arguments(wrong: str, monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_same_messages_speak_of_flags_on_the_command_line() -> None:
-    with pytest.raises(opanatomy.GateError, match="see the top of the report"):
+    with on_command_line(), pytest.raises(opanatomy.GateError, match="see the top of the report"):
+        require_agreement(anatomies.llama_on_gpu())
+    with pytest.raises(opanatomy.GateError, match="leave check out"):
         require_agreement(anatomies.llama_on_gpu())
 
 
@@ -455,6 +457,7 @@ OF_THE_COMMAND_LINE = {
     "capture/memory/advice.py": "told by whose module it is", "attribution/phase_rules.py": "phases of the verb",
     "device": "peaks that are given to the verb, and what the report says of them", "report": "the report",
     "memory/savings.py": "the report: which option saves memory", "files/addresses.py": "flags of download tools",
+    "gates/grammar.py": "the expressions of `--fail-if`",
     "files/outputs.py": "the default of `forced_by`", "pipeline.py": "the annotated trace of the verb",
 }  # fmt: skip
 
@@ -485,13 +488,6 @@ def flags_in(tree: ast.AST) -> Iterator[str]:
         ):
             yield node.value
         yield from flags_in(node)
-
-
-def test_what_a_call_from_python_sets_ends_with_it() -> None:
-    with pytest.raises(opanatomy.UsageError):
-        opanatomy.analyze([])
-    with pytest.raises(opanatomy.GateError, match="see the top"):
-        require_agreement(anatomies.llama_on_gpu())
 
 
 # ------------------------------------------------------------------------------------------------------- names and help
@@ -551,7 +547,7 @@ def test_every_option_of_a_call_is_in_its_help() -> None:
     module: ModuleType = opanatomy
     for name in ("analyze", "profile", "record", "read"):
         function = getattr(module, name)
-        parameters = set(function.__wrapped__.__annotations__) - {"return"}
+        parameters = set(function.__annotations__) - {"return"}
         missing = [one for one in parameters if not re.search(rf"\b{one}\b", (function.__doc__ or ""))]
         assert not missing, f"{name}: {missing}"
         assert "Raises" in (function.__doc__ or "")
