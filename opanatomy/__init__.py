@@ -6,6 +6,7 @@
         ...
     trainer.add_callback(opanatomy.TrainerCallback())     # the same for transformers' Trainer
     anatomy = opanatomy.read("report.json")               # a report that was written as JSON
+    opanatomy.compare(before, after)                      # what changed, and where the difference comes from
 
     anatomy                                               # one line; in a notebook the first screen of the report
     anatomy.step, anatomy.operators, anatomy.memory       # records, one a line of a table: help(opanatomy.Anatomy)
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from opanatomy.api import analyze, profile, read
+    from opanatomy.comparing import compare
     from opanatomy.cost import formula
     from opanatomy.errors import (
         CaptureError,
@@ -54,10 +56,11 @@ if TYPE_CHECKING:
     )
     from opanatomy.recording import record
     from opanatomy.records.anatomy import Anatomy
+    from opanatomy.records.compared import Comparison
     from opanatomy.trainer.callback import TrainerCallback
 
 __all__ = [
-    "analyze", "profile", "record", "read", "TrainerCallback", "Anatomy", "formula",
+    "analyze", "profile", "record", "read", "compare", "TrainerCallback", "Anatomy", "Comparison", "formula",
     "OpanatomyError", "UsageError", "TraceError", "ModelError", "CaptureError", "OutOfMemory", "OutputError",
     "GateError", "__version__",
 ]  # fmt: skip
@@ -66,6 +69,7 @@ _HOMES = {
     "analyze": "opanatomy.api",
     "profile": "opanatomy.api",
     "read": "opanatomy.api",
+    "compare": "opanatomy.comparing",
     "record": "opanatomy.recording",
     "TrainerCallback": "opanatomy.trainer.callback",
     "formula": "opanatomy.cost",
@@ -75,6 +79,7 @@ _HOMES = {
         "opanatomy.errors",
     ),
     "Anatomy": "opanatomy.records.anatomy",
+    "Comparison": "opanatomy.records.compared",
 }  # fmt: skip
 
 

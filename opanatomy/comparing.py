@@ -41,6 +41,25 @@ def comparison_of(
     return redacted(compared(_with_own_names(inputs)), Texts(everything=redact))
 
 
+def compare(*sides: Given | Iterable[Given], fail_if: str | Iterable[str] = (), redact: bool = False) -> Comparison:
+    """What changed from one side to the next, and of two sides where the difference of the step comes from.
+
+    A side is an `Anatomy`, the path of a JSON report or of a trace, a folder (the ranks of a run, or the reports of
+    several runs), or a list of any of these, which are several runs of it. The parts of `Comparison.decomposition` sum
+    to both steps in whole nanoseconds; `figures` has each figure on all sides, with ranges, and with four runs a side
+    that took turns the p of a Mann-Whitney test.
+    With `fail_if`, a gate such as `"time > +5%"` or several, `GateError` is raised where one is not met. With `redact`
+    paths, arguments, hosts and users are left out. Raises `UsageError` for fewer than two sides and for what is no
+    gate, and what `analyze` and `read` raise.
+    """
+    from opanatomy.gates.judging import gates_of, judged, require_met
+
+    gates = gates_of([fail_if] if isinstance(fail_if, str) else list(fail_if))
+    comparison = judged(comparison_of(sides, redact=redact), gates)
+    require_met(comparison.gates)
+    return comparison
+
+
 def _side(given: Given | Iterable[Given]) -> SideInput:
     if isinstance(given, (Anatomy, str, os.PathLike)):
         anatomies = _anatomies(given)

@@ -14,17 +14,18 @@ from opanatomy.arguments import Name, path_of
 from opanatomy.files.addresses import check_no_address
 from opanatomy.files.outputs import claimed
 from opanatomy.records.anatomy import Anatomy
+from opanatomy.records.compared import Comparison
 from opanatomy.records.taxonomy import OperatorClass
 from opanatomy.report import units
 from opanatomy.report.classes import LABEL
 from opanatomy.report.formats.json import json_report
 from opanatomy.report.frames import pandas_frame, polars_frame
 from opanatomy.report.metrics import metrics_of
-from opanatomy.report.notebook import first_screen_html
+from opanatomy.report.notebook import comparison_html, first_screen_html
 from opanatomy.report.printable import printable
 from opanatomy.report.table import cut
 
-__all__ = ["html", "line", "metrics", "pandas_frame", "plain_types", "polars_frame", "write_json"]
+__all__ = ["html", "line", "line_of_comparison", "metrics", "pandas_frame", "plain_types", "polars_frame", "write_json"]
 
 #: Cells of a name.
 _NAME_WIDTH: Final = 48
@@ -55,9 +56,21 @@ def _figures(anatomy: Anatomy) -> Iterator[str]:
         yield f"peak {units.size(figures['peak_memory_bytes'])}"
 
 
-def html(anatomy: Anatomy) -> str:
-    """The first screen of the report as HTML."""
-    return first_screen_html(anatomy)
+def html(report: Anatomy | Comparison) -> str:
+    """The first screen of a report, the page of a comparison, as HTML."""
+    return comparison_html(report) if isinstance(report, Comparison) else first_screen_html(report)
+
+
+def line_of_comparison(comparison: Comparison) -> str:
+    """What is of it on one line: the sides, the step of each, and the difference of two."""
+    names = " against ".join(cut(printable(side.name), _NAME_WIDTH) for side in comparison.sides)
+    parts = comparison.decomposition
+    if parts is None:
+        return f"<Comparison of {names}>"
+    change = f"{units.duration_change(parts.change_ns)} ({units.change(parts.after_ns, parts.before_ns)})"
+    return (
+        f"<Comparison of {names}: step {units.duration(parts.before_ns)} to {units.duration(parts.after_ns)}, {change}>"
+    )
 
 
 def metrics(anatomy: Anatomy) -> dict[str, int | float]:
@@ -65,10 +78,10 @@ def metrics(anatomy: Anatomy) -> dict[str, int | float]:
     return {name: metric.value for name, metric in metrics_of(anatomy).items()}
 
 
-def plain_types(anatomy: Anatomy) -> dict[str, Any]:
+def plain_types(report: Anatomy | Comparison) -> dict[str, Any]:
     """The JSON report as dictionaries, lists, texts and numbers."""
-    report: dict[str, Any] = json.loads(json_report(anatomy))
-    return report
+    plain: dict[str, Any] = json.loads(json_report(report))
+    return plain
 
 
 def write_json(anatomy: Anatomy, path: Name | None, *, force: bool) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import csv
 import gzip
 import json
 from collections.abc import Callable
@@ -14,7 +15,9 @@ from typing import Any, Final, TypeAlias
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
+import opanatomy
 from opanatomy.comparing import comparison_of
 from opanatomy.comparison.matching import Item, Key, matched
 from opanatomy.comparison.parts import apportioned
@@ -23,7 +26,8 @@ from opanatomy.pipeline import analyze_trace
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.compared import Cause, Comparison, Decomposition, Part
 from opanatomy.records.taxonomy import OperatorClass
-from opanatomy.report import read_anatomy
+from opanatomy.report import format_named, read_anatomy
+from opanatomy.report.format import Page
 from opanatomy.report.sections.causes import groups_of
 from tests.command import run
 from tests.tiny import BERT, TINY
@@ -244,9 +248,6 @@ def test_exchanged_sides_are_the_negative_part_by_part(before: str, after: str) 
 
 
 def test_a_report_is_compared_as_its_trace_is(tmp_path: Path) -> None:
-    from opanatomy.report import format_named
-    from opanatomy.report.format import Page
-
     report = tmp_path / "report.json"
     report.write_text(format_named("json").write(analyze_trace(DLRM), Page()))
     other = TRACES / "gpu_v100_dlrm_rank1of8.json.gz"
@@ -450,3 +451,87 @@ def test_the_median_has_an_interval_from_six_samples_on() -> None:
 )
 def test_runs_take_turns_or_do_not(before: list[int | None], after: list[int | None], taking_turns: bool) -> None:
     assert interleaved(before, after) is taking_turns
+
+
+# -------------------------------------------------------------------------------------------------------------- Python
+
+
+def test_a_comparison_in_python(tmp_path: Path) -> None:
+    before, after = (opanatomy.analyze(TRACES / f"gpu_v100_dlrm_rank{rank}of8.json.gz") for rank in (0, 1))
+    comparison = opanatomy.compare(before, after)
+    assert repr(comparison) == (
+        "<Comparison of gpu_v100_dlrm_rank0of8.json.gz against gpu_v100_dlrm_rank1of8.json.gz: step 14.5 ms to 19.9 ms,"
+        " +5.45 ms (+37.7 %)>"
+    )
+    plain = comparison.to_dict()
+    parts = plain["decomposition"]["parts"]
+    assert sum(part["after_ns"] - part["before_ns"] for part in parts) == 5_446_000
+    assert comparison == opanatomy.compare(before, after)
+    assert hash(comparison) == hash(opanatomy.compare(before, after))
+    assert "5.45 ms longer" in comparison._repr_html_()
+    with pytest.raises(opanatomy.GateError, match="time"):
+        opanatomy.compare(before, after, fail_if="time > +5%")
+    assert opanatomy.compare(before, after, fail_if=["time > +50%", "flops > +10%"]).gates[0].met
+    with pytest.raises(opanatomy.UsageError, match="two sides"):
+        opanatomy.compare(before)
+    with pytest.raises(opanatomy.UsageError, match="no runs"):
+        opanatomy.compare(before, [])
+
+
+def test_several_runs_a_side_that_took_turns_are_tested() -> None:
+    """Four runs each, the slower side 700 us longer in each: p is that of two of the 70 ways to divide eight."""
+    anatomy = analyze_trace(DLRM)
+
+    def run_of(place: int, more_us: int) -> Anatomy:
+        longer = anatomy.step.wall_ns or 0
+        step = replace(anatomy.step, unprofiled_wall_ns=longer + 1000 * (more_us + place), unprofiled_count=1)
+        began = replace(anatomy.provenance, begin_unix_ns=place)
+        return replace(anatomy, step=step, provenance=began)
+
+    turns = [run_of(2 * place, 0) for place in range(4)], [run_of(2 * place + 1, 700) for place in range(4)]
+    comparison = opanatomy.compare(*turns)
+    assert comparison.no_claim is None
+    (row,) = (row for row in comparison.figures if row.name == "step_time_ns")
+    assert row.p == pytest.approx(2 / 70)
+    assert (row.values[1] or 0) - (row.values[0] or 0) == 701_000
+    assert (comparison.sides[0].runs, row.ranges) == (4, "apart")
+    blocks = [run_of(place, 0) for place in range(4)], [run_of(4 + place, 700) for place in range(4)]
+    in_blocks = opanatomy.compare(*blocks)
+    assert in_blocks.no_claim is not None
+    assert all(row.p is None for row in in_blocks.figures)
+
+
+# ------------------------------------------------------------------------------------------------------------ the page
+
+
+CPU: Final = TRACES / "bert_cpu.json.gz"
+RANKS: Final = tuple(TRACES / f"gpu_v100_dlrm_rank{rank}of8.json.gz" for rank in (0, 1))
+
+
+@pytest.mark.parametrize(("name", "sides"), [("two_sides", RANKS), ("three_sides", (*RANKS, CPU))])
+def test_the_page(name: str, sides: tuple[Path, ...], golden: Callable[[str, str], None]) -> None:
+    comparison = comparison_of(sides)
+    pages = [format_named("terminal").write(comparison, Page(width=width)) for width in (80, 120)]
+    assert all(len(line) <= width for page, width in zip(pages, (80, 120), strict=True) for line in page.splitlines())
+    golden(f"compare.{name}.80.txt", pages[0])
+
+
+@pytest.mark.parametrize("name", ["markdown", "digest"])
+def test_formats_for_people(name: str) -> None:
+    for sides in (RANKS, (*RANKS, RANKS[0])):
+        comparison = comparison_of(sides)
+        text = format_named(name).write(comparison, Page())
+        assert all(side.name in text for side in comparison.sides)
+        assert "5.45 ms longer" in text or len(sides) > 2
+        assert len(text.encode()) <= (4096 if name == "digest" else 65_536)
+
+
+def test_formats_for_machines_have_each_nanosecond() -> None:
+    comparison = comparison_of(RANKS)
+    report = json.loads(format_named("json").write(comparison, Page()))
+    assert report["comparison_schema"] == 1
+    assert sum(part["after_ns"] - part["before_ns"] for part in report["decomposition"]["parts"]) == 5_446_000
+    rows = list(csv.DictReader(format_named("csv").write(comparison, Page()).splitlines()))
+    assert sum(int(row["change_ns"]) for row in rows) == 5_446_000
+    figures = csv.DictReader(format_named("csv").write(comparison_of((*RANKS, CPU)), Page()).splitlines())
+    assert [row[RANKS[1].name] for row in figures if row["figure"] == "step_profiled_ns"] == ["19901000"]

@@ -80,7 +80,7 @@ def test_a_trace_is_no_report(path: Path) -> None:
         '{"device": "cpu"}',
         '{"model_type": "bert", "schema": 1}',
         "not JSON",
-        gzip.compress(b'{"traceEvents": []}'),
+        gzip.compress(b'{"traceEvents": []}', mtime=0),
         b"\x1f\x8b and nothing that unpacks",
         b"\xff\xfe\x00",
     ],

@@ -466,7 +466,7 @@ def test_wrong_output(output: Any, message: str) -> None:
         opanatomy.TrainerCallback(output=output)
 
 
-@pytest.mark.parametrize("steps", [range(3, 6), [3, 4, 5], iter((3, 4, 5)), np.arange(3, 6), {3, 4, 5}], ids=str)
+@pytest.mark.parametrize("steps", [range(3, 6), [3, 4, 5], iter((3, 4, 5)), np.arange(3, 6), {3, 4, 5}], ids=lambda steps: type(steps).__name__)
 def test_ways_to_give_steps(steps: Any) -> None:
     assert repr(opanatomy.TrainerCallback(steps)) == "<opanatomy.TrainerCallback, steps 3 to 5, not recorded>"
 

@@ -57,8 +57,8 @@ def items_of(breakdown: Breakdown, kind: StepKind) -> dict[Key, Item]:
         chosen = operator.startswith("aten::") and row.operator_class is OperatorClass.TENSOR_CONTRACTION
         by_call = chosen or not row.events
         key = Key(
-            operator, _name(breakdown.signatures, row.signature), _name(breakdown.modules, row.module), row.phase.value,
-            row.operator_class, "" if chosen else _stem(kernel),
+            operator, str(_name(breakdown.signatures, row.signature)), _name(breakdown.modules, row.module),
+            row.phase.value, row.operator_class, "" if chosen else _stem(kernel),
         )  # fmt: skip
         item = items.setdefault(key, Item())
         item.calls += Fraction(row.calls if by_call else row.events, kind.count)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import auto
+from typing import Any
 
 from opanatomy.records.record import Record
 from opanatomy.records.taxonomy import OperatorClass, StrEnum
@@ -189,3 +190,20 @@ class Comparison(Record, frozen=True, kw_only=True):
     gates: tuple[GateResult, ...] = ()
     warnings: tuple[str, ...] = ()
     comparison_schema: int = COMPARISON_SCHEMA
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON report as dictionaries, lists, texts and numbers."""
+        from opanatomy import methods
+
+        return methods.plain_types(self)
+
+    def __repr__(self) -> str:
+        from opanatomy import methods
+
+        return methods.line_of_comparison(self)
+
+    def _repr_html_(self) -> str:
+        """The page, for notebooks."""
+        from opanatomy import methods
+
+        return methods.html(self)

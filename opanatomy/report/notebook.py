@@ -5,17 +5,18 @@ Every text is escaped; a name from a trace is shown as text, whatever it is.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from html import escape
 from typing import Final
 
 from opanatomy.records.anatomy import Anatomy
+from opanatomy.records.compared import Comparison
 from opanatomy.records.taxonomy import OperatorClass
 from opanatomy.report import units
 from opanatomy.report.classes import COLOUR, LABEL
 from opanatomy.report.printable import printable
 from opanatomy.report.section import Cell, Column, Holds, Name, Note, Phrase, Row, Section, Tone
-from opanatomy.report.sections import first_screen
+from opanatomy.report.sections import first_screen, sections_of
 from opanatomy.report.table import cut
 
 #: Cells of a name; of more the middle is left out, and the whole is shown where the pointer rests.
@@ -29,8 +30,17 @@ _SOFT: Final = "opacity:.75"
 
 def first_screen_html(anatomy: Anatomy) -> str:
     """The first screen of the report as one HTML element."""
-    sections = "\n".join(line for section in first_screen(anatomy) for line in _section(section))
-    return f'<div class="opanatomy" style="color:inherit;background:transparent">\n{sections}\n</div>'
+    return _html(first_screen(anatomy))
+
+
+def comparison_html(comparison: Comparison) -> str:
+    """The page of a comparison as one HTML element."""
+    return _html(sections_of(comparison))
+
+
+def _html(sections: Iterable[Section]) -> str:
+    lines = "\n".join(line for section in sections for line in _section(section))
+    return f'<div class="opanatomy" style="color:inherit;background:transparent">\n{lines}\n</div>'
 
 
 def _section(section: Section) -> Iterator[str]:

@@ -84,12 +84,12 @@ def name_of_part(part: Part) -> str:
     """The operator, or where none is known the kernel, that a part is the work of."""
     for side in (part.after, part.before):
         if side is not None and (side.operators or side.kernels):
-            first, *others = (_bare(name) for name in _telling(side))
+            first, *others = (bare(name) for name in _telling(side))
             return first + (f" and {len(others)} more" if others else "")
     return "?"
 
 
-def _bare(name: str) -> str:
+def bare(name: str) -> str:
     """A kernel's name without its C++ type and arguments."""
     return name.removeprefix("void ").partition("(")[0] or name
 

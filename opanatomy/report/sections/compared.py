@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from msgspec.structs import replace
+
 from opanatomy.records.compared import SIGNIFICANT, Cause, Comparison, Decomposition, FigureRow, Part, Side, Work
 from opanatomy.records.taxonomy import OperatorClass
 from opanatomy.report.section import (
@@ -30,7 +32,7 @@ from opanatomy.report.section import (
     joined,
     phrase,
 )
-from opanatomy.report.sections.causes import groups_of, name_of_part, named, sentence_of
+from opanatomy.report.sections.causes import bare, groups_of, name_of_part, named, sentence_of
 
 #: Causes that are told in sentences.
 TOLD: Final = 3
@@ -38,6 +40,13 @@ TOLD: Final = 3
 _NOT_CLAIMED: Final = "~"
 #: Steps that have a row.
 _STEPS: Final = 24
+#: Contractions with another kernel that are listed.
+_KERNELS: Final = 8
+#: The figures of more than two sides, and what heads their columns; more are in the JSON report.
+_OF_MANY: Final = {
+    "step_time_ns": "step", "samples_per_second": "samples", "idle_ns": "idle", "framework_ns": "framework",
+    "exposed_communication_ns": "exposed", "flops": "FLOP", "bytes": "bytes", "mfu": "MFU", "peak_memory_bytes": "peak",
+}  # fmt: skip
 #: Figures on the page, in this order; all of them are in the JSON report.
 _SHOWN: Final = (
     "step_time_ns", "step_profiled_ns", "samples_per_second", "forward_time_ns", "backward_time_ns",
@@ -50,17 +59,15 @@ _FAMILIES: Final = (("class.", ".time_ns"), ("class.", ".flops"), ("class.", ".b
 def sections_of_comparison(comparison: Comparison, top: int) -> tuple[Section, ...]:
     """The sections of a comparison, in the order of the page."""
     parts = comparison.decomposition
+    if len(comparison.sides) > 2:
+        tables = [_many(comparison)]
+    else:
+        causes = [] if parts is None else [_causes(parts), _largest(parts, top), _kernels(parts)]
+        tables = [*causes, _steps(comparison), _figures(comparison), _families(comparison)]
     sections = (
-        _title(comparison),
-        _what_changed(comparison),
-        _sides(comparison),
-        *(() if parts is None else (_causes(parts), _largest(parts, top), _kernels(parts))),
-        _steps(comparison),
-        _figures(comparison),
-        _families(comparison),
-        _gates(comparison),
+        _title(comparison), _what_changed(comparison), _sides(comparison), *tables, _gates(comparison),
         _warnings(comparison),
-    )
+    )  # fmt: skip
     return tuple(section for section in sections if not section.empty)
 
 
@@ -74,13 +81,27 @@ def _what_changed(comparison: Comparison) -> Section:
     """The difference of the step in a sentence, the largest causes in one each."""
     parts = comparison.decomposition
     if parts is None:
-        return Section(name="changed", title="What changed")
+        return Section(name="changed", title="What changed", notes=_extremes(comparison))
     told = [phrase("{}.", sentence_of(group)) for group in groups_of(parts)[:TOLD] if group.change_ns]
     notes = [Note(text=headline(comparison, parts), tone=Tone.CONCLUSION)]
     notes += [Note(text=text, tone=Tone.PLAIN) for text in told]
     if comparison.no_claim is not None and parts.change_ns:
         notes.append(Note(text=f"Nothing is called significant: {comparison.no_claim}.", tone=Tone.REMARK))
     return Section(name="changed", title="What changed", notes=tuple(notes))
+
+
+def _extremes(comparison: Comparison) -> tuple[Note, ...]:
+    """Of more than two sides the one with the shortest step and the one with the longest."""
+    row = next((row for row in comparison.figures if row.name == "step_time_ns"), None)
+    values = [] if row is None else list(zip(row.values, comparison.sides, strict=True))
+    known = [(value, side.name) for value, side in values if value is not None]
+    if len(known) < 2:
+        return ()
+    (least, shortest), (most, longest) = min(known), max(known)
+    text = phrase(
+        "The step is shortest on {}, {}, and longest on {}, {}.", Name(shortest), Time(least), Name(longest), Time(most)
+    )
+    return (Note(text=text, tone=Tone.CONCLUSION),)
 
 
 def headline(comparison: Comparison, parts: Decomposition) -> Phrase:
@@ -198,7 +219,7 @@ def _largest(parts: Decomposition, top: int) -> Section:
         Column(header="after", expendable=4),
         Column(header="change"),
     )
-    return Section(name="changes", title="What changed most", columns=columns, rows=tuple(rows))
+    return Section(name="changes", title="What changed most", heading="changes", columns=columns, rows=tuple(rows))
 
 
 def _change(group: Sequence[Part]) -> int:
@@ -248,18 +269,16 @@ def _kernels(parts: Decomposition) -> Section:
         if part.operator_class is not OperatorClass.TENSOR_CONTRACTION or before is None or after is None:
             continue
         if before.kernels and after.kernels and before.kernels[0] != after.kernels[0]:
-            rows.append(
-                Row(
-                    cells=(Name(name_of_part(part)), _signature(after), Name(before.kernels[0]), Name(after.kernels[0]),
-                           TimeChange(part.change_ns)),
-                    operator_class=part.operator_class,
-                )
-            )  # fmt: skip
+            kernels = (Name(bare(side.kernels[0])) for side in (before, after))
+            cells = (Name(name_of_part(part)), _signature(after), *kernels, TimeChange(part.change_ns))
+            rows.append(Row(cells=cells, operator_class=part.operator_class))
     columns = (
         Column(header="another kernel", holds=Holds.NAMES), Column(header="signature", holds=Holds.NAMES, expendable=1),
         Column(header="before", holds=Holds.NAMES), Column(header="after", holds=Holds.NAMES), Column(header="change"),
     )  # fmt: skip
-    return Section(name="kernels-changed", title="Other kernels", columns=columns, rows=tuple(rows[:8]))
+    return Section(
+        name="kernels-changed", title="Other kernels", heading="kernels", columns=columns, rows=tuple(rows[:8])
+    )
 
 
 def _signature(work: Work) -> Name | None:
@@ -282,11 +301,15 @@ def _steps(comparison: Comparison) -> Section:
     )  # fmt: skip
     more = f"and {len(rows) - _STEPS} more, in the JSON report"
     notes = (Note(text=more, tone=Tone.REMARK),) if len(rows) > _STEPS else ()
-    return Section(name="steps", title="Like steps", columns=columns, rows=tuple(rows[:_STEPS]), notes=notes)
+    return Section(
+        name="steps", title="Like steps", heading="steps", columns=columns, rows=tuple(rows[:_STEPS]), notes=notes
+    )
 
 
 def _figures(comparison: Comparison) -> Section:
-    return _table(comparison, shown_figures(comparison), "figures", "Figures of one step")
+    section = _table(shown_figures(comparison), "figures", "Figures of one step")
+    note = Note(text="of one step, called what --fail-if takes; all of them are in the JSON report")
+    return replace(section, notes=(*section.notes, note))
 
 
 def shown_figures(comparison: Comparison) -> list[FigureRow]:
@@ -301,34 +324,48 @@ def _families(comparison: Comparison) -> Section:
         row for begin, end in _FAMILIES for row in comparison.figures
         if row.name.startswith(begin) and row.name.endswith(end) and any(row.values)
     ]  # fmt: skip
-    return _table(comparison, rows, "classes", "By class and component")
+    return _table(rows, "classes", "By class and component")
 
 
-def _table(comparison: Comparison, rows: Sequence[FigureRow], name: str, title: str) -> Section:
-    two = len(comparison.sides) == 2
-    headers = ("before", "after") if two else tuple(side.name for side in comparison.sides)
-    columns = [Column(header="figure", holds=Holds.NAMES), *(Column(header=header) for header in headers)]
-    if two:
-        columns += [Column(header="change"), Column(header="ranges", holds=Holds.NAMES, expendable=1)]
-    else:
-        columns += [Column(header="last to first", expendable=1)]
-    changed = [row for row in rows if len(set(row.values)) > 1] if two else list(rows)
+def _many(comparison: Comparison) -> Section:
+    """A row a side with its most telling figures; the first that do not fit are those furthest to the right."""
+    known = {row.name: row for row in comparison.figures}
+    rows = [known[name] for name in _OF_MANY if name in known]
+    columns = [Column(header="side", holds=Holds.NAMES)]
+    columns += [Column(header=_OF_MANY[row.name], expendable=place) for place, row in enumerate(rows)]
     cells = [
-        Row(
-            cells=(
-                row.name, *(None if value is None else quantity(row.unit, value) for value in row.values),
-                Change(row.values[-1], row.values[0]), *((_ranges(row),) if two else ()),
-            )
-        )
-        for row in changed
+        Row(cells=(phrase("{} {}", Count(place + 1), Name(side.name)), *(_cell(row, place) for row in rows)))
+        for place, side in enumerate(comparison.sides)
     ]  # fmt: skip
-    same = len(rows) - len(changed)
-    notes = [Note(text=f"{_NOT_CLAIMED}: no difference beyond chance (p >= 0.05)")] if any(
-        row.p is not None and row.p >= SIGNIFICANT for row in changed
-    ) else []  # fmt: skip
-    if same:
+    note = Note(text="of one step; all figures are in the JSON report")
+    return Section(
+        name="figures", title="Figures of one step", heading="figures", columns=tuple(columns), rows=tuple(cells),
+        notes=(note,),
+    )  # fmt: skip
+
+
+def _cell(row: FigureRow, place: int) -> Cell:
+    value = row.values[place]
+    return None if value is None else quantity(row.unit, value)
+
+
+def _table(rows: Sequence[FigureRow], name: str, title: str) -> Section:
+    """The figures that differ between two sides."""
+    columns = (
+        Column(header="figure", holds=Holds.NAMES), Column(header="before"), Column(header="after"),
+        Column(header="change"), Column(header="ranges", holds=Holds.NAMES, expendable=1),
+    )  # fmt: skip
+    changed = [row for row in rows if len(set(row.values)) > 1]
+    cells = tuple(
+        Row(cells=(row.name, _cell(row, 0), _cell(row, 1), Change(row.values[1], row.values[0]), _ranges(row)))
+        for row in changed
+    )
+    notes = []
+    if any(row.p is not None and row.p >= SIGNIFICANT for row in changed):
+        notes.append(Note(text=f"{_NOT_CLAIMED}: no difference beyond chance (p >= {SIGNIFICANT})"))
+    if same := len(rows) - len(changed):
         notes.append(Note(text=phrase("{} without a difference", Count(same, "figure"))))
-    return Section(name=name, title=title, columns=tuple(columns), rows=tuple(cells), notes=tuple(notes))
+    return Section(name=name, title=title, heading=name, columns=columns, rows=cells, notes=tuple(notes))
 
 
 def _ranges(row: FigureRow) -> str | None:
