@@ -7,8 +7,11 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
+from opanatomy.arguments import kind_of, path_of
 from opanatomy.comparison import Measure, RunInput, SideInput, compared
 from opanatomy.errors import UsageError
+from opanatomy.files.addresses import local_name
+from opanatomy.files.remote import Address
 from opanatomy.pipeline import analyze_traces
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.compared import Comparison
@@ -60,11 +63,13 @@ def compare(*sides: Given | Iterable[Given], fail_if: str | Iterable[str] = (), 
     return comparison
 
 
-def _side(given: Given | Iterable[Given]) -> SideInput:
+def _side(given: Any) -> SideInput:
     if isinstance(given, (Anatomy, str, os.PathLike)):
         anatomies = _anatomies(given)
         name = _name(given)
     else:
+        if not isinstance(given, Iterable) or isinstance(given, bytes):
+            raise UsageError(f"compare: a side is an Anatomy, a path or a list of them, not {kind_of(given)}")
         runs = list(given)
         if not runs:
             raise UsageError("compare: a side has no runs - give one anatomy or several")
@@ -77,14 +82,19 @@ def _anatomies(given: Any) -> list[Anatomy]:
     """That of a report, a trace or the ranks in a folder; of a folder of reports those of all runs."""
     if isinstance(given, Anatomy):
         return [given]
-    path = Path(given)
-    if path.is_dir():
-        files = sorted(file for file in path.iterdir() if file.name.endswith(_REPORT_ENDINGS))
+    name = path_of("compare", given)
+    if isinstance(given, str):
+        given = local_name(given)
+        if (address := Address.of(given, f"cannot read {given}")) is not None:
+            return [analyze_traces([address])]
+        name = Path(given)
+    if name.is_dir():
+        files = sorted(file for file in name.iterdir() if file.name.endswith(_REPORT_ENDINGS))
         reports = [anatomy for file in files if (anatomy := report_in(file)) is not None]
         if reports:
             return reports
-    report = report_in(path)
-    return [analyze_traces([path])] if report is None else [report]
+    report = report_in(name)
+    return [analyze_traces([name])] if report is None else [report]
 
 
 def _run(anatomy: Anatomy) -> RunInput:

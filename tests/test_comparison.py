@@ -456,7 +456,7 @@ def test_runs_take_turns_or_do_not(before: list[int | None], after: list[int | N
 # -------------------------------------------------------------------------------------------------------------- Python
 
 
-def test_a_comparison_in_python(tmp_path: Path) -> None:
+def test_a_comparison_in_python() -> None:
     before, after = (opanatomy.analyze(TRACES / f"gpu_v100_dlrm_rank{rank}of8.json.gz") for rank in (0, 1))
     comparison = opanatomy.compare(before, after)
     assert repr(comparison) == (
@@ -476,6 +476,18 @@ def test_a_comparison_in_python(tmp_path: Path) -> None:
         opanatomy.compare(before)
     with pytest.raises(opanatomy.UsageError, match="no runs"):
         opanatomy.compare(before, [])
+    for wrong in (None, 3, b"trace.json", [None]):
+        with pytest.raises(opanatomy.UsageError, match="compare: a "):
+            opanatomy.compare(before, wrong)  # type: ignore[arg-type]
+
+
+def test_reports_of_an_older_release_have_figures_alone() -> None:
+    """They do not have what their time was made of: that is said, and the figures are compared."""
+    before, after = (replace(opanatomy.analyze(path), breakdown=None) for path in RANKS)
+    comparison = opanatomy.compare(before, after)
+    assert comparison.decomposition is None
+    assert all("older opanatomy" in text for text in comparison.warnings)
+    assert "14.5 ms before and 19.9 ms after (+37.7 %)" in format_named("terminal").write(comparison, Page())
 
 
 def test_several_runs_a_side_that_took_turns_are_tested() -> None:

@@ -97,6 +97,10 @@ def _extremes(comparison: Comparison) -> tuple[Note, ...]:
     known = [(value, side.name) for value, side in values if value is not None]
     if len(known) < 2:
         return ()
+    if len(known) == 2:
+        (before, _), (after, _) = known
+        text = phrase("The step takes {} before and {} after ({}).", Time(before), Time(after), Change(after, before))
+        return (Note(text=text, tone=Tone.CONCLUSION),)
     (least, shortest), (most, longest) = min(known), max(known)
     text = phrase(
         "The step is shortest on {}, {}, and longest on {}, {}.", Name(shortest), Time(least), Name(longest), Time(most)
