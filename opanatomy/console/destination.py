@@ -151,18 +151,27 @@ def show(report: Report, where: Destination) -> None:
     color = where.claim is None and wants_color(where.stream)
     width = columns_of(where.stream) if where.claim is None else 100
     chosen = format_named(where.format)
+    height = _lines_of(where.stream) if where.claim is None else None
     gates: tuple[GateResult, ...] = ()
     if where.gates and isinstance(report, Anatomy):
         from opanatomy.gates.judging import judged_report
 
         gates = judged_report(report, where.gates)
-    text = chosen.write(report, replace(where.page, width=width, color=color, gates=gates))
+    text = chosen.write(report, replace(where.page, width=width, color=color, height=height, gates=gates))
     if where.claim is None:
         write_out(text, machine_readable=chosen.machine_readable, stream=where.stream)
         return
     with where.claim.written() as partial:
         partial.write_text(text, encoding="utf-8")
     note(f"report: {where.claim.path}")
+
+
+def _lines_of(stream: TextIO) -> int | None:
+    """The lines of a terminal above the next prompt; `None` where stdout is none, or does not say."""
+    try:
+        return os.get_terminal_size(stream.fileno()).lines - 1 if stream.isatty() else None
+    except (OSError, ValueError):
+        return None
 
 
 def _is_stdout(name: str | None) -> bool:

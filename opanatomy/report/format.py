@@ -14,8 +14,9 @@ class Page(Struct, frozen=True, kw_only=True):
     """What a format for readers lays the report out on: cells across, and whether it shows colour.
 
     `brief` wants the first screen alone, `sections` those of these names (of `sections.SECTIONS`) alone; tables have
-    the `top` rows, that of the operators in the order of `sort`. `source` is what a command calls the trace by. `gates`
-    are those on a single report.
+    the `top` rows, that of the operators in the order of `sort`. `source` is what a command calls the trace by.
+    A first screen of more than `height` lines has fewer rows.
+    `gates` are those on a single report.
     """
 
     width: int = 80
@@ -25,6 +26,7 @@ class Page(Struct, frozen=True, kw_only=True):
     top: int = 8
     sort: str = "time"
     source: str | None = None
+    height: int | None = None
     gates: tuple[GateResult, ...] = ()
 
 

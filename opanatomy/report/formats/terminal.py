@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from io import StringIO
 from typing import TYPE_CHECKING, Final
 
@@ -51,20 +51,14 @@ _STYLE: Final = {
 
 def terminal_report(report: Report, page: Page) -> str:
     """The report as lines of at most `page.width` cells, with ANSI colours if `page.color`, as far as `page` wants."""
-    return page_text(_sections(report, page), page.width, color=page.color)
+    from opanatomy.report.sections import page_sections
 
+    if page.brief and page.height and isinstance(report, Anatomy):
+        from opanatomy.report.fitting import fitting
 
-def _sections(report: Report, page: Page) -> tuple[Section, ...]:
-    """The whole page, its first screen, or the sections that were asked for by name."""
-    from opanatomy.report.sections import first_screen, named_sections, sections_of
+        return fitting(report, page, lambda sections: page_text(sections, page.width, color=page.color))
 
-    if not isinstance(report, Anatomy):
-        return sections_of(report, top=page.top)
-    if page.sections:
-        return named_sections(report, page.sections, top=page.top, sort=page.sort, source=page.source)
-    if page.brief:
-        return first_screen(report, top=page.top, sort=page.sort, source=page.source)
-    return sections_of(report, top=page.top, sort=page.sort, source=page.source)
+    return page_text(page_sections(report, page), page.width, color=page.color)
 
 
 def page_text(sections: Sequence[Section], width: int, *, color: bool = False) -> str:
@@ -111,11 +105,6 @@ def _heading(section: Section, width: int) -> Iterator[Text]:
         yield Text(section.scope[:width], style="dim")
         return
     yield Text.assemble((section.heading, "bold"), scope, (f" {'─' * rule}".rstrip(), "dim"))
-
-
-def fact_text(facts: Iterable[Fact]) -> str:
-    """Facts one a line, however long, below the name of what they are about."""
-    return "".join(f"  {fact.label:<9} {sentence(fact.text)}\n" for fact in facts)
 
 
 def list_text(section: Section) -> str:
