@@ -14,6 +14,8 @@ from opanatomy.records.anatomy import Anatomy, KernelRow, ModuleRow
 from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.report import read_anatomy
 from opanatomy.report.formats.json import json_report
+from opanatomy.report.glossary import terms_named
+from opanatomy.report.metrics import metrics_of as anatomy_metrics
 from opanatomy.report.sections import sections_of
 from opanatomy.report.table import cut
 from tests import anatomies
@@ -80,6 +82,11 @@ def with_unknown() -> Anatomy:
         ("_SAFE_SOFT… forward", ["aten::_safe_softmax"]),
         ("_safe_soft... forward", ["aten::_safe_softmax"]),
         ("NVIDIA A100-SXM4-40GB", ["312 TFLOP/s of bfloat16", "1555 GB/s", "https://"]),
+        ("Operator classes", ["tensor contraction: products that sum over an index"]),
+        ("saved-activations", ["made by: the operator whose output it is"]),
+        ("class.tensor_contraction.time_ns", ["(metric)", "device work of the class"]),
+        ("lora", ["low-rank adapters", "two thin matrices"]),
+        ("gradient accumulation", ["accumulation (technique)"]),
         ("H100 SXM", ["989.4 TFLOP/s of float16", "https://"]),
     ],
 )
@@ -96,8 +103,9 @@ def test_an_autograd_node_is_no_kernel() -> None:
 @pytest.mark.parametrize(
     ("name", "near"),
     [
-        ("headrom", "headroom"), ("MFUs", "MFU"), ("exposed comunication", "exposed communication"),
-        ("aten::adm", "aten::addmm"), ("normalisation", "normalization"), ("xyzzy", None), ("my data loader", None),
+        ("headrom", "headroom"), ("MFUs", "MFU"), ("head", "headroom"),
+        ("exposed comunication", "exposed communication"), ("aten::adm", "aten::addmm"),
+        ("normalisation", "normalization"), ("xyzzy", None), ("my data loader", None),
         ("some copy of mine", None), ("CppNode<MyLookUp_Op>", None), ("torch::a…_Op", None), ("…", None), ("", None),
         (" ", None),
     ],
@@ -143,6 +151,12 @@ def test_mfu_is_worked_with_the_figures_of_the_report(capsys: pytest.CaptureFixt
     assert "printed reached: MFU 22.9 %" in text
 
 
+def test_metrics_have_the_value_of_the_report() -> None:
+    anatomy = anatomies.llama_on_gpu()
+    for name, metric in anatomy_metrics(anatomy).items():
+        assert f"report {metric.value:,} {metric.unit}" in text_of(name, anatomy) or terms_named(name)
+
+
 def test_with_a_report_only_the_meanings_that_it_has_are_said() -> None:
     everywhere = explain(["idle"]).text
     assert everywhere.count("  means") > 1
@@ -164,8 +178,8 @@ def test_ceilings_have_the_address_of_their_sheet() -> None:
 )
 def test_an_operator_that_no_rule_knows_is_known_by_its_report(name: str, with_unknown: Anatomy) -> None:
     text = text_of(name, with_unknown)
-    for words in (UNKNOWN, "class unknown", "rule none: no rule knows", "47.0 ms", "in 3 calls", "backward: 47.0 ms",
-                  "kernels void at::native"):  # fmt: skip
+    for words in (UNKNOWN, "class unknown", "rule none: no rule knows", "47.0 ms in all 3", "in 3 calls",
+                  "backward: 15.7 ms", "kernels void at::native"):  # fmt: skip
         assert words in text
 
 
@@ -177,11 +191,24 @@ def test_a_kernel_that_no_rule_knows_is_known_by_its_report(name: str, with_unkn
 
 
 def test_a_module_has_its_submodules(with_unknown: Anatomy) -> None:
-    assert "report 5.00 ms" in text_of("model.layers.0", with_unknown)
-    assert "3.00 ms of it outside" not in text_of("model.layers.0", with_unknown)
-    assert "2.00 ms of it outside its submodules" in text_of("model.layers.0", with_unknown)
+    assert "report 1.67 ms a step, 5.00 ms in all 3" in text_of("model.layers.0", with_unknown)
+    assert "667 us of it outside its submodules" in text_of("model.layers.0", with_unknown)
     assert "MLP" in text_of("model.layers.0.mlp", with_unknown)
     assert "5.00 ms" in text_of("model", with_unknown)
+
+
+def test_modules_that_are_alike_are_one_as_on_the_page(with_unknown: Anatomy) -> None:
+    layers = tuple(
+        replace(row, module=row.module.replace(".0", f".{number}"))
+        for number in range(3)
+        for row in with_unknown.modules
+    )
+    anatomy = replace(with_unknown, modules=layers)
+    for name in ("model.layers.0-2", "layers.0-2", "0-2"):
+        text = text_of(name, anatomy)
+        assert "module Layer, 3 of them report 5.00 ms a step, 15.0 ms in all 3" in text
+        assert "tensor contraction: 5.00 ms" in text
+    assert text_of("mlp", anatomy).startswith("model.layers.0-2.mlp (modules of the report) module MLP, 3 of them")
 
 
 def test_the_time_of_an_operator_is_that_of_the_page() -> None:
@@ -189,7 +216,9 @@ def test_the_time_of_an_operator_is_that_of_the_page() -> None:
     anatomy = read_anatomy(BERT.read_bytes())
     (section,) = (section for section in sections_of(anatomy) if section.name == "operators")
     assert any("_safe_softmax" in str(row.cells[0]) for row in section.rows)
-    assert "4.30 s, 4.9 % of the time in 24 calls, 4.29 s of it in its parts" in text_of("_safe_softmax", anatomy)
+    assert "4.30 s, 4.9 % of the time, in 24 calls forward: 4.30 s in 24 calls, 4.29 s of it in its parts" in text_of(
+        "_safe_softmax", anatomy
+    )
 
 
 def test_every_name_on_the_page_is_known_as_it_is_printed() -> None:

@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 import opanatomy.records
+from opanatomy.console.explanation import explain
 from opanatomy.pipeline import analyze_trace
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.taxonomy import OperatorClass, Phase
@@ -22,7 +23,7 @@ from opanatomy.report import glossary, read_anatomy
 from opanatomy.report.classes import LABEL, SHORT_LABEL
 from opanatomy.report.formats.terminal import sentence
 from opanatomy.report.section import Fact, Name, Phrase, Row, Section
-from opanatomy.report.sections import sections_of
+from opanatomy.report.sections import SECTIONS, sections_of
 from opanatomy.report.sections.printed import printed
 from tests import anatomies
 from tests.test_formulas import _renew
@@ -38,7 +39,7 @@ REPORTS = {
 EVERY = pytest.mark.parametrize("name", REPORTS)
 #: Sections whose rows are called by names: of operators, modules, ranks, techniques, terms of a formula, claims.
 OF_NAMES = {
-    "operators", "kernels", "modules", "saved-activations", "ranks", "waiting", "collectives", "matched", "batches",
+    "operators", "kernels", "saved-activations", "ranks", "waiting-steps", "collectives", "matched", "batches",
     "techniques", "predictions", "technique-memory", "same-training", "losses", "not-run", "underflow", "guides",
     "disagreements", "activation-terms", "published", "savings", "suggestions", "communication-modules",
 }  # fmt: skip
@@ -46,7 +47,8 @@ OF_NAMES = {
 BETWEEN = {
     "", "to", "in", "of", "take", "over", "more", "and", "of them", "of the host", "of their time", "batch", "length",
     "of kernel time", "figures by second sources", "vector float32", "trained", "of the contractions' time",
-    "of the float32 peak", "of the bfloat16 peak", "figures are of the middle one",
+    "of the float32 peak", "of the bfloat16 peak", "the middle one of", "median of", "known of", "profiled of",
+    "of the window lies before the first or after the last device work", "busy, of the middle step",
 }  # fmt: skip
 
 
@@ -71,7 +73,7 @@ def terms_of(section: Section) -> Iterator[str]:
     yield from (name for row in section.rows for name in _row(row, section.name))
     for fact in section.facts:
         yield fact.label
-        if section.name in ("step", "ledger", "generation"):
+        if section.name in ("step", "idle", "ledger", "generation"):
             yield from words_of(fact)
 
 
@@ -79,6 +81,8 @@ def _row(row: Row, section: str) -> Iterator[str]:
     first = row.cells[0]
     if isinstance(first, OperatorClass):
         yield LABEL[first]
+    elif section == "modules":  # the tree: all else is called as the modules are
+        yield from (name for name in (first,) if name == "outside modules")
     elif isinstance(first, str) and (row.summary or section not in OF_NAMES):
         yield first
 
@@ -114,6 +118,11 @@ def test_every_printed_term_is_in_it(name: str) -> None:
 def test_every_heading_is_that_of_a_chapter(name: str) -> None:
     for section in sections_of(report_of(name)):
         assert glossary.chapter_of(section.name) is not None, section.name
+
+
+@pytest.mark.parametrize("name", SECTIONS)
+def test_what_a_section_is_called_by_is_explained(name: str) -> None:
+    assert not explain([name]).unknown
 
 
 def literals() -> Iterator[str]:
@@ -206,9 +215,10 @@ def test_what_is_worked_ends_in_what_is_printed(name: str) -> None:
 
 #: Terms whose worked lines each end in a figure that the page prints.
 EXACT = {
-    "MFU", "HFU", "host-bound", "stream waits", "exposed memcpy", "of it exposed", "busy", "hidden", "ceiling", "of",
-    "headroom", "FLOP/B", "bus", "classed", "costed", "unknown", "tensor cores", "SM efficiency", "occupancy", "own",
-    "framework", "profiler", "d.peak", "B/F FLOPs", "backward / forward", "off",
+    "MFU", "HFU", "host-bound", "idle", "window", "time", "share", "of FLOP", "FLOP", "exposed", "bytes",
+    "stream waits", "exposed memcpy", "of it exposed", "busy", "hidden", "ceiling", "headroom", "FLOP/B", "bus",
+    "classed", "costed", "unknown", "tensor cores", "SM efficiency", "occupancy", "own", "framework", "profiler",
+    "d.peak", "B/F FLOPs", "backward / forward", "off", "edges",
 }  # fmt: skip
 
 

@@ -29,7 +29,7 @@ from opanatomy.memory.held import Held, held_of
 from opanatomy.records.checks import Check
 from opanatomy.records.memory import AllocatorFigures, Memory
 from opanatomy.records.memory_observations import AllocatorObservation, StepObservations
-from opanatomy.report.formats.terminal import terminal_report
+from opanatomy.report import terminal_report
 from opanatomy.trace import read_trace
 from tests import anatomies, memory_steps
 from tests.allocator import TELLING, Recording, load

@@ -146,7 +146,7 @@ LATE = Straggler(
         ),
         (
             anatomy(row(CONTRACTION, 60, 9, bound=30), row(NORMALIZATION, 5)), "tensor_contraction",
-            "Tensor contraction takes 92.3 % of the step, at 50.0 % of what the device can do.", "roofline",
+            "Tensor contraction takes 92.3 % of the step, at 50.0 % of its ceiling.", "roofline",
         ),
         (
             replace(anatomy(row(ELEMENTWISE, 90), row(CONTRACTION, 10)),

@@ -60,26 +60,18 @@ def destination(
         raise UsageError("-o: the name is empty - give a file name, or - for stdout")
     name, traces = chosen_format(arguments), list(traces)
     page = wanted_page(arguments, name, traces)
-    from opanatomy.report import format_named
-
-    if format_named(name).of_gates and not getattr(arguments, "fail_if", ()):
-        raise UsageError(f"-f {name}: it has a case for each gate, and there is none - {_ways_to_gates(arguments)}")
     if _is_stdout(arguments.output):
         check_open(out)
         yield Destination(format=name, stream=out, page=page, gates=gates)
         return
     check_no_address("-o", arguments.output)
+    from opanatomy.report import format_named
+
     with in_folder(arguments.output, f"{stem}.report{format_named(name).ending}") as (target, numbered):
         if any(same_file(target, trace) for trace in traces):
             raise UsageError(f"-o {target}: that is the {read} - choose another name for the report")
         with claimed(target, force=arguments.force, numbered=numbered, needed_bytes=1 << 20) as claim:
             yield Destination(format=name, stream=out, page=page, claim=claim, gates=gates)
-
-
-def _ways_to_gates(arguments: argparse.Namespace) -> str:
-    if hasattr(arguments, "fail_if"):
-        return "add one: --fail-if 'memory > 16 GB'"
-    return f"{arguments.verb} has no gates, choose another format"
 
 
 @contextmanager
@@ -159,18 +151,27 @@ def show(report: Report, where: Destination) -> None:
     color = where.claim is None and wants_color(where.stream)
     width = columns_of(where.stream) if where.claim is None else 100
     chosen = format_named(where.format)
+    height = _lines_of(where.stream) if where.claim is None else None
     gates: tuple[GateResult, ...] = ()
     if where.gates and isinstance(report, Anatomy):
         from opanatomy.gates.judging import judged_report
 
         gates = judged_report(report, where.gates)
-    text = chosen.write(report, replace(where.page, width=width, color=color, gates=gates))
+    text = chosen.write(report, replace(where.page, width=width, color=color, height=height, gates=gates))
     if where.claim is None:
         write_out(text, machine_readable=chosen.machine_readable, stream=where.stream)
         return
     with where.claim.written() as partial:
         partial.write_text(text, encoding="utf-8")
     note(f"report: {where.claim.path}")
+
+
+def _lines_of(stream: TextIO) -> int | None:
+    """The lines of a terminal above the next prompt; `None` where stdout is none, or does not say."""
+    try:
+        return os.get_terminal_size(stream.fileno()).lines - 1 if stream.isatty() else None
+    except (OSError, ValueError):
+        return None
 
 
 def _is_stdout(name: str | None) -> bool:

@@ -17,7 +17,9 @@ from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.taxonomy import OperatorClass
 from opanatomy.records.techniques import Techniques
 from opanatomy.report.formats.terminal import sentence
-from opanatomy.report.glossary import Chapter, Term, terms_named
+from opanatomy.report.glossary import Chapter, Term, chapter_of, names, terms_named
+from opanatomy.report.metric_names import definition_of
+from opanatomy.report.metrics import metrics_of
 from opanatomy.report.printable import printable
 from opanatomy.report.section import Fact
 from opanatomy.report.sections.explained import examples
@@ -70,7 +72,7 @@ def _joined(words: Sequence[str]) -> Iterator[str]:
 
 
 def _is_one(name: str) -> bool:
-    return bool(terms_named(name) or sheets_named(name))
+    return bool(terms_named(name) or chapter_of(name) or sheets_named(name) or any(_technique(name)))
 
 
 def _blocks(name: str, vocabulary: Vocabulary) -> Iterator[str]:
@@ -91,13 +93,51 @@ def _blocks(name: str, vocabulary: Vocabulary) -> Iterator[str]:
 
 def _exact(name: str, vocabulary: Vocabulary) -> Iterator[str]:
     """The terms, operators, devices and names of the report that are called so."""
-    yield from _terms(name, vocabulary.report)
+    terms = list(_terms(name, vocabulary.report))
+    yield from terms or _section(name)
     yield from (_block(operator, _operator(operator, vocabulary)) for operator in vocabulary.operators(name))
+    yield from _technique(name)
+    yield from _metric(name, vocabulary.report)
     others = [item for item in vocabulary.known(name) if item.kind != "operator"]
     yield from (_block(f"{item.name} ({item.kind} of the report)", item.facts()) for item in others[:_MOST])
     if len(others) > _MOST:
-        yield f"and {len(others) - _MOST} more of the report begin so: give the whole name of one\n"
+        yield f"and {len(others) - _MOST} more of the report are called so: give the whole name of one\n"
     yield from (_block(f"{sheet.device} (data sheet)", _sheet(sheet)) for sheet in sheets_named(name))
+
+
+def _section(name: str) -> Iterator[str]:
+    """The lines and columns of the section that is called so."""
+    chapter = chapter_of(name)
+    if chapter is not None:
+        facts = [Fact(label="" if place else "section", text=f"{term.names[0]}: {term.meaning}")
+                 for place, term in enumerate(chapter.terms)]  # fmt: skip
+        yield _block(chapter.title, facts)
+
+
+def _technique(name: str) -> Iterator[str]:
+    """What a technique of `opanatomy techniques` does, by its name or its title."""
+    from opanatomy.techniques.entries import TECHNIQUES
+
+    for technique in TECHNIQUES:
+        if name.casefold() in (technique.name, technique.title.casefold()):
+            facts = [Fact(label="technique", text=technique.title), Fact(label="means", text=f"{technique.what}.")]
+            yield _block(f"{technique.name} (technique)", facts)
+
+
+def _metric(name: str, report: Anatomy | Techniques | None) -> Iterator[str]:
+    """A figure by its name in `Anatomy.metrics()`, in gates and in comparisons."""
+    definition = definition_of(name.casefold())
+    if definition is None or name in names():
+        return
+    facts = [Fact(label="means", text=f"{definition.meaning} [{definition.unit}]")]
+    if definition.better is not None:
+        facts.append(Fact(label="better", text=definition.better))
+    known = metrics_of(report).get(name.casefold()) if isinstance(report, Anatomy) else None
+    if known is not None:
+        facts.append(Fact(label="report", text=f"{known.value:,} {known.unit}"))
+    elif report is not None:
+        facts.append(Fact(label="report", text="has no such figure"))
+    yield _block(f"{name.casefold()} (metric)", facts)
 
 
 def _terms(name: str, report: Anatomy | Techniques | None) -> Iterator[str]:

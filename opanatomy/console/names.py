@@ -12,13 +12,15 @@ from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.taxonomy import Phase
 from opanatomy.records.techniques import Techniques
 from opanatomy.report.glossary import names
-from opanatomy.report.sections.named import Known, known_names
+from opanatomy.report.sections.named import ALIKE, MODULES, Known, known_names
 
 #: What stands for the middle of a name that was cut: the report's mark, what a plain terminal has, what people write.
 _ELLIPSIS: Final = re.compile(r"…|\.\.\.|~")
 _NEAR: Final = 3
 #: How much of a name must be as another one for the two to be near.
 _ALIKE: Final = 0.7
+#: Letters of a name that say what it is the beginning of.
+_BEGUN: Final = 3
 _ATEN: Final = "aten::"
 
 
@@ -49,6 +51,17 @@ class Vocabulary:
                 every.setdefault(spelling.casefold(), []).append(known)
         return {name: tuple(each) for name, each in every.items()}
 
+    @cached_property
+    def _ends(self) -> dict[str, tuple[Known, ...]]:
+        """The modules of the report by the ends of their paths."""
+        every: dict[str, list[Known]] = {}
+        for name, known in self._known.items():
+            parts = name.split(".")
+            modules = [item for item in known if item.kind in MODULES and item.name.casefold() == name]
+            for start in range(1, len(parts) if modules else 0):
+                every.setdefault(".".join(parts[start:]), []).extend(modules)
+        return {name: tuple(each) for name, each in every.items()}
+
     def operators(self, name: str) -> tuple[str, ...]:
         """The operators that are called so, without `aten::` and with their phase behind them too."""
         own, _, phase = name.casefold().rpartition(" ")
@@ -60,8 +73,10 @@ class Vocabulary:
         return ()
 
     def known(self, name: str) -> tuple[Known, ...]:
-        """What the report calls so."""
-        return self._known.get(name.casefold(), ())
+        """What the report calls so; of modules the end of a path is enough."""
+        wanted = name.casefold()
+        known = self._known.get(wanted) or self._ends.get(wanted, ())
+        return tuple(sorted(known, key=lambda item: item.kind != ALIKE))
 
     def shortened(self, name: str) -> tuple[str, ...]:
         """The names that a name with an ellipsis may be short for, those of the report before others.
@@ -93,7 +108,8 @@ class Vocabulary:
         """The names that are nearest to one that means nothing, the nearest first."""
         spelled = {text.casefold(): text for text in self._every()}
         close = difflib.get_close_matches(name.casefold(), spelled, n=2 * _NEAR, cutoff=_ALIKE)
-        return tuple(dict.fromkeys(spelled[text] for text in close))[:_NEAR]
+        begun = (text for text in spelled if len(name) >= _BEGUN and text.startswith(name.casefold()))
+        return tuple(dict.fromkeys(spelled[text] for text in (*close, *begun)))[:_NEAR]
 
     def near_term(self, name: str) -> bool:
         """Whether a term of the report is nearly called so: it is more likely meant than some kernel."""

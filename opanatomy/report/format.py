@@ -14,8 +14,9 @@ class Page(Struct, frozen=True, kw_only=True):
     """What a format for readers lays the report out on: cells across, and whether it shows colour.
 
     `brief` wants the first screen alone, `sections` those of these names (of `sections.SECTIONS`) alone; tables have
-    the `top` rows, that of the operators in the order of `sort`. `source` is what a command calls the trace by. `gates`
-    are those on a single report.
+    the `top` rows, that of the operators in the order of `sort`. `source` is what a command calls the trace by.
+    A first screen of more than `height` lines has fewer rows.
+    `gates` are those on a single report.
     """
 
     width: int = 80
@@ -25,16 +26,13 @@ class Page(Struct, frozen=True, kw_only=True):
     top: int = 8
     sort: str = "time"
     source: str | None = None
+    height: int | None = None
     gates: tuple[GateResult, ...] = ()
 
 
 class Format(Struct, frozen=True, kw_only=True):
-    """One format: how the names of its files end, the function that makes the text, and whether a machine reads it.
-
-    One `of_gates` says nothing without any.
-    """
+    """One format: how the names of its files end, the function that makes the text, and whether a machine reads it."""
 
     ending: str
     write: Callable[[Report, Page], str]
     machine_readable: bool
-    of_gates: bool = False

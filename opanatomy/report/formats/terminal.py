@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from io import StringIO
 from typing import TYPE_CHECKING, Final
 
+from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.reports import Report
 from opanatomy.records.taxonomy import OperatorClass
 from opanatomy.report import units
@@ -51,6 +52,11 @@ _STYLE: Final = {
 def terminal_report(report: Report, page: Page) -> str:
     """The report as lines of at most `page.width` cells, with ANSI colours if `page.color`, as far as `page` wants."""
     from opanatomy.report.sections import page_sections
+
+    if page.brief and page.height and isinstance(report, Anatomy):
+        from opanatomy.report.fitting import fitting
+
+        return fitting(report, page, lambda sections: page_text(sections, page.width, color=page.color))
 
     return page_text(page_sections(report, page), page.width, color=page.color)
 
@@ -99,11 +105,6 @@ def _heading(section: Section, width: int) -> Iterator[Text]:
         yield Text(section.scope[:width], style="dim")
         return
     yield Text.assemble((section.heading, "bold"), scope, (f" {'─' * rule}".rstrip(), "dim"))
-
-
-def fact_text(facts: Iterable[Fact]) -> str:
-    """Facts one a line, however long, below the name of what they are about."""
-    return "".join(f"  {fact.label:<9} {sentence(fact.text)}\n" for fact in facts)
 
 
 def list_text(section: Section) -> str:

@@ -12,7 +12,7 @@ from typing import Final
 
 from opanatomy.report.glossary.arithmetic import CLASSES, COLUMNS, OPERATORS, PHASES, RATIOS, ROOFLINE
 from opanatomy.report.glossary.communication import COMMUNICATION, RANKS, WAITING
-from opanatomy.report.glossary.experiments import GUIDES, SAME, SUGGESTIONS, TECHNIQUES, UNDERFLOW
+from opanatomy.report.glossary.experiments import COMPARISON, GUIDES, SAME, SUGGESTIONS, TECHNIQUES, UNDERFLOW
 from opanatomy.report.glossary.ledger import CHECKS, LEDGER
 from opanatomy.report.glossary.memory import ACTIVATIONS, COMPONENTS, FAILURE, PEAK, SNAPSHOTS
 from opanatomy.report.glossary.run import GENERATION, RUN, TEXTS
@@ -25,6 +25,7 @@ __all__ = ["CHAPTERS", "Chapter", "Term", "chapter_of", "is_named", "names", "no
 CHAPTERS: Final = (
     COLUMNS, RUN, STEP, GENERATION, TEXTS, CLASSES, PHASES, RATIOS, OPERATORS, ROOFLINE, COMMUNICATION, RANKS, WAITING,
     COMPONENTS, PEAK, SNAPSHOTS, ACTIVATIONS, FAILURE, LEDGER, CHECKS, SUGGESTIONS, TECHNIQUES, SAME, UNDERFLOW, GUIDES,
+    COMPARISON,
 )  # fmt: skip
 
 
@@ -57,8 +58,10 @@ def is_named(entry: Term, name: str) -> bool:
 
 
 def chapter_of(section: str) -> Chapter | None:
-    """The chapter of a section of the report, by the section's name; `None` where none is its own."""
-    return next((chapter for chapter in CHAPTERS if section in chapter.sections), None)
+    """The chapter of a section of the report, by the section's name or the chapter's title; `None` where none is."""
+    wanted = _plain(section)
+    of_name = (chapter for chapter in CHAPTERS if wanted in map(_plain, chapter.sections))
+    return next(of_name, None) or next((chapter for chapter in CHAPTERS if _plain(chapter.title) == wanted), None)
 
 
 def note(section: str, *wanted: str) -> str:
@@ -79,5 +82,5 @@ def _is(known: str, wanted: str) -> bool:
 
 
 def _plain(name: str) -> str:
-    """A name without what does not tell it from another: case, `_` for a space, spaces around."""
-    return " ".join(name.replace("_", " ").casefold().split()).strip(" :")
+    """A name without what does not tell it from another: case, `_` and `-` for a space, spaces and colons around."""
+    return " ".join(re.sub(r"[_-](?=\w)", " ", name).casefold().split()).strip(" :")

@@ -13,12 +13,14 @@ COLUMNS: Final = Chapter(
     title="Columns of many tables",
     terms=(
         term("time", "device work: the sum of kernels, copies and fills, on the CPU the self time of operators that"
-             " compute", "Of all steps together where a heading does not say that it is of one.",
+             " compute", "Of one step: the sum over all profiled steps, of all ranks, divided by their number.",
              formula="sum of classes[].time_ns, operators[].time_ns, kernels[].time_ns, modules[].time_ns",
              worked=figures.time),
-        term("share", "the part of the whole column: of the time, or of the FLOPs behind the column FLOP",
-             "A share of FLOPs is given where they are known of half of the time at least.",
-             formula="time_ns / sum of classes[].time_ns; flops / sum of classes[].flops", worked=figures.share),
+        term("share", "the part of the time of all classes",
+             formula="time_ns / sum of classes[].time_ns",
+             worked=figures.share),
+        term("of FLOP", "the part of the FLOPs of all classes, where these are known of half of the time at least",
+             formula="flops / sum of classes[].flops", worked=figures.share_of_flops),
         term("calls", "how often: of an operator, of a collective; calls that are part of another one are not counted",
              formula="classes[].calls, operators[].calls where part_of is null", worked=figures.calls),
         term("FLOP | FLOPs | flops", "floating-point operations by formula: a multiply-add is two, no mask is taken"
@@ -55,7 +57,12 @@ COLUMNS: Final = Chapter(
         term("(n %)", "the part of the time whose bound is known, nothing where that is less than half",
              "`61.2 % (84 %)`: 61.2 % of the ceiling is reached in the 84 % of the time whose bound is known.",
              formula="sum of bounded_ns / sum of time_ns"),
+        term("per step, mean of {} | per step of a rank, mean of {} | per step", "sums over all profiled steps, of all"
+             " ranks, divided by their number, so that parts sum to their whole", formula="x / step.count"),
         term("all {} steps together | all steps", "the figures are sums over all profiled steps", formula="step.count"),
+        term("the middle one of {} by wall time", "the figures are those of the profiled step in the middle by wall"
+             " time"),
+        term("no room for", "the columns that were left out because the terminal is narrow"),
     ),
 )  # fmt: skip
 
@@ -83,13 +90,9 @@ def _class_terms() -> tuple[Term, ...]:
 
 CLASSES: Final = Chapter(
     title="Operator classes",
-    sections=("classes", "phases", "ratios", "paper", "operators", "roofline", "kernels", "modules"),
+    sections=("classes", "ratios", "paper", "operators", "bounds", "kernels", "modules"),
     terms=(
         *_class_terms(),
-        term("ceiling", "bound / time, of the calls whose bound is known: how near to what the device could do",
-             "(n %) beside it is the part of the time whose bound is known.", formula="sum of classes[].bound_ns / sum"
-             " of classes[].bounded_ns", worked=figures.reached),
-        term("time by phase", "the same time, class by phase", formula="classes[].time_ns by operator_class and phase"),
     ),
 )  # fmt: skip
 
@@ -105,8 +108,8 @@ _OF_PHASE: Final = {
 
 PHASES: Final = Chapter(
     title="Phases",
-    sections=("phases", "operators", "roofline", "communication", "memory-peak", "communication-modules", "step",
-              "modules", "kernels"),
+    sections=("classes", "operators", "bounds", "communication-phases", "communication-modules", "memory-peak", "step",
+              "idle", "modules"),
     terms=tuple(
         term(str(phase), meaning, formula=f'classes[] where phase is "{phase}"',
              worked=partial(figures.of_phase, item=phase))
@@ -124,7 +127,8 @@ RATIOS: Final = Chapter(
              " side has no cost, and none where the forward is less than 1 % of the backward.",
              formula="sum over phases backward and recompute / sum over phase forward of classes[].time_ns, flops,"
              " read_bytes + written_bytes", worked=figures.ratios),
-        term("theory", "what theory says of this step: 2 for contractions where all weights and inputs need gradients"
+        term("FLOP theory | bytes theory | theory", "what theory says of this step: 2 for contractions where all"
+             " weights and inputs need gradients"
              " (3 with checkpointing), 1.5 in bytes for maps and norms", "Each forward product counts its backward's,"
              " one for the weight and one for the input where these need a gradient.",
              formula="ratios[].theory_flops, ratios[].theory_bytes"),
@@ -132,7 +136,7 @@ RATIOS: Final = Chapter(
         term("the paper's classes", "the shares of the first three classes among themselves, optimizer left out, beside"
              " those of the paper", formula="sum of flops (time_ns) of the class / sum over the three classes,"
              " phase not optimizer"),
-        term("paper", "arXiv 2007.00072, BERT-large encoder layer, V100"),
+        term("FLOP paper | time paper | paper", "arXiv 2007.00072, BERT-large encoder layer, V100"),
     ),
 )  # fmt: skip
 
@@ -149,6 +153,19 @@ OPERATORS: Final = Chapter(
              formula="kernels[].time_ns, .count, .operators"),
         term("module | modules", "the work of a module of the model", "The JSON report has each module without its"
              " submodules.", formula="modules[].time_ns, .flops by module, phase and class"),
+        term("count", "how often the kernel ran in a step", formula="kernels[].count / step.count"),
+        term("launched by", "the operator that launched the kernel; none where a graph did",
+             formula="kernels[].operators"),
+        term("launched by graphs", "device work of graphs, which no operator launched by itself",
+             formula="ledger.graph_launched_ns / step.count"),
+        term("without an operator", "device work that no operator call launched by itself",
+             formula="(sum of classes[].time_ns - sum of operators[].time_ns - ledger.graph_launched_ns) / step.count"),
+        term("without a kernel", "work that is no device event: collectives on the host's threads",
+             formula="(sum of classes[].time_ns - sum of kernels[].time_ns) / step.count"),
+        term("outside modules", "work that no module's range has: the loss, the optimizer, what lies between steps",
+             formula="(sum of classes[].time_ns - sum of modules[].time_ns) / step.count"),
+        term("fwd FLOP | bwd FLOP | prefill FLOP | decode FLOP", "FLOPs of the module with all that lies in it, in that"
+             " phase; backward with recompute", formula="modules[].flops by phase / step.count"),
         term("signature", "shapes and data types of an operator's arguments", formula="operators[].signature"),
         term("rule", "the line of the tables of names that classed an operator or kernel", formula="operators[].rule,"
              " kernels[].rule"),
@@ -157,7 +174,7 @@ OPERATORS: Final = Chapter(
 
 ROOFLINE: Final = Chapter(
     title="Roofline",
-    sections=("roofline",),
+    sections=("bounds", "classes"),
     terms=(
         term("roofline", "each class, then the operators with most to win, beside the ceilings of the device",
              "Williams, Waterman and Patterson, 2009. Contractions are held against the matrix units in the data"
@@ -173,7 +190,7 @@ ROOFLINE: Final = Chapter(
              formula='operators[].bound_by is "memory"', worked=figures.bound_by),
         term("compute", "bound by compute: FLOP / peak is the longer", formula='operators[].bound_by is "compute"',
              worked=figures.bound_by),
-        term("of", "bound / time - where memory bounds, the paper's MUE, whose factors (needless traffic, reached"
+        term("ceiling", "bound / time - where memory bounds, the paper's MUE, whose factors (needless traffic, reached"
              " bandwidth) only hardware counters tell apart", "Of the calls whose bound is known. Above 100 % where"
              " caches give what memory could not: such operators are in `checks`, quantity ceiling.",
              formula="sum of bound_ns / sum of bounded_ns (of operators: time_ns - uncosted_ns)",
@@ -181,7 +198,7 @@ ROOFLINE: Final = Chapter(
         term("headroom", "time - bound", "Operator by operator and phase, never below 0: what fusion or a better kernel"
              " could win.", formula="sum of classes[].headroom_ns", worked=figures.headroom),
         term("MUE", "the paper's memory usage efficiency: (least bytes / bytes moved) x (bandwidth reached / peak)",
-             "The bytes really moved cancel: it is the column `of` of what memory bounds.",
+             "The bytes really moved cancel: it is the column `ceiling` of what memory bounds.",
              formula="least bytes / (time x peak bandwidth)", worked=figures.reached),
     ),
 )  # fmt: skip

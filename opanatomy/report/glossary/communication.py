@@ -9,7 +9,7 @@ from opanatomy.report.glossary.term import Chapter, term
 
 COMMUNICATION: Final = Chapter(
     title="Communication",
-    sections=("collectives", "communication", "communication-modules"),
+    sections=("collectives", "communication-phases", "communication-modules"),
     terms=(
         term("collective", "what the ranks did together: all reduce, all gather, reduce scatter, all to all, ...",
              "By collective, data type and number of ranks. Their times sum to the class communication exactly.",
@@ -63,7 +63,7 @@ RANKS: Final = Chapter(
         term("comm", "the union of the rank's communication, a step", formula="ranks[].communication_ns /"
              " ranks[].steps"),
         term("exposed", "communication that nothing hides, a step", formula="ranks[].exposed_communication_ns /"
-             " ranks[].steps", worked=figures.own),
+             " ranks[].steps"),
         term("idle", "the rank's time without device work, a step", formula="ranks[].idle_ns / ranks[].steps"),
         term("min", "the least over the ranks", formula="spread[].min_ns"),
         term("median", "the middle over the ranks", formula="spread[].median_ns"),
@@ -74,7 +74,7 @@ RANKS: Final = Chapter(
 
 WAITING: Final = Chapter(
     title="Waiting",
-    sections=("waiting", "matched"),
+    sections=("waiting-steps", "matched"),
     terms=(
         term("a step of rank", "the mean step of each rank in its parts, which sum to it",
              formula="step = other work + transfer + waiting + unmatched + idle: waiting.each[].steps[]",

@@ -32,8 +32,7 @@ SUGGESTIONS: Final = Chapter(
 
 TECHNIQUES: Final = Chapter(
     title="Techniques",
-    sections=("experiment", "techniques", "predictions", "technique-memory", "not-run", "offenders", "advice",
-              "warnings"),
+    sections=("experiment", "techniques", "predictions", "technique-memory", "not-run", "offenders", "advice"),
     terms=(
         term("technique", "its name for `opanatomy techniques --only`; the first row is the baseline",
              formula="rows[].name"),
@@ -46,6 +45,15 @@ TECHNIQUES: Final = Chapter(
              worked_techniques=figures.step),
         term("d.step", "the step beside the baseline's; ~ where the ranges of the repetitions overlap",
              formula="(step_ns - baseline's) / baseline's", worked_techniques=figures.step),
+        term("step of the baseline", "the median step of the baseline without the profiler",
+             formula="rows[0].measured.step_ns"),
+        term("peak of the baseline", "the most that is allocated in a step of the baseline",
+             formula="rows[0].measured.peak_bytes"),
+        term("samples", "samples of the baseline's batch a second", formula="samples / step_ns x 10^9"),
+        term("techniques", "how many were tried beside the baseline", formula="rows[1:]"),
+        term("figures", "whether the figures are measured, or predicted and not run", formula="predicted_only"),
+        term("repetitions", "how often each was timed, in an order by chance", formula="repetitions, order"),
+        term("seed", "what the order and the weights were drawn with", formula="seed"),
         term("d.", "beside the baseline"),
         term("samples/s", "samples of the batch over the step", formula="samples / step_ns x 10^9"),
         term("B/F FLOPs", "FLOPs of contractions in backward, recomputation included, over those of forward",
@@ -123,5 +131,32 @@ GUIDES: Final = Chapter(
         term("B", "bytes a parameter, each component at its fullest"),
         term("at the peak", "what of them lives then", formula="guides[].measurement.at_peak"),
         term("of", "the technique that the figure is of", formula="guides[].measurement.technique"),
+    ),
+)  # fmt: skip
+
+COMPARISON: Final = Chapter(
+    title="A comparison",
+    sections=("changed", "sides", "causes", "changes", "kernels-changed", "steps", "figures", "gates"),
+    terms=(
+        term("before", "the first of the two: a figure of its mean step"),
+        term("after", "the second of the two: a figure of its mean step"),
+        term("change", "after less before; the changes of all parts sum to that of the step, to the nanosecond"),
+        term("steps", "which like steps the means are of; steps of another kind, or disturbed, are set aside"),
+        term("where the difference is from", "the parts of the difference by cause and class"),
+        term("without a difference", "the parts that take as long on both sides"),
+        term("step", "the mean like step: what the parts sum to"),
+        term("work", "the operator, kernel or collective that changed"),
+        term("what changed", "the same calls, more or fewer calls, moved, other arguments, another kernel, new, gone"),
+        term("another kernel", "a contraction for which the library chose another kernel"),
+        term("side", "which of the runs"),
+        term("time", "the time of the like step"),
+        term("figure", "a figure of one step, by its name in `Anatomy.metrics()`"),
+        term("ranges", "whether the ranges of the like steps are apart or overlap; of four runs a side or more, the p"
+             " value of a test"),
+        term("last to first", "the last run less the first, of the first"),
+        term("~", "no difference beyond chance (p >= 0.05)"),
+        term("overlap of {}", "time in which two kinds of work run at once: it is taken off once"),
+        term("gate", "whether a figure stayed within what --fail-if asks"),
+        term("warning", "what a reader has to know of the traces"),
     ),
 )  # fmt: skip

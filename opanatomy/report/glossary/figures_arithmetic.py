@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Iterator
 
 from opanatomy.records.anatomy import Anatomy, ClassRow
 from opanatomy.records.taxonomy import OperatorClass, Phase
-from opanatomy.report.glossary.figures_step import nanoseconds, quotient
+from opanatomy.report.glossary.figures_step import a_step, nanoseconds, quotient
+from opanatomy.report.scope import calls_a_step, steps_of
 from opanatomy.report.section import (
     ByteRate,
     Bytes,
@@ -42,47 +43,59 @@ def _each(anatomy: Anatomy, line: Callable[[Total], Phrase | None]) -> Iterator[
 
 
 def time(anatomy: Anatomy) -> Iterator[Phrase | None]:
-    """The time of each class."""
-    return _each(anatomy, lambda part: phrase("{} = {}", nanoseconds(part.time_ns), Time(part.time_ns)))
+    """The time of each class, of one step."""
+    steps = steps_of(anatomy)
+    return _each(anatomy, lambda part: a_step(nanoseconds(part.time_ns), steps, Time(part.time_ns / steps)))
 
 
 def share(anatomy: Anatomy) -> Iterator[Phrase | None]:
-    """The share of each class of the time, and of the FLOPs where these cover half of the time."""
+    """The share of each class of the time."""
     whole = total(anatomy.classes)
-    yield from _each(anatomy, lambda part: quotient("time", part.time_ns, "total", whole.time_ns))
-    if whole.flops_cover:
-        yield from _each(
-            anatomy,
-            lambda part: None
-            if part.flops is None or not whole.flops
-            else phrase("{} FLOP / total {} FLOP = {}", Count(part.flops), Count(whole.flops),
-                        Share(part.flops, whole.flops)),
-        )  # fmt: skip
+    return _each(anatomy, lambda part: quotient("time", part.time_ns, "total", whole.time_ns))
+
+
+def share_of_flops(anatomy: Anatomy) -> Iterator[Phrase | None]:
+    """The share of each class of the FLOPs, where these cover half of the time."""
+    whole = total(anatomy.classes)
+
+    def line(part: Total) -> Phrase | None:
+        if part.flops is None or not whole.flops or not whole.flops_cover:
+            return None
+        share = Share(part.flops, whole.flops)
+        return phrase("{} FLOP / total {} FLOP = {}", _whole(part.flops), _whole(whole.flops), share)
+
+    return _each(anatomy, line)
 
 
 def flops(anatomy: Anatomy) -> Iterator[Phrase | None]:
-    """The FLOPs of each class."""
-    return _each(
-        anatomy,
-        lambda part: (
-            None
-            if part.flops is None
-            else phrase("{} FLOP = {}", Count(part.flops), Flops(part.flops, at_least=not part.flops_are_all))
-        ),
-    )
+    """The FLOPs of each class, of one step."""
+    steps = steps_of(anatomy)
+
+    def line(part: Total) -> Phrase | None:
+        if part.flops is None:
+            return None
+        result = Flops(part.flops / steps, at_least=not part.flops_are_all)
+        return a_step(phrase("{} FLOP", _whole(part.flops)), steps, result)
+
+    return _each(anatomy, line)
 
 
 def moved_bytes(anatomy: Anatomy) -> Iterator[Phrase | None]:
-    """The bytes of each class, read and written."""
+    """The bytes of each class, read and written, of one step."""
+    steps = steps_of(anatomy)
     for name, rows in _parts(anatomy):
         part = total(rows)
-        if part.bytes is not None:
-            counted = [row for row in rows if row.read_bytes is not None and row.written_bytes is not None]
-            yield phrase(
-                "{}: read {} B + written {} B = {}", name, Count(sum(row.read_bytes or 0 for row in counted)),
-                Count(sum(row.written_bytes or 0 for row in counted)),
-                Bytes(part.bytes, at_least=not part.flops_are_all),
-            )  # fmt: skip
+        if part.bytes is None:
+            continue
+        counted = [row for row in rows if row.read_bytes is not None and row.written_bytes is not None]
+        read, written = (sum(getattr(row, f"{way}_bytes") for row in counted) for way in ("read", "written"))
+        amount = phrase("(read {} B + written {} B)", Count(read), Count(written))
+        result = Bytes(part.bytes / steps, at_least=not part.flops_are_all)
+        yield phrase("{}: {}", name, a_step(amount, steps, result))
+
+
+def _whole(number: float) -> Count:
+    return Count(round(number))
 
 
 def intensity(anatomy: Anatomy) -> Iterator[Phrase | None]:
@@ -92,7 +105,7 @@ def intensity(anatomy: Anatomy) -> Iterator[Phrase | None]:
         lambda part: (
             None
             if part.intensity is None or part.flops is None or not part.bytes
-            else phrase("{} FLOP / {} B = {}", Count(part.flops), Count(part.bytes), Quotient(part.intensity))
+            else phrase("{} FLOP / {} B = {}", _whole(part.flops), _whole(part.bytes), Quotient(part.intensity))
         ),
     )
 
@@ -115,24 +128,26 @@ def _covered(part: Total) -> Phrase | str:
 
 
 def headroom(anatomy: Anatomy) -> Iterator[Phrase | None]:
-    """time - bound of each class, summed over its operators and phases."""
+    """time - bound of each class, summed over its operators and phases, of one step."""
+    steps = steps_of(anatomy)
     for name, rows in _parts(anatomy):
         known = [row for row in rows if row.headroom_ns is not None]
         if not known:
             continue
         part, spare = total(rows), sum(row.headroom_ns or 0 for row in known)
-        faster = spare - (part.bounded_ns - (part.bound_ns or 0))
+        faster = round(spare - (part.bounded_ns - (part.bound_ns or 0)))
         beyond = phrase(" + {} of operators above their bound", nanoseconds(faster)) if faster else ""
-        yield phrase("{}: time {} - bound {}{} = {} = {}", name, nanoseconds(part.bounded_ns),
-                     nanoseconds(part.bound_ns or 0), beyond, nanoseconds(spare), Time(spare))  # fmt: skip
+        amount = phrase("(time {} - bound {}{})", nanoseconds(part.bounded_ns), nanoseconds(part.bound_ns or 0), beyond)
+        yield phrase("{}: {}", name, a_step(amount, steps, Time(spare / steps)))
 
 
 def bound(anatomy: Anatomy) -> Iterator[Phrase | None]:
-    """The least time of each class."""
+    """The least time of each class, of one step."""
+    steps = steps_of(anatomy)
     return _each(
         anatomy,
         lambda part: (
-            None if part.bound_ns is None else phrase("{} = {}", nanoseconds(part.bound_ns), Time(part.bound_ns))
+            None if part.bound_ns is None else a_step(nanoseconds(part.bound_ns), steps, Time(part.bound_ns / steps))
         ),
     )
 
@@ -152,7 +167,7 @@ def flop_rate(anatomy: Anatomy) -> Iterator[Phrase | None]:
         anatomy,
         lambda part: None
         if part.flops is None or not part.costed_ns
-        else phrase("{} FLOP / {} = {}", Count(part.flops), nanoseconds(part.costed_ns),
+        else phrase("{} FLOP / {} = {}", _whole(part.flops), nanoseconds(part.costed_ns),
                     FlopRate(part.flops * 1e9 / part.costed_ns)),
     )  # fmt: skip
 
@@ -163,37 +178,40 @@ def byte_rate(anatomy: Anatomy) -> Iterator[Phrase | None]:
         anatomy,
         lambda part: None
         if part.bytes is None or not part.costed_ns
-        else phrase("{} B / {} = {}", Count(part.bytes), nanoseconds(part.costed_ns),
+        else phrase("{} B / {} = {}", _whole(part.bytes), nanoseconds(part.costed_ns),
                     ByteRate(part.bytes * 1e9 / part.costed_ns)),
     )  # fmt: skip
 
 
 def calls(anatomy: Anatomy) -> Iterator[Phrase | None]:
-    """The calls of each class."""
-    return _each(anatomy, lambda part: phrase("{}", Count(part.calls, "call")))
+    """The calls of each class, of one step."""
+    steps = steps_of(anatomy)
+    return _each(
+        anatomy, lambda part: a_step(phrase("{}", Count(part.calls, "call")), steps, calls_a_step(part.calls, steps))
+    )
 
 
 def of_class(anatomy: Anatomy, item: OperatorClass) -> Iterator[Phrase | None]:
     """What one class took, by phase."""
     rows, whole = [row for row in anatomy.classes if row.operator_class is item], total(anatomy.classes)
     if rows:
-        part = total(rows)
-        yield quotient("time", part.time_ns, "total", whole.time_ns)
-        yield from (
-            phrase("{}: {} in {}", row.phase.value, Time(row.time_ns), Count(row.calls, "call")) for row in rows
-        )
+        yield quotient("time", total(rows).time_ns, "total", whole.time_ns)
+        yield from (_row(row.phase.value, row, steps_of(anatomy)) for row in rows)
 
 
 def of_phase(anatomy: Anatomy, item: Phase) -> Iterator[Phrase | None]:
-    """What one phase took, by class; on the CPU and on an accelerator also its part of the step."""
+    """What one phase took, by class, and its part of the middle step."""
     rows, whole = [row for row in anatomy.classes if row.phase is item], total(anatomy.classes)
     if rows:
         yield quotient("device work", total(rows).time_ns, "total", whole.time_ns)
-        yield from (
-            phrase("{}: {} in {}", row.operator_class, Time(row.time_ns), Count(row.calls, "call")) for row in rows
-        )
+        yield from (_row(row.operator_class, row, steps_of(anatomy)) for row in rows)
     wall = getattr(anatomy.step, f"{item}_ns", None)
-    yield quotient(f"of the step: {item}", wall, "step", anatomy.step.wall_ns)
+    yield quotient(f"of the middle step: {item}", wall, "step", anatomy.step.wall_ns)
+
+
+def _row(name: OperatorClass | str, row: ClassRow, steps: int) -> Phrase:
+    many = f" of {steps:,} steps" if steps > 1 else ""
+    return phrase("{}: {} in {}" + many, name, nanoseconds(row.time_ns), Count(row.calls, "call"))
 
 
 def ratios(anatomy: Anatomy) -> Iterator[Phrase | None]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from opanatomy.records.anatomy import Anatomy
-from opanatomy.report.glossary.figures_step import nanoseconds, quotient
+from opanatomy.report.glossary.figures_step import a_step, nanoseconds, quotient
+from opanatomy.report.scope import steps_of
 from opanatomy.report.section import ByteRate, Count, Phrase, Share, Time, phrase
 
 _SHOWN = 4
@@ -28,9 +29,10 @@ def exposed(anatomy: Anatomy) -> Iterator[Phrase | None]:
     known = anatomy.communication
     if known is None:
         return
-    for row in known.phases:
-        yield phrase("{}: {} = {}", str(row.phase), nanoseconds(row.exposed_ns), Time(row.exposed_ns))
-    yield quotient("together: exposed", known.exposed_ns, "time", known.running_ns)
+    steps = steps_of(anatomy)
+    rows = [(str(row.phase), row.exposed_ns) for row in known.phases]
+    for name, ns in (*rows, ("together", known.exposed_ns)):
+        yield phrase("{}: {}", name, a_step(nanoseconds(ns), steps, Time(ns / steps)))
 
 
 def bus(anatomy: Anatomy) -> Iterator[Phrase | None]:
@@ -65,9 +67,9 @@ def waiting(anatomy: Anatomy) -> Iterator[Phrase | None]:
         name = rank.trace or "?" if rank.rank is None else f"rank {rank.rank}"
         for row in rank.steps[:1]:
             yield phrase(
-                "{}, its first step: other work {} + transfer {} + waiting {} + unmatched {} + idle {} = {}", name,
-                *map(nanoseconds, (row.other_work_ns, row.transfer_ns, row.waiting_ns, row.unmatched_ns, row.idle_ns,
-                                   row.wall_ns)),
+                "{}: {} of its first step are other work {} + transfer {} + waiting {} + unmatched {} + idle {}", name,
+                *map(nanoseconds, (row.wall_ns, row.other_work_ns, row.transfer_ns, row.waiting_ns, row.unmatched_ns,
+                                   row.idle_ns)),
             )  # fmt: skip
 
 

@@ -21,6 +21,7 @@ def component(anatomy: Anatomy, name: str) -> Iterator[Phrase | None]:
                          Share(part.at_peak_bytes, memory.peak_bytes))  # fmt: skip
         if part.theory_bytes is not None:
             yield _theory(part.theory_bytes, part.measured_bytes, part.formula)
+            yield _letters(anatomy, part.formula)
     for item in memory.inferences:
         if item.component == name:
             yield phrase("{} in {}: {}", Bytes(item.bytes), Count(item.blocks, "block"), item.rule)
@@ -32,12 +33,28 @@ def _theory(theory: int, measured: int | None, formula: str | None) -> Phrase:
     return phrase("theory {}{} B{}", made, Count(theory), off)
 
 
+def _letters(anatomy: Anatomy, formula: str | None) -> Phrase | None:
+    """The numbers behind the words and letters of a formula."""
+    workload, shape = anatomy.workload, anatomy.memory.shape
+    if formula is None:
+        return None
+    known: list[tuple[str, int | None]] = []
+    if "parameters" in formula:
+        known += [("parameters", workload.parameters), ("trainable parameters", workload.trainable_parameters)]
+    elif shape is not None:
+        known += [("b", workload.micro_batch), ("s", workload.sequence_length), ("L", shape.layers),
+                  ("h", shape.hidden), ("a", shape.heads), ("i", shape.intermediate),
+                  ("V", shape.vocabulary)]  # fmt: skip
+    return joined(phrase("{} {}", name, Count(number)) for name, number in known if number is not None)
+
+
 def theory(anatomy: Anatomy) -> Iterator[Phrase | None]:
     """Each component that theory has, beside what was measured."""
     for part in anatomy.memory.components:
         if part.theory_bytes is not None:
             words = part.component.replace("_", " ")
             yield phrase("{}: {}", words, _theory(part.theory_bytes, part.measured_bytes, part.formula))
+            yield _letters(anatomy, part.formula)
 
 
 def off(anatomy: Anatomy) -> Iterator[Phrase | None]:
@@ -73,4 +90,5 @@ def terms(anatomy: Anatomy) -> Iterator[Phrase | None]:
     for item in anatomy.memory.terms:
         yield phrase("{}: {} = {} B", item.term, item.formula, Count(item.bytes))
     if anatomy.memory.terms:
+        yield _letters(anatomy, anatomy.memory.terms[0].formula)
         yield phrase("sum: {} B", Count(sum(item.bytes for item in anatomy.memory.terms)))

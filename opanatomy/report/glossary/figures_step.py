@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.taxonomy import OperatorClass, Phase
-from opanatomy.report.section import Change, Count, Phrase, Rate, Share, Time, joined, phrase
+from opanatomy.report.scope import steps_of_window
+from opanatomy.report.section import Change, Count, Phrase, Quantity, Rate, Share, Time, joined, phrase
 
 
 def quotient(what: str, part: float | None, name: str, whole: float | None) -> Phrase | None:
@@ -14,6 +15,12 @@ def quotient(what: str, part: float | None, name: str, whole: float | None) -> P
     if part is None or not whole:
         return None
     return phrase("{} {} / {} {} = {}", what, nanoseconds(part), name, nanoseconds(whole), Share(part, whole))
+
+
+def a_step(amount: Phrase, steps: float, result: Quantity) -> Phrase:
+    """`12 ns / 3 steps = 4 ns`: a sum over all steps as the page has it, of one step."""
+    many = f"{steps:,.6g}"
+    return phrase("{} = {}", amount, result) if steps == 1 else phrase("{} / {} steps = {}", amount, many, result)
 
 
 def nanoseconds(ns: float) -> Phrase:
@@ -64,33 +71,38 @@ def profiler(anatomy: Anatomy) -> Iterator[Phrase | None]:
         yield quotient("profiler", anatomy.step.profiler_ns, "step", anatomy.step.wall_ns)
 
 
-def _busy_of(anatomy: Anatomy) -> tuple[int | None, int | None, str]:
-    """Busy time and what it is a share of: of a step where one is known, else of the window."""
-    step, timeline = anatomy.step, anatomy.timeline
-    if step.wall_ns:
-        return step.busy_ns, step.wall_ns, "step"
-    return timeline.busy_ns, timeline.window_ns, "window"
+def window(anatomy: Anatomy) -> Iterator[Phrase | None]:
+    """The window over its steps."""
+    if ns := anatomy.timeline.window_ns:
+        yield a_step(nanoseconds(ns), steps_of_window(anatomy), Time(ns / steps_of_window(anatomy)))
 
 
 def busy(anatomy: Anatomy) -> Iterator[Phrase | None]:
-    """Busy over the step."""
-    part, whole, name = _busy_of(anatomy)
-    yield quotient("busy", part, name, whole)
+    """Busy over the window."""
+    if anatomy.environment.device_kind != "cpu":
+        yield quotient("busy", anatomy.timeline.busy_ns, "window", anatomy.timeline.window_ns)
 
 
 def idle(anatomy: Anatomy) -> Iterator[Phrase | None]:
-    """Idle of the step, and the window's by cause."""
-    part, whole, name = _busy_of(anatomy)
-    if part is not None and whole and anatomy.environment.device_kind != "cpu":
-        rest = whole - part
-        yield phrase("{} {} - busy {} = {}, {}", name, nanoseconds(whole), nanoseconds(part), nanoseconds(rest),
-                     Share(rest, whole))  # fmt: skip
+    """Idle over the window, and by cause."""
     timeline = anatomy.timeline
+    if anatomy.environment.device_kind == "cpu":
+        return
+    yield quotient("idle", timeline.idle_ns, "window", timeline.window_ns)
     causes = (("host-bound", timeline.host_idle_ns), ("stream waits", timeline.stream_idle_ns),
               ("other", timeline.other_idle_ns))  # fmt: skip
     parts = joined((phrase("{} {}", cause, nanoseconds(ns)) for cause, ns in causes if ns is not None), by=" + ")
     if parts is not None:
-        yield phrase("of the window: idle {} = {}", nanoseconds(timeline.idle_ns), parts)
+        yield phrase("the {} are {}", nanoseconds(timeline.idle_ns), parts)
+
+
+def edges(anatomy: Anatomy) -> Iterator[Phrase | None]:
+    """The idle time before the first and after the last device work, over the window."""
+    timeline = anatomy.timeline
+    if timeline.inner_idle_ns is not None and timeline.window_ns:
+        share = Share(timeline.idle_ns - timeline.inner_idle_ns, timeline.window_ns)
+        yield phrase("(idle {} - between first and last work {}) / window {} = {}", nanoseconds(timeline.idle_ns),
+                     nanoseconds(timeline.inner_idle_ns), nanoseconds(timeline.window_ns), share)  # fmt: skip
 
 
 def host_bound(anatomy: Anatomy) -> Iterator[Phrase | None]:

@@ -12,7 +12,7 @@ LEDGER: Final = Chapter(
     title="The ledger",
     sections=("ledger",),
     terms=(
-        term("ledger", "where each nanosecond of device work went: the terms sum to it exactly",
+        term("ledger | work", "where each nanosecond of device work went: the terms sum to it exactly",
              formula="device_work = linked + graph_launched + no_launch_record + outside_window: ledger.*_ns",
              worked=figures.balance),
         term("device work", "the sum of all kernels, copies and fills of the trace; on the CPU the self times of"

@@ -49,7 +49,7 @@ def _component_terms() -> tuple[Term, ...]:
 
 COMPONENTS: Final = Chapter(
     title="Memory by component",
-    sections=("memory", "memory-curve", "memory-peak", "technique-memory", "memory-notes"),
+    sections=("components", "memory-curve", "memory-peak", "technique-memory", "memory-notes"),
     terms=(
         term("memory", "components measured in the unprofiled step, beside theory; from a trace alone they are"
              " inferred",
@@ -99,7 +99,8 @@ SNAPSHOTS: Final = Chapter(
     title="Memory at each stage",
     sections=("snapshots",),
     terms=(
-        term("memory", "what was in use at each stage of the run", formula="memory.snapshots[]"),
+        term("memory at each stage", "what was in use at each stage of the run", formula="memory.snapshots[]"),
+        term("at the start", "before anything of the model was there: Python and its libraries"),
         term("allocated", "what the allocator has handed out", formula="memory.snapshots[].allocated_bytes"),
         term("reserved", "what the allocator holds of the device, blocks free for use again included",
              formula="memory.snapshots[].reserved_bytes"),

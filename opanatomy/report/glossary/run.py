@@ -8,7 +8,7 @@ from opanatomy.report.glossary.term import Chapter, term
 
 RUN: Final = Chapter(
     title="What ran",
-    sections=("title", "run", "warnings", "memory-notes", "verdict"),
+    sections=("title", "headline", "run", "source", "warnings", "memory-notes"),
     terms=(
         term("model", "the class of the model and how many parameters it has", "Those that are trained stand in"
              " brackets"
@@ -28,13 +28,15 @@ RUN: Final = Chapter(
         term("software", "the versions of torch, CUDA, the driver, transformers and opanatomy",
              formula="environment.*"),
         term("trace", "the file that everything comes from", formula="provenance.trace"),
+        term("command", "the command that made the report", formula="provenance.command"),
+        term("opanatomy", "the version that made the report", formula="provenance.opanatomy"),
         term("rank", "which rank of how many the trace is of, where it says so", formula="ranks[0].rank, .world_size"),
         term("warning | warnings", "what in the trace, or in how it was taken, a reader has to know of",
              formula="warnings"),
-        term("verdict | headline", "what costs most: the first finding that holds", "Findings go from what disturbs"
-             " most:"
-             " work that no rule knows, waiting for the host, exposed communication, decoding, the optimizer,"
-             " recomputation, contractions, all that is no contraction."),
+        term("headline | what costs most", "the largest share of the step in a sentence, the next one where it is 15"
+             " % of"
+             " the step or more, and the command that says more", "The step is divided into parts that do not overlap:"
+             " idle time by cause, communication that nothing hides, and the classes and phases of what computes."),
     ),
 )  # fmt: skip
 

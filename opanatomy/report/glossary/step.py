@@ -10,7 +10,7 @@ from opanatomy.report.glossary.term import Chapter, term
 
 STEP: Final = Chapter(
     title="One step",
-    sections=("step",),
+    sections=("step", "idle", "ceilings"),
     terms=(
         term(
             "step",
@@ -52,15 +52,15 @@ STEP: Final = Chapter(
             formula="step.profiler_ns / step.wall_ns",
             worked=figures.profiler,
         ),
+        term("samples of a step", "the batch of all ranks that have data of their own", formula="workload.batch"),
         term("window", "from the first step's start to the last one's end; a trace without annotations is one step,"
-             " the whole of it", "With several devices the times of the window are means over those that ran kernels.",
-             formula="window = busy + outside + idle, idle = host-bound + stream waits + other: timeline.*_ns,"
-                  " exactly"),
-        term("device", "busy and idle time of the device in a step, and the sum of its work",
-             formula="step.busy_ns, step.wall_ns - step.busy_ns, step.kernel_time_ns", worked=figures.busy),
-        term("busy", "the union of the device work launched in the step: some kernel, copy or fill runs",
-             "On the CPU the self times of operators.", formula="step.busy_ns / step.wall_ns; timeline.busy_ns of all"
-             " steps", worked=figures.busy),
+             " the whole of it", "With several devices its times are means over those that ran kernels.",
+             formula="timeline.window_ns / step.count (of several ranks / the steps of one); window = busy + outside +"
+             " idle, idle = host-bound + stream waits + other, exactly", worked=figures.window),
+        term("device", "busy and idle time of the device, and exposed communication, as shares of the window",
+             formula="timeline.busy_ns, .idle_ns, .exposed_communication_ns / timeline.window_ns", worked=figures.busy),
+        term("busy", "the union of the device work launched in the steps: some kernel, copy or fill runs",
+             formula="timeline.busy_ns / timeline.window_ns", worked=figures.busy),
         term("kernel time", "the sum of the step's device work over all streams, so that it may exceed the step",
              formula="step.kernel_time_ns", worked=figures.kernel_time),
         term("overlap", "communication and copies, and what of them nothing hides",
@@ -75,8 +75,11 @@ STEP: Final = Chapter(
         term("exposed memcpy", "copies while no other work of the device runs",
              formula="timeline.exposed_memcpy_ns / timeline.window_ns", worked=figures.exposed_memcpy),
         term("idle", "nothing runs on the device; the line says why, as shares of the window",
-             formula="step.wall_ns - step.busy_ns; timeline.idle_ns = host_idle_ns + stream_idle_ns + other_idle_ns",
+             formula="timeline.idle_ns / timeline.window_ns; idle_ns = host_idle_ns + stream_idle_ns + other_idle_ns",
              worked=figures.idle),
+        term("edges | before its first or after its last work", "idle time before the first and after the last device"
+             " work of the window", formula="(timeline.idle_ns - timeline.inner_idle_ns) / timeline.window_ns",
+             worked=figures.edges),
         term("host-bound | host bound", "idle, and what comes next was launched after the device fell idle",
              "So is the time before the end in which nothing follows. The host is late: more work a launch, or fewer"
              " launches, help.", formula="timeline.host_idle_ns / timeline.window_ns", worked=figures.host_bound),
@@ -84,7 +87,8 @@ STEP: Final = Chapter(
              formula="timeline.stream_idle_ns / timeline.window_ns", worked=figures.stream_waits),
         term("other", "idle between two device events of one stream, or before work without a launch record",
              formula="timeline.other_idle_ns / timeline.window_ns", worked=figures.other_idle),
-        term("busy with another step's work | outside", "the device did only work that was launched before the window"
+        term("busy with another step's work | other steps' work | outside", "the device did only work that"
+             " was launched before the window"
              " (the step before it, most often) or after", formula="timeline.outside_ns / timeline.window_ns",
              worked=figures.outside),
         term("launches | launching", "calls of the host that launch kernels or graphs, and the host time inside them",

@@ -60,8 +60,9 @@ def _of(make: Callable[[Anatomy], Section | None]) -> _Maker:
 
 #: What a reader comes for, section by section.
 _FIRST: Final[Mapping[str, _Maker]] = {
-    "headline": lambda anatomy, wanted: verdict.conclusion(anatomy, source=wanted.source),
+    # What two sources do not agree on puts all that follows in doubt.
     "disagreements": _of(checks.disagreements),
+    "headline": lambda anatomy, wanted: verdict.conclusion(anatomy, source=wanted.source),
     "run": _of(run.what_ran),
     "step": _of(step.one_step),
     "generation": _of(generation.generation),

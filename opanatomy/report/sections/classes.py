@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from opanatomy.records.anatomy import Anatomy, ClassRow
 from opanatomy.records.taxonomy import OperatorClass, Phase
+from opanatomy.report.glossary import note
 from opanatomy.report.scope import calls_a_step, per_step, steps_of
 from opanatomy.report.section import (
     Bytes,
@@ -21,7 +22,7 @@ from opanatomy.report.section import (
 from opanatomy.report.totals import Total, total
 
 #: What a share of a ceiling with another one behind it means.
-PARTLY = "(n %): the part of the time whose bound is known, nothing where that is less than half"
+PARTLY = note("classes", "(n %)")
 
 
 def classes(anatomy: Anatomy) -> Section | None:
@@ -79,7 +80,7 @@ def _row(item: OperatorClass | None, members: list[ClassRow], whole: Total, phas
 def _notes(parts: list[Total]) -> tuple[Note, ...]:
     notes = []
     if any(part.flops is not None and not part.flops_are_all for part in parts):
-        notes.append(Note(text="≥ some of the time has no formula", column="FLOP"))
+        notes.append(Note(text=note("classes", "≥"), column="FLOP"))
     if any(part.covered not in (None, 1) for part in parts):
         notes.append(Note(text=PARTLY, column="ceiling"))
     return tuple(notes)

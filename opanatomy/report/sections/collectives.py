@@ -5,6 +5,7 @@ from __future__ import annotations
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.taxonomy import OperatorClass
 from opanatomy.report import units
+from opanatomy.report.glossary import note
 from opanatomy.report.scope import calls_a_step, per_step, steps_of
 from opanatomy.report.section import ByteRate, Bytes, Column, Count, Holds, Note, Row, Section, Time
 
@@ -38,9 +39,9 @@ def collectives(anatomy: Anatomy) -> Section | None:
         )
         for row in anatomy.collectives
     )
-    notes = [Note(text="waiting for the slowest rank included")]
+    notes = [Note(text=note("collectives", "time"))]
     if any(row.group_assumed for row in anatomy.collectives):
-        notes.append(Note(text="~ the trace names no group: all ranks are taken"))
+        notes.append(Note(text=note("collectives", "~")))
     return Section(
         name="collectives", title="Collectives", scope=per_step(anatomy), columns=columns, rows=rows, notes=tuple(notes)
     )

@@ -6,6 +6,7 @@ from typing import Final
 
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.communication import CommunicationPhase, ExpectedCommunication, ModuleCommunication
+from opanatomy.report.glossary import note
 from opanatomy.report.scope import calls_a_step, per_step, steps_of
 from opanatomy.report.section import (
     Bytes,
@@ -46,7 +47,7 @@ def phases(anatomy: Anatomy) -> Section | None:
         Time(communication.exposed_ns / steps),
     )
     summary = [Row(cells=("together", *whole), summary=True)] if len(rows) > 1 else []
-    notes = [Note(text="waiting for other ranks included; exposed: nothing else ran meanwhile")]
+    notes = [Note(text=f"waiting for other ranks included; {note('communication-phases', 'exposed')}")]
     launching = sum(row.launching_ns for row in communication.phases)
     if launching:
         notes.append(Note(text=phrase("the host was {} at asking for them", Time(launching / steps))))

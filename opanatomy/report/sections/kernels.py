@@ -24,8 +24,8 @@ def kernels(anatomy: Anatomy, top: int) -> Section | None:
     rows = [
         Row(
             cells=(
-                Name(_short(row.kernel)), row.operator_class, calls_a_step(row.count, steps), Time(row.time_ns / steps),
-                Share(row.time_ns / steps, whole), _operators(row.operators),
+                Name(short_name(row.kernel)), row.operator_class, calls_a_step(row.count, steps),
+                Time(row.time_ns / steps), Share(row.time_ns / steps, whole), _operators(row.operators),
             ),
             operator_class=row.operator_class,
         )
@@ -54,7 +54,7 @@ def kernels(anatomy: Anatomy, top: int) -> Section | None:
     )  # fmt: skip
 
 
-def _short(kernel: str) -> str:
+def short_name(kernel: str) -> str:
     """A kernel's name without what all of torch's begin with, so that what tells them apart is not cut."""
     return _BEFORE.sub("", kernel.removeprefix("void "))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, TypeVar
 
 from msgspec import Struct
@@ -14,6 +14,8 @@ from opanatomy.records.comparison import figures_of
 from opanatomy.records.memory import MemoryBlocks
 from opanatomy.records.taxonomy import OperatorClass
 from opanatomy.records.techniques import TechniqueRow, Techniques
+from opanatomy.report.module_tree import Node, module_tree
+from opanatomy.report.scope import calls_a_step, steps_of
 from opanatomy.report.section import (
     ByteRate,
     Bytes,
@@ -27,14 +29,20 @@ from opanatomy.report.section import (
     joined,
     phrase,
 )
+from opanatomy.report.sections.kernels import short_name
 from opanatomy.report.totals import total
 
 #: Rows of one kind, and names, that are listed of one thing.
 _ROWS: Final = 6
 _NAMES: Final = 3
 _NAMESPACES: Final = re.compile(r"^(?:void )?(?:(?!aten::)\w+::|\(anonymous namespace\)::)*")
+#: Numbers of modules as the tree has them.
+_SPANS: Final = re.compile(r"\d+(?:-\d+)?(?:, \d+(?:-\d+)?)*")
 _ARGUMENTS: Final = re.compile(r"[<(].*", re.DOTALL)
 Timed = TypeVar("Timed", OperatorRow, KernelRow)
+#: What modules are called: one, and several that are alike.
+ALIKE: Final = "modules"
+MODULES: Final = ("module", ALIKE)
 _NO_RULE: Final = "none: no rule knows this name, so that it is in the class unknown"
 
 
@@ -44,13 +52,15 @@ class Known(Struct, frozen=True):
     name: str
     kind: str
     facts: Callable[[], tuple[Fact, ...]]
+    #: What the page calls it, where that is less.
+    short: str = ""
 
     @property
     def spellings(self) -> tuple[str, ...]:
         """The name, without C++'s namespaces and return type, and without template arguments and parameters too."""
         plain = _NAMESPACES.sub("", self.name)
         own = _ARGUMENTS.sub("", plain)
-        return tuple(dict.fromkeys(text for text in (self.name, plain, own) if text))
+        return tuple(dict.fromkeys(text for text in (self.name, self.short, plain, own) if text))
 
 
 def known_names(report: Anatomy | Techniques) -> Iterator[Known]:
@@ -62,11 +72,11 @@ def _of_anatomy(anatomy: Anatomy) -> Iterator[Known]:
     for name in dict.fromkeys(row.operator for row in anatomy.operators):
         yield Known(name, "operator", lambda name=name: _operator(name, anatomy))  # type: ignore[misc]
     for kernel in anatomy.kernels:
-        yield Known(kernel.kernel, "kernel", lambda kernel=kernel: _kernel(kernel, anatomy))  # type: ignore[misc]
-    for module in dict.fromkeys(_paths(row.module for row in anatomy.modules)):
-        yield Known(module, "module", lambda module=module: _module(module, anatomy))  # type: ignore[misc]
+        facts = lambda kernel=kernel: _kernel(kernel, anatomy)  # noqa: E731
+        yield Known(kernel.kernel, "kernel", facts, short_name(kernel.kernel))
+    yield from _modules(anatomy)
     for module in dict.fromkeys(row.module for row in anatomy.memory.activations if row.module):
-        yield Known(module, "modules", lambda module=module: _saved(module, anatomy))  # type: ignore[misc]
+        yield Known(module, ALIKE, lambda module=module: _saved(module, anatomy))  # type: ignore[misc]
     for name in dict.fromkeys(row.collective.replace("_", " ") for row in anatomy.collectives):
         yield Known(name, "collective", lambda name=name: _collective(name, anatomy))  # type: ignore[misc]
     for term in anatomy.memory.terms:
@@ -75,6 +85,29 @@ def _of_anatomy(anatomy: Anatomy) -> Iterator[Known]:
     for row in anatomy.memory.published:
         fact = Fact(label="report", text=f"published {row.published:g} {row.unit}, {_ours(row.measured, row.unit)}")
         yield Known(row.figure, "figure of the classic run", lambda fact=fact: (fact,))  # type: ignore[misc]
+
+
+def _modules(anatomy: Anatomy) -> Iterator[Known]:
+    """The modules by their paths, and as the table of modules has them: alike ones as one."""
+    paths = dict.fromkeys(_paths(row.module for row in anatomy.modules))
+    root = module_tree(anatomy.modules)
+    nodes = dict(_nodes(root, ""))
+    if paths and (name := root.kind or anatomy.workload.architecture):
+        yield Known(name, "model", lambda: _module("", anatomy))
+    for path in paths:
+        short = nodes[path].name if path in nodes else ""
+        yield Known(path, "module", lambda path=path: _module(path, anatomy), short)  # type: ignore[misc]
+    for path, node in nodes.items():
+        if path not in paths:
+            yield Known(path, ALIKE, lambda path=path: _module(path, anatomy), node.name)  # type: ignore[misc]
+
+
+def _nodes(node: Node, path: str) -> Iterator[tuple[str, Node]]:
+    """Each node of the tree with its path."""
+    for child in node.children:
+        below = f"{path}.{child.name}" if path else child.name
+        yield below, child
+        yield from _nodes(child, below)
 
 
 def _ours(measured: float | None, unit: str) -> str:
@@ -88,12 +121,12 @@ def _paths(modules: Iterable[str]) -> Iterator[str]:
         yield from (".".join(parts[: end + 1]) for end in range(len(parts)))
 
 
-def _whole_ns(anatomy: Anatomy) -> float:
-    return total(anatomy.classes).time_ns
-
-
-def _took(time_ns: int, whole_ns: float) -> Phrase:
-    return phrase("{}, {} of the time", Time(time_ns), Share(time_ns, whole_ns))
+def _took(time_ns: int, anatomy: Anatomy) -> Phrase:
+    """`15.7 ms a step, 47.0 ms in all 3, 5.1 % of the time`."""
+    steps, share = steps_of(anatomy), Share(time_ns, total(anatomy.classes).time_ns)
+    if steps == 1:
+        return phrase("{}, {} of the time", Time(time_ns), share)
+    return phrase("{} a step, {} in all {}, {} of the time", Time(time_ns / steps), Time(time_ns), Count(steps), share)
 
 
 def _classed(rows: Iterable[OperatorRow | KernelRow]) -> Iterator[Fact]:
@@ -111,12 +144,13 @@ def _operator(name: str, anatomy: Anatomy) -> tuple[Fact, ...]:
     """Class, time by phase, the calls that it is a part of, the kernels that it launched, what it allocated."""
     own = [row for row in anatomy.operators if row.operator == name]
     parts = [row for row in anatomy.operators if row.part_of == name]
-    facts = [*_classed(own), Fact(label="report", text=_time_of(own, parts, _whole_ns(anatomy)))]
+    facts = [*_classed(own), Fact(label="report", text=_time_of(own, parts, anatomy))]
     for phase, part_of in dict.fromkeys((row.phase, row.part_of) for row in own):
         members = [row for row in own if (row.phase, row.part_of) == (phase, part_of)]
         below = [row for row in parts if row.phase is phase] if part_of is None else []
         inside = "" if part_of is None else phrase(", as a part of {}", Name(part_of))
-        facts.append(Fact(label="", text=phrase("{}: {}{}", phase.value, _time_of(members, below), inside)))
+        took = _part_of_time(members, below, steps_of(anatomy))
+        facts.append(Fact(label="", text=phrase("{}: {}{}", phase.value, took, inside)))
     facts += _listed("parts", (phrase("{} {}", Name(row.operator), Time(row.time_ns)) for row in _longest(parts)))
     launched = [row for row in anatomy.kernels if name in row.operators]
     facts += _listed("kernels", (_launched(row) for row in _longest(launched)))
@@ -124,14 +158,20 @@ def _operator(name: str, anatomy: Anatomy) -> tuple[Fact, ...]:
     return (*facts, *_differences(name, anatomy))
 
 
-def _time_of(own: Iterable[OperatorRow], parts: Iterable[OperatorRow], whole_ns: float | None = None) -> Phrase:
-    """`4.30 s, 4.9 % of the time in 24 calls, 4.29 s of it in its parts`; calls that are parts count where alone."""
-    own, parts = tuple(own), tuple(parts)
+def _time_of(own: Sequence[OperatorRow], parts: Sequence[OperatorRow], anatomy: Anatomy) -> Phrase:
+    """The time of an operator and of its parts, and its calls."""
+    took = _took(sum(row.time_ns for row in (*own, *parts)), anatomy)
+    return phrase("{}, in {}", took, Count(sum(row.calls for row in own), "call"))
+
+
+def _part_of_time(own: Sequence[OperatorRow], parts: Sequence[OperatorRow], steps: int) -> Phrase:
+    """`4.30 s in 24 calls, 4.29 s of it in its parts`, of one step."""
     below = sum(row.time_ns for row in parts)
-    time = below + sum(row.time_ns for row in own)
-    took = phrase("{}", Time(time)) if whole_ns is None else _took(time, whole_ns)
-    inside = phrase(", {} of it in its parts", Time(below)) if below else ""
-    return phrase("{} in {}{}", took, Count(sum(row.calls for row in own), "call"), inside)
+    time = Time((below + sum(row.time_ns for row in own)) / steps)
+    inside = phrase(", {} of it in its parts", Time(below / steps)) if below else ""
+    a_step = " a step" if steps > 1 else ""
+    calls = phrase("{} calls", calls_a_step(sum(row.calls for row in own), steps))
+    return phrase("{} in {}{}{}", time, calls, a_step, inside)
 
 
 def _longest(rows: Iterable[Timed]) -> list[Timed]:
@@ -166,35 +206,51 @@ def _differences(name: str, anatomy: Anatomy) -> Iterator[Fact]:
 
 def _kernel(kernel: KernelRow, anatomy: Anatomy) -> tuple[Fact, ...]:
     """Class, time, and the operators that launched it."""
-    text = phrase("{} in {}", _took(kernel.time_ns, _whole_ns(anatomy)), Count(kernel.count, "launch"))
+    text = phrase("{}, in {}", _took(kernel.time_ns, anatomy), Count(kernel.count, "launch"))
     by = list(_listed("operators", (phrase("{}", Name(name)) for name in kernel.operators)))
     nobody = Fact(label="operators", text="none: a graph launched it, or the trace has no record of its launch")
     return (*_classed([kernel]), Fact(label="report", text=text), *(by or [nobody]))
 
 
-def _module(module: str, anatomy: Anatomy) -> tuple[Fact, ...]:
-    """Time and FLOPs of a module with its submodules, by phase and by class."""
-    rows = [row for row in anatomy.modules if row.module == module or row.module.startswith(f"{module}.")]
-    kinds = dict.fromkeys(row.kind for row in rows if row.module == module and row.kind)
-    own = [row for row in rows if row.module == module]
-    facts = [Fact(label="module", text=kind) for kind in kinds]
-    time, own_ns = sum(row.time_ns for row in rows), sum(row.time_ns for row in own)
-    inside = phrase(", {} of it outside its submodules", Time(own_ns)) if own_ns != time else ""
-    facts.append(Fact(label="report", text=phrase("{}{}", _took(time, _whole_ns(anatomy)), inside)))
-    facts += _sums((row.phase.value, row) for row in rows)
-    facts += _sums((row.operator_class, row) for row in rows)
+def _module(path: str, anatomy: Anatomy) -> tuple[Fact, ...]:
+    """Time and FLOPs of a module, or of those that are alike, with their submodules, by phase and by class."""
+    parts = [_numbers(part) for part in path.split(".")] if path else []
+    rows = [row for row in anatomy.modules if _is_within(row.module.split("."), parts)]
+    own = [row for row in rows if len(row.module.split(".")) == len(parts)]
+    kinds = dict.fromkeys(row.kind for row in own if row.kind)
+    alike = len({row.module for row in own})
+    facts = [Fact(label="module", text=f"{kind}, {alike} of them" if alike > 1 else kind) for kind in kinds]
+    time, own_ns, steps = sum(row.time_ns for row in rows), sum(row.time_ns for row in own), steps_of(anatomy)
+    inside = phrase(", {} of it outside its submodules", Time(own_ns / steps)) if 0 < own_ns != time else ""
+    facts.append(Fact(label="report", text=phrase("{}{}", _took(time, anatomy), inside)))
+    facts += _sums(((row.phase.value, row) for row in rows), steps)
+    facts += _sums(((row.operator_class, row) for row in rows), steps)
     return tuple(facts)
 
 
-def _sums(rows: Iterable[tuple[str | OperatorClass, ModuleRow]]) -> Iterator[Fact]:
-    """A line for each key with the time and the FLOPs of its rows."""
+def _numbers(part: str) -> set[str]:
+    """The names that a part of a path stands for: `0-2, 5` for 0, 1, 2 and 5."""
+    if not _SPANS.fullmatch(part):
+        return {part}
+    spans = ([int(number) for number in span.split("-")] for span in part.split(", "))
+    return {str(number) for span in spans for number in range(span[0], span[-1] + 1)}
+
+
+def _is_within(path: list[str], parts: list[set[str]]) -> bool:
+    """Whether a module is one of those, or lies in one."""
+    return len(path) >= len(parts) and all(name in names for name, names in zip(path, parts, strict=False))
+
+
+def _sums(rows: Iterable[tuple[str | OperatorClass, ModuleRow]], steps: int) -> Iterator[Fact]:
+    """A line for each key with the time and the FLOPs of its rows, of one step."""
     groups: dict[str | OperatorClass, list[ModuleRow]] = {}
     for key, row in rows:
         groups.setdefault(key, []).append(row)
     for key, members in sorted(groups.items(), key=lambda group: -sum(row.time_ns for row in group[1])):
         known = [row.flops for row in members if row.flops is not None]
-        flops = Flops(sum(known) if known else None, at_least=0 < len(known) < len(members))
-        yield Fact(label="", text=phrase("{}: {}, {}", key, Time(sum(row.time_ns for row in members)), flops))
+        flops = Flops(sum(known) / steps if known else None, at_least=0 < len(known) < len(members))
+        time = Time(sum(row.time_ns for row in members) / steps)
+        yield Fact(label="", text=phrase("{}: {}, {}", key, time, flops))
 
 
 def _saved(module: str, anatomy: Anatomy) -> tuple[Fact, ...]:

@@ -7,6 +7,7 @@ from typing import Final
 
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.ranks import Rank, Spread
+from opanatomy.report.glossary import note
 from opanatomy.report.like_ranks import LIKE, Group, groups_of
 from opanatomy.report.section import Cell, Change, Column, Count, Holds, Note, Row, Section, Share, Time, Tone, phrase
 
@@ -35,7 +36,7 @@ def ranks(anatomy: Anatomy) -> Section | None:
     shown, notes = _rows(anatomy.ranks, names)
     rows = (*shown, *_summaries([spread[name] for name in names]))
     if "own" in spread:
-        notes.append(Note(text="own: the step less exposed communication"))
+        notes.append(Note(text=note("ranks", "own")))
     return Section(
         name="ranks", title="Ranks", columns=columns, rows=rows, notes=(*notes, *_conclusions(anatomy, spread))
     )

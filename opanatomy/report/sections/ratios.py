@@ -6,6 +6,7 @@ from typing import Final
 
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.taxonomy import OperatorClass, Phase
+from opanatomy.report.glossary import note
 from opanatomy.report.section import Column, Holds, Note, Ratio, Row, Section, Share, phrase
 from opanatomy.report.totals import total
 
@@ -17,8 +18,8 @@ _PAPER: Final = {
 }
 #: A class of less of the time than this has no ratios: they would be of next to nothing.
 _LEAST: Final = 0.01
-_NO_RATIO: Final = "-: a part without formula, or a forward of less than 1 % of the backward"
-_PAPER_IS: Final = "paper: arXiv 2007.00072, BERT-large encoder layer, V100"
+_NO_RATIO: Final = note("ratios", "-")
+_PAPER_IS: Final = note("paper", "paper")
 
 
 def ratios(anatomy: Anatomy) -> Section | None:

@@ -10,6 +10,7 @@ from msgspec import Struct
 from opanatomy.records.anatomy import Anatomy, ClassRow, OperatorRow
 from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.report import units
+from opanatomy.report.glossary import note
 from opanatomy.report.scope import per_step, steps_of
 from opanatomy.report.section import (
     ByteRate,
@@ -34,11 +35,7 @@ from opanatomy.report.totals import Total, total
 _MEMORY: Final = "memory"
 #: Phases that bounds differ between: of many tokens at once, and of one by one.
 _OF_GENERATION: Final = (Phase.PREFILL, Phase.DECODING)
-_NOTE: Final = (
-    "bound: the longer of FLOP / peak and bytes / bandwidth; ceiling: bound / time - where memory bounds, the paper's"
-    " MUE, whose factors (needless traffic, reached bandwidth) only hardware counters tell apart;"
-    " headroom: time - bound"
-)
+_NOTE: Final = note("bounds", "bound", "ceiling", "headroom")
 
 
 def roofline(anatomy: Anatomy, top: int) -> Section | None:

@@ -42,7 +42,7 @@ def one_step(anatomy: Anatomy) -> Section:
         ("phases", _phases(step) if on_cpu else None),
         ("framework", _framework(step)),
         ("profiler", _profiler(step)),
-        ("device", _busy(anatomy)),
+        ("busy", _busy(anatomy)),
         ("reached", _reached(anatomy.device)),
     )
     return Section(name="step", title="One step", facts=facts)
@@ -121,8 +121,7 @@ def _wall(anatomy: Anatomy) -> Phrase | None:
         if step.unprofiled_wall_ns is not None:
             return phrase("{} plain", Time(step.unprofiled_wall_ns))
         return None if step.wall_ns is None else phrase("{} profiled", Time(step.wall_ns))
-    plain = " (one step)" if step.unprofiled_count in (None, 1) else ""
-    both = phrase("{} plain" + plain + ", {} profiled", Time(step.unprofiled_wall_ns), Time(step.wall_ns))
+    both = phrase("{} plain, {} profiled", Time(step.unprofiled_wall_ns), Time(step.wall_ns))
     if step.profiler_ns is not None:
         return phrase("{} ({})", both, Change(step.wall_ns, step.unprofiled_wall_ns))
     return both
@@ -136,16 +135,22 @@ def _framework(step: Step) -> Phrase | None:
     """On the CPU what is left of the step beside operators and, where that could be told, the profiler."""
     if step.framework_ns is None:
         return None
-    what = "dispatch, autograd, Python" + (", the profiler" if step.profiler_ns is None else "")
-    return phrase("{}: {}", _part(step.framework_ns, step.wall_ns), what)
+    return phrase("{}: dispatch, autograd, Python", _part(step.framework_ns, step.wall_ns))
 
 
 def _profiler(step: Step) -> Phrase | None:
-    """What is taken for the profiler's own time on the CPU."""
-    if step.framework_ns is None or step.profiler_ns is None:
+    """What is taken for the profiler's own time, or why that cannot be told."""
+    if step.framework_ns is not None and step.profiler_ns is not None:
+        own = _part(step.profiler_ns, step.wall_ns)
+        return phrase("{}: an estimate of its own time outside operators, not in framework", own)
+    if step.wall_ns is None or step.profiler_ns is not None:
         return None
-    own = _part(step.profiler_ns, step.wall_ns)
-    return phrase("{}: an estimate of its own time outside operators, not in framework", own)
+    inside = "in framework" if step.framework_ns is not None else ""
+    why = None
+    if step.unprofiled_wall_ns is not None:
+        one = step.unprofiled_count in (None, 1)
+        why = f"{'one plain step cannot tell the difference' if one else 'no difference that can be told from noise'}"
+    return joined((inside, why), ": ")
 
 
 def _spread(anatomy: Anatomy) -> Phrase | None:
@@ -181,12 +186,12 @@ def _busy(anatomy: Anatomy) -> Phrase | None:
     if 2 * edges > timeline.idle_ns:
         bound = phrase(" ({} before its first or after its last work)", Share(edges, timeline.window_ns))
     parts: list[Phrase] = [
-        phrase("busy {}", Share(timeline.busy_ns, timeline.window_ns)),
+        phrase("{}", Share(timeline.busy_ns, timeline.window_ns)),
         phrase("idle {}{}", Share(timeline.idle_ns, timeline.window_ns), bound),
     ]
     if (timeline.outside_ns or 0) >= _SAID * timeline.window_ns:
-        parts.append(phrase("with another step's work {}", Share(timeline.outside_ns, timeline.window_ns)))
-    if timeline.exposed_communication_ns:
+        parts.append(phrase("other steps' work {}", Share(timeline.outside_ns, timeline.window_ns)))
+    if (timeline.exposed_communication_ns or 0) >= _SAID * timeline.window_ns:
         exposed = Share(timeline.exposed_communication_ns, timeline.window_ns)
         parts.append(phrase("exposed communication {}", exposed))
     return joined(parts)
@@ -260,10 +265,9 @@ def _reached(device: DeviceFigures) -> Phrase | None:
         return None
     lower_bound = device.mfu_covered not in (None, 1)
     sign, peak = "≥ " if lower_bound else "", f" of the {device.mfu_dtype} peak" if device.mfu_dtype else ""
-    # Without recomputation the two are one.
-    reached = (("MFU", device.mfu), ("HFU", None if device.hfu == device.mfu else device.hfu))
+    reached = (("MFU", device.mfu), ("HFU", device.hfu))
     shares = joined(phrase("{} {}{}", name, sign, Share(part, 1)) for name, part in reached if part is not None)
-    known = phrase(", known of {} of the contractions' time", Share(device.mfu_covered, 1)) if lower_bound else ""
+    known = phrase(", over {} of the contractions' time", Share(device.mfu_covered, 1)) if lower_bound else ""
     return phrase("{}{}{}", shares or "", peak, known)
 
 

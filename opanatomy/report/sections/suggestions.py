@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.suggestion import Suggestions
+from opanatomy.report.glossary import note
 from opanatomy.report.section import Bytes, Change, Column, Holds, Note, Row, Section
 
 
@@ -44,7 +45,7 @@ def suggestions(anatomy: Anatomy) -> Section | None:
 
 
 def _notes(suggested: Suggestions) -> Iterator[Note]:
-    yield Note(text="predicted, not run: `opanatomy techniques` measures them")
+    yield Note(text=note("suggestions", "suggestions"))
     if suggested.not_reached:
         names = ", ".join(suggested.not_reached)
         yield Note(text=f"no time to look at {names}: give --suggest SECONDS more than it had")

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from opanatomy.records.techniques import TechniqueRow, Techniques
 from opanatomy.records.underflow import ScaledGradients, Underflow
+from opanatomy.report.glossary import note
 from opanatomy.report.section import Column, Count, Figure, Holds, Note, Phrase, Row, Section, Share, Tone, phrase
 
 
@@ -24,8 +25,7 @@ def gradients_in_float16(report: Techniques) -> Section:
     )
     notes = [Note(text=text, tone=Tone.REMARK) for row, underflow in counted for text in _said(row, underflow)]
     if rows:
-        text = "zero: exactly, of the elements that are not zero in the same step without autocast; without dropout"
-        notes.insert(0, Note(text=text))
+        notes.insert(0, Note(text=note("underflow", "zero")))
     return Section(
         name="underflow", title="Gradients in float16", columns=columns, rows=rows, notes=tuple(notes)
     )  # fmt: skip

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from opanatomy.records.guides import GuideClaim, GuideRow
 from opanatomy.records.techniques import Techniques
+from opanatomy.report.glossary import note
 from opanatomy.report.section import Column, Figure, Holds, Note, Row, Section, Tone
 
 
@@ -49,7 +50,7 @@ def _said(claim: GuideClaim) -> str:
 
 def _notes(rows: Sequence[GuideRow]) -> Iterator[Note]:
     if any(row.measurement.parts for row in rows):
-        yield Note(text="B: bytes a parameter, each component at its fullest; at the peak: what of them lives then")
+        yield Note(text=note("guides", "B", "at the peak"))
     for row in rows:
         measurement = row.measurement
         parts = [f"{part.replace('_', ' ')} {size:.2f}" for part, size in measurement.parts.items()]

@@ -7,6 +7,7 @@ from typing import Final
 from opanatomy.records.comparison import figures_of, memory_agrees, memory_error, time_agrees, time_error, within_noise
 from opanatomy.records.sameness import Sameness
 from opanatomy.records.techniques import TechniqueRow, Techniques
+from opanatomy.report.glossary import note
 from opanatomy.report.section import (
     Bytes,
     Cell,
@@ -84,11 +85,11 @@ def _table(report: Techniques) -> Section:
     rows = tuple(_row(row, report) for row in report.rows if figures_of(row) is not None)
     if base is None:
         rows = ()
-    notes = [Note(text="d.: beside the baseline; B/F: backward with recomputation over forward")]
+    notes = [Note(text=note("techniques", "d.", "B/F"))]
     if any(_SAME in row.cells for row in rows):
-        notes.append(Note(text=f"{_SAME}: no difference beyond that of the repetitions"))
+        notes.append(Note(text=note("techniques", _SAME)))
     if any(row.cells[-1] == _DISAGREES for row in rows):
-        notes.append(Note(text=f"{_DISAGREES}: the prediction does not agree, see the table of predictions"))
+        notes.append(Note(text=note("techniques", _DISAGREES)))
     title = "Techniques, predicted" if report.predicted_only else "Techniques, measured"
     return Section(name="techniques", title=title, columns=columns, rows=rows, notes=tuple(notes))
 
@@ -135,9 +136,7 @@ def _predictions(report: Techniques) -> Section:
         Column(header="", expendable=2),
     )
     rows = tuple(_prediction(row, report) for row in report.rows if row.predicted is not None)
-    notes = (
-        Note(text="step: at the rates that the calls of the baseline reached; off by: predicted over measured change"),
-    )
+    notes = (Note(text=note("predictions", "step of a prediction", "off by")),)
     return Section(name="predictions", title="Predictions", columns=columns, rows=rows, notes=notes if rows else ())
 
 
@@ -185,7 +184,7 @@ def _components(report: Techniques) -> Section:
         for row in report.rows
         if (figures := figures_of(row)) is not None
     )
-    notes = (Note(text="each component at its fullest in the step"),) if rows else ()
+    notes = (Note(text=note("technique-memory", "memory of")),) if rows else ()
     return Section(
         name="technique-memory", title="Memory by component", columns=columns, rows=rows if shown else (), notes=notes
     )
@@ -202,8 +201,7 @@ def _same_training(report: Techniques) -> Section:
         Column(header="", holds=Holds.NAMES),
     )
     rows = tuple(_same(row, row.sameness) for row in report.rows if row.sameness is not None)
-    note = "differences in units of rounding of float32, of one step without dropout from the same weights and data"
-    notes = (Note(text=note),) if rows else ()
+    notes = (Note(text=note("same-training", "the same training?")),) if rows else ()
     return Section(name="same-training", title="The same training?", columns=columns, rows=rows, notes=notes)
 
 

@@ -36,6 +36,8 @@ SECOND: Final = 0.15
 NEARLY_FULL: Final = 0.9
 #: The part of a whole from which something is most of it.
 _MOST: Final = 0.5
+#: The part of a class from which the largest of it is named.
+_MUCH: Final = 0.3
 #: So much longer than without the profiler, that idle time may be the profiler's.
 _SLOWED: Final = 1.1
 #: What a model is called by, so that a command can name it.
@@ -354,8 +356,10 @@ def _largest(anatomy: Anatomy, item: OperatorClass) -> Phrase | str:
     return _most(phrase("the kernel {}", Name(kernel.kernel)), kernel.time_ns, whole)
 
 
-def _most(name: Phrase, ns: float, whole: float) -> Phrase:
-    """That a part is most of a class, or what share of it."""
+def _most(name: Phrase, ns: float, whole: float) -> Phrase | str:
+    """That a part is most of a class, or what share of it; nothing of a small one."""
+    if ns < _MUCH * whole:
+        return ""
     if ns >= whole:
         return phrase(", all of it {}", name)
     return phrase(", {} of it {}", "most" if ns >= _MOST * whole else Share(ns, whole, decimals=0), name)
@@ -364,5 +368,5 @@ def _most(name: Phrase, ns: float, whole: float) -> Phrase:
 def _reached(part: Total) -> Phrase | str:
     if not part.reached:
         return ""
-    known = "" if part.covered == 1 else phrase(" (known of {} of it)", Share(part.covered, 1, decimals=0))
-    return phrase(", at {} of what the device can do{}", Share(part.reached, 1), known)
+    known = "" if part.covered == 1 else phrase(" (known for {})", Share(part.covered, 1, decimals=0))
+    return phrase(", at {} of its ceiling{}", Share(part.reached, 1), known)

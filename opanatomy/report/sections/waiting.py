@@ -7,6 +7,7 @@ from typing import Final
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.waiting import RankWaiting, StepParts, Straggler, Waiting
 from opanatomy.report import units
+from opanatomy.report.glossary import note
 from opanatomy.report.section import (
     ByteRate,
     Cell,
@@ -68,7 +69,7 @@ def collectives(anatomy: Anatomy) -> Section | None:
         )
         for row in waiting.collectives
     )  # fmt: skip
-    notes = (Note(text="time and waiting of all ranks together; bus in transfer: from the start of the last rank on"),)
+    notes = (Note(text=note("matched", "time and waiting", "bus in transfer")),)
     return Section(name="matched", title="Collectives of all ranks", columns=columns, rows=rows, notes=notes)
 
 
@@ -89,9 +90,7 @@ def _notes(waiting: Waiting, shown: int) -> list[str | Phrase]:
     notes: list[str | Phrase] = []
     if shown < len(waiting.each):
         notes.append(phrase("the {} that were waited for most of {} ranks", Count(shown), Count(len(waiting.each))))
-    notes.append(
-        "means of the steps; transfer and waiting: what no other work hides; waited for: by the others, summed"
-    )
+    notes.append(f"means of the steps; {note('waiting-steps', 'transfer and waiting', 'waited for')}")
     if waiting.is_lower_bound:
         notes.append(
             phrase(
