@@ -87,7 +87,7 @@ STEP: Final = Chapter(
              formula="timeline.stream_idle_ns / timeline.window_ns", worked=figures.stream_waits),
         term("other", "idle between two device events of one stream, or before work without a launch record",
              formula="timeline.other_idle_ns / timeline.window_ns", worked=figures.other_idle),
-        term("busy with another step's work | with another step's work | outside", "the device did only work that"
+        term("busy with another step's work | other steps' work | outside", "the device did only work that"
              " was launched before the window"
              " (the step before it, most often) or after", formula="timeline.outside_ns / timeline.window_ns",
              worked=figures.outside),
