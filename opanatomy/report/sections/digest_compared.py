@@ -31,7 +31,7 @@ def digest_of_comparison(comparison: Comparison) -> tuple[Section, ...]:
     step = [] if parts is None else [("step", headline(comparison, parts))]
     figures = [(row.name, _values(row)) for row in shown_figures(comparison)]
     sides = [(f"side {place}", _side(side)) for place, side in enumerate(comparison.sides, 1)]
-    gates = [("gate", f"{'met' if gate.met else 'not met'}: {gate.reason}") for gate in comparison.gates]
+    gates = [("gate", f"{'met' if gate.met else 'not met'}: {gate.gate}: {gate.reason}") for gate in comparison.gates]
     warnings = [("warning", text) for text in comparison.warnings]
     if comparison.no_claim is not None:
         warnings.insert(0, ("nothing is called significant", comparison.no_claim))
