@@ -24,6 +24,7 @@ from opanatomy.records.techniques import Techniques
 from opanatomy.report import glossary, read_anatomy
 from opanatomy.report.classes import LABEL, SHORT_LABEL
 from opanatomy.report.formats.terminal import sentence
+from opanatomy.report.metric_names import definition_of
 from opanatomy.report.section import Fact, Name, Phrase, Row, Section
 from opanatomy.report.sections import SECTIONS, sections_of
 from opanatomy.report.sections.printed import printed
