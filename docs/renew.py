@@ -1,6 +1,7 @@
 """Writes what pages have of the program's own tables anew: `python docs/renew.py`.
 
-The formulas in counting.md come from the registry, the terms in report.md from the glossary.
+The formulas in counting.md come from the registry, the terms in report.md from the glossary, the manual page
+opanatomy.1 from the parser.
 """
 
 from __future__ import annotations
@@ -33,6 +34,10 @@ def _between(page: str, begin: str, text: str, end: str) -> str:
 
 
 if __name__ == "__main__":
+    import manual  # beside this file
+
     for path, renew in ((PAGE, renewed), (TERMS_PAGE, with_terms)):
         path.write_text(renew(path.read_text(encoding="utf-8")), encoding="utf-8")
         print(f"renewed {path.name}")
+    manual.renew()
+    print(f"renewed {manual.PAGE.name}")

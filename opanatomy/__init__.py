@@ -4,6 +4,7 @@
     anatomy = opanatomy.analyze("trace.json.gz")          # any torch.profiler trace, or the ranks of a run
     with opanatomy.record("step.json.gz") as recorder:    # a training loop of your own, `recorder.step()` in it
         ...
+    trainer.add_callback(opanatomy.TrainerCallback())     # the same for transformers' Trainer
     anatomy = opanatomy.read("report.json")               # a report that was written as JSON
     opanatomy.compare(before, after)                      # what changed, and where the difference comes from
 

@@ -17,7 +17,7 @@ from opanatomy.errors import OpanatomyError, TraceError, UsageError
 from opanatomy.files.addresses import local_name, scheme_of
 from opanatomy.files.outputs import claimed, name_of_rank, temporary
 from opanatomy.files.remote import Address
-from opanatomy.option_values import as_argument, checked, in_python
+from opanatomy.option_values import as_argument, checked
 from opanatomy.options import JOBS, PROCESSES, RunOptions, check_several
 from opanatomy.pipeline import analyze_traces
 from opanatomy.records.anatomy import Anatomy
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 Inputs: TypeAlias = "dict[str, Any] | tuple[Any, ...]"
 
 
-@in_python()
 def analyze(
     trace: Name | Iterable[Name],
     *,
@@ -69,7 +68,6 @@ def analyze(
         raise
 
 
-@in_python()
 def read(report: Name) -> Anatomy:
     """The anatomy in a JSON report, as `Anatomy.to_json`, `opanatomy ... -f json` and `-o FILE.json` write it.
 
@@ -89,7 +87,6 @@ def read(report: Name) -> Anatomy:
     return anatomy
 
 
-@in_python()
 def profile(
     module: torch.nn.Module,
     inputs: Any,

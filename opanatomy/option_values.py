@@ -97,27 +97,27 @@ def as_argument(option: Option, value: object) -> str:
     return f"{option.name}={value!r}"
 
 
-_IN_PYTHON: ContextVar[bool] = ContextVar("in_python", default=False)
+_ON_COMMAND_LINE: ContextVar[bool] = ContextVar("on_command_line", default=False)
 
 
 @contextmanager
-def in_python() -> Iterator[None]:
-    """Messages inside speak of arguments, as of a call from Python, and not of the flags of the command line."""
-    token = _IN_PYTHON.set(True)
+def on_command_line() -> Iterator[None]:
+    """Messages inside speak of flags; elsewhere of what Python has for them."""
+    token = _ON_COMMAND_LINE.set(True)
     try:
         yield
     finally:
-        _IN_PYTHON.reset(token)
+        _ON_COMMAND_LINE.reset(token)
 
 
 def as_asked(of_command_line: str, of_python: str) -> str:
     """The one of two wordings that whoever runs this can act on: a flag, or what Python has for it."""
-    return of_python if _IN_PYTHON.get() else of_command_line
+    return of_command_line if _ON_COMMAND_LINE.get() else of_python
 
 
 def spelled(option: Option, value: object) -> str:
     """An option and its value as whoever runs this writes them."""
-    return as_argument(option, value) if _IN_PYTHON.get() else as_flag(option, value)
+    return as_flag(option, value) if _ON_COMMAND_LINE.get() else as_argument(option, value)
 
 
 def _amount(option: Option, value: Any, spelled: Spelling) -> float:

@@ -15,7 +15,6 @@ from msgspec.structs import replace
 from opanatomy.arguments import Name, check_module, check_no_profiler, check_switch, trace_target
 from opanatomy.errors import CaptureError, UsageError
 from opanatomy.files.outputs import Claim, claimed, name_of_rank, temporary
-from opanatomy.option_values import in_python
 from opanatomy.options import RunOptions
 from opanatomy.pipeline import analyze_traces
 from opanatomy.records.anatomy import Anatomy
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from opanatomy.capture.loop.recording import LoopRecording, Recorded
 
 
-@in_python()
 def record(
     trace: Name | None = None,
     *,
@@ -117,7 +115,6 @@ class Recorder:
         if hint is not None:
             warnings.warn(hint, stacklevel=2)
 
-    @in_python()
     def start(self) -> None:
         """The first iteration begins."""
         if self._recording is not None or self._is_over:
@@ -137,7 +134,6 @@ class Recorder:
             self._abort()
             raise
 
-    @in_python()
     def step(self) -> None:
         """An iteration of the loop is done."""
         if self._is_over:
@@ -151,7 +147,6 @@ class Recorder:
         if recording.done:
             self._abort()
 
-    @in_python()
     def stop(self) -> None:
         """The loop is done; writes the trace where that has not been done."""
         if not self._is_over:
@@ -166,7 +161,6 @@ class Recorder:
             require_agreement(self.anatomy)
 
     @property
-    @in_python()
     def anatomy(self) -> Anatomy:
         """The anatomy of what was recorded; `CaptureError` before all of it is."""
         if self._anatomy is None:

@@ -463,7 +463,7 @@ def test_a_folder_that_cannot_be_written_is_said_once_and_costs_nothing(
     assert report_of(folder, ClusterSettings(), note=notes.append) == report_of(folder)
     assert len(notes) == 1
     assert notes[0].startswith("summaries are not kept: Not a directory (")
-    with pytest.raises(UsageError, match=r"--summaries .*: File exists - give a folder"):
+    with pytest.raises(UsageError, match=r"summaries=.*: File exists - give a folder"):
         report_of(folder, ClusterSettings(summaries=str(tmp_path / "opanatomy")))
 
 
@@ -530,7 +530,7 @@ def test_dask_gives_the_same_bytes_though_a_worker_dies(
 
 def test_no_scheduler_is_one_line(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("opanatomy.cluster.dask_run._CONNECT_SECONDS", 0.2)
-    with pytest.raises(UsageError, match=r"--dask tcp://127.0.0.1:1: no scheduler can be reached there"):
+    with pytest.raises(UsageError, match=r"dask='tcp://127.0.0.1:1': no scheduler can be reached there"):
         report_of(folder, ClusterSettings(dask="tcp://127.0.0.1:1", keep=False))
 
 

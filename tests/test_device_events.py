@@ -106,7 +106,7 @@ CAUSES = {
     ),
     "too long": (
         ("Exceeded max GPU buffer count (33 >= 33) - terminating tracing",),
-        "the step launches more than the profiler has buffers for - keep fewer --layers or --steps",
+        "the step launches more than the profiler has buffers for - profile fewer steps, or a smaller model",
     ),
     "not started": (
         ("function cbapi->getCuptiStatus() failed with error CUPTI_ERROR_NOT_INITIALIZED (15)", FAILED),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from importlib.util import find_spec
 from pathlib import Path
 
 import msgspec
@@ -12,6 +13,7 @@ import pytest
 from opanatomy.console.parser import make_parser
 from opanatomy.records.techniques import Techniques
 from opanatomy.report import read_anatomy, terminal_report
+from opanatomy.report.frames import table_names
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -66,3 +68,30 @@ def test_links_lead_somewhere() -> None:
     for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "reports").glob("*.md")]:
         for link in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
             assert (page.parent / link).exists(), f"{page.name} links to {link}"
+
+
+def snippets(page: Path) -> list[str]:
+    """The blocks of Python of a page, each with the lines before it empty, so that errors have their own lines."""
+    text = page.read_text()
+    blocks = re.finditer(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    return ["\n" * text.count("\n", 0, block.start(1)) + block[1] for block in blocks]
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("page", ["README.md", "docs/python.md"])
+def test_snippets_run_as_they_stand(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {"__name__": "__main__"}
+    blocks = snippets(ROOT / page)
+    assert len(blocks) >= 2
+    for block in blocks:
+        needed = next((library for library in ("pandas", "polars") if f"to_{library}" in block), None)
+        if needed is None or find_spec(needed) is not None:
+            exec(compile(block, page, "exec"), names)
+
+
+def test_the_page_of_python_names_every_table() -> None:
+    page = " ".join((ROOT / "docs" / "python.md").read_text().split())
+    listed = re.search(r"Tables: (.*?)\. A table", page)
+    assert listed is not None
+    assert re.findall(r"`(.+?)`", listed[1]) == list(table_names())

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
+import runpy
 import shlex
 import shutil
+import subprocess
+import sys
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,9 +20,11 @@ from opanatomy.capture.model.user_file import file_and_function
 from opanatomy.console import parser as command_line
 from opanatomy.console.dispatch import main
 from opanatomy.console.help import described
-from opanatomy.console.parser import make_parser
+from opanatomy.console.parser import SHELLS, make_parser
+from opanatomy.report import format_names
 from opanatomy.report.formats.json import json_report
 from tests import anatomies
+from tests.command import ROOT
 
 ALEXNET = Path(__file__).parent / "traces" / "gpu_a100_alexnet.json.gz"
 VERBS = sorted(commands.verbs())
@@ -119,3 +125,113 @@ def test_the_example_of_a_function_reads_as_one(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "my_model.py").write_text("def make(): ...\n")
     monkeypatch.chdir(tmp_path)
     assert file_and_function("my_model.py:make") == (Path("my_model.py"), "make")
+
+
+# --------------------------------------------------------------------------------------------------------- completion
+
+COMPLETED = {
+    ("opanatomy", "pro"): {"profile"},
+    ("opanatomy", "--print-completion", ""): {"bash", "zsh", "fish", "tcsh"},
+    ("opanatomy", "profile", "google-bert/"): {"google-bert/bert-base-uncased", "google-bert/bert-large-uncased"},
+    ("opanatomy", "profile", "gpt2"): {"gpt2", "gpt2-xl"},
+    ("opanatomy", "profile", "my"): {"my_model.py"},
+    ("opanatomy", "profile", "gpt2", "--amp", ""): {"bf16", "fp16"},
+    ("opanatomy", "profile", "gpt2", "--accum"): {"--accumulate"},
+    ("opanatomy", "profile", "gpt2", "-f", ""): set(format_names()),
+    ("opanatomy", "profile", "gpt2", "-o", "trace"): {"trace.json.gz"},
+    ("opanatomy", "analyze", "tr"): {"trace.json.gz"},
+    ("opanatomy", "techniques", "gpt2", "--only", "accu"): {"accumulation"},
+}
+
+
+def completion_of(shell: str, capsys: pytest.CaptureFixture[str]) -> str:
+    with pytest.raises(SystemExit) as left:
+        main(["--print-completion", shell])
+    assert left.value.code == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+def test_bash_completes_commands_names_models_and_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("my_model.py", "trace.json.gz"):
+        (tmp_path / name).touch()
+    lines = [completion_of("bash", capsys)]
+    for words in COMPLETED:
+        lines += [
+            f"COMP_WORDS=({shlex.join(words)}); COMP_CWORD={len(words) - 1}; COMPREPLY=(); _shtab_opanatomy",
+            'echo "${COMPREPLY[*]}"',
+        ]
+    done = subprocess.run(
+        ["bash", "--norc", "-u"], input="\n".join(lines), cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert done.stderr == ""
+    assert [set(line.split()) for line in done.stdout.splitlines()] == list(COMPLETED.values())
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_every_shell_has_a_script_that_it_can_read(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    script = completion_of(shell, capsys)
+    for word in (*VERBS, "profile", "optimizer", "adamw"):
+        assert word in script
+    if shutil.which(shell) is not None:
+        check = ["--no-execute"] if shell == "fish" else ["-n"]
+        subprocess.run([shell, *check], input=script, text=True, check=True)
+
+
+def test_without_shtab_it_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setitem(sys.modules, "shtab", None)
+    assert main(["--print-completion", "bash"]) == 1
+    assert "needs shtab, which is not installed - pip install shtab" in capsys.readouterr().err
+
+
+def test_a_shell_that_this_shtab_does_not_know(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("shtab.SUPPORTED_SHELLS", ["bash"])
+    assert main(["--print-completion", "fish"]) == 1
+    assert "this shtab knows bash only - pip install --upgrade shtab" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as left:
+        main(["--print-completion", "cmd.exe"])
+    assert left.value.code == 2
+
+
+# --------------------------------------------------------------------------------------------------------- manual page
+
+
+@pytest.fixture(scope="module")
+def manual() -> Any:
+    return runpy.run_path(str(ROOT / "docs" / "manual.py"))
+
+
+def test_the_manual_page_is_current(manual: Any) -> None:
+    page = manual["PAGE"].read_text(encoding="ascii")
+    assert manual["renewed"](page, "2001-01-01") == page, "run python docs/renew.py"
+    assert manual["renewed"]("old", "2001-01-01").splitlines()[1].startswith(".TH OPANATOMY 1 2001-01-01 ")
+
+
+def test_the_manual_page_has_every_command_and_option(manual: Any) -> None:
+    page = manual["PAGE"].read_text(encoding="ascii")
+    for escape, character in (("\\-", "-"), ("\\(ti", "~"), ("\\(aq", "'")):
+        page = page.replace(escape, character)
+    for verb in VERBS:
+        _, _, of_verb = page.partition(f"\n.SS opanatomy {verb}\n")
+        of_verb = of_verb.partition("\n.S")[0]
+        (commands_action,) = (action for action in make_parser()._actions if action.dest == "verb")
+        assert commands_action.choices is not None
+        for action in dict(commands_action.choices)[verb]._actions[1:]:  # type: ignore[call-overload]
+            assert (action.option_strings or [action.metavar])[-1] in of_verb, (verb, action.dest)
+        for command in examples_of(verb):
+            assert f".B {command}\n" in of_verb
+
+
+def test_a_manual_page_shows_any_text_as_it_is(manual: Any) -> None:
+    assert manual["_text"](".json 'x' \\ \"y\" ~/z --a") == "\\&.json \\(aqx\\(aq \\e \\(dqy\\(dq \\(ti/z \\-\\-a"
+
+
+@pytest.mark.skipif(shutil.which("groff") is None, reason="needs groff")
+def test_the_manual_page_has_nothing_that_roff_complains_of(manual: Any) -> None:
+    done = subprocess.run(
+        ["groff", "-man", "-Tutf8", "-ww", "-rHY=0", str(manual["PAGE"])], capture_output=True, text=True, check=True
+    )
+    assert done.stderr == ""
+    assert "opanatomy profile MODEL [options]" in re.sub(r".\x08|\x1b\[\d*m", "", done.stdout)

@@ -16,12 +16,13 @@ from typing import Any
 import pytest
 
 import opanatomy
+from opanatomy.comparing import comparison_of
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.report import format_named
 from opanatomy.report.format import Page
 from tests import anatomies
 from tests.experiments import experiment
-from tests.printed_figures import figures_in
+from tests.printed_figures import Figure, figures_in
 
 FOLDER = Path(__file__).parent / "traces"
 TRACES = sorted(path.name.removesuffix(".json.gz") for path in FOLDER.glob("*.json.gz"))
@@ -34,7 +35,7 @@ OTHERS = [
     for folder in ("traces", "more_traces") for path in sorted((SHARED / folder).rglob("*.json.gz"))
 ]  # fmt: skip
 HEADINGS = [
-    "# opanatomy digest", "## What ran", "## Where the time went: one step", "## Where the time went: all steps",
+    "# opanatomy digest", "## What ran", "## The step", "## Where the time went",
     "## Memory", "## Largest findings", "## Warnings",
 ]  # fmt: skip
 #: Lines that say a name or a word of the JSON report.
@@ -74,6 +75,10 @@ def lines_of(digest: str) -> tuple[dict[str, list[tuple[str, str]]], dict[str, i
     return lines, dropped
 
 
+def admits(figure: Figure, exact: float) -> bool:
+    return figure.admits(exact)
+
+
 @pytest.mark.parametrize("name", [*MADE, *TRACES, "two_ranks", *OTHERS])
 def test_it_fits_has_all_headings_and_says_the_same_each_time(name: str | Path) -> None:
     digest = written("digest", name)
@@ -86,7 +91,7 @@ def test_it_fits_has_all_headings_and_says_the_same_each_time(name: str | Path) 
 def test_every_figure_is_that_of_the_json_report(name: str | Path) -> None:
     report, (lines, dropped) = json.loads(written("json", name)), lines_of(written("digest", name))
     for heading, expected in (
-        (HEADINGS[1], _run(report)), (HEADINGS[2], _step(report)), (HEADINGS[3], _steps(report)),
+        (HEADINGS[1], _run(report)), (HEADINGS[2], _step(report)), (HEADINGS[3], _time(report)),
         (HEADINGS[4], _memory(report)),
     ):  # fmt: skip
         values: dict[str, list[list[float | None]]] = defaultdict(list)
@@ -139,16 +144,19 @@ def _step(report: dict[str, Any]) -> Lines:
     yield "MFU", [None if mfu is None else 100 * mfu]
 
 
-def _steps(report: dict[str, Any]) -> Lines:
-    timeline, window = report["timeline"], report["timeline"]["window_ns"]
-    work = sum(row["time_ns"] for row in report["classes"])
+def _time(report: dict[str, Any]) -> Lines:
+    """Sums over all steps, of all ranks, divided by their number; the window is of one rank."""
+    timeline, steps = report["timeline"], max(report["step"]["count"], 1)
+    in_window = steps / max(len(report["ranks"]), 1)
+    work = sum(row["time_ns"] for row in report["classes"]) / steps
     if report["environment"]["device_kind"] != "cpu":
-        yield "window", [window]
-        yield "device busy", _part(timeline["busy_ns"], window)
-        yield "device idle", _part(timeline["idle_ns"], window)
-        yield "idle, bound by the host", _part(timeline["host_idle_ns"], window)
-        yield "communication", _part(timeline["communication_ns"], window)
-        yield "exposed communication", _part(timeline["exposed_communication_ns"], window)
+        window = timeline["window_ns"] / in_window
+        yield "mean step", [window]
+        for label, key in (
+            ("device busy", "busy_ns"), ("device idle", "idle_ns"), ("idle, bound by the host", "host_idle_ns"),
+            ("communication", "communication_ns"), ("exposed communication", "exposed_communication_ns"),
+        ):  # fmt: skip
+            yield label, _part(None if timeline[key] is None else timeline[key] / in_window, window)
     yield "device work", [work]
     classes: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for row in report["classes"]:
@@ -157,8 +165,14 @@ def _steps(report: dict[str, Any]) -> Lines:
              "other", "unknown")  # fmt: skip
     for rows in (classes[name] for name in order if classes[name]):
         moved = [{**row, "moved": _moved(row)} for row in rows]
-        yield "class", [*_part(_sum(rows, "time_ns"), work), _sum(rows, "flops"), _sum(moved, "moved")]
-    yield "no rule knows", _part(report["ledger"]["unknown_ns"] or None, work)
+        sums = [_sum(rows, "time_ns"), _sum(rows, "flops"), _sum(moved, "moved")]
+        time, flops, size = (None if value is None else value / steps for value in sums)
+        yield "class", [*_part(time, work), flops, size]
+    yield "no rule knows", _part(report["ledger"]["unknown_ns"] / steps or None, work)
+    yield from _named(report, work, steps)
+
+
+def _named(report: dict[str, Any], work: float, steps: int) -> Lines:
     operators: dict[tuple[str, ...], int] = defaultdict(int)
     for row in report["operators"]:
         operators[row["operator_class"], row["part_of"] or row["operator"], row["phase"]] += row["time_ns"]
@@ -167,11 +181,9 @@ def _steps(report: dict[str, Any]) -> Lines:
         modules[row["module"]] += row["time_ns"]
     kernels = [row["time_ns"] for row in report["kernels"]]
     for label, times, most in (
-        ("operator", operators.values(), 8),
-        ("kernel", kernels, 5),
-        ("module", modules.values(), 5),
-    ):
-        ranked = sorted(times, reverse=True)
+        ("operator", operators.values(), 8), ("kernel", kernels, 5), ("module", modules.values(), 5)
+    ):  # fmt: skip
+        ranked = sorted((time / steps for time in times), reverse=True)
         for time in ranked[:most]:
             yield label, _part(time, work)
         if ranked[most:]:
@@ -216,6 +228,40 @@ def test_an_experiment_names_what_saves_most_with_its_command() -> None:
         "- command: `opanatomy profile 'a model' --slim`",
     ]
     lines, _ = lines_of(digest)
-    assert ("step of the baseline", "100 ms") in lines["## Where the time went: one step"]
+    assert ("step of the baseline", "100 ms") in lines["## The step"]
     assert ("peak of the baseline", "1.00 MB") in lines["## Memory"]
     assert ("not run", "broken: out of memory") in lines["## Warnings"]
+
+
+# -------------------------------------------------------------------------------------------------------- comparisons
+
+
+def test_a_comparison_has_the_figures_of_both_sides_and_the_causes() -> None:
+    comparison = comparison_of([FOLDER / f"gpu_v100_dlrm_rank{rank}of8.json.gz" for rank in (0, 1)])
+    digest = format_named("digest").write(comparison, Page())
+    assert len(digest.encode()) <= 4096
+    report, (lines, dropped) = json.loads(format_named("json").write(comparison, Page())), lines_of(digest)
+    assert not dropped
+    known = {row["name"]: row["values"] for row in report["figures"]}
+    told = lines["## Figures of one step, side by side"]
+    assert len(told) > 10
+    for label, text in told:
+        before, after = known[label]
+        figures = figures_in(text)
+        assert len(figures) == 3
+        percent = 100 if label in ("mfu", "hfu") else 1
+        assert all(map(admits, figures, (percent * before, percent * after, 100 * (after - before) / before))), text
+    groups: dict[tuple[str, str], list[tuple[int, int]]] = defaultdict(list)
+    for part in report["decomposition"]["parts"]:
+        name = str(part["pair"]) if part["pair"] else str(part["operator_class"])
+        groups[part["cause"], name].append((part["before_ns"], part["after_ns"]))
+    sums = [tuple(map(sum, zip(*times, strict=True))) for times in groups.values()]
+    ranked = sorted(sums, key=lambda times: -abs(times[1] - times[0]))
+    for (_, text), (before, after) in zip(lines["## Where the difference comes from"][:6], ranked, strict=False):
+        assert all(map(admits, figures_in(text), (after - before, before, after)))
+    found = lines["## Largest findings"]
+    assert [label for label, _ in found] == ["finding", "evidence", "command"] * 3
+    whole = report["decomposition"]["before_ns"]
+    for (before, after), finding, evidence in zip(ranked[:3], found[::3], found[1::3], strict=True):
+        assert figures_in(finding[1])[0].admits(after - before)
+        assert all(map(admits, figures_in(evidence[1]), (before, after, 100 * (after - before) / whole)))

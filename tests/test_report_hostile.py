@@ -14,7 +14,9 @@ import pytest
 from msgspec.structs import replace
 
 import opanatomy
+from opanatomy.comparing import comparison_of
 from opanatomy.records.anatomy import Anatomy
+from opanatomy.records.reports import Report
 from opanatomy.records.techniques import Techniques
 from opanatomy.report import format_named
 from opanatomy.report.format import Page
@@ -31,18 +33,20 @@ PLAIN = tuple(f"name{place}" for place in range(len(NAMES)))
 #: The first of the names for the first text of a report: so each comes to stand in many places.
 ROTATIONS = (0, 29, 61)
 FOLDER = Path(__file__).parent / "traces"
-REPORTS = ("bert_on_cpu", "llama_on_gpu", "two_ranks", "techniques")
+REPORTS = ("bert_on_cpu", "llama_on_gpu", "two_ranks", "techniques", "comparison")
 
 
 @cache
-def report_called(name: str) -> Anatomy | Techniques:
+def report_called(name: str) -> Report:
     if name == "two_ranks":
         return opanatomy.analyze([FOLDER / f"gpu_v100_dlrm_rank{rank}of8.json.gz" for rank in (0, 1)])
-    report: Anatomy | Techniques = experiment() if name == "techniques" else getattr(anatomies, name)()
+    if name == "comparison":
+        return comparison_of([FOLDER / f"gpu_v100_dlrm_rank{rank}of8.json.gz" for rank in (0, 1)])
+    report: Report = experiment() if name == "techniques" else getattr(anatomies, name)()
     return report
 
 
-def written(format_name: str, report: Anatomy | Techniques, names: tuple[str, ...], first: int = 0) -> str:
+def written(format_name: str, report: Report, names: tuple[str, ...], first: int = 0) -> str:
     return format_named(format_name).write(renamed(report, Names(names, first)), Page(width=200))
 
 

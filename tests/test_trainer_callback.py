@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
@@ -23,6 +24,7 @@ from opanatomy.errors import CaptureError, GateError, OpanatomyError, OutputErro
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.taxonomy import OperatorClass
 from opanatomy.report import read_anatomy
+from opanatomy.trainer.arguments import output_of
 from opanatomy.trainer.plan import Training, plan_of
 from tests.distributed_runs import start_ranks
 from tests.process_state import process
@@ -79,6 +81,11 @@ def weights(training: Trainer) -> list[torch.Tensor]:
     return [parameter.detach().clone() for parameter in training.model.parameters()]
 
 
+def warned(anatomy: Anatomy) -> list[str]:
+    """What the report warns of; how long the loading of a batch takes depends on what else the machine does."""
+    return [warning for warning in anatomy.warnings if not warning.startswith("batches are loaded")]
+
+
 def figures(training: Trainer) -> list[dict[str, Any]]:
     """The log entries with our figures."""
     return [entry for entry in training.state.log_history if any("opanatomy/" in name for name in entry)]
@@ -107,11 +114,14 @@ class Watch(transformers.TrainerCallback):
     def __init__(self) -> None:
         self.clean = process()
         self.seen: dict[tuple[str, int], bool] = {}
+        self.changed: dict[tuple[str, int], set[str]] = {}
         self.logs: list[dict[str, Any]] = []
         self.hooks: dict[tuple[str, int], int] = {}
 
     def _look(self, event: str, step: int, model: Any) -> None:
-        self.seen[event, step] = process() == self.clean
+        state = process()
+        self.changed[event, step] = {name for name, value in state.items() if value != self.clean[name]}
+        self.seen[event, step] = not self.changed[event, step]
         own = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
         self.hooks[event, step] = sum(len(getattr(part, name)) for part in model.modules() for name in own)
 
@@ -168,7 +178,7 @@ def test_the_steps_asked_for_are_profiled(recorded: Recorded) -> None:
     workload = anatomy.workload
     assert (workload.model, workload.batch, workload.sequence_length) == ("BertForMaskedLM", BATCH, LENGTH)
     assert (workload.optimizer, workload.steps, workload.accumulate) == ("adamw", len(STEPS), None)
-    assert anatomy.warnings == ()
+    assert warned(anatomy) == []
     modules = {row.module for row in anatomy.modules}
     assert {"bert.embeddings", "bert.encoder.layer.1.attention.self", "cls.predictions.decoder"} <= modules
     phases = (anatomy.step.forward_ns, anatomy.step.backward_ns, anatomy.step.optimizer_ns)
@@ -243,20 +253,28 @@ def test_what_is_not_known_says_why(recorded: Recorded) -> None:
 
 # -------------------------------------------------------------------------------------------------- kinds of training
 
-KINDS: Final[dict[str, dict[str, Any]]] = {
-    "accumulation": {"gradient_accumulation_steps": 2, "eval_strategy": "steps", "eval_steps": 2},
-    "bf16": {"bf16": True, "save_strategy": "steps", "save_steps": 4, "save_only_model": True},
-    "checkpointing": {"activation_checkpointing": True, "activation_checkpointing_kwargs": {"use_reentrant": False}},
-}
+_CHECKPOINTING = {"activation_checkpointing": True, "activation_checkpointing_kwargs": {"use_reentrant": False}}
+#: Name -> the Trainer's settings, what is recorded beside, and what the workload is said to be.
+KINDS: Final[dict[str, tuple[dict[str, Any], dict[str, bool], tuple[Any, ...]]]] = {
+    "accumulation, evaluations": (
+        {"gradient_accumulation_steps": 2, "eval_strategy": "steps", "eval_steps": 2},
+        {"check": True}, (2 * BATCH, 2, None, None),
+    ),
+    "bf16, checkpointing, saves": (
+        {"bf16": True, "save_strategy": "steps", "save_steps": 4, "save_only_model": True, **_CHECKPOINTING},
+        {"check": True, "memory": True}, (BATCH, None, "bf16", "non-reentrant"),
+    ),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_kinds_of_training(kind: str, tmp_path: Path) -> None:
-    """With second counts and memory; evaluations and checkpoints lie between the profiled steps."""
-    plain = trainer(folder=tmp_path, **KINDS[kind])
+    """Evaluations and checkpoints lie between the profiled steps, and are in no count of them."""
+    settings, options, expected = KINDS[kind]
+    plain = trainer(folder=tmp_path, **settings)
     plain.train()
-    callback = opanatomy.TrainerCallback(STEPS, tmp_path / "step.json", memory=True, check=True)
-    training = trainer(callback, folder=tmp_path, **KINDS[kind])
+    callback = opanatomy.TrainerCallback(STEPS, tmp_path / "step.json", **options)
+    training = trainer(callback, folder=tmp_path, **settings)
     training.train()
     assert losses(training) == losses(plain)
     assert all(map(torch.equal, weights(training), weights(plain)))
@@ -264,13 +282,46 @@ def test_kinds_of_training(kind: str, tmp_path: Path) -> None:
     assert anatomy.step.count == len(STEPS)
     assert "call counts" in {check.quantity for check in anatomy.checks if check.compared}
     assert not [difference for check in anatomy.checks for difference in check.unexplained]
-    assert anatomy.memory.components
+    assert bool(anatomy.memory.blocks) == ("memory" in options)
     workload = anatomy.workload
-    assert workload.accumulate == (2 if kind == "accumulation" else None)
-    assert workload.batch == BATCH * (workload.accumulate or 1)
-    assert workload.amp == ("bf16" if kind == "bf16" else None)
-    assert workload.checkpointing == ("non-reentrant" if kind == "checkpointing" else None)
+    assert (workload.batch, workload.accumulate, workload.amp, workload.checkpointing) == expected
     assert len(figures(training)) == 1
+
+
+class SlowTexts(Texts):
+    """Texts that take their time, each much longer than a step."""
+
+    def __getitem__(self, place: int) -> dict[str, torch.Tensor]:
+        time.sleep(0.1)
+        return super().__getitem__(place)
+
+
+def test_loading_is_told_apart_from_the_steps(tmp_path: Path) -> None:
+    callback = opanatomy.TrainerCallback((2, 3), tmp_path / "step.json")
+    training = trainer(callback, folder=tmp_path, max_steps=3)
+    training.train_dataset = SlowTexts()
+    training.train()
+    (warning,) = callback.anatomy.warnings
+    share = re.fullmatch(
+        r"batches are loaded between the steps, for (\d+)% of a step's time: that is in no figure here", warning
+    )
+    assert share is not None
+    sleep_ns = BATCH * 100_000_000
+    assert int(share[1]) / 100 * callback.anatomy.step.wall_ns >= 0.99 * sleep_ns
+    assert callback.anatomy.step.wall_max_ns < callback.anatomy.step.wall_ns + sleep_ns
+
+
+def test_the_step_in_which_the_profiler_warms_up_has_no_hooks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on an accelerator: step 2 is on the clock, the profiler warms up in step 3."""
+    monkeypatch.setattr("opanatomy.trainer.callback._is_traced", lambda model: True)
+    watch = Watch()
+    callback = opanatomy.TrainerCallback(range(4, 6), tmp_path / "step.json")
+    trainer(callback, watch, folder=tmp_path, max_steps=6).train()
+    assert {number for number in range(1, 7) if not watch.seen["inside", number]} == {3, 4, 5}
+    assert watch.changed["inside", 3] == {"variables"}  # of Kineto
+    assert {"modules", "profiler"} <= watch.changed["inside", 4]
+    step = callback.anatomy.step
+    assert (step.count, step.unprofiled_count) == (2, 1)
 
 
 class Figures(Trainer):
@@ -326,7 +377,7 @@ def test_a_training_that_fails_leaves_the_steps_that_are_whole(
     anatomy = read_anatomy((tmp_path / "step.json").read_text())
     assert anatomy == callback.anatomy
     assert anatomy.step.count == whole
-    assert anatomy.warnings == (f"{whole} of 3 steps were profiled: the training ended after that",)
+    assert warned(anatomy) == [f"{whole} of 3 steps were profiled: the training ended after that"]
 
 
 @pytest.mark.parametrize("step", [2, 3])
@@ -340,8 +391,9 @@ def test_a_training_that_fails_before_a_step_is_whole_leaves_nothing(step: int, 
     assert left_in(tmp_path) == []
     with pytest.raises(CaptureError, match="step 3 not recorded yet"):
         _ = callback.anatomy
-    trainer(callback, folder=tmp_path, max_steps=3).train()
-    assert callback.anatomy.step.count == 1
+    if step == 3:
+        trainer(callback, folder=tmp_path, max_steps=3).train()
+        assert callback.anatomy.step.count == 1
 
 
 def stop(control: Any) -> None:
@@ -363,7 +415,7 @@ def test_a_training_that_ends_inside_the_steps(
     training = trainer(At(at, stop), callback, folder=tmp_path, **settings)
     if warning is None:
         training.train()
-        assert callback.anatomy.warnings == ("2 of 3 steps were profiled: the training ended after that",)
+        assert warned(callback.anatomy) == ["2 of 3 steps were profiled: the training ended after that"]
     else:
         with pytest.warns(UserWarning, match=warning):
             training.train()
@@ -458,12 +510,27 @@ def test_wrong_steps(steps: Any, message: str) -> None:
         ("step.xyz", "output step.xyz: no report ends like that - end the name in one of .*json"),
         ("step", "output step: no report ends like that"),
         ("step.json.gz", "no report ends like that"),
+        ("step.xml", "no report ends like that"),  # JUnit: gates, of which there are none here
         ("s3://bucket/step.json", "s3://"),
     ],
 )
 def test_wrong_output(output: Any, message: str) -> None:
     with pytest.raises(OpanatomyError, match=message):
         opanatomy.TrainerCallback(output=output)
+
+
+@pytest.mark.parametrize(
+    ("output", "format", "trace"),
+    [
+        ("runs/step.json", "json", "runs/step.trace.json.gz"),
+        ("step.TXT", "terminal", "step.trace.json.gz"),
+        ("step.digest.md", "digest", "step.trace.json.gz"),
+        ("step.2.md", "markdown", "step.2.trace.json.gz"),
+    ],
+)
+def test_the_ending_says_the_format(output: str, format: str, trace: str) -> None:
+    names = output_of(output, "Model")
+    assert (names.report, names.format, names.trace, names.numbered) == (Path(output), format, Path(trace), False)
 
 
 @pytest.mark.parametrize(
@@ -523,7 +590,7 @@ def test_steps_that_check_and_memory_take(tmp_path: Path) -> None:
     expected = "ends with step 3, and check and memory take steps 3 to 5 - give steps from 1 to ..."
     with pytest.warns(UserWarning, match=expected):
         trainer(callback, folder=tmp_path, max_steps=3).train()
-    assert callback.anatomy.warnings == ("the training ended before the step whose memory was to be followed",)
+    assert warned(callback.anatomy) == ["the training ended before the step whose memory was to be followed"]
 
 
 def test_importing_opanatomy_imports_no_transformers() -> None:

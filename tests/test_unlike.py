@@ -44,7 +44,7 @@ def refused(*paths: Path) -> str:
         analyze_traces(list(paths))
     text = str(error.value)
     assert "\n" not in text
-    assert "to compare them write a report of each (opanatomy analyze TRACE -o REPORT)" in text
+    assert "to compare them use opanatomy.compare" in text
     return text.split(" - ")[0] + " - " + text.split(" - ")[1]
 
 

@@ -63,6 +63,8 @@ def breakdown_of(
     if time is None or kernels is None:
         return _breakdown(steps, *_of_host(steps, step_window.steps or (step_window.window,), calls))
     each = [_device_steps(time, device) for device in time.devices if device.number in time.computing]
+    if not each:  # the trace of an accelerator on which nothing ran
+        return Breakdown(operators=(), signatures=(), modules=(), kernels=(), kinds=())
     return _breakdown(steps, _device_work(kernels, time), each)
 
 

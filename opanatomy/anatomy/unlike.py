@@ -55,9 +55,8 @@ def why_no_ranks(candidates: Sequence[Candidate]) -> str | None:
         if pair is not None:
             first, second, why = pair
             return (
-                f"{first.name} and {second.name} are not ranks of one run - {why} - to compare them "
-                + as_asked("write a report of each (opanatomy analyze TRACE -o REPORT)", "analyze each by itself")
-                + " and set the two side by side"
+                f"{first.name} and {second.name} are not ranks of one run - {why} - to compare them use"
+                f" {as_asked('opanatomy compare', 'opanatomy.compare')}"
             )
     return None
 

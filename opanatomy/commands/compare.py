@@ -10,6 +10,11 @@ from opanatomy.errors import UsageError
 from opanatomy.options import COMPARE
 
 SUMMARY: Final = "say what changed between runs, and where the difference comes from"
+EXAMPLES: Final = (
+    ("where the difference of two runs comes from", "opanatomy compare before.json after.json"),
+    ("a gate: exit 3 where the step is 5 % longer", "opanatomy compare before.json after.json --fail-if 'time > +5%'"),
+    ("several runs of each side, in folders of reports", "opanatomy compare before/ after/"),
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -60,26 +60,18 @@ def destination(
         raise UsageError("-o: the name is empty - give a file name, or - for stdout")
     name, traces = chosen_format(arguments), list(traces)
     page = wanted_page(arguments, name, traces)
-    from opanatomy.report import format_named
-
-    if format_named(name).of_gates and not getattr(arguments, "fail_if", ()):
-        raise UsageError(f"-f {name}: it has a case for each gate, and there is none - {_ways_to_gates(arguments)}")
     if _is_stdout(arguments.output):
         check_open(out)
         yield Destination(format=name, stream=out, page=page, gates=gates)
         return
     check_no_address("-o", arguments.output)
+    from opanatomy.report import format_named
+
     with in_folder(arguments.output, f"{stem}.report{format_named(name).ending}") as (target, numbered):
         if any(same_file(target, trace) for trace in traces):
             raise UsageError(f"-o {target}: that is the {read} - choose another name for the report")
         with claimed(target, force=arguments.force, numbered=numbered, needed_bytes=1 << 20) as claim:
             yield Destination(format=name, stream=out, page=page, claim=claim, gates=gates)
-
-
-def _ways_to_gates(arguments: argparse.Namespace) -> str:
-    if hasattr(arguments, "fail_if"):
-        return "add one: --fail-if 'memory > 16 GB'"
-    return f"{arguments.verb} has no gates, choose another format"
 
 
 @contextmanager

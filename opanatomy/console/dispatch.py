@@ -22,6 +22,7 @@ from opanatomy.console.parser import ParserExit, make_parser
 from opanatomy.console.stdout import point_at_stderr, say
 from opanatomy.console.voices import attributed, is_silent
 from opanatomy.errors import GateError, OpanatomyError
+from opanatomy.option_values import on_command_line
 
 #: A signal's exit code is this and its number: 130 for Ctrl-C.
 SIGNALLED = 128
@@ -54,7 +55,8 @@ def _run(argv: Sequence[str] | None, caught: _Caught) -> int:
     try:
         arguments = make_parser().parse_args(_meant(sys.argv[1:] if argv is None else argv))
         debug = getattr(arguments, "debug", False)
-        import_module(f"opanatomy.commands.{arguments.verb}").run(arguments)
+        with on_command_line():
+            import_module(f"opanatomy.commands.{arguments.verb}").run(arguments)
         caught.over = True
         return 0
     except ParserExit as error:

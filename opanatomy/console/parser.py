@@ -24,7 +24,7 @@ EXAMPLES: Final = (
         "opanatomy profile google-bert/bert-large-uncased --batch 4",
     ),
     ("the same of a trace that torch.profiler wrote", "opanatomy analyze trace.json.gz"),
-    ("what a line of the report means", "opanatomy explain MFU"),
+    ("where the difference of two runs comes from", "opanatomy compare before.json after.json"),
 )
 _ENDING: Final = "exit codes: 0 done, 1 failed, 2 wrong usage, 3 a check or gate was not met, 130 interrupted"
 #: The commands that most people begin with; the others follow by name.
@@ -85,6 +85,16 @@ class Parser(argparse.ArgumentParser):
         return f" - did you mean {near[0]}?" if near else ""
 
 
+class _PrintCompletion(argparse.Action):
+    """Print the completion of a shell for all commands, and leave."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, _option: str | None = None) -> None:
+        from opanatomy.console.completion import completion_script
+
+        write_out(completion_script(parser, values), machine_readable=True)
+        parser.exit()
+
+
 def _near_verb(word: str) -> str:
     from difflib import get_close_matches
 
@@ -113,6 +123,10 @@ def make_parser() -> argparse.ArgumentParser:
     )
     options = parser.add_argument_group("options")
     options.add_argument("-h", "--help", action="help", help="show this help and exit; after a command, that of it")
+    options.add_argument(
+        "--print-completion", action=_PrintCompletion, choices=SHELLS, metavar="SHELL",
+        help=f"print a script that has the shell complete words: {', '.join(SHELLS)}",
+    )  # fmt: skip
     options.add_argument("--version", action="version", version=f"opanatomy {__version__}", help="show the version")
     for name in sorted(verbs(), key=lambda name: (_FIRST.index(name) if name in _FIRST else len(_FIRST), name)):
         verb = import_module(f"opanatomy.commands.{name}")
@@ -141,11 +155,14 @@ def add_options(parser: argparse.ArgumentParser, options: Iterable[Option]) -> N
         group = groups[option.group]
         if option.positional:
             nargs = None if option.positional == "1" else option.positional
-            group.add_argument(option.name, nargs=nargs, metavar=option.metavar, help=_help(option))
+            added = group.add_argument(option.name, nargs=nargs, metavar=option.metavar, help=_help(option))
         elif option.kind is Kind.SWITCH:
-            group.add_argument(*option.flags, dest=option.name, action="store_true", help=_help(option))
+            added = group.add_argument(*option.flags, dest=option.name, action="store_true", help=_help(option))
         else:
-            group.add_argument(*option.flags, dest=option.name, help=_help(option), **_with_value(parser, option))
+            added = group.add_argument(
+                *option.flags, dest=option.name, help=_help(option), **_with_value(parser, option)
+            )
+        vars(added)["option"] = option  # for what completes it
 
 
 def _help(option: Option) -> str:

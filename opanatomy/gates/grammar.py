@@ -53,10 +53,8 @@ _EXAMPLES: Final = "such as 'time > +5%', 'memory > 16 GB' or 'idle_share > 40%'
 _PLAIN: Final = str.maketrans({"≥": ">=", "≤": "<=", "\N{MINUS SIGN}": "-"})
 _GATE: Final = re.compile(r"([^<>=!]*)([<>=!]+)([^<>=!]*)")
 #: A number of no more digits than any figure has: what is parsed exactly must not be of any length.
-_VALUE: Final = re.compile(
-    r"([+-]?) ?((?:[0-9]{1,24}(?:\.[0-9]{0,24})?|\.[0-9]{1,24})(?:e[+-]?[0-9]{1,2})?)(?!e?[+-]?[0-9.,]) ?(.*)",
-    re.IGNORECASE,
-)
+_NUMBER: Final = r"(?:[0-9]{1,24}(?:\.[0-9]{0,24})?|\.[0-9]{1,24})(?:e[+-]?[0-9]{1,2})?(?!e?[+-]?[0-9.,])"
+_VALUE: Final = re.compile(rf"([+-]?) ?({_NUMBER}) ?(.*)", re.IGNORECASE)
 _SIGNIFICANT: Final = re.compile(r" if significant$", re.IGNORECASE)
 _LONGEST: Final = 120
 _PERCENT: Final = Fraction(1, 100)

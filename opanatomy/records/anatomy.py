@@ -35,6 +35,12 @@ class Provenance(Record, frozen=True, kw_only=True):
 
     The first event of the trace begins at `begin_unix_ns`, the last ends at `end_unix_ns` on the clock of its host; a
     trace whose times are no dates has them as they are.
+
+    opanatomy: the version of opanatomy that made the report.
+    command: what was typed, or called, for the capture.
+    created: when the trace was captured (ISO 8601).
+    trace: the name of the trace, of several ranks how many and which.
+    trace_sha256: the digest of that file.
     """
 
     opanatomy: str
@@ -52,7 +58,18 @@ class StepRow(Record, frozen=True, kw_only=True):
 
     wall = busy + outside + host_idle + stream_idle + other_idle, exactly; the terms are those of `Timeline`.
     `kernel_time_ns` is the sum of the `work` pieces of device work launched in the step, and that of kernels, copies
-    and fills apart is kernel_ns + memcpy_ns + memset_ns = kernel_time_ns. On the CPU only the wall time is known.
+    and fills apart is kernel_ns + memcpy_ns + memset_ns = kernel_time_ns. On the CPU
+    wall = busy + framework, and the rest is not known.
+
+    number: what the trace calls the step.
+    wall_ns: its wall time.
+    busy_ns: the union of the work launched in it; on the CPU the self time of its operators.
+    outside_ns: the device did only work of another step.
+    host_idle_ns: idle, host-bound.
+    stream_idle_ns: idle, in a stream wait.
+    other_idle_ns: idle otherwise.
+    forward_ns: as in `Step`; so are `backward_ns`, `optimizer_ns`, `prefill_ns`, `decoding_ns`.
+    framework_ns: on the CPU, wall time that no operator explains.
     """
 
     number: int | None
@@ -86,6 +103,13 @@ class Step(Record, frozen=True, kw_only=True):
     the steps. On the CPU it is the part of that outside operators, by the number of events in and outside them, and
     wall = busy + framework + profiler, exactly; where it is `None`, `framework_ns` includes it.
     `steps` has each step that the trace annotates; a trace without annotations is one step.
+
+    count: how many profiled steps there are, of several ranks those of all.
+    wall_min_ns: the shortest profiled step; `wall_max_ns` the longest.
+    unprofiled_wall_min_ns: the shortest step without the profiler; `unprofiled_wall_max_ns` the longest.
+    forward_ns: of the phases that the step has: also `backward_ns`, `optimizer_ns`, and of a generation `prefill_ns`,
+        `decoding_ns`.
+    samples_per_second: samples of the batch over the plain step, over the profiled one where no other is known.
     """
 
     count: int = 1
@@ -116,6 +140,14 @@ class ClassRow(Record, frozen=True, kw_only=True):
     ceilings of the device: `bound_ns` is the least time that the calls need, `bounded_ns` what those of them took whose
     bound is known, `headroom_ns` the sum over operators of what they took beyond it, and `memory_bound_ns` the part
     of `bound_ns` that the bandwidth sets.
+
+    operator_class: `tensor_contraction`, `statistical_normalization`, `elementwise`, `data_movement`, `communication`,
+        `other` or `unknown`.
+    phase: `forward`, `backward`, `recompute`, `optimizer`, `prefill`, `decoding` or `other`.
+    calls: operator calls.
+    kernels: the kernels, copies and fills that they launched.
+    time_ns: device work; on the CPU self time.
+    read_bytes: least bytes read, each distinct input once; `written_bytes` each output once.
     """
 
     operator_class: OperatorClass
@@ -139,6 +171,9 @@ class Ratio(Record, frozen=True, kw_only=True):
     `None` where a part of either is unknown, or the forward is next to nothing: less than 1 % of the backward.
 
     `theory_*` is what the kinds of operators of the class lead to expect, `None` where theory gives no single number.
+
+    operator_class: the class.
+    time: ratio of time; `flops` and `bytes` of FLOPs and least bytes, `theory_flops` and `theory_bytes` by theory.
     """
 
     operator_class: OperatorClass
@@ -153,6 +188,20 @@ class OperatorRow(Record, frozen=True, kw_only=True):
     """One operator with one signature in one phase, over all profiled steps.
 
     `uncosted_ns` is the time of those calls whose cost is not known: FLOPs, bytes and the bound are of the others.
+
+    operator: its name.
+    signature: shapes and data types of its arguments, as text.
+    operator_class: the class, by `rule`, the row of the table of rules.
+    calls: how often it was called.
+    time_ns: device work of these calls; on the CPU self time.
+    flops: of the calls whose cost is known; `read_bytes`, `written_bytes` the least that they move.
+    causal_flops: of causal attention, those that the mask leaves.
+    normalization_flops: of fused attention, those of its softmax.
+    part_of: the operator whose call this one runs inside as a part of it: its FLOPs and bytes are counted there.
+    bound_ns: the least time of these calls at the device's ceilings, and `bound_by` which of them ("compute",
+        "memory") sets it.
+    compute_type: what the longest kernel whose name tells computed float32 operands in: "float32", "tf32", "3 x tf32".
+    crosses_host_link: whether it copies between host and device: no bandwidth of the device bounds it.
     """
 
     operator: str
@@ -167,15 +216,11 @@ class OperatorRow(Record, frozen=True, kw_only=True):
     written_bytes: int | None
     causal_flops: int | None = None
     normalization_flops: int | None = None
-    #: The operator whose call this one runs inside as a part of it: its FLOPs and bytes are counted there.
     part_of: str | None = None
-    #: The least time of these calls at the device's ceilings, and which of them ("compute", "memory") sets it.
     bound_ns: int | None = None
     bound_by: str | None = None
     uncosted_ns: int = 0
-    #: What the longest kernel whose name tells computed float32 operands in: "float32", "tf32", "3 x tf32".
     compute_type: str | None = None
-    #: Whether it copies between host and device: no bandwidth of the device bounds it.
     crosses_host_link: bool = False
 
     @property
@@ -185,7 +230,14 @@ class OperatorRow(Record, frozen=True, kw_only=True):
 
 
 class KernelRow(Record, frozen=True, kw_only=True):
-    """One kernel name: how often it ran, for how long in all, and which operators launched it."""
+    """One kernel name: how often it ran, for how long in all, and which operators launched it.
+
+    kernel: the name.
+    operator_class: the class, by the name alone, and by which `rule`.
+    count: how often it ran.
+    time_ns: for how long, in all.
+    operators: the operators that launched it.
+    """
 
     kernel: str
     operator_class: OperatorClass
@@ -196,7 +248,14 @@ class KernelRow(Record, frozen=True, kw_only=True):
 
 
 class ModuleRow(Record, frozen=True, kw_only=True):
-    """The work of one module (its submodules not included) in one phase and class. `module` is `""` for the root."""
+    """The work of one module (its submodules not included) in one phase and class. `module` is `""` for the root.
+
+    module: its path.
+    kind: the name of its class.
+    phase: the phase, and `operator_class` the class.
+    time_ns: device work; on the CPU self time.
+    flops: of the calls whose cost is known; `read_bytes`, `written_bytes` the least that they move.
+    """
 
     module: str
     kind: str | None
@@ -235,7 +294,7 @@ class Anatomy(Record, frozen=True, kw_only=True):
     ranks: one row for each rank of the report; one trace that says its rank has one row, other traces none.
     spread: each figure of a step over several ranks: its least, its median, its most.
     waiting: waiting told from transferring, and the straggler; `None` unless collectives of several ranks are matched.
-    breakdown: what the time of like steps is made of, which two runs are compared by.
+    breakdown: what the time of like steps is made of, operator by operator, which two runs are compared by.
     checks: what was held against a second source, and what does not agree with it.
     suggestions: what the run could be given to save memory or time; `None` in the report of a trace alone.
     warnings: what a reader must know of the figures.

@@ -9,14 +9,19 @@ from opanatomy.records.taxonomy import Phase
 
 
 class MemoryComponent(Record, frozen=True, kw_only=True):
-    """One part of the memory of a step: measured and by theory, with the formula as text."""
+    """One part of the memory of a step: measured and by theory, with the formula as text.
+
+    component: `weights`, `gradients`, `optimizer_state`, `forward_activations`, ...
+    measured_bytes: measured, or inferred from the times of the blocks.
+    theory_bytes: by `formula`.
+    at_peak_bytes: what of it is live at the peak; these sum to `peak_bytes` exactly where they were measured. `None`
+        for what the allocator does not count (context, cache) and where the step was not looked at in depth.
+    """
 
     component: str
     measured_bytes: int | None = None
     theory_bytes: int | None = None
     formula: str | None = None
-    #: What of it is live at the peak; these sum to `peak_bytes` exactly where they were measured. `None` for what the
-    #: allocator does not count (context, cache) and where the step was not looked at in depth.
     at_peak_bytes: int | None = None
 
 
@@ -247,6 +252,20 @@ class Memory(Record, frozen=True, kw_only=True):
     `timeline` is the curve of allocated bytes over the window, its peak among the points; `blocks` are the largest at
     that peak, and `unlisted_bytes` the sum of the others. Both are of the first of `devices`. The components are
     inferred, not measured, where there are `inferences`.
+
+    peak_at: the phase of the peak.
+    components: weights, gradients, activations and the like.
+    devices: what the allocator of each device recorded in the trace.
+    snapshots: what is in use at places of the run.
+    activations: what forward saved for backward, by module and operator.
+    allocator: what the allocator says of the step that `memory=True` looked at.
+    uncovered_devices: other devices that hold a part of the module: what is on them is none of these figures.
+    notes: what could not be measured, and why.
+    shape: the numbers of the configuration that theory is a function of.
+    terms: the closed formula of the activations, term by term.
+    needed_bytes: what theory says the step needs, temporary buffers apart, and `savings` what would lower it.
+    published: figures of a published run beside these.
+    failure: where a step ran out of memory.
     """
 
     peak_bytes: int | None = None
@@ -260,15 +279,11 @@ class Memory(Record, frozen=True, kw_only=True):
     devices: tuple[MemoryDevice, ...] = ()
     snapshots: tuple[MemorySnapshot, ...] = ()
     activations: tuple[SavedActivations, ...] = ()
-    #: What the allocator says of the step that `profile --memory` looked at.
     allocator: AllocatorFigures | None = None
-    #: Other devices that hold a part of the module: what is on them is none of these figures.
     uncovered_devices: tuple[str, ...] = ()
-    #: What could not be measured, and why.
     notes: tuple[str, ...] = ()
     shape: ModelShape | None = None
     terms: tuple[MemoryTerm, ...] = ()
-    #: What theory says the step needs, temporary buffers apart, and what would lower it.
     needed_bytes: int | None = None
     savings: tuple[MemorySaving, ...] = ()
     published: tuple[PublishedFigure, ...] = ()

@@ -14,12 +14,16 @@ class Collective(Record, frozen=True, kw_only=True):
     is part of it. `bytes` is the size of the messages as nccl-tests counts it
     (what a rank sends in an all-reduce, what it has in the end of an all-gather) and `bus_bytes_per_second` what that
     puts on the links, over `sized_ns`, the time of the calls whose size the trace has.
+
+    collective: `all_reduce`, `all_gather`, ...
+    dtype: the data type of its messages, and `group_size` how many ranks take part.
+    group_assumed: whether the trace names no group, so that all ranks are taken for it.
+    calls: calls, and the `kernels` of them.
     """
 
     collective: str
     dtype: str | None
     group_size: int | None
-    #: Whether the trace names no group, so that all ranks are taken for it.
     group_assumed: bool
     calls: int
     kernels: int
@@ -33,6 +37,15 @@ class Rank(Record, frozen=True, kw_only=True):
     """One rank of a distributed run; `rank` is `None` where neither the trace nor its file's name says which.
 
     `wall_ns` is the median step. The other times are sums over the rank's `steps` steps.
+
+    rank: its number, of `world_size`.
+    trace: its file, and `trace_sha256` the digest of that.
+    device: what it ran on.
+    window_ns: the window: busy, outside and idle time.
+    busy_ns: the union of its device work; `idle_ns` the time without any.
+    kernel_time_ns: the sum of its device work.
+    communication_ns: the union of its collectives; `exposed_communication_ns` where no other work runs.
+    exposed_memcpy_ns: copies while no other work runs.
     """
 
     rank: int | None
@@ -66,7 +79,12 @@ class Rank(Record, frozen=True, kw_only=True):
 
 
 class Spread(Record, frozen=True, kw_only=True):
-    """One figure of a step (`Rank.a_step`) over the ranks: its least, its median, its most, and which rank has most."""
+    """One figure of a step (`Rank.a_step`) over the ranks: its least, its median, its most, and which rank has most.
+
+    figure: `step`, `own`, `busy`, `kernel_time`, `communication`, `exposed_communication` or `idle`.
+    min_ns: the least; `median_ns`, `max_ns`.
+    max_rank: the rank that has most, and `max_trace` its file.
+    """
 
     figure: str
     min_ns: int

@@ -104,6 +104,15 @@ class Ledger(Record, frozen=True, kw_only=True):
 
     linked + graph_launched + no_launch_record + outside_window = device_work, exactly. `classed`, `costed` and
     `unknown` are shares of device_work - outside_window; classed + unknown is that difference, exactly.
+
+    device_work_ns: all device work of the trace.
+    linked_ns: linked to the operator call that launched it.
+    graph_launched_ns: launched by a graph.
+    no_launch_record_ns: without a record of its launch.
+    outside_window_ns: launched before the window, or after.
+    classed_ns: of a known class.
+    costed_ns: of calls whose FLOPs and bytes are known.
+    unknown_ns: of no known class.
     """
 
     device_work_ns: int

@@ -22,17 +22,27 @@ METADATA_KEY = "opanatomy"
 
 
 class Environment(Record, frozen=True, kw_only=True):
-    """The machine and the libraries of a run; `None` where the trace does not say."""
+    """The machine and the libraries of a run; `None` where the trace does not say.
+
+    device: its name.
+    device_kind: `cpu`, `cuda`, `rocm`, `xpu`, ...
+    device_count: how many there are.
+    device_memory_bytes: the memory of one.
+    multiprocessors: multiprocessors (compute units) of the device.
+    architecture: what its kernels are compiled for: `sm_90`, `gfx942`.
+    mig: whether it is a MIG instance, a part of a GPU; `None` where the driver was not asked.
+    torch: versions: also `cuda`, `driver`, `transformers`, `python`.
+    host_threads: threads that torch computes on, on `processor`.
+    matmul_float32: what torch was allowed to compute float32 matrix products in: "tf32", or "ieee" for float32;
+        `convolution_float32` convolutions.
+    """
 
     device: str | None = None
     device_kind: str | None = None
     device_count: int | None = None
     device_memory_bytes: int | None = None
-    #: Multiprocessors (compute units) of the device.
     multiprocessors: int | None = None
-    #: What its kernels are compiled for: `sm_90`, `gfx942`.
     architecture: str | None = None
-    #: Whether it is a MIG instance, a part of a GPU; `None` where the driver was not asked.
     mig: bool | None = None
     torch: str | None = None
     cuda: str | None = None
@@ -41,64 +51,83 @@ class Environment(Record, frozen=True, kw_only=True):
     python: str | None = None
     host_threads: int | None = None
     processor: str | None = None
-    #: What torch was allowed to compute float32 matrix products and convolutions in: "tf32", or "ieee" for float32.
     matmul_float32: str | None = None
     convolution_float32: str | None = None
 
 
 class Workload(Record, frozen=True, kw_only=True):
-    """What was run: the model, its batch and the options that change the step."""
+    """What was run: the model, its batch and the options that change the step.
+
+    model: what it is called: a name of the catalog or the Hub, a path, a class.
+    architecture: the class of the module.
+    model_source: `catalog`, `hub`, `folder`, `function` or `object` (of Python).
+    parameters: how many, and `trainable_parameters` those that are trained.
+    small_parameters: of the trained ones those in tensors of fewer than 4096 elements, and `embedding_parameters` those
+        of embeddings' larger tables: for them optimizers with 8-bit state may keep 32 bits.
+    task: `causal-lm`, `masked-lm`, `sequence-classification`, ...
+    batch: the samples of a step; of several ranks those of each.
+    sequence_length: the tokens of a sample.
+    inputs: name, data type and shape of each input.
+    dtype: the data type of most weights, and `amp` that of autocast.
+    loss_scale: what the loss is multiplied by before backward, under float16 autocast: that of the last profiled step.
+    attention: its implementation: `eager`, `sdpa`, ...
+    checkpointing: how activations are recomputed.
+    checkpoint_every: how many layers are recomputed together; each by itself where it is `None`.
+    compiled: whether by torch.compile.
+    optimizer: the one that updates the weights.
+    accumulate: into how many micro-batches `batch` is cut, whose gradients are accumulated for one update.
+    clip: the norm that gradients are scaled down to before the update.
+    frozen: the parts of the model that are not trained, as they were asked for: `embeddings,layers:3`.
+    lora: the rank of the adapters, which alone are trained with the head of a classifier.
+    fused_loss: whether head and cross entropy are one function, which has the logits of some tokens at a time.
+    inference: whether there is no backward.
+    generate: the new tokens of each sample where a step is a generation, and `beams` those that its search keeps (1:
+        greedy).
+    steps: profiled steps, and `warmup` those before.
+    parallel: how ranks train together (`ddp`, `fsdp2`, ...), `world_size` how many they are, and `samples_together` the
+        samples that they have together: the ranks of a tensor-parallel group have the same.
+    bucket_mb: the gradients that DDP reduces together in MiB, where asked for, and `bucket_view` whether gradients are
+        views of its buckets.
+    seed: of weights and inputs.
+    backward_from: what backward started from: an expression of the model's output, and why that one.
+    changes: what was altered of the configuration.
+    """
 
     model: str | None = None
     architecture: str | None = None
     model_source: str | None = None
     parameters: int | None = None
     trainable_parameters: int | None = None
-    #: Of the trained ones those in tensors of fewer than 4096 elements, and those of embeddings' larger tables: for
-    #: them optimizers with 8-bit state may keep 32 bits.
     small_parameters: int | None = None
     embedding_parameters: int | None = None
     task: str | None = None
-    #: The samples of a step; of several ranks those of each.
     batch: int | None = None
     sequence_length: int | None = None
     inputs: tuple[str, ...] = ()
     dtype: str | None = None
     amp: str | None = None
-    #: What the loss is multiplied by before backward, under float16 autocast: that of the last profiled step.
     loss_scale: float | None = None
     attention: str | None = None
     checkpointing: str | None = None
-    #: How many layers are recomputed together; each by itself where it is `None`.
     checkpoint_every: int | None = None
     compiled: bool | None = None
     optimizer: str | None = None
-    #: Into how many micro-batches `batch` is cut, whose gradients are accumulated for one update.
     accumulate: int | None = None
-    #: The norm that gradients are scaled down to before the update.
     clip: float | None = None
-    #: The parts of the model that are not trained, as they were asked for: `embeddings,layers:3`.
     frozen: str | None = None
-    #: The rank of the adapters, which alone are trained with the head of a classifier.
     lora: int | None = None
-    #: Whether head and cross entropy are one function, which has the logits of some tokens at a time.
     fused_loss: bool | None = None
     inference: bool | None = None
-    #: The new tokens of each sample where a step is a generation, and the beams that its search keeps (1: greedy).
     generate: int | None = None
     beams: int | None = None
     steps: int | None = None
     warmup: int | None = None
-    #: How ranks train together (`ddp`, `fsdp2`, ...), how many they are, and the samples that they have together: the
-    #: ranks of a tensor-parallel group have the same.
     parallel: str | None = None
     world_size: int | None = None
     samples_together: int | None = None
-    #: The gradients that DDP reduces together in MiB, where asked for, and whether gradients are views of its buckets.
     bucket_mb: float | None = None
     bucket_view: bool | None = None
     seed: int | None = None
-    #: What backward started from: an expression of the model's output, and why that one.
     backward_from: str | None = None
     changes: tuple[str, ...] = ()
 

@@ -31,12 +31,8 @@ class Page(Struct, frozen=True, kw_only=True):
 
 
 class Format(Struct, frozen=True, kw_only=True):
-    """One format: how the names of its files end, the function that makes the text, and whether a machine reads it.
-
-    One `of_gates` says nothing without any.
-    """
+    """One format: how the names of its files end, the function that makes the text, and whether a machine reads it."""
 
     ending: str
     write: Callable[[Report, Page], str]
     machine_readable: bool
-    of_gates: bool = False

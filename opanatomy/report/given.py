@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
+from msgspec import Struct
 
 from opanatomy.errors import OpanatomyError
 from opanatomy.records.anatomy import Anatomy
+from opanatomy.records.compared import Comparison
 from opanatomy.records.device import Measured
 from opanatomy.records.techniques import Techniques
 from opanatomy.redaction.records import redacted
@@ -34,18 +36,40 @@ _UTF16_MARKS: Final = (b"\xff\xfe", b"\xfe\xff")
 _TOKEN: Final = re.compile(rb'("(?:[^"\\]|\\.)*(?:"|\Z))(\s*:)?|[{}\[\]]', re.DOTALL)
 
 _EVENTS: Final = "traceEvents"
-#: The keys of each kind of document of ours, and one that every document of that kind has.
-_REPORT: Final = (frozenset(Anatomy.__struct_fields__), "provenance")
-_TECHNIQUES: Final = (frozenset(Techniques.__struct_fields__), "rows")
-#: What `ceilings -f json` prints, and what is kept of it.
-_CEILINGS: Final = (
-    frozenset(
-        ("device", "device_kind", "device_memory_bytes", "driver", "host_threads", "bandwidth", "data_sheet",
-         *Measured.__struct_fields__)
+
+
+class _Kind(Struct, frozen=True):
+    """A kind of document of ours: its keys, two that each one has, and why it cannot be shown as a report of a run."""
+
+    keys: frozenset[str]
+    sure: tuple[str, str]
+    refusal: str | None = None
+
+
+_REPORT: Final = _Kind(frozenset(Anatomy.__struct_fields__), ("schema", "provenance"))
+_KINDS: Final = (
+    _REPORT,
+    _Kind(
+        frozenset(Techniques.__struct_fields__),
+        ("schema", "rows"),
+        "a report of techniques, which is of several runs - give the report of one of them: each is in the folder of"
+        " the experiment, as NAME.report.json",
     ),
-    "peaks",
+    _Kind(
+        frozenset(Comparison.__struct_fields__),
+        ("comparison_schema", "sides"),
+        "a comparison, which is of several runs - give the report of one of them",
+    ),
+    # What `ceilings -f json` prints, and what is kept of it.
+    _Kind(
+        frozenset(
+            ("device", "device_kind", "device_memory_bytes", "driver", "host_threads", "bandwidth", "data_sheet",
+             *Measured.__struct_fields__)
+        ),
+        ("schema", "peaks"),
+        "measured ceilings, no report of a run - give a file that `opanatomy profile ... -f json` wrote",
+    ),
 )  # fmt: skip
-_KINDS: Final = (_REPORT, _TECHNIQUES, _CEILINGS)
 
 
 def report_in(path: Path) -> Anatomy | None:
@@ -53,7 +77,7 @@ def report_in(path: Path) -> Anatomy | None:
 
     A trace is known by its first bytes and not read further. `None` too for a folder, a pipe and what cannot be opened,
     for whoever reads traces to speak of. Raises `OpanatomyError` for a damaged report, one of another schema, a report
-    of techniques and measured ceilings.
+    of techniques, a comparison and measured ceilings.
     """
     try:
         if not os.path.isfile(path):
@@ -68,10 +92,10 @@ def report_in(path: Path) -> Anatomy | None:
         return None
     except (EOFError, zlib.error) as error:
         raise _damaged(path, str(error)) from error
-    return _read(path, text, kind, certain=kind[1] in _keys(text[:_HEAD_BYTES]))
+    return _read(path, text, kind, certain=kind.sure[1] in _keys(text[:_HEAD_BYTES]))
 
 
-def _read(path: Path, text: bytes, kind: tuple[frozenset[str], str], *, certain: bool) -> Anatomy | None:
+def _read(path: Path, text: bytes, kind: _Kind, *, certain: bool) -> Anatomy | None:
     """The anatomy; `certain` where the beginning has the key that tells the kind."""
     try:
         keys = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
@@ -79,17 +103,10 @@ def _read(path: Path, text: bytes, kind: tuple[frozenset[str], str], *, certain:
         if certain:
             raise _damaged(path, str(error)) from error
         return None
-    if _EVENTS in keys or kind[1] not in keys or "schema" not in keys:
+    if _EVENTS in keys or not keys.keys() >= set(kind.sure):
         return None
-    if kind is _TECHNIQUES:
-        raise OpanatomyError(
-            f"{path}: a report of techniques, which is of several runs - give the report of one of them: each is in"
-            " the folder of the experiment, as NAME.report.json"
-        )
-    if kind is _CEILINGS:
-        raise OpanatomyError(
-            f"{path}: measured ceilings, no report of a run - give a file that `opanatomy profile ... -f json` wrote"
-        )
+    if kind.refusal is not None:
+        raise OpanatomyError(f"{path}: {kind.refusal}")
     try:
         return redacted(read_anatomy(text), Texts())
     except OpanatomyError as error:
@@ -100,12 +117,12 @@ def _damaged(path: Path, what: str) -> OpanatomyError:
     return OpanatomyError(f"cannot read the report {path}: it is cut off or damaged ({what}) - write it again")
 
 
-def _kind_of(keys: list[str]) -> tuple[frozenset[str], str] | None:
+def _kind_of(keys: list[str]) -> _Kind | None:
     """The kind of document that most of these keys are of; none where they are of no kind, or of a trace."""
     if not keys or _EVENTS in keys:
         return None
-    kind = max(_KINDS, key=lambda kind: len(kind[0].intersection(keys)))
-    return kind if 2 * len(kind[0].intersection(keys)) > len(keys) else None
+    kind = max(_KINDS, key=lambda kind: len(kind.keys.intersection(keys)))
+    return kind if 2 * len(kind.keys.intersection(keys)) > len(keys) else None
 
 
 def _keys(text: bytes) -> list[str]:

@@ -17,9 +17,10 @@ _ACTIVE: Final = re.compile(
     r"""
     [\\`*\[\]|~] | <(?=[A-Za-z/!?]) | &(?=[#A-Za-z])     # emphasis, links, tables, tags, entities
     | (?<![A-Za-z0-9])_ | _(?![A-Za-z0-9])               # emphasis, which the middle of a word is not
-    | @\w | [#!]\d | \bGH-\d | \b(?:GHSA|CVE)-           # mentions, e-mail; issues; advisories
-    | :// | \bwww\. | \b(?:mailto|xmpp):                 # addresses
-    | (?<!\w)[0-9a-f]{7,64}(?!\w)                        # commits
+    | @\w | [#!]\d                                       # mentions, e-mail; issues
+    | (?<![A-Za-z0-9])(?:GH-\d|GHSA-|CVE-)               # issues, advisories
+    | :// | (?<![A-Za-z0-9])(?:www\.|mailto:|xmpp:)      # addresses
+    | (?<![A-Za-z0-9])[0-9a-f]{7,64}(?![A-Za-z0-9])      # commits
     | \$ | :[\w+-]+:                                     # mathematics; emoji
     """,
     re.IGNORECASE | re.VERBOSE,

@@ -14,7 +14,7 @@ from msgspec import Struct
 from opanatomy.arguments import Name, kind_of, path_of
 from opanatomy.errors import OutputError, UsageError
 from opanatomy.files.addresses import check_no_address
-from opanatomy.report import format_named, format_names
+from opanatomy.report import format_named, format_names, format_of
 
 #: A trace of more steps than this is more than anybody reads, and than memory holds.
 MANY_STEPS: Final = 1000
@@ -85,8 +85,9 @@ def output_of(output: Name | None, stem: str) -> Output:
             numbered=True,
         )  # fmt: skip
     report = Path(output)
-    trace = report.with_name(f"{report.name.removesuffix(report.suffix)}.trace.json.gz")
-    return Output(report=report, trace=trace, format=_format_of(report), numbered=False)
+    name = _format_of(report)
+    stem = report.name[: -len(format_named(name).ending)]
+    return Output(report=report, trace=report.with_name(f"{stem}.trace.json.gz"), format=name, numbered=False)
 
 
 def _is_folder(output: Name) -> bool:
@@ -94,10 +95,15 @@ def _is_folder(output: Name) -> bool:
 
 
 def _format_of(path: Path) -> str:
-    endings = {format_named(name).ending: name for name in format_names()}
-    if path.suffix.lower() not in endings:
+    try:
+        name = format_of(path)
+    except UsageError:
+        name = None
+    if name is None or format_named(name).of_gates:
+        formats = map(format_named, format_names())
+        endings = ", ".join(format.ending for format in formats if not format.of_gates)
         raise UsageError(
-            f"TrainerCallback: output {path}: no report ends like that - end the name in one of {', '.join(endings)},"
-            " or give a folder; the trace goes beside the report"
+            f"TrainerCallback: output {path}: no report ends like that - end the name in one of {endings}, or give a"
+            " folder; the trace goes beside the report"
         )
-    return endings[path.suffix.lower()]
+    return name

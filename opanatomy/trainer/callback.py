@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
@@ -15,6 +16,7 @@ from opanatomy.arguments import Name
 from opanatomy.errors import CaptureError, OpanatomyError
 from opanatomy.files.outputs import Claim, claimed
 from opanatomy.options import RunOptions
+from opanatomy.redaction.values import of_process
 from opanatomy.report import format_named
 from opanatomy.report.format import Page
 from opanatomy.report.metrics import metrics_of
@@ -71,6 +73,7 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
         redact: bool = False,
         force: bool = False,
     ) -> None:
+        of_process()  # the training's own code may take a secret out of the environment
         self._steps, self._output, self._force = checked_steps(steps), output, force
         check_output(output)
         self._options = RunOptions(steps=len(self._steps), memory=memory, check=check, redact=redact)
@@ -81,8 +84,10 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
         self._format = "terminal"
         self._profiled = self._steps
         self._anatomy: Anatomy | None = None
-        #: What is to be logged, and whether the training has gone on since it was known.
+        #: What is to be logged when the Trainer goes on.
         self._figures: dict[str, int | float] = {}
+        #: When the Trainer was last done with a step, and with what it does behind one.
+        self._free_ns: int | None = None
 
     # ------------------------------------------------------------------------------------------------------ results
 
@@ -111,6 +116,7 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Claim the files, and warn of steps that do not come."""
+        self._figures, self._free_ns = {}, None
         if self.trace is not None:
             return
         self._give_up()
@@ -152,7 +158,8 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
         if recorder is not None and not recorder.is_over():
             if self._guard is not None:
                 self._guard.step_begins()
-            self._without_harm(lambda: recorder.begin_step(state.global_step + 1))
+            loading_ns = None if self._free_ns is None else time.perf_counter_ns() - self._free_ns
+            self._without_harm(lambda: recorder.begin_step(state.global_step + 1, loading_ns))
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """The step is done; behind the last one what was recorded is written."""
@@ -161,6 +168,19 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
             self._without_harm(recorder.end_step)
             if recorder.is_over():
                 self._without_harm(self._show)
+        self._is_free()
+
+    def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """The Trainer has logged."""
+        self._is_free()
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """It has evaluated."""
+        self._is_free()
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """It has saved a checkpoint."""
+        self._is_free()
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Log the figures of steps at the end of an epoch before the summary of the training is logged."""
@@ -178,6 +198,10 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
             require_agreement(self.anatomy)
 
     # --------------------------------------------------------------------------------------------------------- inside
+
+    def _is_free(self) -> None:
+        """What follows is the loading of batches, unless the Trainer says otherwise."""
+        self._free_ns = time.perf_counter_ns()
 
     def _finish(self, state: Any) -> None:
         """The training is over: write the steps that are whole."""
@@ -244,7 +268,7 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
         """Write the report and say where, on the main process; its figures are logged when the Trainer goes on."""
         claim = self._report
         if claim is not None:
-            text = format_named(self._format).write(self.anatomy, Page(width=_WIDTH))
+            text = format_named(self._format).write(self.anatomy, Page(width=_WIDTH, source=str(self.trace)))
             with claim.written() as partial:
                 partial.write_text(text, encoding="utf-8")
             metrics = metrics_of(self.anatomy)

@@ -49,8 +49,8 @@ class StepRecorder(Recorder):
         """How many profiled steps are done so far."""
         return 0 if self._recording is None else self._recording.whole_steps
 
-    def begin_step(self, number: int) -> None:
-        """A step begins, which has this number."""
+    def begin_step(self, number: int, loading_ns: int | None) -> None:
+        """A step begins, which has this number; before it the training waited so long for its batches."""
         if self._is_over or number < self._plan.begin:
             return
         try:
@@ -59,6 +59,8 @@ class StepRecorder(Recorder):
                 self._recording = self._new_recording()
                 running.append(self)
                 self._recording.start()
+            if loading_ns is not None:
+                self._recording.loading_ns.append(loading_ns)
             self._recording.begin_step()
         except BaseException:
             self._abort()

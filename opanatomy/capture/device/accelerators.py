@@ -45,11 +45,11 @@ def reported_kind(device: str) -> str:
 
 
 def _named(device: str) -> str:
-    return as_asked(f"--device {device}", f"the tensors are on {device}")
+    return as_asked(f"--device {device}", f"device {device}")
 
 
 def _on_cpu() -> str:
-    return as_asked("give cpu", "move them to the CPU")
+    return as_asked("give cpu", "move the tensors to the CPU")
 
 
 def check_device(device: str) -> str:

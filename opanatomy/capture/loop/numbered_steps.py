@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
+from statistics import median
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -32,6 +33,10 @@ from opanatomy.records.memory_observations import MemoryObservations
 
 if TYPE_CHECKING:
     import torch
+
+
+#: The share of a step that loading takes from which on a reader is told.
+NOTED_LOADING: Final = 0.05
 
 
 class StepPlan(Struct, frozen=True, kw_only=True):
@@ -82,6 +87,8 @@ class NumberedSteps(LoopRecording):
     ) -> None:
         super().__init__(modules, options, write)
         self.plan = plan
+        #: How long the training waited for its batches before each step.
+        self.loading_ns: list[int] = []
         if optimizer is not None:
             self.session.seen.optimizer(optimizer)
 
@@ -144,6 +151,12 @@ class NumberedSteps(LoopRecording):
             return "what runs between the profiled steps is in the trace as well: one step can be checked"
         return super()._unlike(profiled)
 
+    def _warnings(self, profiled: Profiled) -> Iterator[str]:
+        yield from super()._warnings(profiled)
+        step_ns = median(self.session.unprofiled_ns or profiled.profiler.times_ns)
+        if self.loading_ns and (share := median(self.loading_ns) / step_ns) > NOTED_LOADING:
+            yield f"batches are loaded between the steps, for {share:.0%} of a step's time: that is in no figure here"
+
     def _memory(self) -> MemoryObservations:
         """What a step of the training leaves; what forward saved is seen behind the steps on the clock."""
         memory = replace(super()._memory(), storage_bytes=memory_after(self.session).storage_bytes)
@@ -194,7 +207,7 @@ class ProfiledSteps(Profiled):
         """It is done."""
         super().end()
         self._hooks.close()
-        if self._can_pause and len(self.logs) < self.steps:
+        if self._can_pause and 0 < len(self.logs) < self.steps:
             toggled(self.profiler.profiler, False)
             self._is_paused = True
 

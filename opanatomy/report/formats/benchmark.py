@@ -41,7 +41,8 @@ def _entry(name: str, unit: str, value: float, **more: str) -> dict[str, Any]:
 
 
 def _of_anatomy(anatomy: Anatomy) -> Iterator[dict[str, Any]]:
-    ran = ", ".join(filter(None, (anatomy.workload.model, anatomy.environment.device)))
+    made_by = f"opanatomy {anatomy.provenance.opanatomy}"
+    ran = ", ".join(filter(None, (anatomy.workload.model, anatomy.environment.device, made_by)))
     for name, metric in metrics_of(anatomy).items():
         if metric.better == "lower" and _CHARTED.fullmatch(name):
             yield _entry(name, metric.unit, metric.value, extra=ran)

@@ -75,7 +75,7 @@ def _comparison(report: Comparison) -> Iterator[list[object]]:
 
 def _part(part: Part) -> list[object]:
     pair = " and ".join(part.pair) if part.pair else ""
-    return [part.cause.value, _cell(part.operator_class), pair, part.before_ns, part.after_ns, part.change_ns]
+    return [part.cause.value, _cell(part.operator_class), _cell(pair), part.before_ns, part.after_ns, part.change_ns]
 
 
 def _work(work: Work | None) -> list[object]:

@@ -13,7 +13,7 @@ from opanatomy.records.techniques import Techniques
 from opanatomy.report.format import Format
 from opanatomy.report.markdown_cells import markdown_cell
 from opanatomy.report.markdown_text import markdown_code
-from opanatomy.report.section import Fact, Phrase
+from opanatomy.report.section import Fact, Phrase, Section
 from opanatomy.report.sections.digest import digest_of
 from opanatomy.report.sections.digest_compared import digest_of_comparison, findings_of_comparison
 from opanatomy.report.sections.technique_digest import digest_of_techniques, technique_findings
@@ -30,14 +30,12 @@ _TITLE: Final = "# opanatomy digest"
 _NOTHING: Final = "- none"
 
 
-def digest(report: Report) -> str:
-    """The digest as Markdown of at most `MOST_BYTES` bytes; the same report gives the same bytes."""
-    if isinstance(report, Techniques):
-        sections, ranked = digest_of_techniques(report), technique_findings(report)
-    elif isinstance(report, Comparison):
-        sections, ranked = digest_of_comparison(report), findings_of_comparison(report)
-    else:
-        sections, ranked = digest_of(report), findings(report)
+def digest(report: Report, *, source: str | None = None) -> str:
+    """The digest as Markdown of at most `MOST_BYTES` bytes; the same report gives the same bytes.
+
+    `source` is what a command calls the trace by.
+    """
+    sections, ranked = _said_of(report, source)
     blocks = [_Block(section.title, [_fact(fact) for fact in section.facts]) for section in sections]
     # Warnings come last; findings are never left out.
     ahead = len(blocks) - (sections[-1].name == "warnings")
@@ -47,6 +45,14 @@ def digest(report: Report) -> str:
         max(blocks, key=lambda block: _size(block.text) if block.lines else 0).drop()
     texts = [block.text for block in blocks]
     return f"{_TITLE}\n\n" + "\n".join((*texts[:ahead], found, *texts[ahead:]))
+
+
+def _said_of(report: Report, source: str | None) -> tuple[tuple[Section, ...], tuple[Finding, ...]]:
+    if isinstance(report, Techniques):
+        return digest_of_techniques(report), technique_findings(report)
+    if isinstance(report, Comparison):
+        return digest_of_comparison(report), findings_of_comparison(report)
+    return digest_of(report), findings(report, source=source)
 
 
 class _Block:
@@ -100,4 +106,6 @@ def _size(text: str) -> int:
     return len(text.encode())
 
 
-FORMAT: Final = Format(ending=".digest.md", write=lambda report, page: digest(report), machine_readable=True)
+FORMAT: Final = Format(
+    ending=".digest.md", write=lambda report, page: digest(report, source=page.source), machine_readable=True
+)

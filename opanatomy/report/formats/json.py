@@ -30,7 +30,7 @@ class _Head(msgspec.Struct):
 def json_report(report: Report) -> str:
     """The report as JSON text of schema 1; `read_anatomy` takes that of an anatomy back."""
     if isinstance(report, Techniques | Comparison):
-        typed_report = msgspec.json.decode(msgspec.json.encode(report), type=type(report))
+        typed_report = msgspec.json.decode(msgspec.json.encode(report, enc_hook=_plain), type=type(report))
         return _block("{", [f"{_line(name)}: {_rows(value, depth=1)}" for name, value in _keys(typed_report).items()],
                       "}", depth=0) + "\n"  # fmt: skip
     return _anatomy_report(report)

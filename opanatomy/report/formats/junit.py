@@ -1,11 +1,13 @@
 """Gates as JUnit XML, a test case each, for the test reports of Jenkins, GitHub and GitLab.
 
-It is what they have in common: `testsuites`, `testsuite`, `testcase`, `failure`. No times: a gate takes none.
+It is valid by both schemas in use, that of Jenkins' xUnit plugin and that of Ant's reports (which wants a host and a
+time of each suite: it is when the newest run began, so that the same runs give the same bytes).
 """
 
 from __future__ import annotations
 
 import re
+from datetime import datetime, timedelta
 from typing import Final
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
@@ -15,6 +17,12 @@ from opanatomy.records.techniques import Techniques
 from opanatomy.report.format import Format, Page
 
 _CLASS: Final = "opanatomy.gates"
+_EPOCH: Final = datetime(1970, 1, 1)
+#: A clock in 64 bits ends there.
+_LATEST_SECONDS: Final = 2**63 // 10**9
+_NO_GATES: Final = "no gate was given: each --fail-if is a test case"
+#: A gate takes no time.
+_SECONDS: Final = "0"
 #: What no XML 1.0 document may have, not even as a reference.
 _NO_CHARACTER: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
@@ -22,23 +30,29 @@ _NO_CHARACTER: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U
 def junit_report(report: Report, page: Page) -> str:
     """The gates on a comparison, or on one report, as XML text."""
     gates = report.gates if isinstance(report, Comparison) else page.gates
-    failures = sum(not gate.met for gate in gates)
-    counts = {"tests": str(len(gates)), "failures": str(failures), "errors": "0"}
-    root = Element("testsuites", {"name": "opanatomy", **counts})
-    suite = SubElement(root, "testsuite", {"name": _text(_name(report)), **counts, "skipped": "0"})
+    root = Element("testsuites")
+    suite = SubElement(root, "testsuite", {
+        "name": _text(_name(report)), "package": "opanatomy", "id": "0", "timestamp": _timestamp(report),
+        "hostname": "localhost", "tests": str(len(gates)), "failures": str(sum(not gate.met for gate in gates)),
+        "errors": "0", "skipped": "0", "time": _SECONDS,
+    })  # fmt: skip
+    SubElement(suite, "properties")
     for gate in gates:
         _add_case(suite, gate)
+    SubElement(suite, "system-out").text = "\n".join(map(_line, gates)) or _NO_GATES
+    SubElement(suite, "system-err")
     indent(root)
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{tostring(root, encoding="unicode")}\n'
 
 
 def _add_case(suite: Element, gate: GateResult) -> None:
-    case = SubElement(suite, "testcase", {"classname": _CLASS, "name": _text(gate.gate)})
-    reason = _text(gate.reason)
-    if gate.met:
-        SubElement(case, "system-out").text = reason
-    else:
-        SubElement(case, "failure", {"message": reason, "type": "gate"}).text = f"{_text(gate.gate)}\n{reason}"
+    case = SubElement(suite, "testcase", {"classname": _CLASS, "name": _text(gate.gate), "time": _SECONDS})
+    if not gate.met:
+        SubElement(case, "failure", {"message": _text(gate.reason), "type": "gate"}).text = _line(gate)
+
+
+def _line(gate: GateResult) -> str:
+    return _text(f"{'met' if gate.met else 'not met'}: {gate.gate}: {gate.reason}")
 
 
 def _name(report: Report) -> str:
@@ -49,9 +63,20 @@ def _name(report: Report) -> str:
     return report.provenance.trace or report.workload.model or "report"
 
 
+def _timestamp(report: Report) -> str:
+    """When the newest run began, in UTC; the epoch where no run says so."""
+    began: list[int | None] = []
+    if isinstance(report, Comparison):
+        began = [when for side in report.sides for when in side.began_ns]
+    elif not isinstance(report, Techniques):
+        began = [report.provenance.begin_unix_ns]
+    newest = max((when for when in began if when is not None), default=0)
+    return (_EPOCH + timedelta(seconds=min(max(newest // 10**9, 0), _LATEST_SECONDS))).isoformat()
+
+
 def _text(text: str) -> str:
     """The text with a mark for each character that XML has not."""
     return _NO_CHARACTER.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
-FORMAT: Final = Format(ending=".xml", write=junit_report, machine_readable=True, of_gates=True)
+FORMAT: Final = Format(ending=".xml", write=junit_report, machine_readable=True)

@@ -11,17 +11,18 @@ from opanatomy.records.reports import Report
 from opanatomy.records.techniques import Techniques
 from opanatomy.report import units
 from opanatomy.report.curve import curve_lines
-from opanatomy.report.format import Format
+from opanatomy.report.format import Format, Page
 from opanatomy.report.markdown_cells import markdown_cell
 from opanatomy.report.markdown_text import markdown_text
-from opanatomy.report.section import Cell, Fact, Holds, Note, Row, Section, Tone
-from opanatomy.report.sections import first_screen, sections_of
+from opanatomy.report.section import Cell, Fact, Holds, Name, Note, Row, Section, Tone
+from opanatomy.report.sections import first_screen, page_sections
 
 #: GitHub takes 65,536 characters; what is left is room for words around the report.
 MOST_BYTES: Final = 60_000
 #: Rows of a table, facts, and notes that are shown of one section.
 _LISTED: Final = 100
 _CURVE_WIDTH: Final = 80
+_DEEPEST: Final = 24
 #: The sections of an experiment with techniques that are not folded.
 _OPEN: Final = frozenset({"experiment", "techniques", "warnings", "advice"})
 _OPEN_OF_COMPARISON: Final = frozenset({"title", "changed", "sides", "causes", "gates", "warnings"})
@@ -29,9 +30,10 @@ _OPEN_OF_COMPARISON: Final = frozenset({"title", "changed", "sides", "causes", "
 _OPEN_OF_ANATOMY: Final = frozenset({"warnings", "suggestions", "verdict"})
 
 
-def markdown_report(report: Report) -> str:
-    """The report as Markdown of at most `MOST_BYTES` bytes; sections that do not fit are named at its end."""
-    sections, opened = sections_of(report), _opened(report)
+def markdown_report(report: Report, page: Page) -> str:
+    """As much of the report as the page wants, in at most `MOST_BYTES` bytes; what does not fit is named at its end."""
+    sections = page_sections(report, page)
+    opened = {section.name for section in sections} if page.sections else _opened(report)
     texts = {place: _section(section, section.name in opened) for place, section in enumerate(sections)}
     # What a reader comes for goes last, and of the rest what stands further below goes first.
     order = sorted(texts, key=lambda place: (sections[place].name in opened, -place))
@@ -67,9 +69,10 @@ def _section(section: Section, is_open: bool) -> str:
     body = "\n".join(_blocks(section))
     if section.notes and section.notes[0].tone is Tone.TITLE:
         return body
+    title = f"{section.title}, {section.scope}" if section.scope else section.title
     if is_open:
-        return f"### {markdown_text(section.title)}\n\n{body}"
-    return f"<details>\n<summary>{escape(section.title, quote=False)}</summary>\n\n{body}\n</details>\n"
+        return f"### {markdown_text(title)}\n\n{body}"
+    return f"<details>\n<summary>{escape(title, quote=False)}</summary>\n\n{body}\n</details>\n"
 
 
 def _blocks(section: Section) -> Iterator[str]:
@@ -103,9 +106,17 @@ def _lines_of(rows: Iterable[Sequence[str]]) -> str:
 def _cell(row: Row, cell: Cell, unit: str) -> str:
     text = markdown_cell(cell, unit)
     if row.summary and text:
-        return f"**{text}**"
+        text = f"**{text}**"
+    if indent := _indent(cell):
+        return "&nbsp;" * indent + text
     # What is not known is no list here.
     return units.UNKNOWN if text == f"`{units.UNKNOWN}`" else text
+
+
+def _indent(cell: Cell) -> int:
+    """The spaces before the words of a cell, as in a tree."""
+    name = cell.name if isinstance(cell, Name) else cell
+    return min(len(name) - len(name.lstrip(" ")), _DEEPEST) if isinstance(name, str) else 0
 
 
 def _facts(facts: Sequence[Fact]) -> str:
@@ -131,4 +142,4 @@ def _notes(notes: Sequence[Note]) -> Iterator[str]:
 
 _TONES: Final = {Tone.TITLE: "## {}", Tone.WARNING: "> {}", Tone.CONCLUSION: "**{}**"}
 
-FORMAT: Final = Format(ending=".md", write=lambda report, page: markdown_report(report), machine_readable=True)
+FORMAT: Final = Format(ending=".md", write=lambda report, page: markdown_report(report, page), machine_readable=False)

@@ -7,8 +7,6 @@ from collections.abc import Iterator, Sequence
 from io import StringIO
 from typing import TYPE_CHECKING, Final
 
-from msgspec.structs import replace
-
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.reports import Report
 from opanatomy.records.taxonomy import OperatorClass
@@ -43,11 +41,6 @@ _LATER_LEAST: Final = {
 _LEAST: Final = 12
 #: The most cells of the names in a later column of this header, where there is little room.
 _LATER_MOST: Final = {"launched by": 14}
-#: What of the first screen gives way to the lines above it, and the fewest rows that are worth a table.
-_LAST: Final = ("operators", "kernels")
-_FEWEST: Final = 2
-#: The lines of the first screen that give way next.
-_MINOR: Final = ("software", "profiler", "reached", "steps", "framework")
 #: Sections of lines that the next one follows without a blank line.
 _JOINED: Final = ("title", "experiment", "run")
 _STYLE: Final = {
@@ -58,55 +51,14 @@ _STYLE: Final = {
 
 def terminal_report(report: Report, page: Page) -> str:
     """The report as lines of at most `page.width` cells, with ANSI colours if `page.color`, as far as `page` wants."""
-    text = page_text(_sections(report, page), page.width, color=page.color)
+    from opanatomy.report.sections import page_sections
+
     if page.brief and page.height and isinstance(report, Anatomy):
-        return _fitting(report, page, text)
-    return text
+        from opanatomy.report.fitting import fitting
 
+        return fitting(report, page, lambda sections: page_text(sections, page.width, color=page.color))
 
-def _fitting(anatomy: Anatomy, page: Page, text: str) -> str:
-    """The first screen with as many operators as there are lines for; then without them, and without minor lines."""
-    from opanatomy.report.sections import first_screen
-
-    top, height = page.top, page.height or 0
-    while text.count("\n") > height and top > _FEWEST:
-        top -= 1
-        sections = first_screen(anatomy, top=top, sort=page.sort, source=page.source)
-        text = page_text(sections, page.width, color=page.color)
-    if text.count("\n") <= height:
-        return text
-    sections = first_screen(anatomy, source=page.source)
-    left_out = [section.name for section in sections if section.name in _LAST]
-    sections = tuple(section for section in sections if section.name not in _LAST)
-    for label in ("", *_MINOR):
-        less = tuple(_without(section, label) for section in sections)
-        left_out += [
-            old.name for old, new in zip(sections, less, strict=True) if old != new and old.name not in left_out
-        ]
-        sections = less
-        more = f"not on this screen: --section {','.join(left_out)}\n" if left_out else ""
-        text = page_text(sections, page.width, color=page.color) + more
-        if text.count("\n") <= height:
-            break
-    return text
-
-
-def _without(section: Section, label: str) -> Section:
-    """The section without the line of this label."""
-    return replace(section, facts=tuple(fact for fact in section.facts if not label or fact.label != label))
-
-
-def _sections(report: Report, page: Page) -> tuple[Section, ...]:
-    """The whole page, its first screen, or the sections that were asked for by name."""
-    from opanatomy.report.sections import first_screen, named_sections, sections_of
-
-    if not isinstance(report, Anatomy):
-        return sections_of(report, top=page.top)
-    if page.sections:
-        return named_sections(report, page.sections, top=page.top, sort=page.sort, source=page.source)
-    if page.brief:
-        return first_screen(report, top=page.top, sort=page.sort, source=page.source)
-    return sections_of(report, top=page.top, sort=page.sort, source=page.source)
+    return page_text(page_sections(report, page), page.width, color=page.color)
 
 
 def page_text(sections: Sequence[Section], width: int, *, color: bool = False) -> str:

@@ -12,6 +12,7 @@ from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.compared import Comparison
 from opanatomy.records.reports import Report
 from opanatomy.records.techniques import Techniques
+from opanatomy.report.format import Page
 from opanatomy.report.section import Note, Section, Tone
 from opanatomy.report.sections import (
     checks,
@@ -184,3 +185,14 @@ def _nothing(name: str) -> Section:
 def _is_shown(anatomy: Anatomy, heading: str) -> bool:
     """Whether the page has it unasked: what the paper found goes with a model of its kind only."""
     return heading != "paper" or ratios.is_encoder(anatomy)
+
+
+def page_sections(report: Report, page: Page) -> tuple[Section, ...]:
+    """The whole report, its first screen, or the sections that the page asks for by name."""
+    if not isinstance(report, Anatomy):
+        return sections_of(report, top=page.top)
+    if page.sections:
+        return named_sections(report, page.sections, top=page.top, sort=page.sort, source=page.source)
+    if page.brief:
+        return first_screen(report, top=page.top, sort=page.sort, source=page.source)
+    return sections_of(report, top=page.top, sort=page.sort, source=page.source)

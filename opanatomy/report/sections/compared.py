@@ -65,7 +65,7 @@ def sections_of_comparison(comparison: Comparison, top: int) -> tuple[Section, .
         causes = [] if parts is None else [_causes(parts), _largest(parts, top), _kernels(parts)]
         tables = [*causes, _steps(comparison), _figures(comparison), _families(comparison)]
     sections = (
-        _title(comparison), _what_changed(comparison), _sides(comparison), *tables, _gates(comparison),
+        _title(comparison), _what_changed(comparison), _gates(comparison), _sides(comparison), *tables,
         _warnings(comparison),
     )  # fmt: skip
     return tuple(section for section in sections if not section.empty)

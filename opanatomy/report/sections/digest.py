@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from opanatomy.records.anatomy import Anatomy, ClassRow, Step
+from opanatomy.records.anatomy import Anatomy, Step
 from opanatomy.records.taxonomy import OperatorClass
+from opanatomy.report.scope import steps_of, steps_of_window
 from opanatomy.report.section import (
     Bytes,
     Count,
@@ -22,7 +23,7 @@ from opanatomy.report.section import (
 )
 from opanatomy.report.sections.classes import by_class
 from opanatomy.report.sections.operators import grouped
-from opanatomy.report.totals import total
+from opanatomy.report.totals import Total, total
 
 Facts = Iterable[tuple[str, str | Phrase | None]]
 #: How many operators, kernels, modules, components and warnings are named.
@@ -30,11 +31,11 @@ _OPERATORS, _KERNELS, _MODULES, _COMPONENTS, _WARNINGS = 8, 5, 5, 8, 5
 
 
 def digest_of(anatomy: Anatomy) -> tuple[Section, ...]:
-    """What ran, where the time of a step and of all steps went, memory, and warnings; the findings are apart."""
+    """What ran, the step, where the time of a mean step went, memory, and warnings; the findings are apart."""
     parts: tuple[tuple[str, str, Callable[[Anatomy], Facts]], ...] = (
         ("run", "What ran", _run),
-        ("step", "Where the time went: one step", _step),
-        ("steps", "Where the time went: all steps", _steps),
+        ("step", "The step", _step),
+        ("time", "Where the time went", _time_by_part),
         ("memory", "Memory", _memory),
         ("warnings", "Warnings", _warnings),
     )
@@ -91,28 +92,34 @@ def _phases(step: Step) -> Facts:
         yield name, _part(getattr(step, f"{name}_ns"), step.wall_ns)
 
 
-def _steps(anatomy: Anatomy) -> Iterator[tuple[str, str | Phrase | None]]:
-    """Times are sums over all profiled steps (and ranks)."""
-    timeline, work_ns = anatomy.timeline, total(anatomy.classes).time_ns
+def _time_by_part(anatomy: Anatomy) -> Iterator[tuple[str, str | Phrase | None]]:
+    """Times are of a mean step: sums over all profiled steps, of all ranks, divided by their number."""
+    timeline, steps = anatomy.timeline, steps_of(anatomy)
+    work_ns = total(anatomy.classes).time_ns / steps
     if anatomy.environment.device_kind != "cpu":
-        yield "window", _time(timeline.window_ns)
+        in_window = steps_of_window(anatomy)
+        window_ns = timeline.window_ns / in_window
+        yield "mean step", _time(window_ns)
         for label, part_ns in (
             ("device busy", timeline.busy_ns), ("device idle", timeline.idle_ns),
             ("idle, bound by the host", timeline.host_idle_ns), ("communication", timeline.communication_ns),
             ("exposed communication", timeline.exposed_communication_ns),
         ):  # fmt: skip
-            yield label, _part(part_ns, timeline.window_ns)
+            yield label, None if part_ns is None else _part(part_ns / in_window, window_ns)
     yield "device work", _time(work_ns)
     for operator_class, rows in by_class(anatomy):
-        yield "class", _class(operator_class, rows, work_ns)
-    yield "no rule knows", _part(anatomy.ledger.unknown_ns or None, work_ns)
-    yield from _most("operator", _operators(anatomy), work_ns, _OPERATORS)
-    yield from _most("kernel", [(Name(row.kernel), row.time_ns) for row in anatomy.kernels], work_ns, _KERNELS)
-    yield from _most("module", _modules(anatomy), work_ns, _MODULES)
+        yield "class", _class(operator_class, total(rows).a_step(steps), work_ns)
+    yield "no rule knows", _part(anatomy.ledger.unknown_ns / steps or None, work_ns)
+    times: tuple[tuple[str, list[tuple[Name | Phrase, int]], int], ...] = (
+        ("operator", _operators(anatomy), _OPERATORS),
+        ("kernel", [(Name(row.kernel), row.time_ns) for row in anatomy.kernels], _KERNELS),
+        ("module", _modules(anatomy), _MODULES),
+    )
+    for label, rows_by_name, most in times:
+        yield from _most(label, [(name, ns / steps) for name, ns in rows_by_name], work_ns, most)
 
 
-def _class(operator_class: OperatorClass, rows: Iterable[ClassRow], work_ns: float) -> Phrase:
-    part = total(rows)
+def _class(operator_class: OperatorClass, part: Total, work_ns: float) -> Phrase:
     at_least = part.flops is not None and not part.flops_are_all
     flops = None if part.flops is None else phrase("{}", Flops(part.flops, at_least=at_least))
     moved = None if part.bytes is None else phrase("{}", Bytes(part.bytes, at_least=at_least))
@@ -120,14 +127,14 @@ def _class(operator_class: OperatorClass, rows: Iterable[ClassRow], work_ns: flo
     return phrase("{}: {}", operator_class, figures or "")
 
 
-def _operators(anatomy: Anatomy) -> list[tuple[Phrase, float]]:
+def _operators(anatomy: Anatomy) -> list[tuple[Name | Phrase, int]]:
     return [
-        (phrase("{} {}", Name(name), phase.value), total(rows).time_ns)
+        (phrase("{} {}", Name(name), phase.value), sum(row.time_ns for row in rows))
         for (_, name, phase), rows in grouped(anatomy.operators).items()
     ]
 
 
-def _modules(anatomy: Anatomy) -> list[tuple[Name, float]]:
+def _modules(anatomy: Anatomy) -> list[tuple[Name | Phrase, int]]:
     times: dict[str, int] = {}
     for row in anatomy.modules:
         times[row.module] = times.get(row.module, 0) + row.time_ns

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from opanatomy.records.compared import Comparison, Side
+from typing import Final
+
+from opanatomy.records.compared import Comparison, FigureRow, Side
 from opanatomy.report.section import Change, Count, Name, Phrase, Section, Time, TimeChange, facts_of, joined, phrase
 from opanatomy.report.sections.causes import groups_of, sentence_of
 from opanatomy.report.sections.compared import headline, quantity, shown_figures
 from opanatomy.report.sections.verdict import Finding
 
 #: How many causes are named.
-_CAUSES = 12
+_CAUSES: Final = 12
+#: What shows the parts with their operators, signatures and kernels.
+_COMMAND: Final = "opanatomy compare BEFORE AFTER -f json"
 
 
 def digest_of_comparison(comparison: Comparison) -> tuple[Section, ...]:
@@ -25,19 +29,24 @@ def digest_of_comparison(comparison: Comparison) -> tuple[Section, ...]:
         left = phrase("{} causes: {}", Count(len(more)), TimeChange(sum(group.change_ns for group in more)))
         causes.append(("and", left))
     step = [] if parts is None else [("step", headline(comparison, parts))]
-    figures = [
-        (row.name, joined(phrase("{}", quantity(row.unit, value)) for value in row.values if value is not None))
-        for row in shown_figures(comparison)
-    ]
+    figures = [(row.name, _values(row)) for row in shown_figures(comparison)]
     sides = [(f"side {place}", _side(side)) for place, side in enumerate(comparison.sides, 1)]
-    gates = [("gate", f"{'met' if gate.met else 'not met'}: {gate.reason}") for gate in comparison.gates]
+    gates = [("gate", f"{'met' if gate.met else 'not met'}: {gate.gate}: {gate.reason}") for gate in comparison.gates]
     warnings = [("warning", text) for text in comparison.warnings]
+    if comparison.no_claim is not None:
+        warnings.insert(0, ("nothing is called significant", comparison.no_claim))
     blocks = (
         ("run", "What is compared", [*sides, *step]), ("causes", "Where the difference comes from", causes),
         ("figures", "Figures of one step, side by side", figures), ("gates", "Gates", gates),
         ("warnings", "Warnings", warnings),
     )  # fmt: skip
     return tuple(Section(name=name, title=title, facts=facts_of(*facts)) for name, title, facts in blocks)
+
+
+def _values(row: FigureRow) -> Phrase:
+    """A figure on every side, and what the last one is more or less than the first."""
+    values = ("-" if value is None else phrase("{}", quantity(row.unit, value)) for value in row.values)
+    return phrase("{} ({})", joined(values, " -> ") or "", Change(row.values[-1], row.values[0]))
 
 
 def _side(side: Side) -> Phrase | None:
@@ -55,8 +64,9 @@ def findings_of_comparison(comparison: Comparison) -> tuple[Finding, ...]:
     return tuple(
         Finding(
             name=group.name, text=sentence_of(group),
-            evidence=phrase("{} of the step before", Change(parts.before_ns + group.change_ns, parts.before_ns)),
-            next_command=None,
+            evidence=phrase("{} before, {} after, {} of the step before", Time(group.before_ns), Time(group.after_ns),
+                            Change(parts.before_ns + group.change_ns, parts.before_ns)),
+            next_command=_COMMAND,
         )
         for group in groups_of(parts) if group.change_ns
     )  # fmt: skip

@@ -36,10 +36,16 @@ def digest_of_techniques(report: Techniques) -> tuple[Section, ...]:
         Section(name="run", title="What ran", facts=run),
         Section(
             name="step",
-            title="Where the time went: one step",
+            title="The step",
             facts=facts_of(
                 ("step of the baseline", None if base.step_ns is None else phrase("{}", Time(base.step_ns))),
                 ("samples", None if rate is None else phrase("{}", Rate(rate, "samples"))),
+            ),
+        ),
+        Section(
+            name="time",
+            title="Where the time went",
+            facts=facts_of(
                 *((f"phase {name}", phrase("{}", Time(time_ns))) for name, time_ns in base.phase_ns.items()),
                 *((f"class {name.replace('_', ' ')}", phrase("{}", Time(ns))) for name, ns in base.class_ns.items()),
             ),
