@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -385,6 +385,7 @@ keys = st.builds(
 works = st.dictionaries(keys, st.builds(item, st.integers(0, 5), st.integers(0, 1000)), max_size=6)
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])  # of a first run, which looks for constants in all modules
 @given(works, works)
 def test_all_work_is_matched_once_whatever_comes_first(before: dict[Key, Item], after: dict[Key, Item]) -> None:
     there, back = matched(before, after), matched(after, before)

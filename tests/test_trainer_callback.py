@@ -510,7 +510,7 @@ def test_wrong_steps(steps: Any, message: str) -> None:
         ("step.xyz", "output step.xyz: no report ends like that - end the name in one of .*json"),
         ("step", "output step: no report ends like that"),
         ("step.json.gz", "no report ends like that"),
-        ("step.xml", "no report ends like that"),  # JUnit: gates, of which there are none here
+        ("step.yaml", "no report ends like that"),
         ("s3://bucket/step.json", "s3://"),
     ],
 )

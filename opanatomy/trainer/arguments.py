@@ -99,9 +99,8 @@ def _format_of(path: Path) -> str:
         name = format_of(path)
     except UsageError:
         name = None
-    if name is None or format_named(name).of_gates:
-        formats = map(format_named, format_names())
-        endings = ", ".join(format.ending for format in formats if not format.of_gates)
+    if name is None:
+        endings = ", ".join(format_named(known).ending for known in format_names())
         raise UsageError(
             f"TrainerCallback: output {path}: no report ends like that - end the name in one of {endings}, or give a"
             " folder; the trace goes beside the report"
