@@ -50,7 +50,10 @@ def verbs() -> dict[str, argparse.ArgumentParser]:
 def formats_of(verb: str) -> list[str]:
     """The formats that the help of a verb's `--format` names; the only one of a verb that has none is ``."""
     options = [action for action in verbs()[verb]._actions if "--format" in action.option_strings]
-    return [word for word in re.findall(r"[a-z]+", options[0].help or "") if word != "or"] if options else [""]
+    if not options:
+        return [""]
+    names = re.sub(r"^.*?: | \(.*$", "", options[0].help or "")
+    return [word for word in re.findall(r"[a-z]+", names) if word != "or"]
 
 
 EVERY = [(verb, name) for verb in verbs() if verb != "techniques" for name in formats_of(verb)]
@@ -198,6 +201,19 @@ def analyze(sources: Path, name: str) -> Commands:
     return commands
 
 
+def compare(sources: Path, name: str) -> Commands:
+    trace, archive = str(sources / f"trace-{NAMED}.json"), str(sources / f"zip-{NAMED}.zip")
+    gate = ["--fail-if", f"memory.{NAMED} > 1GB"]
+    return [
+        ([trace, archive, "-f", name], 0),
+        ([trace, trace, "-f", name, "-o", f"report.{name}", "--fail-if", "kernel_time > +0%"], 0),
+        ([trace, archive, "-f", name, "--redact", *gate], 3),
+        ([trace, str(sources / f"missing-{NAMED}.json"), "-f", name], 1),
+        ([trace, archive, "-f", name, "--fail-if", f"{VARIABLES['MAIL_PASS']} > +5%"], 2),
+        ([trace, archive, "-f", name, "--fail-if", f"time > +5{VARIABLES['MAIL_PASS']}"], 2),
+    ]
+
+
 def explain(sources: Path, name: str) -> Commands:
     old = str(sources / "old.json")
     return [
@@ -233,7 +249,7 @@ def techniques(sources: Path, name: str) -> Commands:
 #: A verb that is not here fails the test of it.
 COMMANDS: dict[str, Callable[[Path, str], Commands]] = {
     "profile": profile, "analyze": analyze, "explain": explain, "ceilings": ceilings_,
-    "techniques": techniques,
+    "techniques": techniques, "compare": compare,
 }  # fmt: skip
 
 
