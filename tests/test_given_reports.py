@@ -14,7 +14,7 @@ import pytest
 from opanatomy.console.dispatch import main
 from opanatomy.errors import OpanatomyError
 from opanatomy.records.device import Machine, Measured
-from opanatomy.report import format_named, format_names
+from opanatomy.report import format_names
 from opanatomy.report.formats.json import json_report
 from opanatomy.report.given import report_in
 from tests import anatomies
