@@ -107,7 +107,7 @@ def test_a_change_may_have_to_be_significant() -> None:
         ("time > 1e999s", "is no value"),
         (f"time > {'9' * 100}ms", "is no value"),
         (f"time > {'9' * 10_000}ms", "longer than any gate"),
-        ("time > +5% and memory > 1GB", "give --fail-if once for each"),
+        ("time > +5% and memory > 1GB", "give each as a gate of its own"),
         ("time > 5ms if significant", "only a change is tested"),
         ("time > +5%\x1b[31m", r"'%\x1b[31m' is no unit"),
     ],
@@ -116,7 +116,7 @@ def test_what_is_no_gate_is_said_in_one_line(text: str, says: str) -> None:
     with pytest.raises(UsageError) as caught:
         gates_of(["memory > 1GB", text])
     assert says in str(caught.value)
-    assert str(caught.value).startswith("--fail-if ")
+    assert str(caught.value).startswith("gate ")
     assert str(caught.value).isprintable()
 
 
@@ -387,7 +387,7 @@ def test_a_wrong_gate_is_said_before_anything_is_read(reports: Path) -> None:
     for verb in (["compare", "none.json", "nowhere.json"], ["analyze", "none.json"], ["profile", "no/model"]):
         command = run(*verb, "--fail-if", "tiem > 5ms", cwd=reports)
         assert (command.returncode, command.stdout) == (2, "")
-        assert command.stderr.startswith("opanatomy: --fail-if 'tiem > 5ms': metric 'tiem': not known - did you mean")
+        assert command.stderr.startswith("opanatomy: gate 'tiem > 5ms': metric 'tiem': not known - did you mean")
 
 
 def test_junit_without_a_gate_says_so() -> None:

@@ -356,6 +356,8 @@ def test_redact_holds_for_every_format(
     assert run(["analyze", str(source), "-f", name, "--redact"], monkeypatch) == 0
     said = capfd.readouterr()
     assert leaks(said.out.encode(), PEOPLE) == []
+    assert run(["compare", str(source), str(source), "-f", name, "--redact"], monkeypatch) == 0
+    assert leaks(capfd.readouterr().out.encode(), PEOPLE) == []
     assert "opanatomy" in said.out or "operator" in said.out
     ranks = tmp_path / "ranks-of-alice-of-home"
     ranks.mkdir()
