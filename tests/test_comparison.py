@@ -422,6 +422,8 @@ def test_parts_in_whole_numbers_sum_to_the_whole(values: list[Fraction]) -> None
         ([1, 3, 5, 7], [2, 4, 6, 8], 0.6857142857142857),
         ([1, 2, 3, 4, 5], [6, 7, 8, 9, 10], 0.007936507936507936),
         ([1, 1, 1, 1], [1, 1, 1, 1], 1.0),
+        # scipy.stats.mannwhitneyu(..., method=PermutationMethod()), which counts all divisions with their ties
+        ([1, 3, 4], [5, 5, 5, 5, 4], 0.07142857142857142),
     ],
 )
 def test_the_test_of_two_samples(before: list[float], after: list[float], p: float) -> None:
