@@ -43,9 +43,18 @@ class Figure(NamedTuple):
         return abs(number - self.value) <= self.half * (1 + Decimal("1e-9"))
 
 
+#: A number with its unit, as an expression without groups.
+FIGURE: Final = re.sub(r"\?P<\w+>", "?:", _NUMBER.pattern)
+
+
 def figures_in(text: str) -> list[Figure]:
     """The figures of a line, in order."""
-    return [_figure(match) for match in _NUMBER.finditer(text)]
+    return [figure for figure, _ in places_in(text)]
+
+
+def places_in(text: str) -> list[tuple[Figure, int]]:
+    """The figures of a line, in order, and where in it each begins."""
+    return [(_figure(match), match.start()) for match in _NUMBER.finditer(text)]
 
 
 def _figure(match: re.Match[str]) -> Figure:
