@@ -52,6 +52,9 @@ def shares_of(report: Report) -> dict[str, float]:
     parts: Counter[str] = Counter()
     for row in rows:
         parts[row["operator_class"]] += row["time_ns"] * computing
+        # Phases are cut from the same time once more.
+        if row["phase"] in ("optimizer", "recompute"):
+            parts[row["phase"]] += row["time_ns"] * computing
     if report["environment"]["device_kind"] == "cpu":
         parts["framework"] = step["framework_ns"] / step["wall_ns"] * whole
     else:

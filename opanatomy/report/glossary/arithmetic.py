@@ -136,7 +136,9 @@ RATIOS: Final = Chapter(
         term("the paper's classes", "the shares of the first three classes among themselves, optimizer left out, beside"
              " those of the paper", formula="sum of flops (time_ns) of the class / sum over the three classes,"
              " phase not optimizer"),
-        term("FLOP paper | time paper | paper", "arXiv 2007.00072, BERT-large encoder layer, V100"),
+        term("FLOP paper | time paper | paper", "arXiv 2007.00072, BERT-large encoder layer, V100",
+             "Of the FLOPs contractions have 99.80 %, normalizations 0.17 %, element-wise maps 0.03 %; of the time"
+             " 61.0 %, 25.5 %, 13.5 %."),
     ),
 )  # fmt: skip
 
