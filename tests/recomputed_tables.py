@@ -48,6 +48,12 @@ def time_of(rows: list[Report]) -> float:
     return float(sum(row["time_ns"] for row in rows))
 
 
+def rates(rows: list[Report]) -> Numbers:
+    """FLOPs and bytes a second of the time whose FLOPs are known."""
+    seconds = costed(rows) / 1e9
+    return [ratio(sum_of(rows, lambda row: row["flops"]), seconds), ratio(sum_of(rows, moved), seconds)]
+
+
 def costed(rows: list[Report]) -> float:
     return float(sum(row["time_ns"] - row["uncosted_ns"] for row in rows if row["flops"] is not None))
 
@@ -55,6 +61,8 @@ def costed(rows: list[Report]) -> float:
 def classes(report: Report) -> Iterator[Numbers]:
     every, steps = report["classes"], steps_of(report)
     present = [phase for phase in PHASES if any(row["phase"] == phase for row in every)]
+    # One phase is all of the time: it has no column.
+    several = present if len(present) > 1 else []
     all_flops = sum_of(every, lambda row: row["flops"]) if 2 * costed(every) >= time_of(every) else None
     for name in (*CLASSES, None):
         rows = [row for row in every if name in (None, row["operator_class"])]
@@ -66,7 +74,7 @@ def classes(report: Report) -> Iterator[Numbers]:
             sum(row["calls"] for row in rows) / steps,
             time_of(rows) / steps,
             percent(time_of(rows), time_of(every)),
-            *(time_of([row for row in rows if row["phase"] == phase]) / steps or None for phase in present),
+            *(time_of([row for row in rows if row["phase"] == phase]) / steps or None for phase in several),
             None if flops is None else flops / steps,
             percent(flops, all_flops),
             None if size is None else size / steps,
@@ -90,15 +98,18 @@ def operators(report: Report) -> Iterator[Numbers]:
     steps, work = steps_of(report), time_of(report["classes"])
     others = [row for group in ranked[8:] for row in group]
     for rows in (*ranked[:8], *([others] if others else [])):
-        seconds = costed(rows) / 1e9
         yield [
             len(ranked) - 8 if rows is others else None,
             sum(row["calls"] for row in rows if row["part_of"] is None) / steps,
             time_of(rows) / steps,
             percent(time_of(rows), work),
-            ratio(sum_of(rows, lambda row: row["flops"]), seconds),
-            ratio(sum_of(rows, moved), seconds),
+            *(rates(rows) if 2 * costed(rows) >= time_of(rows) else []),
         ]
+
+    graphs = report["ledger"]["graph_launched_ns"]
+    for without in (graphs, work - time_of(report["operators"]) - graphs):
+        if without > 0:
+            yield [without / steps, percent(without, work)]
 
 
 def kernels(report: Report) -> Iterator[Numbers]:
@@ -116,7 +127,9 @@ def kernels(report: Report) -> Iterator[Numbers]:
 def ratios(report: Report) -> Iterator[Numbers]:
     for row in report["ratios"]:
         numbers = [row[key] for key in ("time", "flops", "theory_flops", "bytes", "theory_bytes")]
-        if any(number is not None for number in numbers):
+        rows = [other for other in report["classes"] if other["operator_class"] == row["operator_class"]]
+        told = 100 * time_of(rows) >= time_of(report["classes"])
+        if told and any(row[key] is not None for key in ("time", "flops", "bytes")):
             yield numbers
 
 
@@ -163,10 +176,12 @@ def collectives(report: Report) -> Iterator[Numbers]:
 def by_phase(report: Report) -> Iterator[Numbers]:
     steps, whole = steps_of(report), report["communication"]
     rows = [*whole["phases"]]
-    together = {key: sum(row[key] for row in rows) for key in ("calls", "bytes")}
-    for row in (*rows, {**together, "running_ns": whole["running_ns"], "exposed_ns": whole["exposed_ns"]}):
+    together = {key: sum(row[key] for row in rows) for key in ("calls", "sized", "bytes")}
+    all_of_them = {**together, "running_ns": whole["running_ns"], "exposed_ns": whole["exposed_ns"]}
+    for row in (*rows, *([all_of_them] if len(rows) > 1 else [])):
         running, exposed = row["running_ns"], row["exposed_ns"]
-        yield [row["calls"] / steps, row["bytes"] / steps, running / steps, percent(running - exposed, running),
+        size = row["bytes"] / steps if row["sized"] else None
+        yield [row["calls"] / steps, size, running / steps, percent(running - exposed, running),
                exposed / steps]  # fmt: skip
 
 
@@ -192,8 +207,8 @@ def roofline(report: Report) -> Iterator[Numbers]:
 
 
 def bounds(rows: list[Report], bounded: float, headroom: float) -> Numbers:
-    flops, size, seconds = sum_of(rows, lambda row: row["flops"]), sum_of(rows, moved), costed(rows) / 1e9
-    return [ratio(flops, size), ratio(flops, seconds), ratio(size, seconds), *ceiling(rows, bounded), headroom]
+    flops, size = sum_of(rows, lambda row: row["flops"]), sum_of(rows, moved)
+    return [ratio(flops, size), *rates(rows), *ceiling(rows, bounded), headroom]
 
 
 def waiting(report: Report) -> Iterator[Numbers]:

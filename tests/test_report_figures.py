@@ -43,6 +43,14 @@ TRACES: Final = {
     "cpu": ("bert_cpu",), "gpu": ("gpu_mi250_training",),
     "two_ranks": ("gpu_v100_dlrm_rank0of8", "gpu_v100_dlrm_rank1of8"),
 }  # fmt: skip
+SHARED: Final = FOLDER.parent.parent.parent / "shared"
+#: Other traces of the repository, and those of others where they are at hand, which the long run reads.
+OTHERS: Final = [
+    *(pytest.param(path, id=path.name[:40]) for path in sorted(FOLDER.glob("*.json.gz"))
+      if not any(path.name.startswith(trace) for traces in TRACES.values() for trace in traces)),
+    *(pytest.param(path, id=f"{path.parent.name}-{path.name[:40]}", marks=[pytest.mark.exhaustive])
+      for folder in ("traces", "more_traces") for path in sorted((SHARED / folder).rglob("*.json.gz"))),
+]  # fmt: skip
 #: The tables of each page; one that is not there is one that nothing would be compared with.
 ON_PAGE: Final = {
     "cpu": {classes, operators, ratios, memory, paper},
@@ -88,6 +96,15 @@ def test_the_figures_of_a_table(
     assert on_page == (expected in ON_PAGE[name])
     if on_page:
         check_table(sheet, heading, header, expected)
+
+
+@pytest.mark.parametrize("path", OTHERS)
+def test_the_tables_of_other_traces(path: Path) -> None:
+    anatomy = opanatomy.analyze(path)
+    sheet = Sheet(terminal_report(anatomy, width=240), json.loads(json_report(anatomy)))
+    for heading, header, expected in TABLES:
+        if sheet.has_table(heading, header):
+            check_table(sheet, heading, header, expected)
 
 
 @pytest.mark.parametrize("name", TRACES)

@@ -1,4 +1,4 @@
-"""The findings of the digest and what shows them, recomputed from the JSON report as docs/report.md, "The headline" says.
+"""The findings of the digest and what shows them, recomputed from the JSON report as docs/report.md says.
 
 Nothing of the code that makes them is used but its two texts.
 """
