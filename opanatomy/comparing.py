@@ -39,7 +39,7 @@ def comparison_of(
         raise UsageError("compare: two sides at least - give reports, traces or folders: compare A B")
     inputs = []
     for place, side in enumerate(sides, 1):
-        inputs.append(_side(side))
+        inputs.append(_redacted(_side(side, redact=True)) if redact else _side(side))
         advance(place / len(sides))
     return redacted(compared(_with_own_names(inputs)), Texts(everything=redact))
 
@@ -63,9 +63,9 @@ def compare(*sides: Given | Iterable[Given], fail_if: str | Iterable[str] = (), 
     return comparison
 
 
-def _side(given: Any) -> SideInput:
+def _side(given: Any, *, redact: bool = False) -> SideInput:
     if isinstance(given, (Anatomy, str, os.PathLike)):
-        anatomies = _anatomies(given)
+        anatomies = _anatomies(given, redact=redact)
         name = _name(given)
     else:
         if not isinstance(given, Iterable) or isinstance(given, bytes):
@@ -73,12 +73,19 @@ def _side(given: Any) -> SideInput:
         runs = list(given)
         if not runs:
             raise UsageError("compare: a side has no runs - give one anatomy or several")
-        anatomies = [anatomy for run in runs for anatomy in _anatomies(run)]
+        anatomies = [anatomy for run in runs for anatomy in _anatomies(run, redact=redact)]
         name = _name(runs[0])
     return SideInput(name=name, runs=tuple(map(_run, anatomies)))
 
 
-def _anatomies(given: Any) -> list[Anatomy]:
+def _redacted(side: SideInput) -> SideInput:
+    """The side without what `redact` leaves out: parts of a difference are texts made of names and arguments."""
+    texts = Texts(everything=True)
+    runs = (RunInput(anatomy=redacted(run.anatomy, texts), measures=run.measures) for run in side.runs)
+    return SideInput(name=side.name, runs=tuple(runs))
+
+
+def _anatomies(given: Any, *, redact: bool) -> list[Anatomy]:
     """That of a report, a trace or the ranks in a folder; of a folder of reports those of all runs."""
     if isinstance(given, Anatomy):
         return [given]
@@ -86,7 +93,7 @@ def _anatomies(given: Any) -> list[Anatomy]:
     if isinstance(given, str):
         given = local_name(given)
         if (address := Address.of(given, f"cannot read {given}")) is not None:
-            return [analyze_traces([address])]
+            return [analyze_traces([address], redact=redact)]
         name = Path(given)
     if name.is_dir():
         files = sorted(file for file in name.iterdir() if file.name.endswith(_REPORT_ENDINGS))
@@ -94,7 +101,7 @@ def _anatomies(given: Any) -> list[Anatomy]:
         if reports:
             return reports
     report = report_in(name)
-    return [analyze_traces([name])] if report is None else [report]
+    return [analyze_traces([name], redact=redact)] if report is None else [report]
 
 
 def _run(anatomy: Anatomy) -> RunInput:

@@ -7,21 +7,15 @@ import csv
 import gzip
 import json
 from collections.abc import Callable
-from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from msgspec.structs import replace
 
 import opanatomy
 from opanatomy.comparing import comparison_of
-from opanatomy.comparison.matching import Item, Key, matched
-from opanatomy.comparison.parts import apportioned
-from opanatomy.comparison.statistics import interleaved, interval_of_median, mann_whitney
 from opanatomy.pipeline import analyze_trace
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.compared import Cause, Comparison, Decomposition, Part
@@ -335,123 +329,6 @@ def test_fused_attention_takes_the_place_of_its_operators(attentions: list[Anato
         by_class = [row.values for name, row in zip(figures, comparison.figures, strict=True)
                     if name.startswith("class.") and name.endswith(f".{what}")]  # fmt: skip
         assert [sum(value or 0 for value in side) for side in zip(*by_class, strict=True)] == list(figures[what])
-
-
-# -------------------------------------------------------------------------------------------------------- the matching
-
-
-def key(operator: str = "aten::mul", signature: str = "f[2]", phase: str = "forward", kernel: str = "k") -> Key:
-    return Key(operator, signature, "", phase, OperatorClass.ELEMENTWISE, kernel)
-
-
-def item(calls: int, time_ns: int) -> Item:
-    return Item(Fraction(calls), Fraction(time_ns))
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "cause"),
-    [
-        (key(), key(), Cause.SAME_CALLS),
-        (key(), key(operator="aten::mul_"), Cause.SAME_CALLS),
-        (key(), key(phase="backward"), Cause.MOVED),
-        (key(), key(kernel="other"), Cause.ANOTHER_KERNEL),
-        (key(), key(signature="f[4]"), Cause.ANOTHER_SIGNATURE),
-        (key(), key(signature="f[4]", kernel="other"), Cause.ANOTHER_SIGNATURE),
-    ],
-)
-def test_the_closest_match_is_taken(before: Key, after: Key, cause: Cause) -> None:
-    (match,) = matched({before: item(2, 10)}, {after: item(2, 30)})
-    assert (match.cause, *match.before, *match.after) == (cause, before, after)
-
-
-def test_what_nothing_matches_is_new_or_gone() -> None:
-    other = key("aten::add", "f[3]", "optimizer", "a")
-    assert {match.cause for match in matched({key(): item(1, 5)}, {other: item(1, 7)})} == {Cause.NEW, Cause.GONE}
-
-
-def test_a_part_of_the_calls_moves_with_its_time() -> None:
-    moved = key(phase="backward")
-    matches = matched({key(): item(36, 360)}, {key(): item(24, 250), moved: item(12, 120)})
-    assert [(match.cause, sum(item.time_ns for item in match.before.values())) for match in matches] == [
-        (Cause.SAME_CALLS, 240), (Cause.MOVED, 120),
-    ]  # fmt: skip
-
-
-names = st.sampled_from(["a", "b"])
-keys = st.builds(
-    lambda operator, signature, phase, kernel: key(f"aten::{operator}", signature, phase, kernel), names, names,
-    st.sampled_from(["forward", "backward"]), names,
-)  # fmt: skip
-works = st.dictionaries(keys, st.builds(item, st.integers(0, 5), st.integers(0, 1000)), max_size=6)
-
-
-@settings(suppress_health_check=[HealthCheck.too_slow])  # of a first run, which looks for constants in all modules
-@given(works, works)
-def test_all_work_is_matched_once_whatever_comes_first(before: dict[Key, Item], after: dict[Key, Item]) -> None:
-    there, back = matched(before, after), matched(after, before)
-    for matches, sides in ((there, (before, after)), (back, (after, before))):
-        for place, side in enumerate(sides):
-            for name in ("calls", "time_ns"):
-                spent = sum(
-                    getattr(item, name) for match in matches for item in (match.before, match.after)[place].values()
-                )
-                assert spent == sum(getattr(item, name) for item in side.values())
-
-    def times(items: dict[Key, Item]) -> list[tuple[Key, Fraction]]:
-        return sorted((name, item.time_ns) for name, item in items.items())
-
-    forth = sorted((times(match.before), times(match.after)) for match in there)
-    assert forth == sorted((times(match.after), times(match.before)) for match in back)
-
-
-@given(st.lists(st.fractions(min_value=-50, max_value=50), max_size=20))
-def test_parts_in_whole_numbers_sum_to_the_whole(values: list[Fraction]) -> None:
-    whole = apportioned(values)
-    assert sum(whole) == (sum(values, Fraction(0)) + Fraction(1, 2)).__floor__()
-    assert all(abs(number - value) < 1 for number, value in zip(whole, values, strict=True))
-
-
-# ---------------------------------------------------------------------------------------------------------- statistics
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "p"),
-    [
-        # scipy.stats.mannwhitneyu(..., method="exact") of samples without ties
-        ([1, 2, 3, 4], [5, 6, 7, 8], 0.02857142857142857),
-        ([1, 3, 5, 7], [2, 4, 6, 8], 0.6857142857142857),
-        ([1, 2, 3, 4, 5], [6, 7, 8, 9, 10], 0.007936507936507936),
-        ([1, 1, 1, 1], [1, 1, 1, 1], 1.0),
-    ],
-)
-def test_the_test_of_two_samples(before: list[float], after: list[float], p: float) -> None:
-    assert mann_whitney(before, after) == pytest.approx(p)
-    assert mann_whitney(after, before) == pytest.approx(p)
-
-
-def test_many_samples_are_tested_by_the_normal_distribution() -> None:
-    """scipy.stats.mannwhitneyu(range(40), range(10, 50), method="asymptotic")."""
-    assert mann_whitney(list(range(40)), list(range(10, 50))) == pytest.approx(0.0007691714821234269)
-
-
-def test_the_median_has_an_interval_from_six_samples_on() -> None:
-    """1 - 2 / 2^n: 93.75 % of five, 96.9 % of six."""
-    assert interval_of_median([5, 1, 4, 2, 3]) is None
-    assert interval_of_median([6, 5, 1, 4, 2, 3]) == (1, 6)
-    assert interval_of_median(range(1, 11)) == (2, 9)
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "taking_turns"),
-    [
-        ([1, 3, 5, 7], [2, 4, 6, 8], True),
-        ([1, 4, 5, 8], [2, 3, 6, 7], True),
-        ([1, 2, 3, 4], [5, 6, 7, 8], False),
-        ([1, 3, 5, None], [2, 4, 6, 8], False),
-    ],
-)
-def test_runs_take_turns_or_do_not(before: list[int | None], after: list[int | None], taking_turns: bool) -> None:
-    assert interleaved(before, after) is taking_turns
 
 
 # -------------------------------------------------------------------------------------------------------------- Python

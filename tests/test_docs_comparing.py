@@ -97,7 +97,7 @@ def bash(script: str, workspace: Path) -> subprocess.CompletedProcess[str]:
     """What a step does, as GitHub's runner starts it; a model that is small, and one run a side."""
     environment = {
         **os.environ, **ENVIRONMENT, **{name: str(value) for name, value in job()["env"].items()},
-        "OPTIONS": "--batch 1 --seq 8 --memory", "RUNS": "1", "GITHUB_STEP_SUMMARY": str(workspace / "summary.md"),
+        "OPTIONS": "--batch 1 --seq 8 --memory", "RUNS": "1", "GITHUB_STEP_SUMMARY": str(workspace / "step-summary"),
         "PATH": f"{workspace / 'bin'}:{os.environ['PATH']}",
     }  # fmt: skip
     return subprocess.run(
@@ -122,7 +122,7 @@ def test_the_workflow_shows_what_changed_and_fails_by_its_gates(
     assert sorted(str(file.relative_to(workspace)) for file in workspace.glob("runs/*/*")) == [
         "runs/base/config.report.json", "runs/head/config.report.json"
     ]  # fmt: skip
-    summary = (workspace / "summary.md").read_text()
+    summary = (workspace / "step-summary").read_text()
     assert "The step is" in summary
     assert "| **step** |" in summary
     assert last.returncode == 3

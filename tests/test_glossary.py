@@ -14,14 +14,17 @@ import msgspec
 import pytest
 
 import opanatomy.records
+from opanatomy.comparing import comparison_of
 from opanatomy.console.explanation import explain
 from opanatomy.pipeline import analyze_trace
 from opanatomy.records.anatomy import Anatomy
+from opanatomy.records.compared import Comparison
 from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.records.techniques import Techniques
 from opanatomy.report import glossary, read_anatomy
 from opanatomy.report.classes import LABEL, SHORT_LABEL
 from opanatomy.report.formats.terminal import sentence
+from opanatomy.report.metric_names import definition_of
 from opanatomy.report.section import Fact, Name, Phrase, Row, Section
 from opanatomy.report.sections import SECTIONS, sections_of
 from opanatomy.report.sections.printed import printed
@@ -34,14 +37,17 @@ REPORTS = {
     **{path.name.removesuffix(".json.gz"): path for path in TRACES},
     **{f"experiment-{path.stem}": path for path in sorted((ROOT / "reports" / "techniques").glob("*.json"))},
     "bert-large": ROOT / "reports" / "bert-large-uncased.json",
-    **dict.fromkeys(("bert_on_cpu", "llama_on_gpu", "nothing", "two_ranks")),
+    **dict.fromkeys(("bert_on_cpu", "llama_on_gpu", "nothing", "two_ranks", "comparison", "comparison_of_three")),
 }
 EVERY = pytest.mark.parametrize("name", REPORTS)
+#: What a trace of the tests is compared with.
+BEFORE_AND_AFTER = "bert_checkpointing_amp_cpu.json.gz"
 #: Sections whose rows are called by names: of operators, modules, ranks, techniques, terms of a formula, claims.
 OF_NAMES = {
     "operators", "kernels", "saved-activations", "ranks", "waiting-steps", "collectives", "matched", "batches",
     "techniques", "predictions", "technique-memory", "same-training", "losses", "not-run", "underflow", "guides",
     "disagreements", "activation-terms", "published", "savings", "suggestions", "communication-modules",
+    "changes", "kernels-changed", "steps",
 }  # fmt: skip
 #: Words of a sentence between its figures, which are no names of figures.
 BETWEEN = {
@@ -53,8 +59,11 @@ BETWEEN = {
 
 
 @cache
-def report_of(name: str) -> Anatomy | Techniques:
+def report_of(name: str) -> Anatomy | Techniques | Comparison:
     path = REPORTS[name]
+    if name.startswith("comparison"):
+        cpu = TRACES[0].parent / "bert_cpu.json.gz"
+        return comparison_of([cpu] * 3 if name.endswith("three") else [cpu, cpu.with_name(BEFORE_AND_AFTER)])
     if name == "two_ranks":
         return opanatomy.analyze([TRACES[0].parent / f"gpu_v100_dlrm_rank{rank}of8.json.gz" for rank in (0, 1)])
     if path is None:
@@ -72,7 +81,8 @@ def terms_of(section: Section) -> Iterator[str]:
     yield from (column.header for column in section.columns if column.header)
     yield from (name for row in section.rows for name in _row(row, section.name))
     for fact in section.facts:
-        yield fact.label
+        if not fact.label.isdigit():  # the sides of a comparison of many
+            yield fact.label
         if section.name in ("step", "idle", "ledger", "generation"):
             yield from words_of(fact)
 
@@ -109,7 +119,7 @@ def test_every_printed_term_is_in_it(name: str) -> None:
         f"{section.name}: {term}"
         for section in sections
         for term in terms_of(section)
-        if term and not glossary.terms_named(term, section.name)
+        if term and not (glossary.terms_named(term, section.name) or definition_of(term))
     }
     assert not missing, "one entry each in the chapter of the section, in opanatomy/report/glossary/"
 
@@ -197,6 +207,8 @@ def test_the_tables_of_the_page_are_current() -> None:
 def test_what_is_worked_ends_in_what_is_printed(name: str) -> None:
     """The last figure of each worked line stands in the report's line or column of the term, where it has one."""
     report, compared = report_of(name), 0
+    if isinstance(report, Comparison):
+        return
     for chapter, term in glossary.entries():
         lines = _worked(term, report) if term.names[0] in EXACT else []
         if not lines:

@@ -82,6 +82,7 @@ def test_what_is_not_known_stays_apart_in_a_sum() -> None:
         (["-f", "digest"], None, "# opanatomy digest\n"),
         (["-f", "markdown"], None, "## The anatomy of "),
         (["-o", "x.md"], "x.md", "## The anatomy of "),
+        (["-f", "markdown", "--section", "idle"], None, "## The anatomy of "),
         (["-o", "x.Digest.MD"], "x.Digest.MD", "# opanatomy digest\n"),
         (["-o", "x.md", "-f", "digest"], "x.md", "# opanatomy digest\n"),
         (["-o", "made/", "-f", "digest"], "made/step.report.digest.md", "# opanatomy digest\n"),

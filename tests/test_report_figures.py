@@ -332,7 +332,7 @@ def first(report: Report) -> Iterator[tuple[str, Numbers]]:
         return
     exposed = timeline["exposed_communication_ns"] or None
     shares = (timeline["busy_ns"], timeline["idle_ns"], timeline["host_idle_ns"], exposed)
-    yield "device", [percent(share, window) for share in shares]
+    yield "busy", [percent(share, window) for share in shares]
 
 
 def idle(report: Report) -> Iterator[tuple[str, Numbers]]:

@@ -50,10 +50,13 @@ def verbs() -> dict[str, argparse.ArgumentParser]:
 def formats_of(verb: str) -> list[str]:
     """The formats that the help of a verb's `--format` names; the only one of a verb that has none is ``."""
     options = [action for action in verbs()[verb]._actions if "--format" in action.option_strings]
-    return [word for word in re.findall(r"[a-z]+", options[0].help or "") if word != "or"] if options else [""]
+    if not options:
+        return [""]
+    names = re.sub(r"^.*?: | \(.*$", "", options[0].help or "")
+    return [word for word in re.findall(r"[a-z]+", names) if word != "or"]
 
 
-EVERY = [(verb, name) for verb in verbs() if verb != "techniques" for name in formats_of(verb)]
+EVERY = [(verb, name) for verb in verbs() if verb not in ("techniques", "compare") for name in formats_of(verb)]
 
 
 def test_the_formats_are_those_of_the_help() -> None:
@@ -195,7 +198,22 @@ def analyze(sources: Path, name: str) -> Commands:
         ([trace, "-f", VARIABLES["MAIL_PASS"]], 2),
         ([trace, "-f", name, "--phase", f"forward=({VARIABLES['MAIL_PASS']}"], 2),
     ]
-    return commands
+    # What is redacted before a format has it, and what fails before, is the same in each of them.
+    return commands if name == "json" else [commands[0], commands[3]]
+
+
+def compare(sources: Path, name: str) -> Commands:
+    """All formats of one comparison, too."""
+    trace, archive = str(sources / f"trace-{NAMED}.json"), str(sources / f"zip-{NAMED}.zip")
+    gate = ["--fail-if", f"memory.{NAMED} > 1GB"]
+    return [
+        *(([trace, archive, "-f", each], 0) for each in formats_of("compare") if each != "junit"),
+        ([trace, trace, "-f", name, "-o", f"report.{name}", "--fail-if", "kernel_time > +0%"], 0),
+        ([trace, archive, "-f", name, "--redact", *gate], 3),
+        ([trace, str(sources / f"missing-{NAMED}.json"), "-f", name], 1),
+        ([trace, archive, "-f", name, "--fail-if", f"{VARIABLES['MAIL_PASS']} > +5%"], 2),
+        ([trace, archive, "-f", name, "--fail-if", f"time > +5{VARIABLES['MAIL_PASS']}"], 2),
+    ]
 
 
 def explain(sources: Path, name: str) -> Commands:
@@ -206,6 +224,10 @@ def explain(sources: Path, name: str) -> Commands:
         (["--unknown", old], 0),
         (["mm", "--report", str(sources / NAMED)], 1),
     ]
+
+
+def catalog(sources: Path, name: str) -> Commands:
+    return [(["bert", "-f", name], 0), ([NAMED, "-f", name], 1)]
 
 
 def ceilings_(sources: Path, name: str) -> Commands:
@@ -233,7 +255,7 @@ def techniques(sources: Path, name: str) -> Commands:
 #: A verb that is not here fails the test of it.
 COMMANDS: dict[str, Callable[[Path, str], Commands]] = {
     "profile": profile, "analyze": analyze, "explain": explain, "ceilings": ceilings_,
-    "techniques": techniques,
+    "techniques": techniques, "compare": compare, "catalog": catalog,
 }  # fmt: skip
 
 
@@ -245,7 +267,7 @@ def run(argv: list[str], monkeypatch: pytest.MonkeyPatch) -> int:
         return int(str(error.code))
 
 
-@pytest.mark.parametrize(("verb", "name"), [*EVERY, ("techniques", "json")])
+@pytest.mark.parametrize(("verb", "name"), [*EVERY, ("techniques", "json"), ("compare", "json")])
 def test_no_secret_is_written(
     verb: str, name: str, planted: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -340,6 +362,8 @@ def test_redact_holds_for_every_format(
     assert run(["analyze", str(source), "-f", name, "--redact"], monkeypatch) == 0
     said = capfd.readouterr()
     assert leaks(said.out.encode(), PEOPLE) == []
+    assert run(["compare", str(source), str(source), "-f", name, "--redact"], monkeypatch) == 0
+    assert leaks(capfd.readouterr().out.encode(), PEOPLE) == []
     assert "opanatomy" in said.out or "operator" in said.out
     ranks = tmp_path / "ranks-of-alice-of-home"
     ranks.mkdir()

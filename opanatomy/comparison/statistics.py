@@ -50,16 +50,15 @@ def ranges_of(first: Spread, second: Spread) -> str:
 
 
 def mann_whitney(first: Sequence[float], second: Sequence[float]) -> float:
-    """The two-sided p of the U test; exact, ties included, unless the samples are many."""
+    """The two-sided p of the U test, twice that of the smaller tail; exact, ties included, unless samples are many."""
     both = [*first, *second]
     ranks = _ranks(both)
     size, count = len(first), len(both)
     observed, middle = sum(ranks[:size]), size * (count + 1) / 2
     if comb(count, size) <= _COUNTED:
-        extreme = sum(
-            abs(sum(chosen) - middle) >= abs(observed - middle) - 1e-9 for chosen in combinations(ranks, size)
-        )
-        return extreme / comb(count, size)
+        sums = [sum(chosen) for chosen in combinations(ranks, size)]
+        tails = sum(each <= observed for each in sums), sum(each >= observed for each in sums)
+        return min(1.0, 2 * min(tails) / len(sums))
     ties = sum(times**3 - times for times in (both.count(value) for value in set(both)))
     variance = size * (count - size) / 12 * (count + 1 - ties / (count * (count - 1)))
     if not variance:

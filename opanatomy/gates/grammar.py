@@ -95,7 +95,7 @@ def gates_of_one(texts: Iterable[str]) -> tuple[Gate, ...]:
 
 
 def _wrong(text: str, why: str) -> NoReturn:
-    raise UsageError(f"--fail-if {text!r}: {why}") from None
+    raise UsageError(f"gate {text!r}: {why}") from None
 
 
 def _gate(given: str) -> Gate:
@@ -107,7 +107,7 @@ def _gate(given: str) -> Gate:
     parts = _GATE.fullmatch(_SIGNIFICANT.sub("", plain))
     if parts is None:
         several = len(re.findall(r"[<>]", plain)) > 1
-        _wrong(text, "that is more than one - give --fail-if once for each" if several else
+        _wrong(text, "that is more than one - give each as a gate of its own" if several else
                f"no gate - write FIGURE > VALUE, {_EXAMPLES}")  # fmt: skip
     name, comparison, value = (part.strip() for part in parts.groups())
     if comparison not in COMPARISONS:

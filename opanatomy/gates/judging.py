@@ -18,6 +18,8 @@ from opanatomy.errors import GateError
 from opanatomy.gates.grammar import Gate, Of, gates_of, gates_of_one
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.compared import SIGNIFICANT, Comparison, FigureRow, GateResult, Spread
+from opanatomy.redaction.records import redacted
+from opanatomy.redaction.texts import Texts
 from opanatomy.report import units
 from opanatomy.report.metrics import metrics_of
 
@@ -43,7 +45,7 @@ def judged(comparison: Comparison, gates: Sequence[Gate]) -> Comparison:
         rows={row.name: row for row in comparison.figures}, sides=tuple(side.name for side in comparison.sides),
         no_claim=comparison.no_claim,
     )  # fmt: skip
-    return replace(comparison, gates=tuple(_result(gate, figures) for gate in gates))
+    return replace(comparison, gates=_results(gates, figures))
 
 
 def judged_report(anatomy: Anatomy, gates: Sequence[Gate]) -> tuple[GateResult, ...]:
@@ -52,7 +54,7 @@ def judged_report(anatomy: Anatomy, gates: Sequence[Gate]) -> tuple[GateResult, 
         name: FigureRow(name=name, unit=metric.unit, better=metric.better, values=(metric.value,))
         for name, metric in metrics_of(anatomy).items()
     }
-    return tuple(_result(gate, _Figures(rows=rows)) for gate in gates)
+    return _results(gates, _Figures(rows=rows))
 
 
 def require_met(results: Iterable[GateResult]) -> None:
@@ -63,6 +65,12 @@ def require_met(results: Iterable[GateResult]) -> None:
 
 
 # ------------------------------------------------------------------------------------------------------------ one gate
+
+
+def _results(gates: Sequence[Gate], figures: _Figures) -> tuple[GateResult, ...]:
+    """The result of each gate, without secrets that were typed for a name."""
+    texts = Texts()
+    return tuple(redacted(_result(gate, figures), texts) for gate in gates)
 
 
 def _result(gate: Gate, figures: _Figures) -> GateResult:

@@ -36,6 +36,7 @@ _OURS: Final = words(
 _MODULES: Final = words(
     "ModuleRow.module MemoryBlocks.module SavedActivations.module Capture.modules Capture.gradients"
     " ContextColumns.modules ModuleCommunication.module ExpectedCommunication.module SharedWeights.module"
+    " Breakdown.modules"
 )
 #: Names of operators, kernels, data types and devices: as they are written in a trace.
 _NAMES: Final = words(
@@ -47,7 +48,8 @@ _NAMES: Final = words(
     " Collective.dtype SavedActivations.dtype MemorySnapshot.name ModelShape.kind ModelShape.head"
     " ModelShape.activation ContextColumns.operators TensorType.dtype StepObservations.device"
     " MemoryObservations.device MemoryObservations.other_devices ModuleCommunication.collective"
-    " ExpectedCommunication.collective MatchedCollective.collective MatchedCollective.dtype"
+    " ExpectedCommunication.collective MatchedCollective.collective MatchedCollective.dtype Breakdown.operators"
+    " Breakdown.kernels"
 )
 #: With `everything`, what is left of fields that say who ran what from where.
 _PLACES: Final = {
@@ -56,7 +58,7 @@ _PLACES: Final = {
     "RankWaiting.trace": places.PATH, "Straggler.trace": places.PATH,
 }  # fmt: skip
 _RANKS: Final = re.compile(r"^(\d+ ranks): .*", re.DOTALL)
-_ARGUMENTS: Final = words("OperatorRow.signature")
+_ARGUMENTS: Final = words("OperatorRow.signature Breakdown.signatures")
 _TENSOR: Final = re.compile(r"^(?:\?|[a-z][a-z0-9_]*)\[[\d,]*\](?: sparse \d+| without strides)?\]*$")
 
 

@@ -29,12 +29,6 @@ def per_step(anatomy: Anatomy) -> str:
     return f"per step of a rank, mean of {steps:,}" if ranks > 1 else f"per step, mean of {steps:,}"
 
 
-def middle_step(anatomy: Anatomy) -> str:
-    """What a heading says of the figures of the step in the middle; nothing where there is one step."""
-    steps = steps_of(anatomy)
-    return "" if steps == 1 else f"the middle one of {steps:,} by wall time"
-
-
 def all_steps(anatomy: Anatomy) -> str:
     """What a heading says of sums that are shown as they are."""
     steps = steps_of(anatomy)

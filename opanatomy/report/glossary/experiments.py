@@ -136,7 +136,8 @@ GUIDES: Final = Chapter(
 
 COMPARISON: Final = Chapter(
     title="A comparison",
-    sections=("changed", "sides", "causes", "changes", "kernels-changed", "steps", "figures", "gates"),
+    sections=("changed", "sides", "causes", "changes", "kernels-changed", "steps", "figures", "gates",
+              "classes"),
     terms=(
         term("before", "the first of the two: a figure of its mean step"),
         term("after", "the second of the two: a figure of its mean step"),
@@ -153,6 +154,22 @@ COMPARISON: Final = Chapter(
         term("figure", "a figure of one step, by its name in `Anatomy.metrics()`"),
         term("ranges", "whether the ranges of the like steps are apart or overlap; of four runs a side or more, the p"
              " value of a test"),
+        term("the same calls | {}, the same calls", "as many calls of the same work that take longer or shorter"),
+        term("more calls | {}, more calls", "what the calls take that the other side has not"),
+        term("fewer calls | {}, fewer calls", "what the calls took that are no more there"),
+        term("moved | {}, moved from {} to {}", "the same work in another phase"),
+        term("other arguments | {}, other arguments", "the same operator with other shapes or types"),
+        term("{}, another kernel", "the same operator, done by another kernel"),
+        term("new | {}, new", "work that the first side has none of"),
+        term("gone | {}, gone", "work that the second side has none of"),
+        term("idle, host-bound", "idle time in which the host had not launched the next work yet"),
+        term("idle, stream waits", "idle time in which the next work waited for another stream"),
+        term("idle, other", "idle time of neither cause"),
+        term("work of other steps", "time in which the device did only another step's work"),
+        term("framework", "on the CPU: wall time that no operator explains"),
+        term("signature", "the shapes and types of the arguments"),
+        term("samples", "samples a second"),
+        term("peak", "the peak of the step's memory"),
         term("last to first", "the last run less the first, of the first"),
         term("~", "no difference beyond chance (p >= 0.05)"),
         term("overlap of {}", "time in which two kinds of work run at once: it is taken off once"),

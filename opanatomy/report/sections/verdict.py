@@ -26,6 +26,7 @@ from opanatomy.report.section import (
     phrase,
 )
 from opanatomy.report.sections.costs import Costs, costs_of
+from opanatomy.report.sections.kernels import short_name
 from opanatomy.report.sections.operators import grouped
 from opanatomy.report.totals import Total, total
 
@@ -353,7 +354,7 @@ def _largest(anatomy: Anatomy, item: OperatorClass) -> Phrase | str:
     if not kernels:
         return ""
     kernel = max(kernels, key=lambda row: row.time_ns)
-    return _most(phrase("the kernel {}", Name(kernel.kernel)), kernel.time_ns, whole)
+    return _most(phrase("the kernel {}", Name(short_name(kernel.kernel))), kernel.time_ns, whole)
 
 
 def _most(name: Phrase, ns: float, whole: float) -> Phrase | str:
