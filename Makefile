@@ -47,7 +47,7 @@ mutants: $(READY)
 clean:
 	rm -rf $(VENV) build *.egg-info
 
-## make report: run BERT-large and renew reports/ and the output in the README
+## make report: run BERT-large and renew reports/ and what pages show of it
 report: $(READY)
 	$(BIN)/opanatomy profile google-bert/bert-large-uncased --batch 4 >/dev/null
 	$(BIN)/python reports/renew.py bert-large-uncased.trace.json.gz

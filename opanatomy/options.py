@@ -33,7 +33,7 @@ _RANKS: Final = "the ranks"
 
 TASK: Final = Option(
     name="task", group=_BATCH, metavar="TASK",
-    help="task head, instead of the configuration's architecture: {choices}, or what the Hub calls it",
+    help="task head, instead of the configuration's architecture: {choices}, or the Hub's name for it",
     choices=(
         Choice("sequence-classification", ("text-classification", "sentiment-analysis", "audio-classification",
                                            "zero-shot-classification")),
@@ -88,7 +88,7 @@ SAMPLE: Final = "sample"
 TEXTS: Final = Option(
     name="texts", group=_BATCH, metavar="FILE", bare=SAMPLE,
     help="run on real texts, not random tokens: FILE of lines, or FILE:COLUMN of JSON Lines, CSV or Parquet; without"
-    " a FILE those that opanatomy brings (sample)",
+    " FILE the sample that comes with opanatomy (sample)",
 )  # fmt: skip
 PADDING: Final = Option(
     name="padding", group=_BATCH, metavar="KIND",
@@ -187,7 +187,7 @@ SUMMARIES: Final = Option(
 )  # fmt: skip
 DASK: Final = Option(
     name="dask", group=_RANKS, metavar="ADDRESS", python=("analyze",),
-    help="have the workers of this Dask scheduler read the ranks (tcp://host:8786), or local",
+    help="let the workers of this Dask scheduler (tcp://host:8786) read the ranks, or local ones",
 )  # fmt: skip
 JOBS: Final = Option(
     name="jobs", group=_RANKS, kind=Kind.NUMBER, minimum=1, metavar="N", python=("analyze",),
@@ -200,7 +200,7 @@ PROCESSES: Final = Option(
 DDP, FSDP2, CHECKPOINTED, HSDP, TP = "ddp", "fsdp2", "fsdp2+checkpointing", "hsdp", "tp"
 PARALLEL: Final = Option(
     name="parallel", group=_RANKS, metavar="KIND", python=("profile",),
-    help="how several processes share the training: {choices} (default: ddp); tp where the model has a plan",
+    help="how several processes share the training: {choices} (default: ddp); tp needs a model with a plan for it",
     choices=(
         Choice(DDP), Choice(FSDP2, ("fsdp",)), Choice(CHECKPOINTED, ("fsdp+checkpointing",)), Choice(HSDP),
         Choice(TP),
@@ -246,7 +246,7 @@ RUN: Final = (
     Option(name="hub", group=_MODEL, kind=Kind.SWITCH, default=False,
            help="ask the Hub even for a name in the catalog"),
     Option(name="trust_remote_code", group=_MODEL, kind=Kind.SWITCH, default=False,
-           help="run code that the model's repository brings"),
+           help="run code from the model's repository"),
     DEVICE,
     AMP,
     CHECKPOINTING,
@@ -262,9 +262,9 @@ RUN: Final = (
     GENERATE,
     BEAMS,
     Option(name="memory", group=_STEP, kind=Kind.SWITCH, default=False, python=("profile", "record"),
-           help="follow the memory of one more step, block by block"),
+           help="trace every allocation and free of one more step"),
     Option(name="check", group=_STEP, kind=Kind.SWITCH, default=False, python=("profile", "record"),
-           help="exit 3 where a second count does not agree"),
+           help="exit 3 where a second source does not agree"),
     Option(name="steps", group=_STEP, kind=Kind.NUMBER, default=1, minimum=1, metavar="N", python=("profile", "record"),
            recorded="steps", help="profiled steps (default: {default})"),
     Option(name="warmup", group=_STEP, kind=Kind.NUMBER, metavar="N", python=("profile", "record"), recorded="warmup",
@@ -277,7 +277,7 @@ RUN: Final = (
 
 SECTION: Final = Option(
     name="section", group=_REPORT, kind=Kind.TEXTS, metavar="NAME",
-    help="only this section of the terminal report, or several with commas; repeatable (a heading of the report)",
+    help="only this section of the terminal report, by its heading, or several with commas; repeatable",
 )  # fmt: skip
 SORT: Final = Option(
     name="sort", group=_REPORT, metavar="BY", default="time",
@@ -287,7 +287,7 @@ SORT: Final = Option(
 #: What of a report readers want to see.
 TOP: Final = Option(
     name="top", group=_REPORT, kind=Kind.NUMBER, default=8, minimum=1, metavar="N",
-    help="operators, kernels and others that are listed by name (default: {default})",
+    help="operators, kernels and other rows that are listed by name (default: {default})",
 )  # fmt: skip
 PAGE: Final = (
     Option(name="brief", group=_REPORT, kind=Kind.SWITCH, default=False, help="only the first screen of the report"),
@@ -307,9 +307,9 @@ REPORT: Final = (
            help="overwrite existing files"),
     DEBUG,
     Option(name="peak", group=_CEILINGS, metavar="RATE",
-           help="peak FLOP/s, instead of the known: 312T, or bf16=312T,fp32=19.5T"),
+           help="peak FLOP/s, instead of the known one: 312T, or bf16=312T,fp32=19.5T"),
     Option(name="bandwidth", group=_CEILINGS, metavar="RATE",
-           help="bandwidth in bytes/s, instead of the known: 2.04T, 900G"),
+           help="bandwidth in bytes/s, instead of the known one: 2.04T, 900G"),
 )  # fmt: skip
 
 #: On one report.
@@ -321,7 +321,7 @@ FAIL_IF: Final = Option(
 RUNS: Final = Option(
     name="runs", group=_REPORT, kind=Kind.NUMBER, minimum=1, metavar="N",
     help="N runs, each in a fresh process, their JSON reports in the folder of -o (run-1.report.json, counting up);"
-    " shown is the median run",
+    " the report is that of the median run",
 )  # fmt: skip
 
 PROFILE: Final = (*RUN, *REPORT, *PAGE, FAIL_IF, RUNS, PROCESSES, SUGGEST, TRACE, NO_TRACE)
@@ -330,7 +330,7 @@ ANALYZE: Final = (
     Option(name="trace", positional="+", metavar="TRACE",
            help="a trace, - for stdin; several, a folder or a zip: one for each rank"),
     Option(name="phases", flag="--phase", kind=Kind.TEXTS, metavar="PHASE=REGEX", python=("analyze",),
-           help="what runs in a range of the trace's own whose name fits REGEX is of this phase (forward, backward,"
+           help="what runs in a range of the trace whose name matches REGEX is of this phase (forward, backward,"
            " recompute, optimizer, prefill, decoding, other); the innermost range counts; repeatable"),
     Option(name="check", kind=Kind.SWITCH, default=False, help="exit 3 where a second source does not agree"),
     FAIL_IF,
@@ -362,30 +362,30 @@ _NO_SWITCH_OF_ONE = frozenset({"memory", "check", "redact", "steps", *(option.na
 TECHNIQUES: Final = (
     *(option for option in RUN if option.name not in _NO_SWITCH_OF_ONE),
     Option(name="list", group=_EXPERIMENT, kind=Kind.SWITCH, default=False,
-           help="say what each technique does, what it is switched on by, and why it cannot run here; run nothing"),
+           help="say what each technique does, which option switches it on, and why it cannot run here; run nothing"),
     Option(name="only", group=_EXPERIMENT, kind=Kind.TEXTS, metavar="TECHNIQUE",
-           help="only this one, or several with commas; repeatable"),
+           help="only this technique, or several with commas; repeatable"),
     Option(name="skip", group=_EXPERIMENT, kind=Kind.TEXTS, metavar="TECHNIQUE",
-           help="not this one, or several with commas; repeatable"),
+           help="without this technique, or several with commas; repeatable"),
     Option(name="combine", group=_EXPERIMENT, kind=Kind.TEXTS, metavar="A+B",
            help="also these techniques together, such as amp+checkpointing; repeatable"),
     Option(name="predict_only", group=_EXPERIMENT, kind=Kind.SWITCH, default=False,
            help="run the baseline alone, and rank the techniques by what they would save"),
     Option(name="repetitions", group=_EXPERIMENT, kind=Kind.NUMBER, default=3, minimum=1, metavar="N",
-           help="times that each is timed, in turn (default: {default})"),
+           help="how many times each is timed, in turn (default: {default})"),
     Option(name="loss_steps", group=_EXPERIMENT, kind=Kind.NUMBER, default=8, minimum=1, metavar="N",
-           help="steps of which the losses are compared, of techniques that change them (default: {default})"),
+           help="steps over which the losses of techniques that change them are compared (default: {default})"),
     Option(name="folder", group=_EXPERIMENT, metavar="DIR",
            help="folder for traces and reports of all runs (default: MODEL.techniques, counting up)"),
     Option(name="resume", group=_EXPERIMENT, kind=Kind.SWITCH, default=False,
-           help="go on with the folder: what is there is not run again"),
+           help="continue in the folder: what is there is not run again"),
     *(option for option in REPORT if option.group != _CEILINGS),
 )  # fmt: skip
 
 EXPLAIN: Final = (
     Option(name="name", positional="*", metavar="TERM",
-           help="a line of the report (MFU, headroom), an operator, a kernel or a device; shortened ones too"),
-    Option(name="report", metavar="REPORT", help="a JSON report: its figures worked, and every name in it"),
+           help="a line of the report (MFU, headroom), an operator, a kernel or a device; names may be shortened"),
+    Option(name="report", metavar="REPORT", help="a JSON report: work its figures out; TERM may be any name in it"),
     Option(name="unknown", metavar="REPORT", help="list what a JSON report could not class or count"),
     Option(name="debug", kind=Kind.SWITCH, default=False, help=DEBUG.help),
 )  # fmt: skip
@@ -405,10 +405,10 @@ CATALOG: Final = (
 CEILINGS: Final = (
     Option(name="device", default="auto", metavar="DEVICE", help=DEVICE.help),
     Option(name="dtype", metavar="TYPES", help="only these data types, such as float32,bf16"),
-    Option(name="peak", metavar="RATE", help="take this for the peak: 312T, or bf16=312T,fp32=19.5T"),
-    Option(name="bandwidth", metavar="RATE", help="take this for the bandwidth: 2.04T, 900G"),
+    Option(name="peak", metavar="RATE", help="use this as the peak: 312T, or bf16=312T,fp32=19.5T"),
+    Option(name="bandwidth", metavar="RATE", help="use this as the bandwidth: 2.04T, 900G"),
     _TABLE_OR_JSON,
-    Option(name="refresh", kind=Kind.SWITCH, default=False, help="measure again what is kept"),
+    Option(name="refresh", kind=Kind.SWITCH, default=False, help="measure again what was kept"),
     Option(name="debug", kind=Kind.SWITCH, default=False, help=DEBUG.help),
 )  # fmt: skip
 

@@ -74,7 +74,7 @@ def with_unknown() -> Anatomy:
         ("own", ["the step less exposed communication"]),
         ("peak in forward", ["the most that is allocated"]),
         ("optimizer_state", ["what the optimizer keeps"]),
-        ("d.peak", ["beside the baseline's"]),
+        ("d.peak", ["relative to the baseline's"]),
         ("call counts", ["a check:"]),
         ("max", ["the most over the ranks", "aten::max"]),
         ("_flash_atte…n_backward", ["aten::_flash_attention_backward"]),
@@ -238,7 +238,7 @@ def test_every_name_on_the_page_is_known_as_it_is_printed() -> None:
 def test_columns_of_an_experiment(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "d.peak", "lora", "--report", str(EXPERIMENT)]) == 0
     text = " ".join(capsys.readouterr().out.split())
-    assert "lora: 2,446,733,296 B beside 5,612,845,520 B = -56.4 %" in text
+    assert "lora: 2,446,733,296 B against 5,612,845,520 B = -56.4 %" in text
     assert "option --lora 8" in text
 
 

@@ -384,7 +384,7 @@ def test_what_accelerate_was_told_beside_the_options(monkeypatch: pytest.MonkeyP
     options = asked_of_launcher(RunOptions(model="m", amp="fp16", accumulate=2))
     assert (options.amp, options.accumulate) == ("fp16", 2)
     monkeypatch.setenv("ACCELERATE_DYNAMO_BACKEND", "INDUCTOR")
-    with pytest.raises(UsageError, match="give --compile instead"):
+    with pytest.raises(UsageError, match="give compile=True instead"):
         asked_of_launcher(RunOptions(model="m"))
 
 

@@ -353,7 +353,7 @@ def test_cuda_malloc_async_tells_its_totals_alone(variable: str, monkeypatch: py
     assert allocator.blocks() is None
     assert allocator.backend == "cudaMallocAsync"
     assert allocator.peak_bytes() == recording.done["max_memory_allocated"]
-    unknown = "what is live at the peak of cuda:0 is not known: cudaMallocAsync tells no blocks - "
+    unknown = "what is live at the peak of cuda:0 is not known: cudaMallocAsync reports no blocks - "
     assert why_no_blocks(allocator) == f"{unknown}run with the native backend"
     monkeypatch.setenv(variable, "max_split_size_mb:64,backend:cudaMallocAsync")
     assert why_no_blocks(allocator) == f"{unknown}take backend:cudaMallocAsync out of {variable}"
@@ -396,7 +396,7 @@ def test_a_peak_that_was_not_replayed_is_not_compared() -> None:
     figures = AllocatorFigures(device="cuda:0", backend="cudaMallocAsync", peak_bytes=100, before_bytes=10)
     checks = checks_of(Memory(peak_bytes=100, allocator=figures))
     assert checks["memory peak"].compared == 0
-    assert checks["memory peak"].not_checked == "the allocator of cuda:0 (cudaMallocAsync) tells no blocks to replay"
+    assert checks["memory peak"].not_checked == "the allocator of cuda:0 (cudaMallocAsync) reports no blocks to replay"
     assert checks["allocated bytes"].not_checked == "no event of the step says the allocator's total"
     assert "allocated before the step" not in checks
 

@@ -111,7 +111,7 @@ def test_a_capture_without_blocks_keeps_what_is_known_otherwise(
 ) -> None:
     """Before, a backend that refuses its snapshot ended the capture."""
     allocator = AllocatorObservation(
-        name="memory pool", backend="cudaMallocAsync", peak_bytes=7, why_no_blocks="cudaMallocAsync tells no blocks"
+        name="memory pool", backend="cudaMallocAsync", peak_bytes=7, why_no_blocks="cudaMallocAsync reports no blocks"
     )
 
     def untold(*arguments: Any, **options: Any) -> ObservedStep:
@@ -130,7 +130,7 @@ def test_a_capture_without_blocks_keeps_what_is_known_otherwise(
     assert memory.allocator is not None
     assert (memory.allocator.device, memory.allocator.backend) == ("cuda:0", "cudaMallocAsync")
     assert (memory.allocator.peak_bytes, memory.allocator.before_blocks_bytes) == (7, None)
-    assert memory.notes == ("cudaMallocAsync tells no blocks",)
+    assert memory.notes == ("cudaMallocAsync reports no blocks",)
     assert checks_of(memory)["memory peak"].compared == 0
 
 

@@ -457,7 +457,6 @@ OF_THE_COMMAND_LINE = {
     "capture/memory/advice.py": "told by whose module it is", "attribution/phase_rules.py": "phases of the verb",
     "device": "peaks that are given to the verb, and what the report says of them", "report": "the report",
     "memory/savings.py": "the report: which option saves memory", "files/addresses.py": "flags of download tools",
-    "gates/grammar.py": "the expressions of `--fail-if`",
     "files/outputs.py": "the default of `forced_by`", "pipeline.py": "the annotated trace of the verb",
 }  # fmt: skip
 

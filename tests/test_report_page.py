@@ -236,7 +236,7 @@ def test_addresses_of_data_sheets_are_not_on_the_page() -> None:
     source = "measured 2026-01-01; else data sheet of H100 SXM, https://example.com/sheet.pdf; else this"
     device = DeviceFigures(peak_flops_per_second={"bfloat16": 1e15}, source=source, mfu_dtype="bfloat16")
     page = " ".join(terminal_report(replace(anatomies.llama_on_gpu(), device=device)).split())
-    assert "by measured 2026-01-01; else data sheet of H100 SXM; else this" in page
+    assert "measured 2026-01-01; else data sheet of H100 SXM; else this" in page
     assert "://" not in page
 
 

@@ -89,7 +89,7 @@ def test_without_time_only_the_first_is_looked_at(
     text = capfd.readouterr().out
     assert [options.fused_loss for options in followed] == [False, True]
     note = " ".join(text.split("What would save most")[-1].split())
-    assert "no time to look at checkpointing, amp, checkpointing-segments, accumulation: give --suggest" in note
+    assert "no time left to predict checkpointing, amp, checkpointing-segments, accumulation: give --suggest" in note
 
 
 @pytest.mark.parametrize("words", ["--suggest 0", "--inference"])

@@ -314,6 +314,7 @@ def test_loading_is_told_apart_from_the_steps(tmp_path: Path) -> None:
 def test_the_step_in_which_the_profiler_warms_up_has_no_hooks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on an accelerator: step 2 is on the clock, the profiler warms up in step 3."""
     monkeypatch.setattr("opanatomy.trainer.callback._is_traced", lambda model: True)
+    monkeypatch.delenv("KINETO_LOG_LEVEL", raising=False)  # of a profile before, in the same process
     watch = Watch()
     callback = opanatomy.TrainerCallback(range(4, 6), tmp_path / "step.json")
     trainer(callback, watch, folder=tmp_path, max_steps=6).train()

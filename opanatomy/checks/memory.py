@@ -38,7 +38,7 @@ def _peak(memory: Memory, figures: AllocatorFigures) -> Check:
 
 
 def _no_blocks(figures: AllocatorFigures) -> str:
-    return f"the allocator of {figures.device} ({figures.backend or 'unknown'}) tells no blocks to replay"
+    return f"the allocator of {figures.device} ({figures.backend or 'unknown'}) reports no blocks to replay"
 
 
 def _before(figures: AllocatorFigures) -> tuple[Check, ...]:

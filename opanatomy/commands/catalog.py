@@ -19,7 +19,7 @@ EXAMPLES: Final = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the verb takes."""
-    parser.description = "List the models whose configuration is built in: their names are a MODEL with no network."
+    parser.description = "List the built-in models: each name is a MODEL that needs no network."
     add_options(parser, CATALOG)
 
 

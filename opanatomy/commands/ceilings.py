@@ -27,8 +27,8 @@ EXAMPLES: Final = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the verb takes."""
     parser.description = (
-        "Measure the dense peak FLOP/s of each data type and the bandwidth of the device at hand, keep them in the"
-        " user's cache folder, and print them beside the data sheet."
+        "Measure the dense peak FLOP/s of each data type and the bandwidth of this device, keep them in the user's"
+        " cache folder, and print them next to the data sheet's."
     )
     add_options(parser, CEILINGS)
 

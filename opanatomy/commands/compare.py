@@ -20,8 +20,8 @@ EXAMPLES: Final = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the verb takes."""
     parser.description = (
-        "Compare reports, traces or folders of ranks, the first with the others: of two the difference of the step in"
-        " parts that sum to it. A folder of reports is several runs of one side."
+        "Compare reports, traces or folders of ranks, the first with each of the others. Of two, the difference of the"
+        " step is shown in parts that sum to it. A folder of reports is several runs of one side."
     )
     add_options(parser, COMPARE)
 

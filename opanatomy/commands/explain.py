@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the verb takes."""
     parser.description = (
         "Print what a line or column of the report means and how it follows from the JSON report, the class, rule and"
-        " formula of an operator or kernel, or a device's data sheet. With --report each is worked on its figures."
+        " formula of an operator or kernel, or a device's data sheet. With --report it is worked out on its figures."
     )
     add_options(parser, EXPLAIN)
 

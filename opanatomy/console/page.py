@@ -11,6 +11,7 @@ from pathlib import Path
 from opanatomy.errors import UsageError
 from opanatomy.option_values import Choice, choice_of, instead_of
 from opanatomy.options import TOP
+from opanatomy.redaction.texts import spoken
 from opanatomy.report.format import Page
 
 
@@ -47,9 +48,14 @@ def _section(name: str) -> str:
 
 
 def _source(arguments: argparse.Namespace, traces: Sequence[Path]) -> str | None:
-    """How the next command may call the trace: as it was typed, or by where it is written."""
+    """How the next command may call the trace: as it was typed, or by where it is written; not by a secret."""
     if arguments.redact:
         return None
+    source = _typed(arguments, traces)
+    return source if source is None or spoken(source) == source else None
+
+
+def _typed(arguments: argparse.Namespace, traces: Sequence[Path]) -> str | None:
     given = arguments.trace
     if isinstance(given, list):
         return None if "-" in given else shlex.join(given) if len(given) == 1 else _together(given)

@@ -212,7 +212,9 @@ def _as_gzip(raw: BinaryIO, info: zipfile.ZipInfo, target: BinaryIO) -> None:
 def _unpacked(archive: zipfile.ZipFile, info: zipfile.ZipInfo, folder: Path) -> Path:
     """A member that is stored, or packed already before it was put into the zip."""
     if info.file_size > _REPACKED_MOST * max(info.compress_size, 1 << 20):
-        raise TraceError(f"cannot read {info.filename}: it unpacks to {info.file_size / 1e6:.0f} MB - is this a bomb?")
+        raise TraceError(
+            f"cannot read {info.filename}: it unpacks to {info.file_size / 1e6:.0f} MB - is this a zip bomb?"
+        )
     if info.file_size > shutil.disk_usage(folder).free // 2:
         raise TraceError(f"cannot unpack {info.filename}: {info.file_size / 1e6:.0f} MB are needed in {folder.parent}")
     target = folder / ("trace.json.gz" if info.filename.lower().endswith(".gz") else "trace.json")

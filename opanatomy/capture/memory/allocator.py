@@ -151,9 +151,9 @@ def why_no_blocks(allocator: DeviceAllocator) -> str:
         case "cudaMallocAsync":
             variable = next((name for name in _CONFIGURED_BY if "cudaMallocAsync" in os.environ.get(name, "")), None)
             what = f"take backend:cudaMallocAsync out of {variable}" if variable else "run with the native backend"
-            text = f"cudaMallocAsync tells no blocks - {what}"
+            text = f"cudaMallocAsync reports no blocks - {what}"
         case "pluggable":
-            text = "the allocator that is plugged into torch tells no blocks - run without it"
+            text = "the allocator that is plugged into torch reports no blocks - run without it"
         case backend if backend == UNCACHED:
             text = "torch counts nothing without caching - unset PYTORCH_NO_CUDA_MEMORY_CACHING"
         case backend if backend == NATIVE:

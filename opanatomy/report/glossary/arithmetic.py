@@ -136,8 +136,8 @@ RATIOS: Final = Chapter(
              " one for the weight and one for the input where these need a gradient.",
              formula="ratios[].theory_flops, ratios[].theory_bytes"),
         term("-", "a part without formula, or a forward of less than 1 % of the backward"),
-        term("the paper's classes", "the shares of the first three classes among themselves, optimizer left out, beside"
-             " those of the paper", formula="sum of flops (time_ns) of the class / sum over the three classes,"
+        term("the paper's classes", "the shares of the first three classes among themselves, optimizer left out, next"
+             " to those of the paper", formula="sum of flops (time_ns) of the class / sum over the three classes,"
              " phase not optimizer"),
         term("FLOP paper | time paper | paper", "arXiv 2007.00072, BERT-large encoder layer, V100",
              "Of the FLOPs contractions have 99.80 %, normalizations 0.17 %, element-wise maps 0.03 %; of the time"
@@ -181,7 +181,7 @@ ROOFLINE: Final = Chapter(
     title="Roofline",
     sections=("bounds", "classes"),
     terms=(
-        term("roofline", "each class, then the operators with most to win, beside the ceilings of the device",
+        term("roofline", "each class, then the operators with most to win, against the ceilings of the device",
              "Williams, Waterman and Patterson, 2009. Contractions are held against the matrix units in the data"
              " type of"
              " their operands, all else against the vector units; communication and copies across the host's link have"

@@ -42,7 +42,7 @@ COMMUNICATION: Final = Chapter(
         term("host at asking | the host was {} at asking for them", "host time in the calls that asked for collectives",
              formula="sum of communication.phases[].launching_ns"),
         term("messages by theory | messages of a step of a rank by theory", "what a step must communicate by what the"
-             " ranks share, beside what it did", formula="communication.expected[].expected_bytes, .measured_bytes,"
+             " ranks share, next to what it did", formula="communication.expected[].expected_bytes, .measured_bytes,"
              " .wire_bytes"),
     ),
 )  # fmt: skip

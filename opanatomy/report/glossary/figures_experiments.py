@@ -15,7 +15,7 @@ def suggested(anatomy: Anatomy) -> Iterator[Phrase | None]:
     """What each suggestion is predicted to change."""
     for row in anatomy.suggestions.best if anatomy.suggestions else ():
         time = "" if row.time_ratio is None else phrase(", step {}", Change(row.time_ratio, 1.0))
-        yield phrase("{}: peak {} B beside {} B = {}{}", row.option, Count(row.peak_bytes), Count(row.now_bytes),
+        yield phrase("{}: peak {} B against {} B = {}{}", row.option, Count(row.peak_bytes), Count(row.now_bytes),
                      Change(row.peak_bytes, row.now_bytes), time)  # fmt: skip
 
 
@@ -32,7 +32,7 @@ def peak(report: Techniques) -> Iterator[Phrase | None]:
     """The peak of each beside the baseline's."""
     for name, ours, base in _rows(report):
         if ours.peak_bytes is not None and base.peak_bytes:
-            yield phrase("{}: {} B beside {} B = {}", name, Count(ours.peak_bytes), Count(base.peak_bytes),
+            yield phrase("{}: {} B against {} B = {}", name, Count(ours.peak_bytes), Count(base.peak_bytes),
                          Change(ours.peak_bytes, base.peak_bytes))  # fmt: skip
 
 
@@ -40,7 +40,7 @@ def step(report: Techniques) -> Iterator[Phrase | None]:
     """The step of each beside the baseline's."""
     for name, ours, base in _rows(report):
         if ours.step_ns is not None and base.step_ns:
-            yield phrase("{}: {} ns beside {} ns = {}", name, Count(round(ours.step_ns)), Count(round(base.step_ns)),
+            yield phrase("{}: {} ns against {} ns = {}", name, Count(round(ours.step_ns)), Count(round(base.step_ns)),
                          Change(ours.step_ns, base.step_ns))  # fmt: skip
 
 

@@ -49,23 +49,23 @@ LEDGER: Final = Chapter(
 
 #: What each check compares, with what.
 _OF_CHECK: Final = {
-    "call counts": "calls of each operator by phase, beside a dispatch mode that watched a step of the warm-up",
-    "contraction FLOPs": "FLOPs of contractions, beside torch.utils.flop_counter's formulas on the shapes of a watched"
+    "call counts": "calls of each operator by phase, against a dispatch mode that watched a step of the warm-up",
+    "contraction FLOPs": "FLOPs of contractions, against torch.utils.flop_counter's formulas on the shapes of a watched"
     " step",
-    "operator times": "time of each operator, beside key_averages of the same profile",
-    "composite FLOPs": "FLOPs of a contraction, beside those of the operator that calls it, by its own arguments",
-    "operator events": "operators of contractions, beside Kineto's own numbers of them",
-    "device work of contractions": "device work of contractions, beside the events of their operators",
-    "backward contractions": "FLOPs of a contraction in backward, beside the forward of the same autograd node",
-    "forward contractions": "contractions in forward, beside the backward nodes that ran",
-    "phases of contractions": "the phase of a contraction, beside the structure of autograd",
-    "annotated phases": "phases, beside the trace's own annotations of them",
-    "ceiling": "times, beside the least time at the ceilings: what is faster needs a reason",
-    "memory peak": "the peak, beside the allocator's own figure",
-    "allocated before the step": "what is allocated before the step, beside the allocator's own figure",
-    "allocated bytes": "the sum of the blocks at each event, beside the allocator's own total",
-    "communicated bytes": "the messages of a step, beside what the ranks must exchange by what they share",
-    "parts of steps": "the parts of a step of a rank, beside the union of all work of the step",
+    "operator times": "time of each operator, against key_averages of the same profile",
+    "composite FLOPs": "FLOPs of a contraction, against those of the operator that calls it, by its own arguments",
+    "operator events": "operators of contractions, against Kineto's own numbers of them",
+    "device work of contractions": "device work of contractions, against the events of their operators",
+    "backward contractions": "FLOPs of a contraction in backward, against the forward of the same autograd node",
+    "forward contractions": "contractions in forward, against the backward nodes that ran",
+    "phases of contractions": "the phase of a contraction, against the structure of autograd",
+    "annotated phases": "phases, against the trace's own annotations of them",
+    "ceiling": "times, against the least time at the ceilings: what is faster needs a reason",
+    "memory peak": "the peak, against the allocator's own figure",
+    "allocated before the step": "what is allocated before the step, against the allocator's own figure",
+    "allocated bytes": "the sum of the blocks at each event, against the allocator's own total",
+    "communicated bytes": "the messages of a step, against what the ranks must exchange by what they share",
+    "parts of steps": "the parts of a step of a rank, against the union of all work of the step",
 }
 
 

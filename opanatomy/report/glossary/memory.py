@@ -51,7 +51,7 @@ COMPONENTS: Final = Chapter(
     title="Memory by component",
     sections=("components", "memory-curve", "memory-peak", "technique-memory", "memory-notes"),
     terms=(
-        term("memory", "components measured in the unprofiled step, beside theory; from a trace alone they are"
+        term("memory", "components measured in the unprofiled step, next to theory; from a trace alone they are"
              " inferred",
              "Inferred from the times of the blocks, and each inference is named.", formula="memory.components[]",
              worked=figures.peak),
@@ -60,7 +60,7 @@ COMPONENTS: Final = Chapter(
         term("at peak", "what of it lives at the peak; these sum to the peak",
              formula="memory.components[].at_peak_bytes",
              worked=figures.peak),
-        term("theory", "what the formula beside it gives", formula="memory.components[].theory_bytes",
+        term("theory", "what the formula in its row gives", formula="memory.components[].theory_bytes",
              worked=figures.theory),
         term("off", "measured less theory, of theory", formula="(measured_bytes - theory_bytes) / theory_bytes",
              worked=figures.off),
@@ -125,7 +125,7 @@ ACTIVATIONS: Final = Chapter(
              formula="memory.terms[].formula", worked=figures.terms),
         term("sum", "all terms", formula="sum of memory.terms[].bytes", worked=figures.terms),
         term("the classic run", "BERT-large, batch 4 x 512, float32, AdamW, one V100, as Hugging Face published it,"
-             " beside this run", formula="memory.published[]"),
+             " next to this run", formula="memory.published[]"),
         term("ours", "the figure of this report", formula="memory.published[].measured"),
         term("difference", "ours less the published figure", formula="measured - published"),
         term("Tesla V100 16 GB", "the figure as published"),

@@ -66,7 +66,7 @@ TEXTS: Final = Chapter(
         term("wasted", "FLOPs of contractions on padding, in the profiled batch",
              formula="texts.padding_flops.padding_flops / texts.padding_flops.flops"),
         term("tokenizer", "how fast it is, and whether the steps would wait for it",
-             formula="texts.tokenizers: tokens_per_second beside texts.tokens_per_second"),
+             formula="texts.tokenizers: tokens_per_second against texts.tokens_per_second"),
         term("steps", "the mean step over the batches, from the shortest to the longest, samples and tokens a second",
              formula="texts.mean_step_ns, .samples_per_second, .useful_tokens_per_second"),
         term("memory", "the memory is that of the longest batch", formula="texts.memory_length"),

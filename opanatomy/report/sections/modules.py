@@ -38,7 +38,9 @@ def modules(anatomy: Anatomy, top: int) -> Section | None:
     if (left := whole - root.whole.time_ns) > 0:
         empty: list[Cell] = [None] * (len(columns) + len([name for name, _ in columns if name in _WITH_FLOPS]))
         rows.append(Row(cells=("outside modules", Time(left / steps), Share(left, whole), *empty)))
-    notes = [Note(text="each module with all that lies in it; the most expensive ones are opened, all are in -f json")]
+    notes = [
+        Note(text="a module includes its submodules; the most expensive ones are shown in parts, all are in -f json")
+    ]
     if Phase.RECOMPUTE in root.phases:
         notes.append(Note(text="backward: recompute included", column="backward"))
     return Section(

@@ -245,7 +245,7 @@ def _ceilings(anatomy: Anatomy) -> str | Phrase | None:
             *peaks,
             None if vector is None else phrase("{} vector float32", FlopRate(vector)),
             None if bandwidth is None else phrase("{}", ByteRate(bandwidth)),
-            f"by {_ADDRESS.sub('', device.source)}",
+            _ADDRESS.sub("", device.source),
             unsure if device.unsure_ns else None,
         )
     )

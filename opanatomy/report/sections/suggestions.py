@@ -48,4 +48,4 @@ def _notes(suggested: Suggestions) -> Iterator[Note]:
     yield Note(text=note("suggestions", "suggestions"))
     if suggested.not_reached:
         names = ", ".join(suggested.not_reached)
-        yield Note(text=f"no time to look at {names}: give --suggest SECONDS more than it had")
+        yield Note(text=f"no time left to predict {names}: give --suggest more SECONDS")

@@ -74,7 +74,7 @@ def _row(number: int, row: TextBatchRow) -> Row:
 
 def _texts(figures: TextFigures) -> Phrase | None:
     """How many texts of which lengths there are, and where they are from."""
-    source = "the sample of opanatomy" if figures.file is None else figures.file
+    source = "the sample texts of opanatomy" if figures.file is None else figures.file
     column = f" (column {figures.column})" if figures.column else ""
     count = phrase("{} of {} tokens and more, the middle one {}", Count(figures.count, "text"),
                    Count(figures.shortest), Count(figures.median))  # fmt: skip
