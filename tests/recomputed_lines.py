@@ -122,13 +122,16 @@ def check_reached(sheet: Sheet) -> None:
     if device["mfu"] is None:
         return
     rows = [row for row in report["operators"] if row["operator_class"] == "tensor_contraction"]
-    assert device["mfu_covered"] == 1
     wall = step["unprofiled_wall_ns"] or step["wall_ns"]
     could = step["count"] * wall / 1e9 * device["peak_flops_per_second"][device["mfu_dtype"]]
     could *= max(len(report["timeline"]["devices"]), 1)
     model = [row for row in rows if row["phase"] != "recompute"]
     shares = [percent(sum_of(part, lambda row: row["flops"]), could) for part in (model, rows)]
-    sheet.said(f"MFU {{}}, HFU {{}} of the {device['mfu_dtype']} peak", *shares)
+    peak, covered = f" of the {device['mfu_dtype']} peak", device["mfu_covered"]
+    if covered == 1:
+        sheet.said(f"MFU {{}}, HFU {{}}{peak}", *shares)
+    else:
+        sheet.said(f"MFU ≥ {{}}, HFU ≥ {{}}{peak}, over {{}} of the contractions' time", *shares, 100 * covered)
 
 
 def check_idle(sheet: Sheet) -> None:
@@ -142,32 +145,40 @@ def check_idle(sheet: Sheet) -> None:
         known = [timeline[key] for key in keys if timeline[key]]
         return [number for ns in known for number in (ns / steps, percent(ns, window))]
 
-    phases = [step[f"{phase}_ns"] for phase in ("forward", "backward", "optimizer")]
+    edges = 0 if timeline["inner_idle_ns"] is None else timeline["idle_ns"] - timeline["inner_idle_ns"]
+    phases = [ns for phase in ("forward", "backward", "optimizer") if (ns := step[f"{phase}_ns"]) is not None]
     lines: dict[str, Numbers] = {
         "window": [window / steps],
         "device": parts("busy_ns", "idle_ns", "outside_ns"),
         "idle": parts("host_idle_ns", "stream_idle_ns", "other_idle_ns"),
-        "edges": [percent(timeline["idle_ns"] - timeline["inner_idle_ns"], window)],
+        # Said from 1 % on.
+        "edges": [percent(edges, window)] if edges and 100 * edges >= window else [],
         "overlap": parts("communication_ns", "exposed_communication_ns", "exposed_memcpy_ns"),
         "phases": [number for ns in phases for number in (ns, percent(ns, step["wall_ns"]))],
         "launches": launches(sheet.report),
         "estimates": estimates(sheet.report),
     }
     for label, numbers in lines.items():
-        sheet.same(sheet.places(facts[label]), numbers)
+        known = [number for number in numbers if number is not None]
+        assert (label in facts) == bool(known), label
+        sheet.same(sheet.places(facts.get(label, [])), known)
 
 
 def launches(report: Report) -> Numbers:
     launching, steps = report["timeline"]["launching"], steps_of(report)
+    if launching is None or not launching["calls"]:
+        return []
     return [
-        launching["calls"] / steps, launching["call_ns"] / steps, launching["delay_ns"] // launching["delayed"],
-        percent(launching["tiny_kernels"], launching["kernels"]), launching["tiny_below_ns"],
+        launching["calls"] / steps, launching["call_ns"] / steps,
+        launching["delay_ns"] // launching["delayed"] if launching["delayed"] else None,
+        percent(launching["tiny_kernels"], launching["kernels"]),
+        launching["tiny_below_ns"] if launching["kernels"] else None,
         percent(launching["tiny_kernel_ns"], launching["kernel_ns"]),
     ]  # fmt: skip
 
 
 def estimates(report: Report) -> Numbers:
-    device, kernel_ns = report["device"], report["timeline"]["launching"]["kernel_ns"]
+    device, kernel_ns = report["device"], (report["timeline"]["launching"] or {}).get("kernel_ns")
     fractions = (device["sm_efficiency"], device["occupancy"])
     shares = [None if share is None else 100 * share for share in fractions]
     return [*shares, percent(device["tensor_core_ns"], kernel_ns)]
@@ -179,7 +190,7 @@ def check_ceilings(sheet: Sheet) -> None:
         sheet.said("AMD EPYC with {} thread was not measured", environment["host_threads"])
         return
     peaks = {name: device[f"{name}_flops_per_second"]["float32"] for name in ("peak", "vector")}
-    sheet.said("ceilings {} float32, {} vector float32, {}, by", peaks["peak"], peaks["vector"],
+    sheet.said("ceilings {} float32, {} vector float32, {},", peaks["peak"], peaks["vector"],
                device["bandwidth_bytes_per_second"])  # fmt: skip
     if "matched on" in device["source"]:
         size = environment["device_memory_bytes"] / 2**30
@@ -213,13 +224,18 @@ def check_ledger(sheet: Sheet) -> None:
     inside = ledger["device_work_ns"] - ledger["outside_window_ns"]
     terms = [ledger[key] for key in ("graph_launched_ns", "no_launch_record_ns", "outside_window_ns") if ledger[key]]
     shares = [percent(ledger[key], inside) for key in ("classed_ns", "costed_ns", "unknown_ns")]
-    sheet.same(sheet.places(facts["work"]), [ledger["device_work_ns"], ledger["linked_ns"], *terms, *shares])
+    if not ledger["device_work_ns"]:
+        assert "work" not in facts
+        return
+    sheet.same(sheet.places(facts["work"]), [ledger["device_work_ns"], ledger["linked_ns"] or None, *terms, *shares])
     checks = [check for check in sheet.report["checks"] if check["compared"]]
     counts = [
         number for check in checks
         for number in ([check["equal"]] if check["equal"] == check["compared"] else [check["equal"], check["compared"]])
     ]  # fmt: skip
-    sheet.same(sheet.places(facts["confirmed"]), [sum(check["equal"] for check in checks), *counts])
+    assert ("confirmed" in facts) == bool(checks)
+    if checks:
+        sheet.same(sheet.places(facts["confirmed"]), [sum(check["equal"] for check in checks), *counts])
     sheet.said("multiply-add: {}", sheet.report["conventions"]["multiply_add"])
 
 
@@ -297,3 +313,5 @@ CHECKS: Final[tuple[Callable[[Sheet], None], ...]] = (
     check_headings, check_headline, check_what_ran, check_step, check_reached, check_idle, check_ceilings,
     check_communication, check_ranks, check_ledger, check_no_formula, check_modules,
 )  # fmt: skip
+#: Those that know every page, not only what the three have.
+ON_ANY_PAGE: Final = (check_reached, check_idle, check_communication, check_ledger)

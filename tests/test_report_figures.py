@@ -21,7 +21,7 @@ from opanatomy.report import terminal_report
 from opanatomy.report.formats.json import json_report
 from tests import figure_sheet, printed_figures, recomputed_lines, recomputed_tables
 from tests.figure_sheet import Numbers, Report, Sheet
-from tests.recomputed_lines import CHECKS
+from tests.recomputed_lines import CHECKS, ON_ANY_PAGE
 from tests.recomputed_tables import (
     TABLES,
     by_phase,
@@ -99,12 +99,14 @@ def test_the_figures_of_a_table(
 
 
 @pytest.mark.parametrize("path", OTHERS)
-def test_the_tables_of_other_traces(path: Path) -> None:
+def test_the_tables_and_the_lines_of_any_page_of_other_traces(path: Path) -> None:
     anatomy = opanatomy.analyze(path)
     sheet = Sheet(terminal_report(anatomy, width=240), json.loads(json_report(anatomy)))
     for heading, header, expected in TABLES:
         if sheet.has_table(heading, header):
             check_table(sheet, heading, header, expected)
+    for check in ON_ANY_PAGE:
+        check(sheet)
 
 
 @pytest.mark.parametrize("name", TRACES)

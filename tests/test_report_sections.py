@@ -38,6 +38,7 @@ from opanatomy.report.section import (
 )
 from opanatomy.report.sections import sections_of
 from opanatomy.report.sections.explained import examples
+from opanatomy.report.sections.ledger import uncosted
 from tests import anatomies
 
 EVERY = pytest.mark.parametrize("anatomy", [anatomies.bert_on_cpu(), anatomies.llama_on_gpu(), anatomies.nothing()])
@@ -226,3 +227,10 @@ def test_an_example_is_worked_for_one_call() -> None:
     row = replace(anatomies.bert_on_cpu().operators[0], calls=4, flops=4000, read_bytes=400, written_bytes=40)
     facts = examples(row.operator, replace(anatomies.nothing(), operators=(row,)))
     assert sentence(facts[2].text) == "one call: 1,000 FLOP, 100 bytes read, 10 bytes written"
+
+
+def test_work_without_a_formula_that_no_operator_launched_is_in_the_list() -> None:
+    anatomy = anatomies.llama_on_gpu()
+    inside_ns = anatomy.ledger.device_work_ns - anatomy.ledger.outside_window_ns
+    ledger = replace(anatomy.ledger, costed_ns=inside_ns - sum(uncosted(anatomy).values()) - 7, unknown_ns=0)
+    assert uncosted(replace(anatomy, ledger=ledger))["without an operator"] == 7
