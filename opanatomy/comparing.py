@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
+from msgspec.structs import replace
+
 from opanatomy.arguments import kind_of, path_of
 from opanatomy.comparison import Measure, RunInput, SideInput, compared
 from opanatomy.errors import UsageError
@@ -39,9 +41,9 @@ def comparison_of(
         raise UsageError("compare: two sides at least - give reports, traces or folders: compare A B")
     inputs = []
     for place, side in enumerate(sides, 1):
-        inputs.append(_redacted(_side(side, redact=True)) if redact else _side(side))
+        inputs.append(replace(_redacted(_side(side, redact=True)), name=f"side {place}") if redact else _side(side))
         advance(place / len(sides))
-    return redacted(compared(_with_own_names(inputs)), Texts(everything=redact))
+    return redacted(compared(inputs if redact else _with_own_names(inputs)), Texts(everything=redact))
 
 
 def compare(*sides: Given | Iterable[Given], fail_if: str | Iterable[str] = (), redact: bool = False) -> Comparison:

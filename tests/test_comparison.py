@@ -359,6 +359,12 @@ def test_a_comparison_in_python() -> None:
             opanatomy.compare(before, wrong)  # type: ignore[arg-type]
 
 
+def test_redacted_sides_have_numbers_for_names() -> None:
+    comparison = opanatomy.compare(*RANKS, redact=True)
+    assert [side.name for side in comparison.sides] == ["side 1", "side 2"]
+    assert comparison.decomposition == opanatomy.compare(*RANKS).decomposition
+
+
 def test_reports_of_an_older_release_have_figures_alone() -> None:
     """They do not have what their time was made of: that is said, and the figures are compared."""
     before, after = (replace(opanatomy.analyze(path), breakdown=None) for path in RANKS)
