@@ -33,19 +33,32 @@ class Figure(NamedTuple):
     half: Decimal
     sign: str
 
+    def _is_beyond(self, number: Decimal) -> bool:
+        """Whether that is what a bound stands for: it would be rounded to nothing, or to the whole."""
+        if abs(self.value) == 2 * self.half:
+            return 0 < number <= (self.half if self.unit in ("%", "") else abs(self.value))
+        return self.unit == "%" and self.value + 2 * self.half == 100 and 100 - self.half <= number < 100
+
     def admits(self, exact: float) -> bool:
         """Whether this is how `exact` may be printed: rounded to the last digit, or beyond a bound."""
         number = Decimal(exact)
-        if "<" in self.sign:
-            return 0 < abs(number) < self.value
-        if ">" in self.sign:
-            return abs(number) > abs(self.value)
+        if {*"<>"} & {*self.sign}:
+            return self._is_beyond(abs(number))
         return abs(number - self.value) <= self.half * (1 + Decimal("1e-9"))
+
+
+#: A number with its unit, as an expression without groups.
+FIGURE: Final = re.sub(r"\?P<\w+>", "?:", _NUMBER.pattern)
 
 
 def figures_in(text: str) -> list[Figure]:
     """The figures of a line, in order."""
-    return [_figure(match) for match in _NUMBER.finditer(text)]
+    return [figure for figure, _ in places_in(text)]
+
+
+def places_in(text: str) -> list[tuple[Figure, int]]:
+    """The figures of a line, in order, and where in it each begins."""
+    return [(_figure(match), match.start()) for match in _NUMBER.finditer(text)]
 
 
 def _figure(match: re.Match[str]) -> Figure:

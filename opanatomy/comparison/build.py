@@ -163,13 +163,18 @@ def _figures(sides: Sequence[SideInput], kinds: Sequence[StepKind | None], *, cl
 
 def _samples(side: SideInput, kind: StepKind | None) -> dict[str, list[float]]:
     """The values of each figure: one a run; of one run those of its like steps, where a step has them."""
-    values: dict[str, list[float]] = {}
-    for run in side.runs:
-        for name, measure in run.measures.items():
-            values.setdefault(name, []).append(measure.value)
-    if len(side.runs) > 1:
-        return {name: each for name, each in values.items() if len(each) == len(side.runs)}
-    return {**values, **_of_steps(kind, values)}
+    each = [_of_run(run, None if kind is None else kind.numbers) for run in side.runs]
+    if len(each) == 1:
+        return each[0]
+    return {name: [fmean(run[name]) for run in each] for name in each[0] if all(name in run for run in each)}
+
+
+def _of_run(run: RunInput, numbers: tuple[int, ...] | None) -> dict[str, list[float]]:
+    """The figures of a run, those of its like steps in place of the ones of all its steps."""
+    values = {name: [measure.value] for name, measure in run.measures.items()}
+    breakdown = run.anatomy.breakdown
+    kinds = () if breakdown is None else breakdown.kinds
+    return {**values, **_of_steps(next((kind for kind in kinds if kind.numbers == numbers), None), values)}
 
 
 def _of_steps(kind: StepKind | None, known: Mapping[str, object]) -> dict[str, list[float]]:

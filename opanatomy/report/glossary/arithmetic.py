@@ -32,10 +32,12 @@ COLUMNS: Final = Chapter(
              formula="read_bytes + written_bytes", worked=figures.moved_bytes),
         term("FLOP/B | intensity | arithmetic intensity", "FLOPs over bytes: the arithmetic intensity",
              formula="flops / (read_bytes + written_bytes)", worked=figures.intensity),
-        term("FLOP/s", "FLOPs a second, over the time whose FLOPs are known", formula="flops / (time_ns - uncosted_ns)"
-             " x 10^9", worked=figures.flop_rate),
+        term("FLOP/s", "FLOPs a second, over the time whose FLOPs are known",
+             "Of operators nothing where that is less than half of their time.",
+             formula="flops / (time_ns - uncosted_ns) x 10^9", worked=figures.flop_rate),
         term("B/s", "bytes a second, over the time whose bytes are known", "With the least bytes, so a lower bound of"
-             " the traffic.", formula="(read_bytes + written_bytes) / (time_ns - uncosted_ns) x 10^9",
+             " the traffic. Of operators nothing where that is less than half of their time.",
+             formula="(read_bytes + written_bytes) / (time_ns - uncosted_ns) x 10^9",
              worked=figures.byte_rate),
         term("phase", "the part of the step: forward, backward, recompute, optimizer, other; of a generation prefill"
              " and"
@@ -124,7 +126,8 @@ RATIOS: Final = Chapter(
         term("backward / forward | backward over forward", "backward, recompute included, over forward of one class,"
              " for"
              " time, FLOPs and bytes", "Of all the work of a class: no ratio of FLOPs or bytes where a call of either"
-             " side has no cost, and none where the forward is less than 1 % of the backward.",
+             " side has no cost, and none where the forward is less than 1 % of the backward. Classes of"
+             " less than 1 % of the time are left out, which a line below says.",
              formula="sum over phases backward and recompute / sum over phase forward of classes[].time_ns, flops,"
              " read_bytes + written_bytes", worked=figures.ratios),
         term("FLOP theory | bytes theory | theory", "what theory says of this step: 2 for contractions where all"
@@ -136,7 +139,9 @@ RATIOS: Final = Chapter(
         term("the paper's classes", "the shares of the first three classes among themselves, optimizer left out, next"
              " to those of the paper", formula="sum of flops (time_ns) of the class / sum over the three classes,"
              " phase not optimizer"),
-        term("FLOP paper | time paper | paper", "arXiv 2007.00072, BERT-large encoder layer, V100"),
+        term("FLOP paper | time paper | paper", "arXiv 2007.00072, BERT-large encoder layer, V100",
+             "Of the FLOPs contractions have 99.80 %, normalizations 0.17 %, element-wise maps 0.03 %; of the time"
+             " 61.0 %, 25.5 %, 13.5 %."),
     ),
 )  # fmt: skip
 

@@ -36,8 +36,10 @@ LEDGER: Final = Chapter(
              "`explain --unknown REPORT` lists all of them.",
              formula="ledger.unknown_ns / (device_work_ns - outside_window_ns)",
              worked=partial(figures.part, name="unknown")),
-        term("no formula", "operators whose class is known and whose cost is not, with their shares of the time",
-             formula="operators[] where flops is null"),
+        term("no formula", "what has a class and no cost: operators, work of graphs by the names of kernels, and work"
+             " without an operator, with their shares of the time",
+             formula="operators[] where flops is null, kernels[] where operators is empty, and what is left of"
+             " device_work - outside_window - costed - unknown"),
         term("counting | conventions", "how the figures are counted", formula="conventions"),
         term("multiply-add", "a multiplication and an addition count as 2 FLOPs", formula="conventions.multiply_add"),
         term("causal", "full: FLOPs of attention are those of the whole matrix, whatever a mask leaves out",

@@ -118,7 +118,9 @@ def headline(comparison: Comparison, parts: Decomposition) -> Phrase:
     how = "longer" if parts.change_ns > 0 else "shorter"
     step = next((row for row in comparison.figures if row.name == "step_profiled_ns"), None)
     ranges: Phrase | str = ""
-    if step is not None and step.ranges:
+    if step is not None and step.p is not None:
+        ranges = f"; over the runs p = {step.p:.2g}{'' if step.p < SIGNIFICANT else ', which may be chance'}"
+    elif step is not None and step.ranges:
         ranges = phrase("; the ranges of the like steps are {}", step.ranges)
     elif any(len(steps) == 1 for steps in (parts.before_steps, parts.after_steps)):
         ranges = "; one step does not tell a change from chance"

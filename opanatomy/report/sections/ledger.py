@@ -55,11 +55,20 @@ def unclassified(anatomy: Anatomy) -> Counter[str]:
 
 
 def uncosted(anatomy: Anatomy) -> Counter[str]:
-    """Time by name of the work whose class is known and whose FLOPs are not."""
-    return _times(
+    """Time by name of the work whose class is known and whose FLOPs are not.
+
+    Kernels that operators launched at other times have no name of their own here: they are work without an operator.
+    """
+    times = _times(
         (row for row in anatomy.operators if row.operator_class is not OperatorClass.UNKNOWN and row.flops is None),
         (row for row in anatomy.kernels if row.operator_class is not OperatorClass.UNKNOWN),
     )
+    account = anatomy.ledger
+    inside_ns = account.device_work_ns - account.outside_window_ns
+    left = inside_ns - account.costed_ns - account.unknown_ns - sum(times.values())
+    if left > 0:
+        times["without an operator"] += left
+    return times
 
 
 def _times(operators: Iterable[OperatorRow], kernels: Iterable[KernelRow]) -> Counter[str]:

@@ -231,7 +231,8 @@ def _framework(ask: _Ask, costs: Costs) -> Iterator[Finding]:
     if not costs.framework_ns:
         return
     share = costs.framework_ns / costs.whole_ns
-    calls = round(sum(row.calls for row in ask.anatomy.operators) / steps_of(ask.anatomy))
+    called = sum(row.calls for row in ask.anatomy.operators if row.part_of is None)
+    calls = round(called / steps_of(ask.anatomy))
     yield Finding(
         name="framework",
         text=phrase("The framework (dispatch, autograd, Python) takes {} of the step.", Share(share, 1)),

@@ -1,0 +1,71 @@
+"""The findings of the digest and what shows them, recomputed from the JSON report as docs/report.md says.
+
+Nothing of the code that makes them is used but its two texts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+import opanatomy
+from opanatomy.report import format_named
+from opanatomy.report.format import Page
+from tests.figure_sheet import Numbers, Report
+from tests.printed_figures import figures_in
+from tests.recomputed_lines import shares_of
+from tests.recomputed_tables import percent, steps_of
+from tests.test_report_figures import FOLDER, TRACES, texts_of
+
+#: The part of the step, in percent, below which a part is no finding.
+LEAST: Final = 2
+MOST: Final = 3
+
+
+def digest_of(name: str) -> str:
+    anatomy = opanatomy.analyze([Path(FOLDER) / f"{trace}.json.gz" for trace in TRACES[name]])
+    return format_named("digest").write(anatomy, Page())
+
+
+def findings_in(digest: str) -> Iterator[tuple[str, str, str]]:
+    """Name, sentence and evidence of each."""
+    section = digest.partition("## Largest findings\n")[2].partition("\n## ")[0]
+    for part in section.split("### ")[1:]:
+        name = re.match(r"\d+: (\w+)\n", part)
+        lines = dict(line.removeprefix("- ").split(": ", 1) for line in part.splitlines() if line.startswith("- "))
+        assert name is not None
+        yield name[1], lines["finding"], lines.get("evidence", "")
+
+
+def evidence_of(name: str, report: Report) -> Numbers:
+    launching, communication, steps = report["timeline"]["launching"], report["communication"], steps_of(report)
+    if name == "framework":
+        return [round(sum(row["calls"] for row in report["classes"]) / steps)]
+    if name == "communication":
+        exposed = [phase["exposed_ns"] for phase in communication["phases"]]
+        return [percent(max(exposed), sum(exposed))]
+    if name != "idle":
+        return []
+    synchronizing = [launching["synchronizing_calls"] / steps, launching["synchronizing_ns"] / steps]
+    tiny = [percent(launching["tiny_kernels"], launching["kernels"]), launching["tiny_below_ns"]]
+    return [round(launching["calls"] / steps), *tiny, *(synchronizing if synchronizing[0] >= 1 else [])]
+
+
+@pytest.mark.parametrize("name", TRACES)
+def test_each_finding_and_its_evidence_is_what_the_json_report_has(name: str) -> None:
+    _, report = texts_of(name)
+    parts = shares_of(report)
+    expected = [part for part in sorted(parts, key=lambda part: -parts[part]) if parts[part] >= LEAST][:MOST]
+    found = [*findings_in(digest_of(name))]
+    assert [part for part, _, _ in found] == expected
+    for part, sentence, evidence in found:
+        exact = [parts[part], *evidence_of(part, report)]
+        printed = [*figures_in(sentence), *figures_in(evidence)]
+        assert len(printed) == len(exact), (sentence, evidence)
+        for figure, number in zip(printed, exact, strict=True):
+            assert number is not None
+            assert figure.admits(number), (figure.text, number)
