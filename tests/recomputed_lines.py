@@ -179,7 +179,7 @@ def check_ceilings(sheet: Sheet) -> None:
         sheet.said("AMD EPYC with {} thread was not measured", environment["host_threads"])
         return
     peaks = {name: device[f"{name}_flops_per_second"]["float32"] for name in ("peak", "vector")}
-    sheet.said("ceilings {} float32, {} vector float32, {}, by", peaks["peak"], peaks["vector"],
+    sheet.said("ceilings {} float32, {} vector float32, {}, data sheet", peaks["peak"], peaks["vector"],
                device["bandwidth_bytes_per_second"])  # fmt: skip
     if "matched on" in device["source"]:
         size = environment["device_memory_bytes"] / 2**30
