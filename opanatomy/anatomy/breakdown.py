@@ -3,12 +3,13 @@ overlaps, and idle time by cause. The sums are the steps' wall times exactly, wh
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import numpy as np
 from msgspec import Struct
 
+from opanatomy.anatomy.intervals import within
 from opanatomy.anatomy.like_steps import kinds_of, set_aside
 from opanatomy.anatomy.overlaps import COMMUNICATION, COMPUTE, COPY, KINDS, PAIRS, overlaps_of
 from opanatomy.anatomy.rows import Groups
@@ -40,7 +41,8 @@ class _Work(Struct, frozen=True, kw_only=True):
 
 
 class _Steps(Struct, frozen=True, kw_only=True):
-    """The parts of each step of one device, one entry a step; `time_ns` (steps x rows) is its work's time there."""
+    """The parts of each step of one device, one entry a step; `time_in` gives the time of each row of its work in
+    some of them."""
 
     device: int | None
     wall_ns: Int64
@@ -49,7 +51,7 @@ class _Steps(Struct, frozen=True, kw_only=True):
     framework_ns: Int64
     overlaps_ns: dict[tuple[str, str], Int64]
     exposed_ns: Int64 | None
-    time_ns: Sequence[Int64]
+    time_in: Callable[[Int64], Int64]
 
 
 def breakdown_of(
@@ -81,12 +83,13 @@ def _of_host(
         called=np.ones(len(step), dtype=np.int64), events=np.zeros(len(step), dtype=np.int64),
     )  # fmt: skip
     framework = np.array([row.framework_ns or 0 for row in steps], dtype=np.int64)
-    times = [np.where(step == number, calls.time_ns, 0) for number in range(len(steps))]
-    spent = np.array([int(column.sum()) for column in times], dtype=np.int64)
+    spent = np.zeros(len(steps), dtype=np.int64)
+    np.add.at(spent, step[step >= 0], calls.time_ns[step >= 0])
     zeros = np.zeros(len(steps), dtype=np.int64)
     of_process = _Steps(
         device=None, wall_ns=ends - begins, outside_ns=zeros, idle_ns=(zeros, zeros, zeros), framework_ns=framework,
-        overlaps_ns={(THREADS, THREADS): spent + framework - (ends - begins)}, exposed_ns=None, time_ns=times,
+        overlaps_ns={(THREADS, THREADS): spent + framework - (ends - begins)}, exposed_ns=None,
+        time_in=lambda chosen: np.where(np.isin(step, chosen), calls.time_ns, 0),
     )  # fmt: skip
     return work, [of_process]
 
@@ -115,15 +118,12 @@ def _device_steps(time: DeviceTime, device: Any) -> _Steps:
     _, outside, *idle = device.parts(begin, end)
     on_device = np.zeros(len(start), dtype=bool)
     on_device[events] = True
-    times = [
-        np.where(on_device, np.maximum(np.minimum(stop, last) - np.maximum(start, first), 0), 0)
-        for first, last in zip(begin.tolist(), end.tolist(), strict=True)
-    ]
     return _Steps(
         device=device.number, wall_ns=end - begin, outside_ns=outside, idle_ns=(idle[0], idle[1], idle[2]),
         framework_ns=np.zeros(len(begin), dtype=np.int64),
         overlaps_ns={(KINDS[a], KINDS[b]): overlapped[:, place] for place, (a, b) in enumerate(PAIRS)},
-        exposed_ns=alone[:, COMMUNICATION] if (kind == COMMUNICATION).any() else None, time_ns=times,
+        exposed_ns=alone[:, COMMUNICATION] if (kind == COMMUNICATION).any() else None,
+        time_in=lambda chosen: np.where(on_device, within((begin[chosen], end[chosen]), start, stop), 0),
     )  # fmt: skip
 
 
@@ -210,7 +210,8 @@ def _overlaps(each: Sequence[_Steps], steps: Int64) -> tuple[Overlap, ...]:
 
 
 def _rows(work: _Work, each: Sequence[_Steps], steps: Int64, names: tuple[_Names, ...]) -> tuple[WorkRow, ...]:
-    time = np.sum([device.time_ns[number] for device in each for number in steps.tolist()], axis=0)
+    chosen = np.sort(steps)
+    time = np.sum([device.time_in(chosen) for device in each], axis=0)
     launched = np.isin(work.step, steps)
     rows = np.flatnonzero((time > 0) | launched)
     columns = (work.operator, work.signature, work.module, work.kernel, work.phase, work.operator_class)

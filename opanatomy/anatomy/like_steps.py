@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from opanatomy.records.columns import Int64
+from opanatomy.records.columns import Int64, rows_by_value
 
 #: Work of other steps that fills more than this part of a step makes its times another step's.
 FOREIGN: Final = 0.01
@@ -30,8 +30,9 @@ def kinds_of(step: Int64, name: Int64, signature: Int64, count: int) -> list[lis
 
 def _alike(step: Int64, call: Int64, count: int) -> list[list[int]]:
     kinds: dict[tuple[bytes, bytes], list[int]] = {}
+    calls = {number: call[rows] for number, rows in rows_by_value(step)}
     for number in range(count):
-        values, times = np.unique(call[step == number], return_counts=True)
+        values, times = np.unique(calls.get(number, call[:0]), return_counts=True)
         kinds.setdefault((values.tobytes(), times.tobytes()), []).append(number)
     return sorted(kinds.values(), key=lambda kind: (-len(kind), kind))
 
