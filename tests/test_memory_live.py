@@ -389,6 +389,7 @@ def test_the_request_that_failed_is_read(message: str, size: int | None) -> None
 
 LIMITED = """
 import os, pathlib, resource, sys
+import torch
 os.environ["KINETO_LOG_LEVEL"] = "6"
 from tests.tiny import TINY, on_cpu
 from opanatomy.capture.memory.measurement import held_bytes
@@ -401,6 +402,8 @@ from opanatomy.records.workload import Workload
 name = "google-bert/bert-base-uncased"
 wide = (("hidden_size", "128"), ("max_position_embeddings", "128"), ("intermediate_size", "512"))
 prepared = prepare(on_cpu(model=name, batch=64, seq=128, attention="eager", settings=(*TINY[name], *wide)))
+small = Subject(module=torch.nn.Linear(4, 4), inputs=(torch.ones(2, 4),), workload=Workload())
+record_step(small, RunOptions(optimizer="adamw", warmup=1), pathlib.Path(sys.argv[3] + ".small.json"))  # loads the rest
 limit = held_bytes() + int(sys.argv[1])
 hard = resource.RLIM_INFINITY if sys.argv[2] == "soft" else limit
 resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))

@@ -421,6 +421,8 @@ from opanatomy.records.workload import Workload
 module = torch.nn.Sequential(*(torch.nn.Linear(1024, 1024, bias=False) for _ in range(16)))
 inputs = (torch.ones(2, 1024),)
 module(*inputs).sum().backward()
+small = Subject(module=torch.nn.Linear(4, 4), inputs=(torch.ones(2, 4),), workload=Workload(dtype="float32"))
+record_step(small, RunOptions(optimizer=sys.argv[1]), pathlib.Path(sys.argv[2] + ".small.json"))  # loads the rest
 limit = held_bytes() + 110_000_000
 module.zero_grad()
 resource.setrlimit(resource.RLIMIT_DATA, (limit, resource.RLIM_INFINITY))

@@ -408,7 +408,7 @@ WRONG: dict[str, Callable[[], Any]] = {
     "jobs": lambda: opanatomy.analyze(BERT, jobs=0),
     "no folder of summaries": lambda: opanatomy.analyze(DLRM, summaries=ROOT / "README.md"),
     "summaries": lambda: opanatomy.analyze(DLRM, summaries=5),  # type: ignore[arg-type]
-    "no scheduler": lambda: opanatomy.analyze(DLRM, dask="nonsense"),
+    "no scheduler": lambda: opanatomy.analyze(DLRM, dask="nonsense", summaries="none"),
     "dask": lambda: opanatomy.analyze(DLRM, dask=5),  # type: ignore[arg-type]
     "the same twice": lambda: opanatomy.analyze([BERT, BERT]),
     "record steps": lambda: opanatomy.record(steps=0),
