@@ -10,7 +10,7 @@ from typing import Any, Final, TypeAlias
 from msgspec.structs import replace
 
 from opanatomy.arguments import kind_of, path_of
-from opanatomy.comparison import Measure, RunInput, SideInput, compared
+from opanatomy.comparison import RunInput, SideInput, compared
 from opanatomy.errors import UsageError
 from opanatomy.files.addresses import local_name
 from opanatomy.files.remote import Address
@@ -83,7 +83,7 @@ def _side(given: Any, *, redact: bool = False) -> SideInput:
 def _redacted(side: SideInput) -> SideInput:
     """The side without what `redact` leaves out: parts of a difference are texts made of names and arguments."""
     texts = Texts(everything=True)
-    runs = (RunInput(anatomy=redacted(run.anatomy, texts), measures=run.measures) for run in side.runs)
+    runs = (RunInput(anatomy=redacted(run.anatomy, texts), metrics=run.metrics) for run in side.runs)
     return SideInput(name=side.name, runs=tuple(runs))
 
 
@@ -107,11 +107,7 @@ def _anatomies(given: Any, *, redact: bool) -> list[Anatomy]:
 
 
 def _run(anatomy: Anatomy) -> RunInput:
-    measures = {
-        name: Measure(value=metric.value, unit=metric.unit, better=metric.better)
-        for name, metric in metrics_of(anatomy).items()
-    }
-    return RunInput(anatomy=anatomy, measures=measures)
+    return RunInput(anatomy=anatomy, metrics=metrics_of(anatomy))
 
 
 def _name(given: Any) -> str:

@@ -359,6 +359,19 @@ def test_a_comparison_in_python() -> None:
             opanatomy.compare(before, wrong)  # type: ignore[arg-type]
 
 
+def test_runs_whose_steps_have_other_numbers_are_missed_aloud() -> None:
+    """The parts are of steps with the same numbers: runs that lack them are not in the mean, and that is said."""
+    before, after = (opanatomy.analyze(path) for path in RANKS)
+    breakdown = after.breakdown
+    assert breakdown is not None
+    (kind,) = breakdown.kinds
+    renumbered = replace(kind, steps=tuple(replace(step, number=99) for step in kind.steps))
+    other = replace(after, breakdown=replace(breakdown, kinds=(renumbered,)))
+    assert not opanatomy.compare(before, [after, after]).warnings
+    (warning,) = opanatomy.compare(before, [after, other]).warnings
+    assert "the parts are of 1 of 2 runs" in warning
+
+
 def test_redacted_sides_have_numbers_for_names() -> None:
     comparison = opanatomy.compare(*RANKS, redact=True)
     assert [side.name for side in comparison.sides] == ["side 1", "side 2"]

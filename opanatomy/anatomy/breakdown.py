@@ -13,6 +13,7 @@ from opanatomy.anatomy.intervals import within
 from opanatomy.anatomy.like_steps import kinds_of, set_aside
 from opanatomy.anatomy.overlaps import COMMUNICATION, COMPUTE, COPY, KINDS, PAIRS, overlaps_of
 from opanatomy.anatomy.rows import Groups
+from opanatomy.anatomy.steps import step_of_calls
 from opanatomy.anatomy.timeline import DeviceTime, StepWindow
 from opanatomy.records.anatomy import StepRow
 from opanatomy.records.breakdown import Breakdown, LikeStep, Overlap, StepKind, WorkRow
@@ -75,16 +76,14 @@ def _of_host(
 ) -> tuple[_Work, list[_Steps]]:
     """The self times of the calls that began in each step, and what else it was."""
     begins, ends = (np.array([span[edge] for span in spans], dtype=np.int64) for edge in (0, 1))
-    step = np.searchsorted(begins, calls.start_ns, side="right") - 1
-    step = np.where((step >= 0) & (calls.start_ns <= ends[np.maximum(step, 0)]), step, -1)
+    step = step_of_calls(begins, ends, calls)
     work = _Work(
         operator=calls.operator, signature=calls.signature, module=calls.module, phase=calls.phase,
         operator_class=calls.operator_class, kernel=Categorical(np.full(len(step), -1, dtype=np.int64), ()), step=step,
         called=np.ones(len(step), dtype=np.int64), events=np.zeros(len(step), dtype=np.int64),
     )  # fmt: skip
     framework = np.array([row.framework_ns or 0 for row in steps], dtype=np.int64)
-    spent = np.zeros(len(steps), dtype=np.int64)
-    np.add.at(spent, step[step >= 0], calls.time_ns[step >= 0])
+    spent = np.array([row.kernel_time_ns or 0 for row in steps], dtype=np.int64)
     zeros = np.zeros(len(steps), dtype=np.int64)
     of_process = _Steps(
         device=None, wall_ns=ends - begins, outside_ns=zeros, idle_ns=(zeros, zeros, zeros), framework_ns=framework,
@@ -140,7 +139,7 @@ def _breakdown(steps: Sequence[StepRow], work: _Work, each: Sequence[_Steps]) ->
             for kind in kinds]  # fmt: skip
     return Breakdown(
         operators=tuple(operators.texts), modules=tuple(modules.texts), kernels=tuple(kernels.texts),
-        signatures=tuple(map(_signature, signatures.texts)),
+        signatures=tuple(signatures.texts),
         kinds=tuple(sorted(made, key=lambda kind: (-kind.count, -kind.wall_ns))),
     )  # fmt: skip
 
@@ -154,10 +153,6 @@ class _Names:
     def number(self, text: Any) -> int:
         """That of a text; -1 is none."""
         return -1 if text is None else self.texts.setdefault(text, len(self.texts))
-
-
-def _signature(text: str) -> SignatureText:
-    return text if isinstance(text, SignatureText) else SignatureText(text)
 
 
 def _kind(

@@ -95,12 +95,17 @@ def host_steps(
 
 def _operator_time(begins: Int64, ends: Int64, calls: CallTable) -> list[int]:
     """The time of the calls that began in each step; what ran between two steps is of none."""
-    step = np.searchsorted(begins, calls.start_ns, side="right") - 1
-    inside = (step >= 0) & (calls.start_ns <= ends[np.maximum(step, 0)])
+    step = step_of_calls(begins, ends, calls)
     spent = np.zeros(len(begins), dtype=np.int64)
-    np.add.at(spent, step[inside], calls.time_ns[inside])
+    np.add.at(spent, step[step >= 0], calls.time_ns[step >= 0])
     by_step: list[int] = spent.tolist()
     return by_step
+
+
+def step_of_calls(begins: Int64, ends: Int64, calls: CallTable) -> Int64:
+    """The step in which each call began, -1 where that is between two."""
+    step = np.searchsorted(begins, calls.start_ns, side="right") - 1
+    return np.where((step >= 0) & (calls.start_ns <= ends[np.maximum(step, 0)]), step, -1)
 
 
 def _phase_times(begins: Int64, ends: Int64, spans: Sequence[tuple[int, int, Phase]]) -> dict[Phase, list[int]]:

@@ -16,6 +16,7 @@ from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.breakdown import Breakdown, LikeStep, StepKind
 from opanatomy.records.breakdown_sums import BreakdownSums
 from opanatomy.records.compared import Comparison, Decomposition, FigureRow, Kinds, Sample, Side
+from opanatomy.records.metric import Metric
 from opanatomy.records.taxonomy import OperatorClass
 
 _TIME, _PROFILED = "step_time_ns", "step_profiled_ns"
@@ -27,19 +28,11 @@ _OF_STEP: Final = {
 }  # fmt: skip
 
 
-class Measure(Struct, frozen=True, kw_only=True):
-    """One figure of one run."""
-
-    value: float
-    unit: str
-    better: str | None
-
-
 class RunInput(Struct, frozen=True, kw_only=True):
     """One run: its anatomy and its figures by name."""
 
     anatomy: Anatomy
-    measures: Mapping[str, Measure]
+    metrics: Mapping[str, Metric]
 
 
 class SideInput(Struct, frozen=True, kw_only=True):
@@ -62,7 +55,8 @@ def compared(sides: Sequence[SideInput]) -> Comparison:
     return Comparison(
         sides=tuple(_side(side, kind) for side, kind in zip(sides, chosen, strict=True)),
         figures=_figures(sides, chosen, claims=no_claim is None),
-        decomposition=decomposition, other_kinds=others, no_claim=no_claim, warnings=_warnings(sides, breakdowns),
+        decomposition=decomposition, other_kinds=others, no_claim=no_claim,
+        warnings=(*_warnings(sides, breakdowns), *_left_out(sides, chosen)),
     )  # fmt: skip
 
 
@@ -157,7 +151,7 @@ def _grouped(steps: Iterable[LikeStep]) -> dict[tuple[int | None, int | None], l
 def _figures(sides: Sequence[SideInput], kinds: Sequence[StepKind | None], *, claims: bool) -> tuple[FigureRow, ...]:
     samples = [_samples(side, kind) for side, kind in zip(sides, kinds, strict=True)]
     names = dict.fromkeys(name for side in samples for name in side)
-    units = {name: measure for side in sides for run in side.runs for name, measure in run.measures.items()}
+    units = {name: metric for side in sides for run in side.runs for name, metric in run.metrics.items()}
     return tuple(_figure(name, units[name], [side.get(name) for side in samples], claims=claims) for name in names)
 
 
@@ -171,7 +165,7 @@ def _samples(side: SideInput, kind: StepKind | None) -> dict[str, list[float]]:
 
 def _of_run(run: RunInput, numbers: tuple[int, ...] | None) -> dict[str, list[float]]:
     """The figures of a run, those of its like steps in place of the ones of all its steps."""
-    values = {name: [measure.value] for name, measure in run.measures.items()}
+    values = {name: [metric.value] for name, metric in run.metrics.items()}
     breakdown = run.anatomy.breakdown
     kinds = () if breakdown is None else breakdown.kinds
     return {**values, **_of_steps(next((kind for kind in kinds if kind.numbers == numbers), None), values)}
@@ -205,10 +199,10 @@ def _sums(kind: StepKind) -> dict[str, int]:
     }  # fmt: skip
 
 
-def _figure(name: str, measure: Measure, samples: Sequence[Sequence[float] | None], *, claims: bool) -> FigureRow:
+def _figure(name: str, metric: Metric, samples: Sequence[Sequence[float] | None], *, claims: bool) -> FigureRow:
     """Of one run the mean of its steps, of several runs the median."""
     values = [None if not each else (median(each) if claims else fmean(each)) for each in samples]
-    row = FigureRow(name=name, unit=measure.unit, better=measure.better, values=tuple(values))
+    row = FigureRow(name=name, unit=metric.unit, better=metric.better, values=tuple(values))
     if not any(each is not None and len(each) > 1 for each in samples):
         return row
     spreads = tuple(None if not each else spread_of(each) for each in samples)
@@ -236,6 +230,20 @@ def _no_claim(sides: Sequence[SideInput]) -> str | None:
     if not interleaved(*began):
         return "the runs were not interleaved: a drift of the machine is a difference as well"
     return None
+
+
+def _left_out(sides: Sequence[SideInput], kinds: Sequence[StepKind | None]) -> Iterable[str]:
+    """Which runs and ranks have no step among those whose parts are compared: theirs have other numbers."""
+    for side, kind in zip(sides, kinds, strict=True):
+        if kind is None:
+            continue
+        ranks = max(len(run.anatomy.ranks) for run in side.runs)
+        for what, count, have in (
+            ("runs", len(side.runs), {step.run for step in kind.steps}),
+            ("ranks", ranks, {step.rank for step in kind.steps}),
+        ):
+            if 1 < count > len(have):
+                yield f"{side.name}: the parts are of {len(have)} of {count} {what}, the others have no like steps"
 
 
 def _warnings(sides: Sequence[SideInput], breakdowns: Sequence[Breakdown | None]) -> tuple[str, ...]:

@@ -2,40 +2,46 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Mapping
 from fractions import Fraction
 
+from opanatomy.comparison.matching import name_of
 from opanatomy.records.breakdown import Breakdown, StepKind
 
 
 def paired(before: Breakdown, after: Breakdown) -> list[tuple[StepKind, StepKind]]:
     """The kinds of steps of both sides that are most alike, those of which there are most first."""
-    left, right = list(before.kinds), list(after.kinds)
-    pairs = []
-    while left and right:
-        pair = max(
-            ((first, second) for first in left for second in right),
-            key=lambda pair: (
-                _alike(_calls(before, pair[0]), _calls(after, pair[1])), min(pair[0].count, pair[1].count),
-                pair[0].count + pair[1].count, pair[0].numbers == pair[1].numbers,
-            ),
-        )  # fmt: skip
-        pairs.append(pair)
-        left.remove(pair[0])
-        right.remove(pair[1])
-    return sorted(pairs, key=lambda pair: (-min(kind.count for kind in pair), -sum(kind.wall_ns for kind in pair)))
+    calls = [[_calls(side, kind) for kind in side.kinds] for side in (before, after)]
+    likeness = {
+        (first, second): _alike(calls[0][first], calls[1][second])
+        for first in range(len(before.kinds)) for second in range(len(after.kinds))
+    }  # fmt: skip
+
+    def order(places: tuple[int, int]) -> tuple[Fraction, int, int, bool]:
+        first, second = before.kinds[places[0]], after.kinds[places[1]]
+        counts = first.count, second.count
+        return likeness[places], min(counts), sum(counts), first.numbers == second.numbers
+
+    pairs: dict[int, int] = {}
+    for first, second in sorted(likeness, key=order, reverse=True):
+        if first not in pairs and second not in pairs.values():
+            pairs[first] = second
+    kinds = [(before.kinds[first], after.kinds[second]) for first, second in pairs.items()]
+    return sorted(kinds, key=lambda pair: (-min(kind.count for kind in pair), -sum(kind.wall_ns for kind in pair)))
 
 
-def _calls(breakdown: Breakdown, kind: StepKind) -> Counter[str]:
-    """How often a step calls what, by kernel where there are any, else by operator; over all its steps."""
-    calls: Counter[str] = Counter()
+def _calls(breakdown: Breakdown, kind: StepKind) -> dict[str, Fraction]:
+    """How often the mean step calls what, by kernel where there are any, else by operator."""
+    calls: dict[str, Fraction] = {}
     for row in kind.rows:
-        name = breakdown.kernels[row.kernel] if row.kernel >= 0 else breakdown.operators[row.operator]
-        calls[name] += Fraction(row.events or row.calls, max(kind.count, 1))  # type: ignore[assignment]
+        name = name_of(breakdown.kernels, row.kernel) or name_of(breakdown.operators, row.operator)
+        calls[name] = calls.get(name, Fraction(0)) + Fraction(row.events or row.calls, kind.count)
     return calls
 
 
-def _alike(first: Counter[str], second: Counter[str]) -> Fraction:
+def _alike(first: Mapping[str, Fraction], second: Mapping[str, Fraction]) -> Fraction:
     """The part of all calls that both have."""
-    both, either = (first & second).values(), (first | second).values()
-    return Fraction(sum(both)) / Fraction(sum(either) or 1)
+    none = Fraction(0)
+    counts = [(first.get(name, none), second.get(name, none)) for name in {**first, **second}]
+    either = sum((max(pair) for pair in counts), none)
+    return sum((min(pair) for pair in counts), none) / either if either else Fraction(1)

@@ -52,12 +52,12 @@ def items_of(breakdown: Breakdown, kind: StepKind) -> dict[Key, Item]:
     """The work of the mean step of a kind by its key."""
     items: dict[Key, Item] = {}
     for row in kind.rows:
-        kernel = _name(breakdown.kernels, row.kernel)
-        operator = _name(breakdown.operators, row.operator)
+        kernel = name_of(breakdown.kernels, row.kernel)
+        operator = name_of(breakdown.operators, row.operator)
         chosen = operator.startswith("aten::") and row.operator_class is OperatorClass.TENSOR_CONTRACTION
         by_call = chosen or not row.events
         key = Key(
-            operator, str(_name(breakdown.signatures, row.signature)), _name(breakdown.modules, row.module),
+            operator, str(name_of(breakdown.signatures, row.signature)), name_of(breakdown.modules, row.module),
             row.phase.value, row.operator_class, "" if chosen else _stem(kernel),
         )  # fmt: skip
         item = items.setdefault(key, Item())
@@ -68,7 +68,8 @@ def items_of(breakdown: Breakdown, kind: StepKind) -> dict[Key, Item]:
     return items
 
 
-def _name(names: Sequence[str], number: int) -> str:
+def name_of(names: Sequence[str], number: int) -> str:
+    """The name with this number, of none empty."""
     return names[number] if number >= 0 else ""
 
 
@@ -162,19 +163,12 @@ def _with_leftovers(matches: list[Match], before: dict[Key, Item], after: dict[K
             yield Match(cause, *sides)
         else:
             yield match
-    known = [{_anywhere(key) for match in matches for key in side(match)} for side in (_after, _before)]
+    made_before = {_anywhere(key) for match in matches for key in match.before}
+    made_after = {_anywhere(key) for match in matches for key in match.after}
     for key in sorted(before):
-        yield Match(Cause.FEWER_CALLS if _anywhere(key) in known[0] else Cause.GONE, {key: before[key]}, {})
+        yield Match(Cause.FEWER_CALLS if _anywhere(key) in made_after else Cause.GONE, {key: before[key]}, {})
     for key in sorted(after):
-        yield Match(Cause.MORE_CALLS if _anywhere(key) in known[1] else Cause.NEW, {}, {key: after[key]})
-
-
-def _before(match: Match) -> dict[Key, Item]:
-    return match.before
-
-
-def _after(match: Match) -> dict[Key, Item]:
-    return match.after
+        yield Match(Cause.MORE_CALLS if _anywhere(key) in made_before else Cause.NEW, {}, {key: after[key]})
 
 
 def _anywhere(key: Key) -> tuple[str, str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import Final, TypeAlias
 
@@ -12,6 +12,7 @@ from opanatomy.comparison.matching import Item, Key, Match, items_of, matched
 from opanatomy.records.anatomy import OperatorRow
 from opanatomy.records.breakdown import Breakdown, StepKind
 from opanatomy.records.compared import Cause, Decomposition, Part, Work
+from opanatomy.records.taxonomy import CLASSES
 
 #: FLOPs and bytes of one call, by operator and signature.
 Costs: TypeAlias = "dict[tuple[str, str], tuple[float | None, float | None]]"
@@ -123,7 +124,7 @@ def _part(term: _Term, before_ns: int, after_ns: int, before: Stepped, after: St
     classes = {key.operator_class for key in (*term.match.before, *term.match.after)}
     return Part(
         cause=term.cause, before_ns=before_ns, after_ns=after_ns,
-        operator_class=min(classes, key=list(type(min(classes))).index),
+        operator_class=min(classes, key=CLASSES.index),
         before=_described(term.match.before, before.costs), after=_described(term.match.after, after.costs),
     )  # fmt: skip
 
@@ -152,5 +153,5 @@ def _described(items: Mapping[Key, Item], costs: Costs) -> Work | None:
     )  # fmt: skip
 
 
-def _names(names: object) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(name for name in names if name))  # type: ignore[attr-defined]
+def _names(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for name in names if name))

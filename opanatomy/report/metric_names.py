@@ -8,14 +8,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from difflib import get_close_matches
-from typing import Final, Literal, TypeAlias
+from typing import Final
 
 from msgspec import Struct
 
 from opanatomy.errors import UsageError
+from opanatomy.records.metric import Better
 from opanatomy.records.taxonomy import OperatorClass, Phase
 
-Better: TypeAlias = Literal["lower", "higher"]
 _PLACEHOLDER: Final = re.compile(r"\\\{(\w+)\\\}")
 
 

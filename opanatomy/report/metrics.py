@@ -11,12 +11,11 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import TypeAlias
 
-from msgspec import Struct
-
 from opanatomy.records.anatomy import Anatomy, ClassRow
+from opanatomy.records.metric import Metric
 from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.records.waiting import Waiting
-from opanatomy.report.metric_names import Better, definition_of, metric_named
+from opanatomy.report.metric_names import definition_of, metric_named
 from opanatomy.report.totals import total
 
 __all__ = ["Metric", "metric_named", "metrics_of"]
@@ -24,14 +23,6 @@ __all__ = ["Metric", "metric_named", "metrics_of"]
 Number: TypeAlias = "int | float"
 #: A name and what it is, `None` where that is not known.
 Named: TypeAlias = "tuple[str, Number | None]"
-
-
-class Metric(Struct, frozen=True, kw_only=True):
-    """One figure in its unit (ns, bytes, flop, fraction, ...), and which direction is good; `None` where neither is."""
-
-    value: Number
-    unit: str
-    better: Better | None
 
 
 def metrics_of(anatomy: Anatomy) -> dict[str, Metric]:

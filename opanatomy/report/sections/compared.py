@@ -112,9 +112,7 @@ def headline(comparison: Comparison, parts: Decomposition) -> Phrase:
     """The difference of the step in a sentence."""
     if not parts.change_ns:
         same = ", and so does each part of it" if not any(part.change_ns for part in parts.parts) else ""
-        return phrase(
-            "The step takes {} on both sides{}.", Time(parts.before_ns), ", and so does each part of it" if same else ""
-        )
+        return phrase("The step takes {} on both sides{}.", Time(parts.before_ns), same)
     how = "longer" if parts.change_ns > 0 else "shorter"
     step = next((row for row in comparison.figures if row.name == "step_profiled_ns"), None)
     ranges: Phrase | str = ""
@@ -283,8 +281,15 @@ def _kernels(parts: Decomposition) -> Section:
         Column(header="before", holds=Holds.NAMES), Column(header="after", holds=Holds.NAMES), Column(header="change"),
     )  # fmt: skip
     return Section(
-        name="kernels-changed", title="Other kernels", heading="kernels", columns=columns, rows=tuple(rows[:8])
-    )
+        name="kernels-changed", title="Other kernels", heading="kernels", columns=columns,
+        rows=tuple(rows[:_KERNELS]), notes=_more(len(rows) - _KERNELS),
+    )  # fmt: skip
+
+
+def _more(count: int) -> tuple[Note, ...]:
+    """How many rows are left out."""
+    text = phrase("and {} more, in the JSON report", Count(count))
+    return (Note(text=text, tone=Tone.REMARK),) if count > 0 else ()
 
 
 def _signature(work: Work) -> Name | None:
@@ -305,11 +310,10 @@ def _steps(comparison: Comparison) -> Section:
         Column(header="side", holds=Holds.NAMES), Column(header="step", holds=Holds.NAMES), Column(header="time"),
         Column(header="", holds=Holds.NAMES, expendable=1),
     )  # fmt: skip
-    more = f"and {len(rows) - _STEPS} more, in the JSON report"
-    notes = (Note(text=more, tone=Tone.REMARK),) if len(rows) > _STEPS else ()
     return Section(
-        name="steps", title="Like steps", heading="steps", columns=columns, rows=tuple(rows[:_STEPS]), notes=notes
-    )
+        name="steps", title="Like steps", heading="steps", columns=columns, rows=tuple(rows[:_STEPS]),
+        notes=_more(len(rows) - _STEPS),
+    )  # fmt: skip
 
 
 def _figures(comparison: Comparison) -> Section:
