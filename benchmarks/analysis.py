@@ -77,10 +77,10 @@ def measure_file(trace: Path, title: str, repetitions: int, hta: str | None) -> 
     if hta:
         kinds[HTA] = partial(run_process, (hta, "-c", HTA_CODE, str(trace)), python_path=None)
     samples = take_turns(kinds, repetitions)
-    told = json.loads(samples[FLOOR][0].output)
-    if told["parser"] != "orjson":
-        print(f"the floor parses with {told['parser']}: the ratios look better than against orjson")
-    return Result(title=title, text_bytes=told["text_bytes"], events=told["events"], samples=samples)
+    floor = json.loads(samples[FLOOR][0].output)
+    if floor["parser"] != "orjson":
+        print(f"the floor parses with {floor['parser']}: the ratios look better than against orjson")
+    return Result(title=title, text_bytes=floor["text_bytes"], events=floor["events"], samples=samples)
 
 
 def print_result(result: Result) -> None:
@@ -105,8 +105,8 @@ def print_result(result: Result) -> None:
 
 def print_stages(samples: Sequence[Sample], floor_s: float) -> None:
     """Medians of the stages' processor time."""
-    told = [json.loads(sample.output) for sample in samples]
-    stages = {name: median(one[name] for one in told) / 1e9 for name in told[0]}
+    outputs = [json.loads(sample.output) for sample in samples]
+    stages = {name: median(one[name] for one in outputs) / 1e9 for name in outputs[0]}
     whole = sum(stages.values())
     rows = [
         (name, f"{seconds:.3f}", f"{100 * seconds / whole:.0f} %", f"{seconds / floor_s:.2f}")
@@ -130,13 +130,13 @@ def print_growth(results: Sequence[Result]) -> None:
     """What repeating the trace does to time and memory."""
     rows = []
     for before, after in pairwise(results):
-        mine = [median(cpus(result.samples[TOOL])) for result in (before, after)]
+        tool = [median(cpus(result.samples[TOOL])) for result in (before, after)]
         floor = [median(result.floor("cpu_ns")) for result in (before, after)]
         peaks = [peak(result.samples[TOOL]) for result in (before, after)]
         rows.append(
             (
                 f"{before.title} -> {after.title}",
-                *(f"{two / one:.2f}" for one, two in ((before.text_bytes, after.text_bytes), mine, floor, peaks)),
+                *(f"{two / one:.2f}" for one, two in ((before.text_bytes, after.text_bytes), tool, floor, peaks)),
             )
         )
     print_table(("growth", "text", "our CPU time", "floor's", "our peak"), rows)

@@ -3,7 +3,7 @@
     python benchmarks/architectures.py [--seed N] [--count N] [--dtype D] [--samples] [NAME ...]
 
 draws model types that are not in the catalog (a seed is chosen and printed where none is given) and prints a line for
-each: operator calls, contraction FLOPs beside those of torch's FlopCounterMode, the share of calls whose bytes are
+each: operator calls, contraction FLOPs next to those of torch's FlopCounterMode, the share of calls whose bytes are
 those of the real tensors, and the operators without a formula. Named model types are run as they are. A type that
 cannot be built or fed with the sizes here says why and another one is drawn.
 """
@@ -165,30 +165,30 @@ def inputs_of(model: Any) -> dict[str, Any]:
     tokens = torch.arange(BATCH * SEQUENCE).reshape(BATCH, SEQUENCE) % 90 + 5
     text = getattr(config, "text_config", None)
     seen = getattr(config, "vision_config", None) or config
-    found: dict[str, Any] = {}
+    inputs: dict[str, Any] = {}
     if "input_ids" in taken:
-        found |= {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
+        inputs |= {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
     needed = "pixel_values" in taken and taken["pixel_values"].default is inspect.Parameter.empty
     if needed or ("pixel_values" in taken and (text is None or "CLIP" in type(model).__name__)):
-        found["pixel_values"] = _image(seen)
+        inputs["pixel_values"] = _image(seen)
     if "pixel_values_videos" in taken and "input_ids" not in taken:
-        found["pixel_values_videos"] = _image(seen)[:, None].repeat(1, getattr(seen, "num_frames", 4), 1, 1, 1)
+        inputs["pixel_values_videos"] = _image(seen)[:, None].repeat(1, getattr(seen, "num_frames", 4), 1, 1, 1)
     if "input_values" in taken:
-        found["input_values"] = torch.randn(BATCH, LONGEST_WAVE)
+        inputs["input_values"] = torch.randn(BATCH, LONGEST_WAVE)
     if "input_features" in taken:
         heard = getattr(config, "audio_config", None) or getattr(config, "encoder_config", None) or config
         bins = getattr(heard, "num_mel_bins", None) or getattr(heard, "input_feat_per_channel", None) or 16
-        found["input_features"] = torch.randn(BATCH, 2 * SEQUENCE * 4, bins)
+        inputs["input_features"] = torch.randn(BATCH, 2 * SEQUENCE * 4, bins)
     if "decoder_input_ids" in taken:
-        found["decoder_input_ids"] = tokens
-    if "labels" in taken and "input_ids" in found:
-        found["labels"] = tokens
+        inputs["decoder_input_ids"] = tokens
+    if "labels" in taken and "input_ids" in inputs:
+        inputs["labels"] = tokens
     if "return_loss" in taken:
-        found["return_loss"] = True
-    found = {name: value for name, value in found.items() if name in taken}
-    if not found:
+        inputs["return_loss"] = True
+    inputs = {name: value for name, value in inputs.items() if name in taken}
+    if not inputs:
         raise Unfit(f"inputs {', '.join(taken)[:80]}")
-    return found
+    return inputs
 
 
 def _is_floating(value: Any) -> bool:
@@ -258,8 +258,8 @@ def check(name: str, dtype: str = "float32") -> Result:
 
 
 def _cost(call: Call) -> int | None:
-    found = cost(call.operator, call.signature, "cpu")
-    return None if found is None else found.flops
+    formula_cost = cost(call.operator, call.signature, "cpu")
+    return None if formula_cost is None else formula_cost.flops
 
 
 def drawn(seed: int) -> Iterator[str]:

@@ -127,9 +127,11 @@ def report(subject: Subject, bench: Bench, samples: Samples, each_us: dict[str, 
     plain, profiled = samples[PLAIN], samples[PROFILED]
     rows = []
     for name, taken in samples.items():
-        beside = str(ratio(cpus(taken), cpus(profiled))) if name in (PROFILED, BOTH) else ""
+        profiled_ratio = str(ratio(cpus(taken), cpus(profiled))) if name in (PROFILED, BOTH) else ""
         middle = (f"{spread_of(times(taken)).middle * 1e3:.1f}" for times in (walls, cpus))
-        rows.append((name, *middle, *(str(ratio(times(taken), times(plain))) for times in (walls, cpus)), beside))
+        rows.append(
+            (name, *middle, *(str(ratio(times(taken), times(plain))) for times in (walls, cpus)), profiled_ratio)
+        )
     count = bench.ranges_in_step()
     parameters = sum(parameter.numel() for parameter in bench.prepared.module.parameters())
     shape = f"batch {subject.batch} x {subject.seq}, {parameters / 1e6:.1f} M parameters"
@@ -155,14 +157,14 @@ def cost_of_a_range(rounds: int = 5) -> dict[str, float]:
         for _ in range(RANGE_CALLS):
             module(None)
 
-    found: dict[str, float] = {}
+    costs: dict[str, float] = {}
     for title, around in (("without the profiler", nullcontext), ("under the profiler", profiler)):
         samples = take_turns({PLAIN: _timed(calls, around, nullcontext), RANGES: _timed(
             calls, around, lambda: module_ranges(module)
         )}, rounds)  # fmt: skip
         with_ranges, without = (median(cpus(samples[name])) for name in (RANGES, PLAIN))
-        found[title] = (with_ranges - without) / RANGE_CALLS * 1e6
-    return found
+        costs[title] = (with_ranges - without) / RANGE_CALLS * 1e6
+    return costs
 
 
 def _timed(

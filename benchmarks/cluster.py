@@ -50,7 +50,7 @@ class Run(Struct, frozen=True):
 
 
 def made_ranks(originals: Sequence[Path], count: int, folder: Path, *, times: int = 1) -> Path:
-    """A folder of `count` ranks, the events of each repeated so many `times`, one after the other."""
+    """A folder of `count` ranks, the events of each repeated that many `times`, one after the other."""
     folder.mkdir()
     documents = [_document(path) for path in originals]
     for rank in range(count):
@@ -94,7 +94,7 @@ def _renumbered(event: dict[str, Any], more: int) -> dict[str, Any]:
 
 
 def run(folder: Path, summaries: Path, *options: str, cores: int) -> Run:
-    """`opanatomy analyze` of a folder as a process, on so many cores."""
+    """`opanatomy analyze` of a folder as a process, on that many cores."""
     command = [
         sys.executable,
         "-c",
@@ -125,7 +125,7 @@ def _cpu_seconds() -> float:
 
 
 def measured(folder: Path, *options: str, cores: int, repetitions: int) -> tuple[Run, Run]:
-    """(the first run, one from its summaries), the medians of so many."""
+    """(the first run, one from its summaries), the medians of that many."""
     firsts, seconds = [], []
     for _ in range(repetitions):
         summaries = Path(tempfile.mkdtemp(prefix="summaries-"))

@@ -96,8 +96,8 @@ def measured(path: Path) -> dict[str, float]:
 
 def timed(work: Callable[[], Any]) -> tuple[Any, float]:
     start = time.process_time()
-    found = work()
-    return found, time.process_time() - start
+    result = work()
+    return result, time.process_time() - start
 
 
 def costs_of(trace: Any) -> tuple[int, int]:
@@ -128,18 +128,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("trace", type=Path, nargs="?", help="a trace in place of the one made here")
     parser.add_argument("--calls", type=int, default=1_000_000, help="of the trace made here (default: %(default)s)")
-    parser.add_argument("--rounds", type=int, default=3, help="the median of so many (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=3, help="the median of that many (default: %(default)s)")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         path = arguments.trace or Path(folder) / "million.json.gz"
         if arguments.trace is None:
             made(arguments.calls, path)
         rounds = [measured(path) for _ in range(arguments.rounds)]
-    found = {name: statistics.median(one[name] for one in rounds) for name in rounds[0]}
-    found["microseconds_a_formula"] = 1e6 * found["formulas_s"] / found["distinct"]
+    medians = {name: statistics.median(one[name] for one in rounds) for name in rounds[0]}
+    medians["microseconds_a_formula"] = 1e6 * medians["formulas_s"] / medians["distinct"]
     for name in ("formulas_s", "cost_every_call_s", "cost_in_the_analysis_s"):
-        found[name.removesuffix("_s") + "_share_of_reading"] = found[name] / found["read_s"]
-    print(json.dumps({name: round(value, 5) for name, value in found.items()} | {"target": TARGET}, indent=1))
+        medians[name.removesuffix("_s") + "_share_of_reading"] = medians[name] / medians["read_s"]
+    print(json.dumps({name: round(value, 5) for name, value in medians.items()} | {"target": TARGET}, indent=1))
 
 
 if __name__ == "__main__":

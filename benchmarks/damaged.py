@@ -1,4 +1,4 @@
-"""Whether damaged text takes longer than whole text: seconds a megabyte beside a plain trace, and growth with the size.
+"""Whether damaged text takes longer than intact text: seconds a megabyte, a plain trace's, and growth with the size.
 
 python benchmarks/damaged.py
 """

@@ -34,7 +34,7 @@ _OPTIONS = (
     "-W", "ignore::pytest.PytestAssertRewriteWarning",
 )  # fmt: skip
 #: More than any test needs, less than what would hurt others.
-_MOST_BYTES = 12 << 30
+_MAX_BYTES = 12 << 30
 
 
 class Reach(Struct, frozen=True, kw_only=True):
@@ -120,8 +120,8 @@ def _killed(child: int) -> None:
 def _received(read: int, end: float) -> Any:
     text = b""
     while select.select([read], [], [], max(0.0, end - time.monotonic()))[0]:
-        if piece := os.read(read, 1 << 16):
-            text += piece
+        if chunk := os.read(read, 1 << 16):
+            text += chunk
         elif text:
             return json.loads(text)
         else:
@@ -139,7 +139,7 @@ def _be_the_child(call: Callable[[], Any], checkout: Path, write: int) -> None:
         nothing = os.open(os.devnull, os.O_RDWR)
         for stream in (0, 1, 2):
             os.dup2(nothing, stream)
-        resource.setrlimit(resource.RLIMIT_DATA, (_MOST_BYTES, _MOST_BYTES))
+        resource.setrlimit(resource.RLIMIT_DATA, (_MAX_BYTES, _MAX_BYTES))
         os.chdir(checkout)
         os.environ["PYTHONPATH"] = str(checkout)
         here = str(Path(__file__).parent)

@@ -43,7 +43,7 @@ from tests.mutations import mutated, read_seed, text_size  # noqa: E402
 MOST_MEMORY = 150_000_000
 #: Seeds larger than this would spend the time on reading them.
 _LARGEST_SEED = 2_000_000
-#: A worker is replaced after so many inputs: what the allocator keeps is not the memory of an input.
+#: A worker is replaced after this many inputs: what the allocator keeps is not the memory of an input.
 _WORKER_INPUTS = 1000
 _ADDRESS_SPACE = 8 << 30
 _GOOD = ("report", "report with warnings", "error line")
@@ -129,29 +129,29 @@ def _seeds(folders: Sequence[Path]) -> list[dict[str, Any]]:
 
 
 def _bombs(folder: Path) -> Iterator[tuple[str, Path]]:
-    for name, pieces in BOMBS.items():
+    for name, chunks in BOMBS.items():
         path = folder / "bomb.json.gz"
         packer = zlib.compressobj(6, zlib.DEFLATED, 31)
         with path.open("wb") as file:
-            for piece in pieces():
-                file.write(packer.compress(piece))
+            for chunk in chunks():
+                file.write(packer.compress(chunk))
             file.write(packer.flush())
         yield name, path
 
 
-def _gigabyte(piece: bytes) -> Iterator[bytes]:
-    block = piece * max((1 << 20) // len(piece), 1)
+def _gigabyte(chunk: bytes) -> Iterator[bytes]:
+    block = chunk * max((1 << 20) // len(chunk), 1)
     for _ in range((1 << 30) // len(block)):
         yield block
 
 
-def _around(head: bytes, tail: bytes, piece: bytes) -> Callable[[], Iterator[bytes]]:
-    def pieces() -> Iterator[bytes]:
+def _around(head: bytes, tail: bytes, chunk: bytes) -> Callable[[], Iterator[bytes]]:
+    def chunks() -> Iterator[bytes]:
         yield head
-        yield from _gigabyte(piece)
+        yield from _gigabyte(chunk)
         yield tail
 
-    return pieces
+    return chunks
 
 
 def _deep(head: str, opening: str, closing: str, tail: str) -> Callable[[], Iterator[bytes]]:
@@ -166,7 +166,7 @@ BOMBS: dict[str, Callable[[], Iterator[bytes]]] = {
     "1 GB of zeros": lambda: _gigabyte(b"\0"),
     "1 GB of spaces": lambda: _gigabyte(b" "),
     "1 GB of spaces in the array": _around(_EVENTS, b"]}", b" "),
-    "1 GB of spaces behind the array": _around(_EVENTS + b"]", b"}", b" "),
+    "1 GB of spaces after the array": _around(_EVENTS + b"]", b"}", b" "),
     "1 GB of empty events": _around(_EVENTS, b"{}]}", b"{},"),
     "1 GB of tiny operators": _around(
         _EVENTS, b"{}]}", b'{"ph":"X","cat":"cpu_op","name":"aten::mm","ts":1,"dur":1,"pid":1,"tid":1},'
@@ -182,7 +182,7 @@ BOMBS: dict[str, Callable[[], Iterator[bytes]]] = {
     "an event of 1 GB": _around(_EVENTS + b'{"ph":"X","args":{"Input Dims":[', b"1]}}]}", b"1,"),
     "an event of 1 GB of objects": _around(_EVENTS + b'{"ph":"X","args":{"x":[', b"1]}}]}", b'{"a":1},'),
     "metadata of 1 GB": _around(b'{"x":"', b'"}', b"a"),
-    "metadata of 1 GB behind the array": _around(_EVENTS + b'],"x":[', b"1]}", b"[],"),
+    "metadata of 1 GB after the array": _around(_EVENTS + b'],"x":[', b"1]}", b"[],"),
     "10^6 braces deep": _deep("", '{"a":', "}", ""),
     "10^6 events deep": _deep('{"traceEvents":[', '{"args":', "}", "]}"),
     "10^6 brackets deep in the array": _deep('{"traceEvents":[', "[", "]", "]}"),
@@ -262,7 +262,7 @@ class _Worker:
     def __init__(self, seconds: int, log: Path) -> None:
         context = multiprocessing.get_context("spawn")
         self.log = log
-        self.mine, theirs = context.Pipe()
+        self.connection, theirs = context.Pipe()
         self.process = context.Process(target=_work, args=(theirs, seconds, str(log)), daemon=True)
         self.process.start()
         theirs.close()
@@ -270,9 +270,9 @@ class _Worker:
 
     def read(self, name: str, path: Path) -> Outcome:
         self.inputs += 1
-        self.mine.send((name, path))
+        self.connection.send((name, path))
         try:
-            outcome: Outcome = self.mine.recv()
+            outcome: Outcome = self.connection.recv()
             return outcome
         except EOFError:
             self.process.join()
@@ -284,7 +284,7 @@ class _Worker:
 
     def end(self) -> None:
         with contextlib.suppress(OSError):
-            self.mine.send(None)
+            self.connection.send(None)
         self.process.join()
 
 
@@ -335,7 +335,7 @@ def _print(tally: Tally) -> None:
             f"processor time: median {1000 * times[len(times) // 2]:.0f} ms, 99 % within"
             f" {times[len(times) * 99 // 100]:.2f} s, longest {slow.cpu_s:.2f} s ({slow.name})"
         )
-        print(f"memory: at most {_beyond(heavy) / 1e6:.0f} MB beside the text ({heavy.name})")
+        print(f"memory: at most {_beyond(heavy) / 1e6:.0f} MB besides the text ({heavy.name})")
     for outcome in tally.failures[:20]:
         print(f"\n{outcome.name}: {outcome.kind}\n{outcome.detail[-2000:]}")
 

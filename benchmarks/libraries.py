@@ -42,7 +42,7 @@ from opanatomy.capture.step.stepper import Stepper  # noqa: E402
 from opanatomy.records.anatomy import Anatomy  # noqa: E402
 from opanatomy.records.taxonomy import OperatorClass, Phase  # noqa: E402
 
-#: What `opanatomy.profile` takes beside the model.
+#: What `opanatomy.profile` takes besides the model.
 Options: TypeAlias = "dict[str, Any]"
 #: How a model ended: not compared where the second count fails on it; the last one must not be.
 ENDINGS = ("equal", "warned", "not compared", "not run", "silent")
@@ -70,19 +70,19 @@ class Result(Struct, frozen=True, kw_only=True):
 
 def contractions(anatomy: Anatomy) -> Counter[tuple[Phase, str]]:
     """FLOPs of the contractions of a report by phase and operator."""
-    found: Counter[tuple[Phase, str]] = Counter()
+    flops: Counter[tuple[Phase, str]] = Counter()
     for row in anatomy.operators:
         if row.operator_class is OperatorClass.TENSOR_CONTRACTION:
-            found[row.phase, row.operator] += row.flops or 0
-    return found
+            flops[row.phase, row.operator] += row.flops or 0
+    return flops
 
 
 def by_phase(flops: Counter[tuple[Phase, str]]) -> dict[Phase, int]:
     """The sums of the phases that have any."""
-    found: Counter[Phase] = Counter()
+    totals: Counter[Phase] = Counter()
     for (phase, _), amount in flops.items():
-        found[phase] += amount
-    return {phase: found[phase] for phase in Phase if found[phase]}
+        totals[phase] += amount
+    return {phase: totals[phase] for phase in Phase if totals[phase]}
 
 
 def second_count(name: str, module: torch.nn.Module, inputs: Any, options: Options) -> Counter[tuple[Phase, str]]:

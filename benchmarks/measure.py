@@ -117,9 +117,9 @@ def _point(ordered: Sequence[float], at: float) -> float:
     return ordered[low] + (at - low) * (ordered[high] - ordered[low])
 
 
-def ratio(mine: Sequence[float], other: Sequence[float]) -> Spread:
-    """`mine` over `other`, round by round."""
-    return spread_of([one / two for one, two in zip(mine, other, strict=True)])
+def ratio(values: Sequence[float], other: Sequence[float]) -> Spread:
+    """`values` over `other`, round by round."""
+    return spread_of([one / two for one, two in zip(values, other, strict=True)])
 
 
 def walls(samples: Sequence[Sample]) -> list[float]:

@@ -1,4 +1,4 @@
-"""Predictions of techniques beside what they become: the tables of docs/techniques.md, and `techniques/recorded.py`.
+"""Predictions of techniques next to what they become: the tables of docs/techniques.md, and `techniques/recorded.py`.
 
     python benchmarks/predictions.py FOLDER [--model NAME ...] [--only TECHNIQUE ...] [--skip TECHNIQUE ...]
         [--repetitions N] [--resume]

@@ -151,7 +151,7 @@ class SecondCount(FlopCounterMode):
 
     def by_phase(self) -> dict[Phase, int]:
         """The FLOPs of each phase."""
-        found: Counter[Phase] = Counter()
+        totals: Counter[Phase] = Counter()
         for (phase, _), flops in self.flops.items():
-            found[phase] += flops
-        return dict(found)
+            totals[phase] += flops
+        return dict(totals)

@@ -38,29 +38,29 @@ def stages_of(trace: Path) -> dict[str, int]:
     from opanatomy import pipeline
     from opanatomy.report.formats.json import json_report
 
-    found = {"imports": time.process_time_ns() - before, **dict.fromkeys(STAGES, 0)}
+    times = {"imports": time.process_time_ns() - before, **dict.fromkeys(STAGES, 0)}
     for stage, name in STAGES.items():
-        setattr(pipeline, name, _timed(getattr(pipeline, name), stage, found))
+        setattr(pipeline, name, _timed(getattr(pipeline, name), stage, times))
     before = time.process_time_ns()
     anatomy = pipeline.analyze_trace(trace)
     whole = time.process_time_ns() - before
     before = time.process_time_ns()
     json_report(anatomy)
     report = time.process_time_ns() - before
-    rest = whole - sum(found[stage] for stage in STAGES)
+    rest = whole - sum(times[stage] for stage in STAGES)
     return {
-        "imports": found["imports"], "read": found["read"], "attribute": found["attribute"], REST: rest,
-        "anatomy": found["anatomy"], "report": report,
+        "imports": times["imports"], "read": times["read"], "attribute": times["attribute"], REST: rest,
+        "anatomy": times["anatomy"], "report": report,
     }  # fmt: skip
 
 
-def _timed(stage_function: Callable[..., Any], stage: str, found: dict[str, int]) -> Callable[..., Any]:
+def _timed(stage_function: Callable[..., Any], stage: str, times: dict[str, int]) -> Callable[..., Any]:
     def timed(*arguments: Any, **options: Any) -> Any:
         before = time.process_time_ns()
         try:
             return stage_function(*arguments, **options)
         finally:
-            found[stage] += time.process_time_ns() - before
+            times[stage] += time.process_time_ns() - before
 
     return timed
 

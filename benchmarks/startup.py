@@ -50,15 +50,15 @@ def report(samples: Samples) -> None:
     bare, bare_cpu = walls(samples[BARE]), cpus(samples[BARE])
     rows = []
     for name, taken in samples.items():
-        mine, mine_cpu = walls(taken), cpus(taken)
-        extra = spread_of([one - two for one, two in zip(mine, bare, strict=True)])
+        tool, tool_cpu = walls(taken), cpus(taken)
+        extra = spread_of([one - two for one, two in zip(tool, bare, strict=True)])
         rows.append(
             (
                 name,
-                *(f"{value * 1e3:.0f}" for value in (spread_of(mine).middle, extra.middle)),
-                str(ratio(mine, bare)),
-                f"{spread_of(mine_cpu).middle * 1e3:.0f}",
-                str(ratio(mine_cpu, bare_cpu)),
+                *(f"{value * 1e3:.0f}" for value in (spread_of(tool).middle, extra.middle)),
+                str(ratio(tool, bare)),
+                f"{spread_of(tool_cpu).middle * 1e3:.0f}",
+                str(ratio(tool_cpu, bare_cpu)),
             )
         )
     print_table(("process", "wall ms", "more", "x bare [quarters]", "CPU ms", "x bare [quarters]"), rows)

@@ -21,7 +21,7 @@ _CALL_US, _PACE_US = 8, 10
 
 
 class Thing(Struct, frozen=True, kw_only=True):
-    """What a trace has many of: how many at 1x, and the events of a trace with so many."""
+    """What a trace has many of: how many at 1x, and the events of a trace with that many."""
 
     count: int
     events: Callable[[int], Iterator[Event]]
@@ -299,7 +299,7 @@ def shared_ids(count: int) -> Iterator[Event]:
             recorder.pass_time()
 
 
-#: So many at 1x that an analysis takes half a second beyond its start, or more.
+#: This many at 1x that an analysis takes half a second beyond its start, or more.
 THINGS: Final[dict[str, Thing]] = {
     "events": Thing(count=20_000, events=events),
     "events (CPU)": Thing(count=30_000, events=host_events),

@@ -23,7 +23,7 @@ STATUS = (
     ("130", "interrupted"),
 )
 ENVIRONMENT = (
-    ("COLUMNS", "width of the report, where stdout is no terminal or another width is wanted"),
+    ("COLUMNS", "width of the report, where stdout is not a terminal or another width is wanted"),
     ("NO_COLOR", "set to anything: no colour"),
     ("HF_HUB_OFFLINE", "set to 1: the Hub is not asked, what is in its cache is used"),
     ("XDG_CACHE_HOME", "folder of the cache, instead of ~/.cache"),

@@ -34,7 +34,7 @@ def _between(page: str, begin: str, text: str, end: str) -> str:
 
 
 if __name__ == "__main__":
-    import manual  # beside this file
+    import manual  # next to this file
 
     for path, renew in ((PAGE, renewed), (TERMS_PAGE, with_terms)):
         path.write_text(renew(path.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The command `opanatomy`: from the first line on an interrupt is one line, while Python still imports the rest too."""
+"""The command `opanatomy`; an interrupt is one line from the start, even while Python still imports the rest."""
 
 from __future__ import annotations
 

@@ -47,9 +47,9 @@ def analyze(
     script under `if __name__ == "__main__":`). With pyarrow the summary of each is kept in the folder `summaries`, by
     default in the user's cache folder, and a trace that has not changed is not read again. `phases` maps a phase
     ("forward", "backward", "recompute", "optimizer", "other") to a regular expression, or several, that is searched for
-    in the names of the trace's own ranges: what runs in them is of that phase, whatever else speaks for another. With
+    in the names of the trace's own ranges: what runs in them is of that phase, whatever is inferred. With
     `redact` paths, arguments, hosts and users are left out, secrets always. Raises `TraceError` where nothing can be
-    read and `UsageError` for what is no phase or no regular expression.
+    read and `UsageError` for an unknown phase or an invalid regular expression.
     """
     rules = phase_rules_of({} if phases is None else phases)
     names = [trace] if isinstance(trace, (str, bytes, os.PathLike)) else trace
@@ -69,9 +69,9 @@ def analyze(
 
 
 def read(report: Name) -> Anatomy:
-    """The anatomy in a JSON report, as `Anatomy.to_json`, `opanatomy ... -f json` and `-o FILE.json` write it.
+    """The anatomy in a JSON report, as `Anatomy.to_json`, `opanatomy ... -f json` and `-o FILE.json` write them.
 
-    Raises `UsageError` for what is no name of a file, `OpanatomyError` where there is no report in it: a trace is
+    Raises `UsageError` for an invalid file name, `OpanatomyError` for a file that is not a report: a trace is
     analyzed by `opanatomy.analyze`.
     """
     path = path_of("read", report)
@@ -81,7 +81,7 @@ def read(report: Name) -> Anatomy:
     anatomy = report_in(path)
     if anatomy is None:
         raise OpanatomyError(
-            f"read: {path} is no report of opanatomy - give what Anatomy.to_json or `opanatomy` wrote as JSON, and a"
+            f"read: {path} is not a report of opanatomy - give what Anatomy.to_json or `opanatomy` wrote as JSON, and a"
             " trace to opanatomy.analyze"
         )
     return anatomy
@@ -116,19 +116,19 @@ def profile(
     The module runs where its parameters are, in the mode it is in. Its output's `loss` starts the backward; without
     one, the only single number that requires a gradient; without that, every output that does, with a gradient of
     ones (`workload.backward_from` says which). `amp` is `bf16` or `fp16`; `trace` keeps the Chrome trace in a new file
-    of that name, with `force` in place of an old one. `steps` are profiled, after `warmup` ones that are not.
-    `optimizer` ("adamw", "sgd", ...) is one of opanatomy's own, `compile` compiles the module, and with `inference` the
+    of that name; `force` overwrites an old one. `steps` are profiled, after `warmup` ones that are not.
+    `optimizer` ("adamw", "sgd", ...) is made by opanatomy, `compile` compiles the module, and with `inference` the
     step is a forward alone. With `accumulate` the batch, the first dimension of each input,
-    is cut into so many micro-batches, whose gradients one update takes together; `clip` is the norm that they are
-    scaled down to before it. With `generate` the step is `module.generate(**inputs)` with so many new tokens for each
-    sample, by beam search with `beams` above 1. `memory` follows the memory of one more step, block by block.
+    is cut into that many micro-batches, whose gradients one update takes together; `clip` is the norm that they are
+    scaled down to before it. With `generate` the step is `module.generate(**inputs)` with that many new tokens for each
+    sample, by beam search with `beams` above 1. `memory` traces the memory of one more step, block by block.
     Every run is counted a second time (`Anatomy.checks`); with `check` a count that does not agree raises `GateError`.
     With `redact` paths, arguments, hosts and users are left out of the report and the trace, secrets always.
 
-    With `processes` the module is trained on so many at once, forks of this one that Accelerate's `notebook_launcher`
-    starts; `parallel` (`ddp`, `fsdp2`, `fsdp2+checkpointing`, `hsdp`, `tp`), `bucket_mb` and `bucket_view` say how.
-    Each has its copy of the module and of these inputs, which are those of one rank; what it changes stays there,
-    weights too, and it computes on one thread. `trace` becomes a file for each rank (`step.rank0.json.gz`).
+    With `processes` the module is trained on that many processes, forks of this one started by Accelerate's
+    `notebook_launcher`; `parallel` (`ddp`, `fsdp2`, `fsdp2+checkpointing`, `hsdp`, `tp`), `bucket_mb` and `bucket_view`
+    say how. Each has its copy of the module and of these inputs, which are those of one rank; what it changes stays
+    there, weights too, and it computes on one thread. `trace` becomes a file for each rank (`step.rank0.json.gz`).
     A module that its ranks share already (in DDP, sharded) is profiled on all of them by a call on each, which gives
     the anatomy of that rank.
 

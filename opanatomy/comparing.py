@@ -33,7 +33,7 @@ def comparison_of(
     redact: bool = False,
     advance: Callable[[float], None] = lambda share: None,
 ) -> Comparison:
-    """The sides beside each other: each an anatomy, the name of a report, a trace or a folder, or several runs of it.
+    """The sides next to each other: each an anatomy, the name of a report, a trace or a folder, or several runs of it.
 
     Raises `UsageError` for fewer than two sides, and what reading raises.
     """
@@ -88,7 +88,7 @@ def _redacted(side: SideInput) -> SideInput:
 
 
 def _anatomies(given: Any, *, redact: bool) -> list[Anatomy]:
-    """That of a report, a trace or the ranks in a folder; of a folder of reports those of all runs."""
+    """The anatomy of a report, a trace or the ranks in a folder; for a folder of reports those of all runs."""
     if isinstance(given, Anatomy):
         return [given]
     name = path_of("compare", given)

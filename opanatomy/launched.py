@@ -27,7 +27,7 @@ class Launched(Struct, frozen=True, kw_only=True):
 
     @property
     def is_first(self) -> bool:
-        """Whether it is the one that speaks for all."""
+        """Whether it is the one that reports for all."""
         return self.rank == 0
 
 

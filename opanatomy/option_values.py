@@ -102,7 +102,7 @@ _ON_COMMAND_LINE: ContextVar[bool] = ContextVar("on_command_line", default=False
 
 @contextmanager
 def on_command_line() -> Iterator[None]:
-    """Messages inside speak of flags; elsewhere of what Python has for them."""
+    """Messages inside name flags; elsewhere they name Python's arguments."""
     token = _ON_COMMAND_LINE.set(True)
     try:
         yield
@@ -111,12 +111,12 @@ def on_command_line() -> Iterator[None]:
 
 
 def as_asked(of_command_line: str, of_python: str) -> str:
-    """The one of two wordings that whoever runs this can act on: a flag, or what Python has for it."""
+    """The wording for how this is run: with flags on the command line, or with Python's arguments."""
     return of_command_line if _ON_COMMAND_LINE.get() else of_python
 
 
 def spelled(option: Option, value: object) -> str:
-    """An option and its value as whoever runs this writes them."""
+    """An option and its value as the user writes them: on the command line or in Python."""
     return as_flag(option, value) if _ON_COMMAND_LINE.get() else as_argument(option, value)
 
 

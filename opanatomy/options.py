@@ -124,16 +124,16 @@ def frozen_parts(text: str) -> str:
         part, colon, number = word.partition(":")
         name = choice_of(part, map(Choice, FROZEN_PARTS))
         if name is None:
-            raise ValueError(f"{word.strip()!r} is no part - {instead_of(part, FROZEN_PARTS)}")
+            raise ValueError(f"{word.strip()!r} is not a part - {instead_of(part, FROZEN_PARTS)}")
         if (name == "layers") is not bool(colon) or (colon and not number.strip().isdecimal()):
-            raise ValueError(f"{word.strip()!r} is no part - {name}{':N, the lowest N' if name == 'layers' else ''}")
+            raise ValueError(f"{word.strip()!r} is not a part - {name}{':N, the lowest N' if name == 'layers' else ''}")
         if colon and not int(number):
             raise ValueError(f"{word.strip()!r} freezes nothing - give 1 or more")
         parts.append(f"{name}:{int(number)}" if colon else name)
     if not parts:
         raise ValueError(f"no part is named - one of {', '.join(FROZEN_PARTS)}")
     if {"all-but-biases", "all-but-head"} <= set(parts):
-        raise ValueError("what is all but one cannot be all but the other - leave one out")
+        raise ValueError("all-but-biases and all-but-head exclude each other - leave one out")
     return ",".join(dict.fromkeys(parts))
 
 
@@ -148,11 +148,11 @@ LORA: Final = Option(
 )  # fmt: skip
 FUSED_LOSS: Final = Option(
     name="fused_loss", group=_STEP, kind=Kind.SWITCH, default=False, recorded="fused_loss",
-    help="head and cross entropy of a language model in one, in chunks (torch 2.13)",
+    help="compute head and cross entropy of a language model together, in chunks (torch 2.13)",
 )  # fmt: skip
 GENERATE: Final = Option(
     name="generate", group=_STEP, kind=Kind.NUMBER, minimum=1, metavar="N", python=("profile",), recorded="generate",
-    help="the step is a generation of N new tokens for each sample, with prefill and decoding for phases",
+    help="the step is a generation of N new tokens for each sample, with prefill and decoding as phases",
 )  # fmt: skip
 BEAMS: Final = Option(
     name="beams", group=_STEP, kind=Kind.NUMBER, minimum=1, metavar="N", python=("profile",), recorded="beams",
@@ -182,7 +182,7 @@ SUGGEST: Final = Option(
 
 SUMMARIES: Final = Option(
     name="summaries", group=_RANKS, metavar="DIR", python=("analyze",),
-    help="folder or address that keeps a summary of each rank, so that what has not changed is not read again"
+    help="folder or address that keeps a summary of each rank, so that unchanged traces are not read again"
     " (default: the user's cache folder)",
 )  # fmt: skip
 DASK: Final = Option(
@@ -264,7 +264,7 @@ RUN: Final = (
     Option(name="memory", group=_STEP, kind=Kind.SWITCH, default=False, python=("profile", "record"),
            help="trace every allocation and free of one more step"),
     Option(name="check", group=_STEP, kind=Kind.SWITCH, default=False, python=("profile", "record"),
-           help="exit 3 where a second source does not agree"),
+           help="exit 3 if a second source disagrees"),
     Option(name="steps", group=_STEP, kind=Kind.NUMBER, default=1, minimum=1, metavar="N", python=("profile", "record"),
            recorded="steps", help="profiled steps (default: {default})"),
     Option(name="warmup", group=_STEP, kind=Kind.NUMBER, metavar="N", python=("profile", "record"), recorded="warmup",
@@ -315,7 +315,7 @@ REPORT: Final = (
 #: On one report.
 FAIL_IF: Final = Option(
     name="fail_if", group=_REPORT, kind=Kind.TEXTS, metavar="GATE",
-    help="exit 3 where this holds, such as 'memory > 16 GB' or 'idle_share > 40%%'; repeatable",
+    help="exit 3 if this holds, such as 'memory > 16 GB' or 'idle_share > 40%%'; repeatable",
 )  # fmt: skip
 
 RUNS: Final = Option(
@@ -332,7 +332,7 @@ ANALYZE: Final = (
     Option(name="phases", flag="--phase", kind=Kind.TEXTS, metavar="PHASE=REGEX", python=("analyze",),
            help="what runs in a range of the trace whose name matches REGEX is of this phase (forward, backward,"
            " recompute, optimizer, prefill, decoding, other); the innermost range counts; repeatable"),
-    Option(name="check", kind=Kind.SWITCH, default=False, help="exit 3 where a second source does not agree"),
+    Option(name="check", kind=Kind.SWITCH, default=False, help="exit 3 if a second source disagrees"),
     FAIL_IF,
     SUMMARIES,
     DASK,
@@ -344,12 +344,12 @@ ANALYZE: Final = (
            help="file or folder to write the trace back to, with classes, phases and rates in it"),
 )  # fmt: skip
 
-#: Sides beside each other.
+#: Sides next to each other.
 COMPARE: Final = (
     Option(name="sides", positional="+", metavar="SIDE",
            help="a report (-f json), a trace, a folder of a run's ranks, or of the reports of several runs"),
     Option(name=FAIL_IF.name, kind=Kind.TEXTS, metavar=FAIL_IF.metavar,
-           help="exit 3 where this holds, such as 'time > +5%%' or 'memory > 16 GB'; repeatable"),
+           help="exit 3 if this holds, such as 'time > +5%%' or 'memory > 16 GB'; repeatable"),
     REDACT,
     *(option for option in REPORT if option.group != _CEILINGS),
     TOP,
@@ -370,7 +370,7 @@ TECHNIQUES: Final = (
     Option(name="combine", group=_EXPERIMENT, kind=Kind.TEXTS, metavar="A+B",
            help="also these techniques together, such as amp+checkpointing; repeatable"),
     Option(name="predict_only", group=_EXPERIMENT, kind=Kind.SWITCH, default=False,
-           help="run the baseline alone, and rank the techniques by what they would save"),
+           help="run only the baseline, and rank the techniques by what they would save"),
     Option(name="repetitions", group=_EXPERIMENT, kind=Kind.NUMBER, default=3, minimum=1, metavar="N",
            help="how many times each is timed, in turn (default: {default})"),
     Option(name="loss_steps", group=_EXPERIMENT, kind=Kind.NUMBER, default=8, minimum=1, metavar="N",
@@ -378,7 +378,7 @@ TECHNIQUES: Final = (
     Option(name="folder", group=_EXPERIMENT, metavar="DIR",
            help="folder for traces and reports of all runs (default: MODEL.techniques, counting up)"),
     Option(name="resume", group=_EXPERIMENT, kind=Kind.SWITCH, default=False,
-           help="continue in the folder: what is there is not run again"),
+           help="continue in the folder: runs already there are not repeated"),
     *(option for option in REPORT if option.group != _CEILINGS),
 )  # fmt: skip
 
@@ -386,7 +386,7 @@ EXPLAIN: Final = (
     Option(name="name", positional="*", metavar="TERM",
            help="a line of the report (MFU, headroom), an operator, a kernel or a device; names may be shortened"),
     Option(name="report", metavar="REPORT", help="a JSON report: work its figures out; TERM may be any name in it"),
-    Option(name="unknown", metavar="REPORT", help="list what a JSON report could not class or count"),
+    Option(name="unknown", metavar="REPORT", help="list what a JSON report could not classify or count"),
     Option(name="debug", kind=Kind.SWITCH, default=False, help=DEBUG.help),
 )  # fmt: skip
 
@@ -416,7 +416,7 @@ CEILINGS: Final = (
 class RunOptions(Struct, frozen=True, kw_only=True):
     """The options of one run, checked, each choice by its own name; `None` leaves it to the model and the device.
 
-    `model` is empty where a module is at hand. `seq` is in tokens, of raw audio in samples. `settings` are pairs of a
+    `model` is empty where a module is given. `seq` is in tokens, of raw audio in samples. `settings` are pairs of a
     configuration key (dots reach into parts) and its value. With `generate` it is `inference`, of 1 of the `beams`
     where no other number is given.
     """
@@ -474,7 +474,7 @@ class RunOptions(Struct, frozen=True, kw_only=True):
 
 
 def recorded(options: RunOptions) -> dict[str, Any]:
-    """The fields of `Workload` that are options of the run as they were asked for."""
+    """The fields of `Workload` that are options of the run, as they were given."""
     return {option.recorded: getattr(options, option.name) for option in RUN if option.recorded}
 
 
@@ -514,7 +514,7 @@ def _check_ranks(options: Any, spelled: Spelling) -> None:
     for option in (BUCKET_MB, BUCKET_VIEW):
         if getattr(options, option.name) != option.default:
             raise UsageError(
-                f"{spelled(option, getattr(options, option.name))} is of DDP: leave out {spelled(PARALLEL, parallel)}"
+                f"{spelled(option, getattr(options, option.name))} is for DDP: leave out {spelled(PARALLEL, parallel)}"
             )
     if options.generate is not None:
         raise UsageError(
@@ -534,7 +534,7 @@ def check_several(options: Any, processes: int, spelled: Spelling) -> None:
         value = getattr(options, option.name)
         if value != option.default and processes == 1:
             raise UsageError(
-                f"{spelled(option, value)} is of several processes: add {spelled(PROCESSES, 2)}, or start them with"
+                f"{spelled(option, value)} needs several processes: add {spelled(PROCESSES, 2)}, or start them with"
                 " torchrun or accelerate launch"
             )
     if options.parallel == HSDP and (processes < 4 or processes % 2):
@@ -548,20 +548,19 @@ def _check_texts(options: Any, spelled: Spelling) -> None:
     texts = getattr(options, TEXTS.name, None)
     if texts is not None and options.generate is not None:
         raise UsageError(
-            f"{spelled(GENERATE, options.generate)} goes on from prompts of one length: leave out"
-            f" {spelled(TEXTS, texts)}"
+            f"{spelled(GENERATE, options.generate)} needs prompts of one length: leave out {spelled(TEXTS, texts)}"
         )
     for option in OF_TEXTS:
         value = getattr(options, option.name, None)
         if texts is None and value is not None:
-            raise UsageError(f"{spelled(option, value)} is of texts: give {spelled(TEXTS, SAMPLE)} with it")
+            raise UsageError(f"{spelled(option, value)} needs texts: give {spelled(TEXTS, SAMPLE)} too")
 
 
 def _check_generation(options: Any, spelled: Spelling) -> None:
     if options.generate is None:
         if options.beams is not None:
             needed = spelled(GENERATE, 32)
-            raise UsageError(f"{spelled(BEAMS, options.beams)} is of a generation: give {needed} with it")
+            raise UsageError(f"{spelled(BEAMS, options.beams)} needs a generation: give {needed} too")
         return
     if options.compile:
         raise UsageError(

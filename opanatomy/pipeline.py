@@ -84,7 +84,7 @@ def analyze_traces(
     """The anatomy of a trace, or of all ranks in several files, a folder or a zip; it has no secrets in it.
 
     A rank that cannot be read is a warning while another one can; `TraceError` where none can, `UsageError` where two
-    cannot be ranks of one run. `advance` is told the share that is done. `annotated` is for one trace. `ceilings` go
+    cannot be ranks of one run. `advance` gets the share that is done. `annotated` is for one trace. `ceilings` go
     before those known of the device. `phases` say the phases of the traces' own annotations.
     With `redact` paths, arguments, hosts and users are left out as well. `cluster` says how ranks are read and where
     their summaries are kept (nowhere by default), a `note` is what to tell the user of that.
@@ -98,7 +98,7 @@ def analyze_traces(
         elif annotated is not None:
             raise UsageError(f"--trace: {len(sources)} traces are given, one can be written back - give one TRACE")
         else:
-            if files != list(paths):  # what came through a pipe is in a file that nobody finds again
+            if files != list(paths):  # what came through a pipe is in a temporary file
                 cluster = replace(cluster, keep=False, summaries=None)
             made = outcomes(sources, partial(reduced, phases=tuple(phases)), repr(phases), cluster, note)
             with closing(made):
@@ -138,7 +138,7 @@ def reduced(source: Source, phases: Sequence[PhaseRule] = ()) -> Reduced:
     except TraceError as error:
         raise TraceError(texts.line(str(error))) from error
     return Reduced(
-        summary=redacted(summary, texts), secrets=frozenset(texts.secrets_told), names=frozenset(texts.names_told)
+        summary=redacted(summary, texts), secrets=frozenset(texts.trace_secrets), names=frozenset(texts.trace_names)
     )
 
 
@@ -180,7 +180,7 @@ class _OverRanks:
         return rank.trace or "?"
 
     def anatomy(self, *, name: str, warnings: Sequence[str]) -> Anatomy:
-        """The anatomy over them, and what their collectives tell together."""
+        """The anatomy over them, and what their collectives show together."""
         anatomy = self._together.anatomy(name=name, warnings=warnings)
         waiting = waiting_of([self.tables[place] for place in self._together.places()])
         return replace(anatomy, waiting=waiting, checks=(*anatomy.checks, *check_parts(waiting)))
@@ -232,7 +232,7 @@ def summary_of_trace(
     phases: Sequence[PhaseRule] = (),
     texts: Texts | None = None,
 ) -> RankSummary:
-    """The anatomy of the trace in `path`, and what it tells of its collectives; `name` is what the report calls the
+    """The anatomy of the trace in `path`, and what it says of its collectives; `name` is what the report calls the
     file.
 
     With `annotated` the trace is also written back, with its classes, phases and rates in it. `phases` say the phases
@@ -280,7 +280,7 @@ def summary_of_trace(
 
 
 def _communication(trace: Trace, calls: CollectiveCalls, hiding: Spans, steps: StepSpans) -> Communication | None:
-    """What the collectives of a trace cost, beside what the weights need that a capture saw to be shared."""
+    """What the collectives of a trace cost, next to what the weights need that a capture saw to be shared."""
     communication = communication_of_rank(calls, hiding, steps)
     if trace.capture is None:
         return communication
@@ -311,7 +311,7 @@ def _with_texts(anatomy: Anatomy, trace: Trace, calls: TraceCalls, table: CallTa
 
 
 def _with_memory(anatomy: Anatomy, trace: Trace, attribution: Attribution) -> Anatomy:
-    """The anatomy with what its capture observed of memory beside theory, and what the trace's memory events tell."""
+    """The anatomy with what its capture observed of memory next to theory, and what the trace's memory events tell."""
     observations = trace.capture.memory if trace.capture else MemoryObservations()
     observed, unread = _observed_memory(observations)
     memory = with_trace(observed, _memory(trace, attribution))
@@ -378,7 +378,7 @@ def anatomy_of_failure(
 
 
 def _with_theory(anatomy: Anatomy, observations: MemoryObservations, shared: Sequence[SharedWeights] = ()) -> Memory:
-    """The memory of a capture beside what theory and the published run say."""
+    """The memory of a capture next to what theory and the published run say."""
     workload, size = anatomy.workload, observations.parameter_bytes
     if anatomy.texts is not None:  # the memory is of the longest batch
         workload = replace(workload, sequence_length=anatomy.texts.memory_length)

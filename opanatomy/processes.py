@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def profiled_on(
     processes: int, subject: Subject, options: RunOptions, target: Path | None, *, force: bool
 ) -> Anatomy:  # fmt: skip
-    """The anatomy over so many ranks that train the subject's module together, each on the inputs that it has.
+    """The anatomy over that many ranks that train the subject's module together, each on the inputs that it has.
 
     The traces are those of `target`, each with its rank in its name; without it they are gone afterwards.
     """

@@ -49,17 +49,17 @@ def record(
 
     `step()` ends an iteration. The first `warmup` are not profiled (5: one cold, one in which calls are counted a
     second time, the rest on the clock), the next `steps` are (on an accelerator after one in which the profiler warms
-    up), with `memory` one more is followed allocation by allocation, and in one more calls are counted again, to know
+    up), with `memory` one more is traced allocation by allocation, and in one more calls are counted again, to know
     whether the steps are alike. Then the trace is written, and the loop goes on as if nothing were there; where it ends
-    before, what there is is written. Without a call of `step()` the whole block is one step, profiled as it runs:
-    nothing is known of its time without a profiler. All that is run is the loop's own; its results are those it has
+    before, what was recorded is written. Without a call of `step()` the whole block is one step, profiled as it runs:
+    nothing is known of its time without a profiler. Only the loop's own code is run; its results are those it has
     without this.
 
-    **Forward** is each outermost call of a module (of those in `module` where some are given), and what runs behind it
+    **Forward** is each outermost call of a module (of those in `module` where some are given), and what runs after it
     until backward begins: the loss, however it is computed. A call without gradients is forward only while it lasts.
     **Backward** is what `torch.autograd` runs and the scaling of the loss before it, **optimizer** each optimizer's
     step and what runs between backward and it: unscaling, clipping. The rest (data loading, `zero_grad`, schedulers,
-    metrics behind the update) is other. Forward operators that run again inside of backward are recompute.
+    metrics after the update) is other. Forward operators that run again inside of backward are recompute.
 
     `module` also says whose paths the report has; a dictionary names several. Without it they are the modules that the
     loop calls. With `check` a second count that does not agree raises `GateError` at the end of the block. `force`
@@ -80,7 +80,7 @@ def record(
 
 
 class Recorder:
-    """Records a loop: a context manager, or `start()` and `stop()` where a block does not fit."""
+    """Records a loop: a context manager, or `start()` and `stop()` where a `with` block does not fit."""
 
     def __init__(
         self,
@@ -165,7 +165,7 @@ class Recorder:
         """The anatomy of what was recorded; `CaptureError` before all of it is."""
         if self._anatomy is None:
             if self._trace is None:
-                raise CaptureError("record: nothing is recorded yet - ask for the anatomy behind the block")
+                raise CaptureError("record: nothing is recorded yet - ask for the anatomy after the block")
             anatomy = analyze_traces([self._trace], redact=self._options.redact)
             if self._target is None:
                 anatomy = replace(anatomy, provenance=replace(anatomy.provenance, trace=None))
@@ -183,7 +183,7 @@ class Recorder:
         return self._recording
 
     def _claim_trace(self) -> None:
-        """Claim the trace's file, a rank its own; one that nobody keeps lives as long as the recorder does."""
+        """Claim the trace's file, a rank its own; a temporary one lives as long as the recorder does."""
         from opanatomy.capture.distributed.group import place_in_group
 
         if self._target is not None:
@@ -215,7 +215,7 @@ class Recorder:
         self._files.close()
 
     def _abort(self) -> None:
-        """Let go of everything, the models among it; what is written stays."""
+        """Release everything, the models too; what is written stays."""
         if self in running:
             running.remove(self)
         if self._recording is not None:

@@ -28,7 +28,7 @@ _TIME: Final = "step_time_ns"
 
 
 class Stages(Protocol):
-    """Is told how far the runs are."""
+    """Is called with how far the runs are."""
 
     def stage(self, text: str, *, steps_after: int = 0, expected_ns: int | None = None) -> None:
         """The stage `text` begins."""

@@ -1,12 +1,19 @@
-"""A trace -> reports/NAME.json and reports/NAME.txt (80 columns); pages show parts of BERT-large's."""
+"""A trace -> reports/NAME.json and reports/NAME.txt (80 columns); pages show parts of BERT-large's.
+
+A JSON report that is kept, of a trace or of an experiment, is only written as text again.
+"""
 
 import re
 import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from opanatomy.pipeline import analyze_traces
-from opanatomy.report import terminal_report
+from opanatomy.records.anatomy import Anatomy
+from opanatomy.records.techniques import Techniques
+from opanatomy.report import read_anatomy, terminal_report
 from opanatomy.report.formats.json import json_report
 
 HERE = Path(__file__).parent
@@ -15,21 +22,32 @@ SHOWN = "bert-large-uncased"
 PAGES: dict[str, dict[str, Any]] = {"README.md": {"brief": True}, "docs/profiling.md": {"sections": ("modules",)}}
 
 
-def main(trace: Path) -> None:
-    """Write the two files and, for the main command, the pages that show it."""
-    anatomy = analyze_traces([trace])
-    name = trace.name.removesuffix(".trace.json.gz")
-    text = terminal_report(anatomy, width=80)
-    (HERE / f"{name}.json").write_text(json_report(anatomy))
-    (HERE / f"{name}.txt").write_text(text)
-    if name == SHOWN:
-        for page, shown in PAGES.items():
-            path = HERE.parent / page
-            block = f"```text\n{terminal_report(anatomy, width=80, **shown)}```"
-            path.write_text(
-                re.sub(r"```text\n.*?```", block.replace("\\", r"\\"), path.read_text(), count=1, flags=re.DOTALL)
-            )
+def main(given: Path) -> None:
+    """Write the files and, for the main command, the pages that show it."""
+    if given.suffix == ".json":
+        report = read_report(given)
+    else:
+        report = analyze_traces([given])
+        (HERE / given.name.replace(".trace.json.gz", ".json")).write_text(json_report(report))
+    name = given.name.removesuffix(".trace.json.gz").removesuffix(".json")
+    folder = given.parent if given.suffix == ".json" else HERE
+    (folder / f"{name}.txt").write_text(terminal_report(report, width=80))
+    for page, shown in PAGES.items() if name == SHOWN and folder == HERE else ():
+        path = HERE.parent / page
+        block = f"```text\n{terminal_report(report, width=80, **shown)}```"
+        path.write_text(
+            re.sub(r"```text\n.*?```", block.replace("\\", r"\\"), path.read_text(), count=1, flags=re.DOTALL)
+        )
+
+
+def read_report(path: Path) -> Anatomy | Techniques:
+    """A kept report; those of experiments are in a folder of their own."""
+    content = path.read_bytes()
+    if path.parent.name == "techniques":
+        return msgspec.json.decode(content, type=Techniques)
+    return read_anatomy(content)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    for path in sys.argv[1:]:
+        main(Path(path).resolve())

@@ -97,7 +97,7 @@ def _component(name: str, measured: int, theory: int | None = None, formula: str
     return MemoryComponent(component=name, measured_bytes=measured, theory_bytes=theory, formula=formula)
 
 
-#: What the framework takes in each phase of the BERT step, beside the operators.
+#: What the framework takes in each phase of the BERT step, next to the operators.
 _FRAMEWORK_NS = {FORWARD: 156_000_000, BACKWARD: 159_600_000, OPTIMIZER: 2_800_000}
 _RECORDING_NS = 118_400_000
 
@@ -231,7 +231,7 @@ def _llama_operators() -> tuple[Work, ...]:
 #: Before each step's first kernel the device waits for the host, which launches one call every 20 microseconds.
 _WAITS_NS = (21_000_000, 22_900_000, 25_200_000)
 _LAUNCH_NS = 20_000
-#: So many of a step's collectives run beside a product of its backward; the others run alone at its end.
+#: So many of a step's collectives run next to a product of its backward; the others run alone at its end.
 _HIDDEN = 13
 
 

@@ -7,21 +7,23 @@ signals, `started` is a process of its own.
 
 from __future__ import annotations
 
-import gc
-import json
+import atexit
+import multiprocessing.forkserver
 import os
 import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
 from functools import cache
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final
 
 ROOT: Final = Path(__file__).parent.parent
 #: One thread each: where all cores have a test to run, more threads only wait for each other.
 ENVIRONMENT: Final = {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "COLUMNS": "80", "OMP_NUM_THREADS": "1"}
-_SERVED = "import tests.command as command; command.serve()"
+#: That of no test.
+_AT_FIRST: Final = dict(os.environ)
 
 
 def started(*arguments: str, cwd: Path, timeout: float = 120, **options: Any) -> subprocess.CompletedProcess[str]:
@@ -74,21 +76,44 @@ class Fork:
         return subprocess.CompletedProcess(["opanatomy", *self._arguments], exit_code, out, err)
 
 
+def begun(context: Any) -> Any:
+    """The context of an experiment's processes, whose server is begun as of no test.
+
+    In the folder of a test it would not find what it is to import, and each process would import all by itself.
+    """
+    now = dict(os.environ)
+    try:
+        os.environ.clear()
+        os.environ.update({**_AT_FIRST, **ENVIRONMENT})
+        multiprocessing.forkserver.ensure_running()
+    finally:
+        os.environ.clear()
+        os.environ.update(now)
+    return context
+
+
 class Server:
-    """A process that forks one child for each request and says how it ended."""
+    """A process that forks one child for each request and says how it ended.
+
+    It is one that the server of an experiment's processes forks (`workers._context`): both have the same imports, which
+    take seconds.
+    """
 
     def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", _SERVED], cwd=ROOT, env={**os.environ, **ENVIRONMENT}, stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
+        from opanatomy.techniques import workers
+
+        context = workers._context()
+        self._connection, theirs = context.Pipe()
+        context.Process(target=serve, args=(theirs,)).start()
+        theirs.close()
+        # The process ends with the connection, and this one waits for it.
+        atexit.register(self._connection.close)
 
     def ask(self, request: Mapping[str, Any]) -> int:
         """The number of the process that begins, or the exit code of the one to wait for."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        print(json.dumps(request), file=self._process.stdin, flush=True)
-        return int(self._process.stdout.readline())
+        self._connection.send(request)
+        answer: int = self._connection.recv()
+        return answer
 
 
 @cache
@@ -99,43 +124,43 @@ def _server() -> Server:
 # ------------------------------------------------------------------------------------------------- inside the server
 
 
-def serve() -> None:
-    """Answer each line on stdin: a child that is forked by its number, one that is waited for by its exit code."""
-    _import_all()
-    # What was imported is not looked at by each collection of each child, which would copy its pages too.
-    gc.freeze()
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    for line in sys.stdin:
-        request = json.loads(line)
+def serve(connection: Connection) -> None:
+    """Answer each request: a child that is forked by its number, one that is waited for by its exit code."""
+    import opanatomy.cluster.run
+    import tests.preload
+
+    sys.path[:] = tests.preload.PATH
+    _fork_jobs()
+    opanatomy.cluster.run._cores = lambda: 1  # as in the process of the tests
+    while True:
+        try:
+            request = connection.recv()
+        except EOFError:
+            return
         if "wait" in request:
             answer = os.waitstatus_to_exitcode(os.waitpid(request["wait"], 0)[1])  # below 0 a signal's number
         else:
             answer = os.fork()
             if answer == 0:
+                connection.close()
                 _be_the_command(**request)
-        print(answer, file=answers, flush=True)
+        connection.send(answer)
 
 
-def _import_all() -> None:
-    """All of this project, and of others what a run on the CPU imports, so that no child has to."""
-    import importlib
-    import pkgutil
+def _fork_jobs() -> None:
+    """The processes that a command begins (`run_job`) are forks of it: it has the imports that their server would make.
 
-    import accelerate  # noqa: F401  # of runs on several ranks
-    import transformers.models.bert.modeling_bert  # noqa: F401  # the model that most of these runs build
+    `test_techniques.py` and `technique_pairs.py` begin theirs with the server itself.
+    """
+    from opanatomy.techniques import workers
 
-    import opanatomy
-
-    for module in pkgutil.walk_packages(opanatomy.__path__, "opanatomy."):
-        importlib.import_module(module.name)
+    workers._context = lambda: multiprocessing.get_context("fork")  # type: ignore[assignment]
 
 
 def _be_the_command(
     arguments: list[str], cwd: str, environment: Mapping[str, str], files: list[str], timeout: float, code: str | None,
     data_bytes: int | None,
 ) -> None:  # fmt: skip
-    import atexit
     import signal
 
     exit_code: Any = 1

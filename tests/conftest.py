@@ -8,6 +8,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -81,9 +82,20 @@ def imports_are_no_garbage() -> None:
 def jobs_begin_with_models() -> Iterator[None]:
     """The processes of an experiment are forked with the models that most tests build: they need not be imported."""
     from opanatomy.techniques import workers
+    from tests.command import begun
 
+    context = workers._context
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(workers, "_PRELOAD", "tests.preload")
+        patch.setattr(workers, "_context", cache(lambda: begun(context())))
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def one_core() -> Iterator[None]:
+    """Processes beside for the traces of several ranks are where a test asks for them: another test has that core."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("opanatomy.cluster.run._cores", lambda: 1)
         yield
 
 

@@ -37,8 +37,8 @@ MI300X = Accelerator(
 XPU = Accelerator(kind="xpu", name="Intel(R) Data Center GPU Max 1550", memory=68_719_476_736, units=512)
 
 
-class Piece(Struct, frozen=True, kw_only=True):
-    """One piece of device work as it was made; `owner` is the call that it is a part of."""
+class WorkItem(Struct, frozen=True, kw_only=True):
+    """One item of device work as it was made; `owner` is the call that it is a part of."""
 
     name: str
     kind: str
@@ -79,18 +79,18 @@ def name_of(kind: str, kernel: str) -> str:
     return (_XPU_NAMES if kind == "xpu" else _NAMES).get(kernel, kernel)
 
 
-def device_events(device: Accelerator, piece: Piece) -> Iterator[Event]:
-    args: Event = {"External id": piece.external_id} if piece.external_id else {}
-    args |= {"device": device.number, "correlation": piece.correlation}
-    args |= {"sycl queue": piece.stream} if device.kind == "xpu" else {"stream": piece.stream}
-    if piece.kind == "kernel" and device.kind != "xpu":
+def device_events(device: Accelerator, item: WorkItem) -> Iterator[Event]:
+    args: Event = {"External id": item.external_id} if item.external_id else {}
+    args |= {"device": device.number, "correlation": item.correlation}
+    args |= {"sycl queue": item.stream} if device.kind == "xpu" else {"stream": item.stream}
+    if item.kind == "kernel" and device.kind != "xpu":
         args |= {"grid": [2 * device.units, 1, 1], "block": [256, 1, 1]}
-    if piece.kind == "kernel" and device.kind == "cuda":
+    if item.kind == "kernel" and device.kind == "cuda":
         args |= {"blocks per SM": 2.0, "warps per SM": 16.0, "est. achieved occupancy %": 25}
-    place = {"pid": device.number, "tid": piece.stream}
-    times = {"ts": us(piece.start_ns), "dur": us(piece.duration_ns)}
-    yield {"ph": "X", "cat": piece.kind, "name": piece.name, **place, **times, "args": args}
-    yield {"ph": "f", "id": piece.correlation, **place, "ts": times["ts"], "cat": "ac2g", "name": "ac2g", "bp": "e"}
+    place = {"pid": device.number, "tid": item.stream}
+    times = {"ts": us(item.start_ns), "dur": us(item.duration_ns)}
+    yield {"ph": "X", "cat": item.kind, "name": item.name, **place, **times, "args": args}
+    yield {"ph": "f", "id": item.correlation, **place, "ts": times["ts"], "cat": "ac2g", "name": "ac2g", "bp": "e"}
 
 
 def launch_events(device: Accelerator, name: str, at: int, host: Event, ids: tuple[int, int]) -> Iterator[Event]:
@@ -105,7 +105,7 @@ def launch_events(device: Accelerator, name: str, at: int, host: Event, ids: tup
 
 
 def metadata(device: Accelerator) -> Event:
-    """What stands beside the events: the devices and versions."""
+    """What stands next to the events: the devices and versions."""
     entry = {"id": device.place, "name": device.name, "totalGlobalMem": device.memory, "numSms": device.units}
     versions: dict[str, Event] = {
         "cuda": {"cuda_runtime_version": 12040, "cuda_driver_version": 12090},

@@ -27,7 +27,7 @@ from tests.made_events import (
     LINKED,
     Accelerator,
     Event,
-    Piece,
+    WorkItem,
     call_of,
     device_events,
     launch_events,
@@ -62,7 +62,7 @@ class Made:
     """A made trace and what is true of it."""
 
     document: dict[str, Any]
-    pieces: list[Piece]
+    work_items: list[WorkItem]
     steps: list[tuple[int, int]]
     options: Options
     events: list[Event] = field(init=False)
@@ -129,7 +129,7 @@ class _Maker:
         self.origin = min(ns(event["ts"]) for event in source["traceEvents"] if event["ph"] == "X") // 10**6 * 10**6
         self.events = [self._rebased(event) for event in source["traceEvents"]]
         self.host = _nested(self.events)
-        self.pieces: list[Piece] = []
+        self.work_items: list[WorkItem] = []
         self.out: list[Event] = []
         self.free = dict.fromkeys(self.device.streams, 0)
         self.correlation = 1000
@@ -151,7 +151,7 @@ class _Maker:
             "traceEvents": [*self.events, *self.out],
         }  # fmt: skip
         self._record(document)
-        return Made(document=document, pieces=self.pieces, steps=steps, options=self.options)
+        return Made(document=document, work_items=self.work_items, steps=steps, options=self.options)
 
     def _operator(self, one: _Host) -> None:
         work = WORK.get(one.name)
@@ -172,7 +172,7 @@ class _Maker:
             self._launch(kernel, at, one)
 
     def _launch(self, kernel: str, at: int, one: _Host) -> None:
-        number, operator_class = len(self.pieces), WORK[one.owner.name].operator_class
+        number, operator_class = len(self.work_items), WORK[one.owner.name].operator_class
         second = self.options.second_stream and operator_class is OperatorClass.ELEMENTWISE and number % 3 == 0
         stream = self.device.streams[second]
         self._emit_launch(call_of(self.device.kind, kernel), at, one.event, one.external_id)
@@ -192,16 +192,16 @@ class _Maker:
         self, kernel: str, at: int, stream: int, one: _Host | None, operator_class: OperatorClass, link: str = LINKED
     ) -> None:
         start = max(at + CALL_NS + _LATENCY_NS, self.free[stream])
-        duration = 1_000 + (len(self.pieces) * 7_919) % 90_001
+        duration = 1_000 + (len(self.work_items) * 7_919) % 90_001
         self.free[stream] = start + duration
-        piece = Piece(
+        item = WorkItem(
             name=name_of(self.device.kind, kernel), kind=KINDS.get(kernel, "kernel"),
             operator=one.name if one else None, external_id=one.external_id if one else 0,
             owner=one.owner.external_id if one else 0, operator_class=operator_class, correlation=self.correlation,
             stream=stream, launched_ns=at, start_ns=start, duration_ns=duration, link=link,
         )  # fmt: skip
-        self.pieces.append(piece)
-        self.out.extend(device_events(self.device, piece))
+        self.work_items.append(item)
+        self.out.extend(device_events(self.device, item))
 
     def _emit_launch(self, name: str, at: int, host: Event, external_id: int) -> None:
         self.correlation += 1

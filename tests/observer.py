@@ -343,7 +343,7 @@ class Tally:
 
 
 def compare(calls: Iterable[Call], cost: Callable[[str, Signature], Cost | None]) -> Tally:
-    """The bytes of each call beside those of its cost."""
+    """The bytes of each call next to those of its cost."""
     tally = Tally()
     for call in calls:
         if call.operator.startswith(("profiler::", "prim::")):

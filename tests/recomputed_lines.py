@@ -12,13 +12,13 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 from tests.figure_sheet import Numbers, Report, Sheet, Text, cells_of
-from tests.recomputed_tables import percent, steps_of, sum_of, time_of, window_steps
+from tests.recomputed_tables import percent, step_time, steps_of, sum_of, time_of, window_steps
 
 
 def check_headings(sheet: Sheet) -> None:
     """How many steps the figures are of, and over how many ranks."""
     steps, ranks = sheet.report["step"]["count"], len(sheet.report["ranks"])
-    sheet.said("(per step of a rank, mean of {})" if ranks > 1 else "(per step, mean of {})", steps)
+    sheet.said("(per step of a rank, mean of {}" if ranks > 1 else "(per step, mean of {}", steps)
     sheet.said("(all {} steps together)", steps)
     if ranks > 1:
         sheet.said("The anatomy of {} ranks,", ranks)
@@ -93,17 +93,22 @@ def check_step(sheet: Sheet) -> None:
     """The lines of the step in the middle."""
     facts, report = sheet.facts("first"), sheet.report
     step, timeline, wall = report["step"], report["timeline"], report["step"]["wall_ns"]
-    plain, window = step["unprofiled_wall_ns"], timeline["window_ns"]
+    plain = step["unprofiled_wall_ns"]
     slowed = percent(wall - plain, plain) if step["profiler_ns"] is not None else None
     sheet.same(sheet.places(facts["step"]), [plain, wall, slowed, step["samples_per_second"]])
     if plain is not None:
         samples = report["workload"]["batch"] / plain * 1e9
         sheet.said("{} plain, {} profiled ({}), {}", plain, wall, slowed, samples)
-    spans = (("unprofiled_count", "unprofiled_wall_min_ns", "unprofiled_wall_max_ns"),
-             ("count", "wall_min_ns", "wall_max_ns"))  # fmt: skip
-    steps = [[step[key] for key in keys] for keys in spans if step[keys[0]]]
-    steps[-1].insert(1, len(report["ranks"]) or None)
-    sheet.same(sheet.places(facts["steps"]), [number for span in steps for number in span])
+    steps = [step["unprofiled_count"], step["unprofiled_wall_min_ns"], step["unprofiled_wall_max_ns"]]
+    steps = steps if step["unprofiled_count"] else []
+    ranks = len(report["ranks"])
+    each = [] if ranks < 2 else [ranks] if step["count"] % ranks else [step["count"] // ranks, ranks]
+    steps += [step["count"], *each, step["wall_min_ns"], step["wall_max_ns"]]
+    aside: dict[str, list[int]] = {}
+    for one in (one for kind in report["breakdown"]["kinds"] for one in kind["steps"] if one["set_aside"] is not None):
+        aside.setdefault(one["set_aside"], []).append(one["wall_ns"])
+    steps += [number for walls in aside.values() for number in (len(walls), *(sorted(walls) if len(walls) < 3 else []))]
+    sheet.same(sheet.places(facts["steps"]), steps)
     if report["environment"]["device_kind"] == "cpu":
         phases = [step[f"{phase}_ns"] for phase in ("forward", "backward", "optimizer")]
         framework = wall - step["busy_ns"] - step["profiler_ns"]
@@ -111,9 +116,22 @@ def check_step(sheet: Sheet) -> None:
         sheet.same(sheet.places(facts["framework"]), [framework, percent(framework, wall)])
         sheet.same(sheet.places(facts["profiler"]), [step["profiler_ns"], percent(step["profiler_ns"], wall)])
         return
+    own = step_time(report)
+    waiting = None
+    if report["waiting"]:
+        each = [one for rank in report["waiting"]["each"] for one in rank["steps"]]
+        waiting = sum(one["waiting_ns"] for one in each) / sum(one["wall_ns"] for one in each) * timeline["window_ns"]
     exposed = timeline["exposed_communication_ns"] or None
-    shares = (timeline["busy_ns"], timeline["idle_ns"], timeline["host_idle_ns"], exposed)
-    sheet.same(sheet.places(facts["busy"]), [percent(share, window) for share in shares])
+    hidden = None if exposed is None else timeline["busy_ns"] - exposed
+    shares = (timeline["busy_ns"], hidden, exposed, waiting, own["idle"], own["host"])
+    percents = [percent(share, own["whole"]) for share in shares]
+    lasts = own["whole"] / window_steps(report)
+    foreign = 100 * (timeline["outside_ns"] or 0) >= timeline["window_ns"]
+    of_trace = any(row["number"] is None for row in step["steps"])
+    around = timeline["window_ns"] - own["whole"] if of_trace else 0
+    after = [around / window_steps(report)] if 100 * around >= timeline["window_ns"] else []
+    lasting = [lasts] if foreign or of_trace else []
+    sheet.same(sheet.places(facts["busy"]), [percents[0], *lasting, *percents[1:], *after])
 
 
 def check_reached(sheet: Sheet) -> None:
@@ -131,7 +149,9 @@ def check_reached(sheet: Sheet) -> None:
     if covered == 1:
         sheet.said(f"MFU {{}}, HFU {{}}{peak}", *shares)
     else:
-        sheet.said(f"MFU ≥ {{}}, HFU ≥ {{}}{peak}, over {{}} of the contractions' time", *shares, 100 * covered)
+        plain = " in the plain step" if step["unprofiled_wall_ns"] else ""
+        words = f"MFU ≥ {{}}, HFU ≥ {{}}{peak}{plain}; FLOPs known for {{}} of the contractions' time"
+        sheet.said(words, *shares, 100 * covered)
 
 
 def check_idle(sheet: Sheet) -> None:
@@ -139,21 +159,26 @@ def check_idle(sheet: Sheet) -> None:
         assert sheet.report["environment"]["device_kind"] == "cpu"
         return
     facts, timeline, step = sheet.facts("idle"), sheet.report["timeline"], sheet.report["step"]
-    window, steps = timeline["window_ns"], window_steps(sheet.report)
+    window, steps, own = timeline["window_ns"], window_steps(sheet.report), step_time(sheet.report)
 
-    def parts(*keys: str) -> Numbers:
-        known = [timeline[key] for key in keys if timeline[key]]
-        return [number for ns in known for number in (ns / steps, percent(ns, window))]
+    def parts(*times: float | None) -> Numbers:
+        return [number for ns in times if ns for number in (ns / steps, percent(ns, own["whole"]))]
 
-    edges = 0 if timeline["inner_idle_ns"] is None else timeline["idle_ns"] - timeline["inner_idle_ns"]
+    foreign = (timeline["outside_ns"] or 0) / steps
+    of_trace = any(row["number"] is None for row in step["steps"]) and timeline["inner_idle_ns"] is not None
+    said = [*([] if of_trace else [foreign]), own["whole"] / steps]
+    said = said if of_trace or 100 * foreign >= window / steps else []
+    edges = 0 if timeline["inner_idle_ns"] is None or of_trace else timeline["idle_ns"] - timeline["inner_idle_ns"]
     phases = [ns for phase in ("forward", "backward", "optimizer") if (ns := step[f"{phase}_ns"]) is not None]
     lines: dict[str, Numbers] = {
-        "window": [window / steps],
-        "device": parts("busy_ns", "idle_ns", "outside_ns"),
-        "idle": parts("host_idle_ns", "stream_idle_ns", "other_idle_ns"),
+        "window": [window / steps, *said] if window else [],
+        "device": parts(timeline["busy_ns"], own["idle"]),
+        "idle": parts(own["host"], timeline["stream_idle_ns"], own["other"]),
         # Said from 1 % on.
-        "edges": [percent(edges, window)] if edges and 100 * edges >= window else [],
-        "overlap": parts("communication_ns", "exposed_communication_ns", "exposed_memcpy_ns"),
+        "edges": [percent(edges, own["whole"])] if edges and 100 * edges >= own["whole"] else [],
+        "overlap": parts(
+            *(timeline[f"{key}_ns"] for key in ("communication", "exposed_communication", "exposed_memcpy"))
+        ),
         "phases": [number for ns in phases for number in (ns, percent(ns, step["wall_ns"]))],
         "launches": launches(sheet.report),
         "estimates": estimates(sheet.report),
@@ -201,7 +226,7 @@ def check_communication(sheet: Sheet) -> None:
     communication = sheet.report["communication"]
     if communication is not None:
         asking = sum(row["launching_ns"] for row in communication["phases"])
-        sheet.said("the host was {} at asking for them", asking / steps_of(sheet.report))
+        sheet.said("the host took {} to launch them", asking / steps_of(sheet.report))
 
 
 def check_ranks(sheet: Sheet) -> None:
@@ -213,7 +238,7 @@ def check_ranks(sheet: Sheet) -> None:
     median = next(row["median_ns"] for row in sheet.report["spread"] if row["figure"] == "step")
     sheet.said("The slowest is rank {}: {} a step, {} to the median.", slowest["rank"], slowest["wall_ns"],
                percent(slowest["wall_ns"] - median, median))  # fmt: skip
-    sheet.said("{} of {} ranks are at hand: waiting is a lower bound", len(ranks), ranks[0]["world_size"])
+    sheet.said("{} of {} ranks were given: waiting is a lower bound", len(ranks), ranks[0]["world_size"])
     assert not any((waiting["by_number"], waiting["by_time"], waiting["clocks"]["was_set"]))
     sheet.said("collectives matched: {} by order; clocks: agree as they are, to within {};", waiting["by_order"],
                waiting["clocks"]["within_ns"])  # fmt: skip

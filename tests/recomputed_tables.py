@@ -22,6 +22,22 @@ def steps_of(report: Report) -> int:
     return max(int(report["step"]["count"]), 1)
 
 
+def step_time(report: Report) -> dict[str, float]:
+    """What shares of the step's time are of, and its idle time: the window without other steps' work; where no step is
+    annotated, the time from the first to the last device work."""
+    timeline = report["timeline"]
+    idle, host = timeline["idle_ns"], timeline["host_idle_ns"] or 0
+    whole = {"whole": timeline["window_ns"] - (timeline["outside_ns"] or 0), "idle": idle, "host": host,
+             "other": timeline["other_idle_ns"] or 0}  # fmt: skip
+    of_trace = any(row["number"] is None for row in report["step"]["steps"])
+    if not of_trace or timeline["inner_idle_ns"] is None or report["environment"]["device_kind"] == "cpu":
+        return whole
+    inner = timeline["inner_idle_ns"]
+    host = max(host - (idle - inner), 0)
+    return {"whole": timeline["busy_ns"] + inner, "idle": inner, "host": host,
+            "other": max(inner - host - (timeline["stream_idle_ns"] or 0), 0)}  # fmt: skip
+
+
 def window_steps(report: Report) -> float:
     return steps_of(report) / max(len(report["ranks"]), 1)
 
@@ -78,7 +94,7 @@ def classes(report: Report) -> Iterator[Numbers]:
             None if flops is None else flops / steps,
             percent(flops, all_flops),
             None if size is None else size / steps,
-            ratio(flops, size),
+            ratio(flops, size) if 2 * costed(rows) >= time_of(rows) else None,
             *ceiling(rows, bounded),
         ]
 
@@ -87,7 +103,7 @@ def ceiling(rows: list[Report], bounded: float) -> Numbers:
     """bound / time, nothing where the bound of less than half of the time is known; that part, where it is not all."""
     bound = sum_of(rows, lambda row: row["bound_ns"])
     reached = percent(bound, bounded) if 2 * bounded >= time_of(rows) else None
-    return [reached, percent(bounded, time_of(rows)) if 0 < bounded < time_of(rows) else None]
+    return [reached, percent(bounded, time_of(rows)) if reached is not None and bounded < time_of(rows) else None]
 
 
 def operators(report: Report) -> Iterator[Numbers]:
@@ -208,7 +224,8 @@ def roofline(report: Report) -> Iterator[Numbers]:
 
 def bounds(rows: list[Report], bounded: float, headroom: float) -> Numbers:
     flops, size = sum_of(rows, lambda row: row["flops"]), sum_of(rows, moved)
-    return [ratio(flops, size), *rates(rows), *ceiling(rows, bounded), headroom]
+    reached = [ratio(flops, size), *rates(rows)] if 2 * costed(rows) >= time_of(rows) else []
+    return [*reached, *ceiling(rows, bounded), headroom]
 
 
 def waiting(report: Report) -> Iterator[Numbers]:

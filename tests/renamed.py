@@ -43,6 +43,6 @@ class Names:
 
     def __call__(self, text: str) -> str:
         place = self.first + len(self.given)
-        # What is given out a second time is told apart by how often the list was gone through.
+        # What is given out a second time is distinguished by how often the list was gone through.
         round_ = len(self.given) // len(self.names)
         return self.given.setdefault(text, self.names[place % len(self.names)] + str(round_ or ""))

@@ -217,7 +217,7 @@ def test_second_sources_agree(name: str) -> None:
     assert counted["contraction FLOPs"].not_checked is None
 
 
-#: Forward contraction FLOPs worked by hand: what was counted before is beside it.
+#: Forward contraction FLOPs worked by hand: what was counted before is next to it.
 WORKED = {
     "vmap": (2 * 10 * 4 * 8 * 8, 512),
     "transposed 1d": (2 * 2 * 10 * 8 * 6 * 3, 0),

@@ -32,7 +32,7 @@ def test_a_kernel_that_is_there_twice_is_said(tmp_path: Path) -> None:
     twice = training_step()
     twice.events.append(deepcopy(event(twice, "sgemm_128x64_nt")))
     [warning] = warned(twice, tmp_path, "more than once")
-    assert warning.startswith("1 pieces of device work are in the trace more than once, equal in all")
+    assert warning.startswith("1 device event in the trace more than once, equal in all")
 
 
 def test_kernels_that_begin_together_are_no_copies(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from opanatomy.__main__ import main
 from opanatomy.capture.ceilings import Effort, measure
 from opanatomy.console.ceilings import as_json, as_text
 from opanatomy.device import Overrides, ceilings_for, parse_bandwidth, parse_overrides, parse_peaks
-from opanatomy.device.cache import age, cache_file, cache_folder, load, store
+from opanatomy.device.cache import age, cache_file, cache_folder, load, measured_ceilings, store
 from opanatomy.device.match import Match, ceilings_of, match
 from opanatomy.device.sheets import GIB, SHEETS, Sheet
 from opanatomy.device.sheets.amd import AMD
@@ -438,6 +438,17 @@ MEASURED = Measured(
 )
 
 
+def test_what_was_measured_on_a_busy_machine_is_said() -> None:
+    """By the spread of the bursts of what is used: of several ways to move bytes the fastest."""
+    assert measured_ceilings(MEASURED).disturbed == ()
+    busy = replace(rate(22e9), spread=0.51)
+    slower = replace(MEASURED, bandwidths={**MEASURED.bandwidths, "read": replace(busy, per_second=1e9)})
+    assert measured_ceilings(slower).disturbed == ()
+    both = replace(MEASURED, peaks={"float32": busy}, bandwidths={"read": busy})
+    assert measured_ceilings(both).disturbed == ("float32", "bandwidth", "vector float32")
+    assert "float32 and bandwidth while something else was busy there" in measured_ceilings(both).source
+
+
 def test_kept_and_found_again(tmp_path: Path) -> None:
     path = store(MEASURED, tmp_path / "deep" / "folder")
     assert load(CPU, path.parent) == MEASURED
@@ -584,7 +595,7 @@ TINY = Effort(
     turn_s=0.001,
     shapes=((32, 32, 32), (64, 64, 64)),
     array_bytes=1 << 20,
-    piece_bytes=1 << 18,
+    chunk_bytes=1 << 18,
 )
 
 

@@ -74,7 +74,7 @@ def test_damages_of_a_model_are_found(path: Path, tmp_path: Path) -> None:
     _damage(path, tmp_path, Random(9), calls=6)
 
 
-@pytest.mark.skipif(not TRACES, reason="the folder of shared traces is not beside the checkout")
+@pytest.mark.skipif(not TRACES, reason="the folder of shared traces is not next to the checkout")
 @pytest.mark.parametrize("name", ["traces/train_mi300_resnet18", "more_traces/dlrm_v100/rank-0"])
 def test_damages_of_a_trace_from_elsewhere_are_found(name: str, tmp_path: Path) -> None:
     _damage(SHARED / f"{name}.json.gz", tmp_path, Random(9), calls=2)
@@ -103,7 +103,7 @@ def test_counts_of_a_step(tmp_path: Path) -> None:
     assert figures(checks["phases of contractions"]) == (5, 5)
 
 
-@pytest.mark.skipif(not TRACES, reason="the folder of shared traces is not beside the checkout")
+@pytest.mark.skipif(not TRACES, reason="the folder of shared traces is not next to the checkout")
 @pytest.mark.parametrize("path", TRACES, ids=lambda path: f"{path.parent.name}/{path.name.removesuffix('.json.gz')}")
 def test_shared_traces_agree(path: Path) -> None:
     """Phases are checked by tests of their own: those of compiled regions are known to be wrong."""
@@ -113,7 +113,7 @@ def test_shared_traces_agree(path: Path) -> None:
     assert bool(wrong) is path.name.startswith(SAMPLED)
 
 
-@pytest.mark.skipif(not TRACES, reason="the folder of shared traces is not beside the checkout")
+@pytest.mark.skipif(not TRACES, reason="the folder of shared traces is not next to the checkout")
 @pytest.mark.parametrize(
     ("name", "compared"),
     [
@@ -129,7 +129,7 @@ def test_every_backward_product_of_a_shared_trace_is_its_forwards(name: str, com
     assert figures(check) == (compared, compared)
 
 
-@pytest.mark.skipif(not TRACES, reason="the folder of shared traces is not beside the checkout")
+@pytest.mark.skipif(not TRACES, reason="the folder of shared traces is not next to the checkout")
 def test_products_without_a_forward_are_found() -> None:
     """Of 242 backward products in a trace that someone thinned out 151 have no forward."""
     check = checks_of(SHARED / "traces" / "multirank" / "sampled_rank-0.json.gz")["backward contractions"]

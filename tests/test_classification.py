@@ -533,7 +533,7 @@ def test_what_a_dispatch_mode_sees_is_classed_unless_it_moves_nothing() -> None:
 def _reference() -> list[tuple[str, float, list[tuple[str, int]]]]:
     """Kernel, total microseconds, and the operators that launched it with how often each did."""
     if not REFERENCE.exists():
-        pytest.skip("no shared/reference/kernel_names.tsv beside this checkout")
+        pytest.skip("no shared/reference/kernel_names.tsv next to this checkout")
     with REFERENCE.open(newline="") as lines:
         rows = list(csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE))[1:]
     launcher = re.compile(r"(.+?)x(\d+)$")

@@ -530,7 +530,7 @@ def test_dask_gives_the_same_bytes_though_a_worker_dies(
 
 def test_no_scheduler_is_one_line(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("opanatomy.cluster.dask_run._CONNECT_SECONDS", 0.2)
-    with pytest.raises(UsageError, match=r"dask='tcp://127.0.0.1:1': no scheduler can be reached there"):
+    with pytest.raises(UsageError, match=r"dask='tcp://127.0.0.1:1': no scheduler answers there"):
         report_of(folder, ClusterSettings(dask="tcp://127.0.0.1:1", keep=False))
 
 

@@ -1,4 +1,4 @@
-"""Data sheets of cards for desktops and workstations: worked out again, beside the maker's figures, and by name."""
+"""Data sheets of cards for desktops and workstations: worked out again, next to the maker's figures, and by name."""
 
 from __future__ import annotations
 

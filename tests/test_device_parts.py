@@ -104,7 +104,7 @@ def test_documented_profiles_fit_their_device(sheet: Sheet) -> None:
         ),
         ("NVIDIA H100 MIG 1g.10gb", None, 16, "may be H100 PCIe MIG 1g.10gb or H100 SXM MIG 1g.10gb"),
         ("NVIDIA GB200 MIG 1g.23gb", None, 18, "no document says how many multiprocessors GB200 has"),
-        ("NVIDIA L40 MIG 1g.6gb", None, None, "no document at hand says that L40 has MIG"),
+        ("NVIDIA L40 MIG 1g.6gb", None, None, "no known document says that L40 has MIG"),
         ("NVIDIA Frobnicator MIG 1g.6gb", None, 9, "no data sheet of Frobnicator, of which"),
         ("NVIDIA A100-SXM4-40GB MIG", None, 14, "does not say which share"),
         ("AMD Instinct MI300X", 206_141_652_992, 40, "40 multiprocessors here and 304"),

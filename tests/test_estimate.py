@@ -1,4 +1,4 @@
-"""A step followed on fake tensors beside the same step run: what it allocates, what its products cost."""
+"""A step followed on fake tensors next to the same step run: what it allocates, what its products cost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The catalog on an accelerator without hardware, beside the CPU: the same phases, modules, classes and FLOPs."""
+"""The catalog on an accelerator without hardware, next to the CPU: the same phases, modules, classes and FLOPs."""
 
 from __future__ import annotations
 

@@ -47,6 +47,21 @@ def test_what_is_below_its_ceiling_is_equal() -> None:
     assert (check.compared, check.equal, check.differences) == (3, 3, ())
 
 
+def test_a_ceiling_that_was_measured_on_a_busy_device() -> None:
+    """What sets the bound must have been disturbed: another ceiling explains nothing."""
+    row = operator("aten::add", ADD, 100, 10, 1000)
+    for disturbed, explained in ((("bandwidth",), True), (("float32",), False), ((), False)):
+        anatomy = with_roofline(anatomy_of(row), replace(CEILINGS, disturbed=disturbed))
+        assert (cause(anatomy.checks[0], "aten::add") is not None) is explained
+    # Arithmetic that only the vector units bound: what products reach says nothing of them.
+    computing = operator("aten::add", ADD, 1, 100_000, 1)
+    for disturbed, explained in ((("vector float32",), True), (("float32", "bfloat16"), False)):
+        anatomy = with_roofline(anatomy_of(computing), replace(CEILINGS, disturbed=disturbed))
+        assert (cause(anatomy.checks[0], "aten::add") is not None) is explained
+    busy = with_roofline(anatomy_of(row), replace(CEILINGS, disturbed=("bandwidth",))).checks[0]
+    assert (cause(busy, "aten::add") or "").startswith("the bandwidth was measured while something else was busy")
+
+
 def test_a_call_that_the_cache_holds() -> None:
     check = checked(operator("aten::add", ADD, 100, 10, 500))
     found = of(check, "aten::add")
@@ -165,7 +180,7 @@ def test_last_caches_of_data_sheets() -> None:
     assert caches["H100 NVL"] is None
 
 
-@pytest.mark.skipif(not SHARED.is_dir(), reason="the folder of shared traces is not beside the checkout")
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the folder of shared traces is not next to the checkout")
 @pytest.mark.parametrize(
     ("name", "above"),
     [

@@ -44,7 +44,7 @@ NEVER = {
     "maximum_": "one tensor of `_foreach_maximum_`", "minimum_": "one tensor of `_foreach_minimum_`",
     "T": "the attribute, as function transforms record it", "rename": "the method on named tensors",
     "double": "the method of a tensor", "float": "the method of a tensor", "half": "the method of a tensor",
-    "wrapped_quantized_linear": "listed beside `_wrapped_quantized_linear_prepacked`, under its name without a mark",
+    "wrapped_quantized_linear": "listed next to `_wrapped_quantized_linear_prepacked`, under its name without a mark",
 }  # fmt: skip
 
 

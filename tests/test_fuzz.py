@@ -146,7 +146,7 @@ def test_the_exit_code_and_what_stderr_says(
 
 @pytest.mark.parametrize("piece", PIECES)
 def test_a_megabyte_of_one_piece_is_one_line(tmp_path: Path, piece: bytes) -> None:
-    """How long each takes beside a plain trace is in benchmarks/damaged.py."""
+    """How long each takes next to a plain trace is in benchmarks/damaged.py."""
     assert "\n" not in outcome_of(tmp_path, HEAD + piece * (MEGABYTE // len(piece))).strip()
 
 

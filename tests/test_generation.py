@@ -87,7 +87,7 @@ def t5_decoder(rows: int, seen: int) -> int:
 
 
 def t5_prefill(rows: int) -> int:
-    """The encoder sees each sample once; its keys and values are made for every beam, beside the first new token."""
+    """The encoder sees each sample once; its keys and values are made for every beam, next to the first new token."""
     encoder = B * L * (S * (4 * H * A * D + 2 * H * 64) + 2 * S * S * A * D)
     return encoder + rows * L * S * 2 * H * A * D + t5_decoder(rows, 1)
 
@@ -407,7 +407,7 @@ def test_the_roofline_has_prefill_and_decoding_by_themselves() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("--beams 4", "--beams 4 is of a generation: give --generate 32 with it"),
+        ("--beams 4", "--beams 4 needs a generation: give --generate 32 too"),
         ("--generate 8 --optimizer sgd", "--generate 8 has no backward: leave out --optimizer sgd"),
         ("--generate 8 --checkpointing", "--generate 8 has no backward: leave out --checkpointing non-reentrant"),
         (

@@ -218,4 +218,4 @@ def test_a_report_in_a_folder_of_ranks_is_left_out_in_words(folder: Path, capsys
     (warning,) = (
         text for text in json.loads(capsys.readouterr().out)["warnings"] if "trace.report.json is left out" in text
     )
-    assert "no trace but a report of opanatomy" in warning
+    assert "not a trace but a report of opanatomy" in warning

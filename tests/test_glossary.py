@@ -54,7 +54,10 @@ BETWEEN = {
     "", "to", "in", "of", "take", "over", "more", "and", "of them", "of the host", "of their time", "batch", "length",
     "of kernel time", "figures by second sources", "vector float32", "trained", "of the contractions' time",
     "of the float32 peak", "of the bfloat16 peak", "the middle one of", "median of", "known of", "profiled of",
-    "of the window lies before the first or after the last device work", "busy, of the middle step",
+    "before the first or after the last device work", "busy, of the middle step", "shortest", "longest", "of the step",
+    "on the host", "profiled on", "of the FLOPs in", "where other steps' work is in it", "where a pause is in it",
+    "without other steps' work", "from the first to the last device work", "of the", "before and after it",
+    "on each of", "FLOPs known for", "of the float32 peak in the plain step", "of the bfloat16 peak in the plain step",
 }  # fmt: skip
 
 
@@ -227,7 +230,7 @@ def test_what_is_worked_ends_in_what_is_printed(name: str) -> None:
 
 #: Terms whose worked lines each end in a figure that the page prints.
 EXACT = {
-    "MFU", "HFU", "host-bound", "idle", "window", "time", "share", "of FLOP", "FLOP", "exposed", "bytes",
+    "MFU", "HFU", "host-bound", "idle", "window", "time", "share", "FLOP share", "FLOP", "exposed", "bytes",
     "stream waits", "exposed memcpy", "of it exposed", "busy", "hidden", "ceiling", "headroom", "FLOP/B", "bus",
     "classed", "costed", "unknown", "tensor cores", "SM efficiency", "occupancy", "own", "framework", "profiler",
     "d.peak", "B/F FLOPs", "backward / forward", "off", "edges",

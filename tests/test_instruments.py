@@ -32,7 +32,7 @@ from opanatomy.records.workload import Workload
 from tests.tiny import on_cpu
 
 X = torch.arange(12.0).reshape(3, 4) / 12
-SAVES, OBSERVER = "the watch of saved tensors", "the observer of calls"
+SAVES, OBSERVER = "the observer of saved tensors", "the observer of calls"
 
 
 class Model(nn.Module):

@@ -62,7 +62,7 @@ def launch(beginning: str, model: str, cwd: Path) -> subprocess.CompletedProcess
 
 
 def started(words: list[str], cwd: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    """What a program beside this Python did."""
+    """What a program next to this Python did."""
     (cwd / "unlike.py").write_text(UNLIKE_RANKS)
     return subprocess.run(
         [str(Path(sys.executable).parent / words[0]), *words[1:]],
@@ -443,10 +443,10 @@ def test_files_of_ranks_count_up_together() -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--parallel", "fsdp2"), "--parallel fsdp2 is of several processes: add --processes 2, or start them with"),
-        (("--bucket-view",), "--bucket-view is of several processes"),
+        (("--parallel", "fsdp2"), "--parallel fsdp2 needs several processes: add --processes 2, or start them with"),
+        (("--bucket-view",), "--bucket-view needs several processes"),
         (("--processes", "2", "--parallel", "hsdp"), "2 processes make no two groups of several"),
-        (("--processes", "2", "--parallel", "fsdp2", "--bucket-mb", "1"), "is of DDP: leave out --parallel fsdp2"),
+        (("--processes", "2", "--parallel", "fsdp2", "--bucket-mb", "1"), "is for DDP: leave out --parallel fsdp2"),
         (("--processes", "2", "--device", "cuda:0"), "--device cuda:0 is one for all processes"),
     ],
 )

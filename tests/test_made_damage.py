@@ -1,4 +1,4 @@
-"""Damage to a made trace: what is lost or doubled is said with its figures, and what can be told apart still is."""
+"""Damage to a made trace: what is lost or doubled is said with its figures, and what can be distinguished still is."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from opanatomy.pipeline import analyze_trace
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.trace import read_trace
 from tests.handmade import HandMade, training_step
-from tests.made_events import Event, Piece, ns, us
+from tests.made_events import Event, WorkItem, ns, us
 from tests.made_trace import Made, Options, capture, made
 
 
@@ -24,10 +24,10 @@ def bert() -> Made:
     return made(capture("bert_cpu.json.gz"), Options())
 
 
-def events_of(trace: Made, piece: Piece) -> tuple[Event, Event]:
-    """The launch of a piece, and its own event."""
-    launch = next(e for e in trace.events if _correlation(e) == piece.correlation and "runtime" in e["cat"])
-    work = next(e for e in trace.events if _correlation(e) == piece.correlation and "runtime" not in e["cat"])
+def events_of(trace: Made, item: WorkItem) -> tuple[Event, Event]:
+    """The launch of a item, and its own event."""
+    launch = next(e for e in trace.events if _correlation(e) == item.correlation and "runtime" in e["cat"])
+    work = next(e for e in trace.events if _correlation(e) == item.correlation and "runtime" not in e["cat"])
     return launch, work
 
 
@@ -40,7 +40,7 @@ def analyzed(trace: Made, folder: Path) -> Anatomy:
 
 
 def operators(trace: Made, folder: Path) -> list[tuple[int, str | None]]:
-    """The event number and name of the operator of each piece of device work, as they are attributed."""
+    """The event number and name of the operator of each item of device work, as they are attributed."""
     read = read_trace(trace.write(folder / "trace.json.gz"))
     calls, _ = trace_calls_of(read, attribute(read.names, read.host, read.launches, read.work, read.flows))
     numbers = [int(calls.host.external_id[row]) if row >= 0 else 0 for row in calls.work.host.tolist()]
@@ -48,21 +48,21 @@ def operators(trace: Made, folder: Path) -> list[tuple[int, str | None]]:
 
 
 def truth(trace: Made) -> list[tuple[int, str | None]]:
-    return [(piece.external_id, piece.operator) for piece in trace.pieces]
+    return [(item.external_id, item.operator) for item in trace.work_items]
 
 
-def products(trace: Made) -> list[Piece]:
-    return [piece for piece in trace.pieces if piece.operator == "aten::mm"]
+def products(trace: Made) -> list[WorkItem]:
+    return [item for item in trace.work_items if item.operator == "aten::mm"]
 
 
 def test_a_launch_that_was_lost_is_known_by_the_external_id(tmp_path: Path) -> None:
     trace = bert()
     lost = products(trace)[3:10]
-    for piece in lost:
-        trace.events.remove(events_of(trace, piece)[0])
+    for item in lost:
+        trace.events.remove(events_of(trace, item)[0])
     anatomy = analyzed(trace, tmp_path)
     assert (anatomy.ledger.linked_ns, anatomy.ledger.no_launch_record_ns) == (
-        sum(piece.duration_ns for piece in trace.pieces), 0,
+        sum(item.duration_ns for item in trace.work_items), 0,
     )  # fmt: skip
     assert operators(trace, tmp_path) == truth(trace)
 
@@ -70,12 +70,12 @@ def test_a_launch_that_was_lost_is_known_by_the_external_id(tmp_path: Path) -> N
 def test_a_launch_that_was_lost_with_the_external_id_is_in_the_ledger(tmp_path: Path) -> None:
     trace = bert()
     lost = products(trace)[3:10]
-    for piece in lost:
-        launch, work = events_of(trace, piece)
+    for item in lost:
+        launch, work = events_of(trace, item)
         trace.events.remove(launch)
         del work["args"]["External id"]
-    ledger, lost_ns = analyzed(trace, tmp_path).ledger, sum(piece.duration_ns for piece in lost)
-    total = sum(piece.duration_ns for piece in trace.pieces)
+    ledger, lost_ns = analyzed(trace, tmp_path).ledger, sum(item.duration_ns for item in lost)
+    total = sum(item.duration_ns for item in trace.work_items)
     assert (ledger.linked_ns, ledger.no_launch_record_ns) == (total - lost_ns, lost_ns)
     assert (ledger.classed_ns, ledger.costed_ns) == (total, total - lost_ns)
 
@@ -84,12 +84,12 @@ def test_kernels_that_were_lost_are_said(tmp_path: Path) -> None:
     """Their operators had less time, or none, and the report said 100 %."""
     trace = bert()
     lost = products(trace)[3:10]
-    for piece in lost:
-        trace.events.remove(events_of(trace, piece)[1])
+    for item in lost:
+        trace.events.remove(events_of(trace, item)[1])
     anatomy = analyzed(trace, tmp_path)
-    total = sum(piece.duration_ns for piece in trace.pieces)
-    assert anatomy.ledger.device_work_ns == total - sum(piece.duration_ns for piece in lost)
-    starting = len([piece for piece in trace.pieces if piece.kind != "gpu_memset"])
+    total = sum(item.duration_ns for item in trace.work_items)
+    assert anatomy.ledger.device_work_ns == total - sum(item.duration_ns for item in lost)
+    starting = len([item for item in trace.work_items if item.kind != "gpu_memset"])
     assert anatomy.warnings == (
         f"7 of {starting} launches have no device work in the trace (7 cudaLaunchKernel): their time is missing",
     )
@@ -107,10 +107,10 @@ def test_launches_that_a_graph_captured_run_nothing(tmp_path: Path) -> None:
     assert warning.startswith("1 of 5 launches have no device work")
 
 
-def share_ids(trace: Made, *, external: bool) -> tuple[Piece, Piece]:
+def share_ids(trace: Made, *, external: bool) -> tuple[WorkItem, WorkItem]:
     """A product and a map a good deal later get one correlation id; their kernels have an external id or none."""
     early = products(trace)[3]
-    late = next(p for p in trace.pieces if p.operator == "aten::mul" and p.launched_ns > early.end_ns + 1_000_000)
+    late = next(p for p in trace.work_items if p.operator == "aten::mul" and p.launched_ns > early.end_ns + 1_000_000)
     for event in events_of(trace, late):
         event["args"]["correlation"] = early.correlation
     if not external:
@@ -133,8 +133,8 @@ def test_launches_with_one_id_are_told_apart_by_time_and_said(tmp_path: Path) ->
     early, late = share_ids(trace, external=False)
     assert operators(trace, tmp_path) == truth(trace)
     (warning,) = analyzed(trace, tmp_path).warnings
-    told = f"2 pieces of device work ({(early.duration_ns + late.duration_ns) / 1e6:.3f} ms) have an id"
-    assert warning.startswith(told)
+    expected = f"2 device events ({(early.duration_ns + late.duration_ns) / 1e6:.3f} ms) with an id"
+    assert warning.startswith(expected)
 
 
 def test_events_that_are_twice_in_the_file_leave_nothing_open(tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def merged(trace: Made, second: Made, *, shift: int, later_ns: int) -> None:
         if "device" in other["args"]:
             other["args"]["device"] += 1
         trace.events.append(other)
-    trace.pieces += [replace(piece, external_id=piece.external_id + shift) for piece in second.pieces]
+    trace.work_items += [replace(item, external_id=item.external_id + shift) for item in second.work_items]
 
 
 @pytest.mark.parametrize(("shift", "open_ids"), [(100, False), (0, True)])
@@ -173,7 +173,7 @@ def test_two_processes_in_one_trace(shift: int, open_ids: bool, tmp_path: Path) 
         assert found == truth(trace)
         assert warnings == ()
     else:
-        assert [name for _, name in found] == [piece.operator for piece in trace.pieces]
+        assert [name for _, name in found] == [item.operator for item in trace.work_items]
         assert any("that launches of several operators carry" in line for line in warnings)
 
 
@@ -184,18 +184,18 @@ def test_an_external_id_of_two_processes_is_said(tmp_path: Path) -> None:
     trace.events[:] = [event for event in trace.events if event.get("cat") != "cuda_runtime"]
     anatomy = analyzed(trace, tmp_path)
     assert anatomy.ledger.linked_ns > 0
-    spent = f"({anatomy.ledger.linked_ns / 1e6:,.3f} ms) have an id that launches of several operators carry"
+    spent = f"({anatomy.ledger.linked_ns / 1e6:,.3f} ms) with an id that launches of several operators carry"
     assert any(spent in line for line in anatomy.warnings)
 
 
 @pytest.mark.parametrize("by_ns", [5_000, 30_000_000])
 def test_kernels_before_their_launch_are_said(by_ns: int, tmp_path: Path) -> None:
     trace = bert()
-    for piece in products(trace)[3:10]:
-        work = events_of(trace, piece)[1]
-        work["ts"] = (piece.launched_ns - by_ns) / 1000
+    for item in products(trace)[3:10]:
+        work = events_of(trace, item)[1]
+        work["ts"] = (item.launched_ns - by_ns) / 1000
     (warning,) = analyzed(trace, tmp_path).warnings
-    assert warning.startswith(f"7 pieces of device work begin up to {by_ns / 1e6:.3f} ms before their launch")
+    assert warning.startswith(f"7 device events before their launch, by up to {by_ns / 1e6:.3f} ms")
     assert operators(trace, tmp_path) == truth(trace)
 
 
@@ -206,14 +206,14 @@ def _duration(value: float) -> Callable[[Event], None]:
 def test_durations_of_nothing_and_less(tmp_path: Path) -> None:
     trace = bert()
     changed = products(trace)[3:10]
-    for value, piece in zip((0, 0, -1, -5e6, 0, 0, -0.001), changed, strict=True):
-        _duration(value)(events_of(trace, piece)[1])
+    for value, item in zip((0, 0, -1, -5e6, 0, 0, -0.001), changed, strict=True):
+        _duration(value)(events_of(trace, item)[1])
     anatomy = analyzed(trace, tmp_path)
-    total = sum(piece.duration_ns for piece in trace.pieces) - sum(piece.duration_ns for piece in changed)
+    total = sum(item.duration_ns for item in trace.work_items) - sum(item.duration_ns for item in changed)
     assert anatomy.ledger.linked_ns == total
     assert anatomy.warnings == ("3 events have a negative duration, which is read as 0",)
-    pieces = [replace(piece, duration_ns=0) if piece in changed else piece for piece in trace.pieces]
-    assert sum(row.work or 0 for row in anatomy.step.steps) == len(pieces)
+    work_items = [replace(item, duration_ns=0) if item in changed else item for item in trace.work_items]
+    assert sum(row.work or 0 for row in anatomy.step.steps) == len(work_items)
 
 
 def test_streams_and_devices_that_are_no_numbers(tmp_path: Path) -> None:

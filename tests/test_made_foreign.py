@@ -52,8 +52,8 @@ def test_a_foreign_training_step(device: Accelerator, device_thread: bool, captu
     host = attribute(source.names, source.host, source.launches, source.work, source.flows).host
     phase = dict(zip(host.external_id.tolist(), (PHASES[code] for code in host.phase.tolist()), strict=True))
     expected = Counter[Any]()
-    for piece in trace.pieces:
-        expected[piece.operator_class, phase[piece.external_id]] += piece.duration_ns
+    for item in trace.work_items:
+        expected[item.operator_class, phase[item.external_id]] += item.duration_ns
     assert {(row.operator_class, row.phase): row.time_ns for row in anatomy.classes} == expected
     assert {Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER} <= {row.phase for row in anatomy.classes}
     flops = {

@@ -22,7 +22,7 @@ def test_an_id_of_0_is_none(tmp_path: Path) -> None:
     assert (anatomy.ledger.linked_ns, anatomy.ledger.no_launch_record_ns) == (35_000, 40_000)
     assert {row.operator: row.time_ns for row in anatomy.operators if row.phase == "forward"} == {"aten::mm": 10_000}
     (warning,) = anatomy.warnings
-    assert warning.startswith("1 pieces of device work (0.040 ms, 53.3%) have no launch in the trace")
+    assert warning.startswith("1 device event (0.040 ms, 53.3%) without a launch in the trace")
 
 
 def test_the_external_id_of_the_launch_stands_for_that_of_its_kernel(tmp_path: Path) -> None:
@@ -50,11 +50,13 @@ def test_a_stream_whose_launches_are_not_recorded_is_in_the_step(of_all: bool, t
     unlaunched = 75_000 if of_all else 40_000
     assert (anatomy.ledger.no_launch_record_ns, anatomy.ledger.outside_window_ns) == (unlaunched, 0)
     assert anatomy.timeline.communication_ns == 40_000
-    assert any(f"({unlaunched / 1e6:.3f} ms, {unlaunched / 75_000:.1%}) have no launch" in w for w in anatomy.warnings)
+    assert any(
+        f"({unlaunched / 1e6:.3f} ms, {unlaunched / 75_000:.1%}) without a launch" in w for w in anatomy.warnings
+    )
 
 
 def test_left_over_work_of_a_stream_without_launches(tmp_path: Path) -> None:
-    """What runs beside other left-over work is left over as well."""
+    """What runs next to other left-over work is left over as well."""
     trace = training_step()
     trace.kernel("late_of_the_step_before", 100, 60, 900, stream=9)
     trace.launch(500, 50)
@@ -68,7 +70,7 @@ def test_kernels_that_are_twice_in_the_file_are_said(tmp_path: Path) -> None:
     trace = training_step()
     trace.events.extend(copy.deepcopy(trace.events))
     (warning,) = analyze_trace(trace.write(tmp_path / "trace.json")).warnings
-    assert warning.startswith("3 pieces of device work are in the trace more than once")
+    assert warning.startswith("3 device events in the trace more than once")
 
 
 def test_a_launch_with_kernels_on_two_devices_is_said(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Made traces beside the data sheets of their devices: every bound worked out again."""
+"""Made traces next to the data sheets of their devices: every bound worked out again."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from opanatomy.records.anatomy import Anatomy, OperatorRow
 from opanatomy.records.taxonomy import PHASES, OperatorClass, Phase
 from opanatomy.trace import read_trace
 from tests.handmade import HandMade
-from tests.made_events import GRAPH, LINKED, MI300X, XPU, Piece
+from tests.made_events import GRAPH, LINKED, MI300X, XPU, WorkItem
 from tests.made_operators import WORK
 from tests.made_trace import TRACES, Made, Options, capture, made
 
@@ -60,14 +60,14 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return name, trace, path, analyze_trace(path)
 
 
-def union(pieces: list[Piece]) -> list[tuple[int, int]]:
-    """The spans in which any of the pieces ran."""
+def union(work_items: list[WorkItem]) -> list[tuple[int, int]]:
+    """The spans in which any of the work items ran."""
     spans: list[tuple[int, int]] = []
-    for piece in sorted(pieces, key=lambda piece: piece.start_ns):
-        if spans and piece.start_ns <= spans[-1][1]:
-            spans[-1] = spans[-1][0], max(spans[-1][1], piece.end_ns)
+    for item in sorted(work_items, key=lambda item: item.start_ns):
+        if spans and item.start_ns <= spans[-1][1]:
+            spans[-1] = spans[-1][0], max(spans[-1][1], item.end_ns)
         else:
-            spans.append((piece.start_ns, piece.end_ns))
+            spans.append((item.start_ns, item.end_ns))
     return spans
 
 
@@ -75,19 +75,19 @@ def length(spans: list[tuple[int, int]], low: int, high: int) -> int:
     return sum(max(min(end, high) - max(start, low), 0) for start, end in spans)
 
 
-def place_of(trace: Made, piece: Piece, places: dict[int, Place]) -> Place:
+def place_of(trace: Made, item: WorkItem, places: dict[int, Place]) -> Place:
     """Where the CPU has the operator; a graph is where its launch is."""
-    if piece.link == LINKED:
-        return places[piece.external_id]
-    ranges = ((phase, *span) for phase, span in trace.phases if span[0] <= piece.launched_ns < span[1])
+    if item.link == LINKED:
+        return places[item.external_id]
+    ranges = ((phase, *span) for phase, span in trace.phases if span[0] <= item.launched_ns < span[1])
     return next((Phase(phase) for phase, *_ in ranges), Phase.OTHER), None
 
 
 def test_the_ledger(case: tuple[str, Made, Path, Anatomy]) -> None:
     _, trace, _, anatomy = case
     spent = Counter[str]()
-    for piece in trace.pieces:
-        spent[piece.link] += piece.duration_ns
+    for item in trace.work_items:
+        spent[item.link] += item.duration_ns
     total = sum(spent.values())
     ledger = anatomy.ledger
     assert (ledger.device_work_ns, ledger.linked_ns, ledger.graph_launched_ns) == (total, spent[LINKED], spent[GRAPH])
@@ -100,9 +100,9 @@ def test_classes_and_phases(case: tuple[str, Made, Path, Anatomy]) -> None:
     name, trace, _, anatomy = case
     places = on_cpu(name)[1]
     times, kernels = Counter[Any](), Counter[Any]()
-    for piece in trace.pieces:
-        key = piece.operator_class, place_of(trace, piece, places)[0]
-        times[key] += piece.duration_ns
+    for item in trace.work_items:
+        key = item.operator_class, place_of(trace, item, places)[0]
+        times[key] += item.duration_ns
         kernels[key] += 1
     assert {(row.operator_class, row.phase): row.time_ns for row in anatomy.classes} == times
     assert {(row.operator_class, row.phase): row.kernels for row in anatomy.classes} == kernels
@@ -115,15 +115,15 @@ def test_each_piece_is_where_its_operator_is(case: tuple[str, Made, Path, Anatom
     attribution = attribute(trace.names, trace.host, trace.launches, trace.work, trace.flows)
     calls, _ = trace_calls_of(trace, attribution)
     kernels, work, host = kernel_table(calls), calls.work, calls.host
-    assert len(work.name) == len(made_trace.pieces)
-    for index, piece in enumerate(made_trace.pieces):
+    assert len(work.name) == len(made_trace.work_items)
+    for index, item in enumerate(made_trace.work_items):
         row = int(work.host[index])
         seen = (int(host.external_id[row]), kernels.operator.at(index)) if row >= 0 else (0, None)
-        assert seen == (piece.external_id, piece.operator)
-        assert (kernels.phase.at(index), kernels.module.at(index)) == place_of(made_trace, piece, places)
-        assert kernels.operator_class.at(index) is piece.operator_class
+        assert seen == (item.external_id, item.operator)
+        assert (kernels.phase.at(index), kernels.module.at(index)) == place_of(made_trace, item, places)
+        assert kernels.operator_class.at(index) is item.operator_class
         owner = int(kernels.call[index])
-        assert (int(host.external_id[owner]) if owner >= 0 else 0) == piece.owner
+        assert (int(host.external_id[owner]) if owner >= 0 else 0) == item.owner
 
 
 @pytest.mark.parametrize(
@@ -143,10 +143,10 @@ def test_modules(case: tuple[str, Made, Path, Anatomy]) -> None:
     name, trace, _, anatomy = case
     places = on_cpu(name)[1]
     spent = Counter[Any]()
-    for piece in trace.pieces:
-        phase, module = place_of(trace, piece, places)
+    for item in trace.work_items:
+        phase, module = place_of(trace, item, places)
         if module is not None:
-            spent[module, phase, piece.operator_class] += piece.duration_ns
+            spent[module, phase, item.operator_class] += item.duration_ns
     assert {(row.module, row.phase, row.operator_class): row.time_ns for row in anatomy.modules} == spent
     assert len({module for module, _, _ in spent}) > 20
 
@@ -174,9 +174,9 @@ def test_operators_cost_what_they_cost_on_the_cpu(case: tuple[str, Made, Path, A
     assert {key: value for key, value in expected.items() if key not in handed_on} == found
     assert {(key[0], key[4]) for key in handed_on} <= {("aten::add_", "aten::_foreach_add_")}
     spent = Counter[str]()
-    for piece in trace.pieces:
-        if piece.operator:
-            spent[piece.operator] += piece.duration_ns
+    for item in trace.work_items:
+        if item.operator:
+            spent[item.operator] += item.duration_ns
     times = Counter[str]()
     for row in anatomy.operators:
         times[row.operator] += row.time_ns
@@ -187,12 +187,12 @@ def test_ratios(case: tuple[str, Made, Path, Anatomy]) -> None:
     name, trace, _, anatomy = case
     places = on_cpu(name)[1]
     theirs = {row.operator_class: row for row in on_cpu(name)[0].ratios}
-    graphs = any(piece.link == GRAPH for piece in trace.pieces)
+    graphs = any(item.link == GRAPH for item in trace.work_items)
     for row in anatomy.ratios:
-        mine = [piece for piece in trace.pieces if piece.operator_class is row.operator_class]
+        in_class = [item for item in trace.work_items if item.operator_class is row.operator_class]
         in_phase = Counter[Phase]()
-        for piece in mine:
-            in_phase[place_of(trace, piece, places)[0]] += piece.duration_ns
+        for item in in_class:
+            in_phase[place_of(trace, item, places)[0]] += item.duration_ns
         backward = in_phase[Phase.BACKWARD] + in_phase[Phase.RECOMPUTE]
         assert row.time == backward / in_phase[Phase.FORWARD]
         if not graphs:
@@ -203,15 +203,15 @@ def test_ratios(case: tuple[str, Made, Path, Anatomy]) -> None:
 
 def causes(trace: Made, low: int, high: int) -> tuple[int, int, int]:
     """Idle time of the window for the host, for another stream, and for neither, worked out gap by gap."""
-    pieces = sorted(trace.pieces, key=lambda piece: piece.start_ns)
-    spans = union(trace.pieces)
+    work_items = sorted(trace.work_items, key=lambda item: item.start_ns)
+    spans = union(trace.work_items)
     edges = [low, *(edge for span in spans for edge in span), high]
     found = [0, 0, 0]
     for opens, closes in list(pairwise(edges))[::2]:
         if closes <= opens:
             continue
-        following = next((piece for piece in pieces if piece.start_ns >= closes), None)
-        last = max((piece for piece in pieces if piece.end_ns <= opens), key=lambda piece: piece.end_ns, default=None)
+        following = next((item for item in work_items if item.start_ns >= closes), None)
+        last = max((item for item in work_items if item.end_ns <= opens), key=lambda item: item.end_ns, default=None)
         if following is None or following.launched_ns >= opens:
             cause = 0
         else:
@@ -222,7 +222,7 @@ def causes(trace: Made, low: int, high: int) -> tuple[int, int, int]:
 
 def test_the_window_and_its_steps(case: tuple[str, Made, Path, Anatomy]) -> None:
     _, trace, _, anatomy = case
-    timeline, spans = anatomy.timeline, union(trace.pieces)
+    timeline, spans = anatomy.timeline, union(trace.work_items)
     low, high = trace.steps[0][0], max(trace.steps[-1][1], spans[-1][1])
     busy = length(spans, low, high)
     assert (timeline.window_ns, timeline.busy_ns, timeline.outside_ns) == (high - low, busy, 0)
@@ -230,16 +230,20 @@ def test_the_window_and_its_steps(case: tuple[str, Made, Path, Anatomy]) -> None
     idle = causes(trace, low, high)
     assert (timeline.host_idle_ns, timeline.stream_idle_ns, timeline.other_idle_ns) == idle
     begins = [begin for begin, _ in trace.steps]
-    mine = [[one for one in trace.pieces if begin <= one.launched_ns < end] for begin, end in pairwise([*begins, high])]
+    by_step = [
+        [one for one in trace.work_items if begin <= one.launched_ns < end] for begin, end in pairwise([*begins, high])
+    ]
     before, rows = low, []
-    for pieces, (begin, end) in zip(mine, trace.steps, strict=True):
-        first, last = max(begin, before), max(end, max(piece.end_ns for piece in pieces))
+    for work_items, (begin, end) in zip(by_step, trace.steps, strict=True):
+        first, last = max(begin, before), max(end, max(item.end_ns for item in work_items))
         before = last
-        rows.append((last - first, length(spans, first, last), sum(piece.duration_ns for piece in pieces), len(pieces)))
+        rows.append(
+            (last - first, length(spans, first, last), sum(item.duration_ns for item in work_items), len(work_items))
+        )
     assert [(row.wall_ns, row.busy_ns, row.kernel_time_ns, row.work) for row in anatomy.step.steps] == rows
     kinds = Counter[str]()
-    for piece in trace.pieces:
-        kinds[piece.kind] += piece.duration_ns
+    for item in trace.work_items:
+        kinds[item.kind] += item.duration_ns
     assert sum(row.memcpy_ns or 0 for row in anatomy.step.steps) == kinds["gpu_memcpy"]
     assert sum(row.memset_ns or 0 for row in anatomy.step.steps) == kinds["gpu_memset"]
 
@@ -247,20 +251,20 @@ def test_the_window_and_its_steps(case: tuple[str, Made, Path, Anatomy]) -> None
 def test_streams_and_launches(case: tuple[str, Made, Path, Anatomy]) -> None:
     _, trace, _, anatomy = case
     device = trace.options.accelerator.number
-    of_stream: dict[int, list[Piece]] = {}
-    for piece in trace.pieces:
-        of_stream.setdefault(piece.stream, []).append(piece)
+    of_stream: dict[int, list[WorkItem]] = {}
+    for item in trace.work_items:
+        of_stream.setdefault(item.stream, []).append(item)
     assert {(row.device, row.stream): (row.work, row.kernel_time_ns) for row in anatomy.timeline.streams} == {
-        (device, stream): (len(pieces), sum(piece.duration_ns for piece in pieces))
-        for stream, pieces in of_stream.items()
+        (device, stream): (len(work_items), sum(item.duration_ns for item in work_items))
+        for stream, work_items in of_stream.items()
     }
     launching = anatomy.timeline.launching
     assert launching is not None
-    kernels = [piece for piece in trace.pieces if piece.kind == "kernel"]
-    first: dict[int, Piece] = {}
-    for piece in kernels:
-        first.setdefault(piece.correlation, piece)
-    assert (launching.kernels, launching.kernel_ns) == (len(kernels), sum(piece.duration_ns for piece in kernels))
-    delays = [piece.start_ns - piece.launched_ns for piece in first.values()]
+    kernels = [item for item in trace.work_items if item.kind == "kernel"]
+    first: dict[int, WorkItem] = {}
+    for item in kernels:
+        first.setdefault(item.correlation, item)
+    assert (launching.kernels, launching.kernel_ns) == (len(kernels), sum(item.duration_ns for item in kernels))
+    delays = [item.start_ns - item.launched_ns for item in first.values()]
     assert (launching.delayed, launching.delay_ns) == (len(delays), sum(delays))
-    assert launching.tiny_kernels == sum(piece.duration_ns < 10_000 for piece in kernels)
+    assert launching.tiny_kernels == sum(item.duration_ns < 10_000 for item in kernels)

@@ -212,7 +212,7 @@ def test_a_block_before_that_the_snapshot_lacks_is_told(monkeypatch: pytest.Monk
     assert (before.other or 0) - (before.ours or 0) == 12_582_912
     (peak,) = checks_of(memory)["memory peak"].unexplained
     assert (peak.other or 0) - (peak.ours or 0) == 12_582_912
-    assert "12,000,000 B of the model, its state and inputs are none of the allocator" in memory.notes[0]
+    assert "12,000,000 B of the model, its state and inputs are not from the allocator" in memory.notes[0]
 
 
 @hand_made("native")

@@ -199,7 +199,7 @@ def test_parts_of_a_module_elsewhere_are_named() -> None:
 
 
 def test_components_are_those_of_the_device_of_the_peak() -> None:
-    """Before, the weights of all devices stood beside the peak of one: 160 B and 40 B of buffers."""
+    """Before, the weights of all devices stood next to the peak of one: 160 B and 40 B of buffers."""
     module = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4, device="meta"))
     module.register_buffer("here", torch.zeros(5))
     module.register_buffer("there", torch.zeros(5, device="meta"))

@@ -313,7 +313,7 @@ def test_hooks_and_marks_add_no_byte_to_the_peak() -> None:
     assert peaks[0] == peaks[1]
 
 
-# ---------------------------------------------------------------------------------- beside torch's own memory profile
+# ---------------------------------------------------------------------------------- next to torch's own memory profile
 
 
 def torch_categories(name: str) -> tuple[dict[str, int], Seen]:

@@ -94,7 +94,7 @@ def test_a_memory_step_that_cannot_be_read_is_a_warning_and_the_storages_stay(tm
 
 
 def test_a_memory_step_that_is_too_large_for_the_metadata_is_left_out_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("opanatomy.capture.memory.step._MOST_PACKED_BYTES", 100)
+    monkeypatch.setattr("opanatomy.capture.memory.step._MAX_PACKED_BYTES", 100)
     anatomy = opanatomy.profile(torch.nn.Linear(8, 8), torch.ones(2, 8), memory=True)
     assert anatomy.memory.timeline == ()
     assert anatomy.memory.measured_by == "resident set of the process"

@@ -176,7 +176,7 @@ def below(name: str, *children: str) -> HandMade:
 @pytest.mark.parametrize(
     ("made", "expected"),
     [
-        # its own kernel beside the copies
+        # its own kernel next to the copies
         (below("mylib::fused_attention", "aten::copy_", "aten::mul"), {(CONTRACTION, 100_000)}),
         (below("mylib::rms_norm_fwd", "aten::copy_", "aten::fill_"), {(NORMALIZATION, 100_000)}),
         (below("nobody::knows_this", "aten::copy_"), {(OperatorClass.UNKNOWN, 100_000)}),

@@ -796,9 +796,7 @@ def test_a_range_on_autograds_thread_goes_before_one_elsewhere_at_that_time(tmp_
 def test_a_rule_that_fits_nothing_is_a_warning(tmp_path: Path) -> None:
     path = pipeline_schedule().write(tmp_path / "t.json")
     warnings = analyze_trace(path, phases=phase_rules((*RULES, r"recompute=\(R\)"))).warnings
-    expected = (
-        r"no annotation of the trace has a name in which '\\(R\\)' is found: it gives nothing to the phase recompute"
-    )
+    expected = r"no annotation of the trace has a name that matches '\\(R\\)': it adds nothing to the phase recompute"
     assert [warning for warning in warnings if "no annotation" in warning] == [expected]
 
 
@@ -810,8 +808,11 @@ def test_a_rule_that_fits_nothing_is_a_warning(tmp_path: Path) -> None:
             "fwd=x",
             "--phase fwd=x: no phase 'fwd' - one of forward, backward, recompute, optimizer, prefill, decoding, other",
         ),
-        ("forward=(F", "--phase forward=(F: no regular expression: missing ), unterminated subpattern at position 0"),
-        ("forward=", "--phase forward=: no regular expression - give one that is found in annotations' names"),
+        (
+            "forward=(F",
+            "--phase forward=(F: not a regular expression: missing ), unterminated subpattern at position 0",
+        ),
+        ("forward=", "--phase forward=: not a regular expression - give one that is found in annotations' names"),
     ],
 )
 def test_a_rule_that_is_none(option: str, line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

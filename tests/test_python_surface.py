@@ -187,7 +187,20 @@ def hostile_anatomy() -> Anatomy:
 
 def test_hostile_names_are_text_in_a_notebook() -> None:
     page = elements(hostile_anatomy())
-    assert set(page.tags) <= {"div", "p", "strong", "small", "table", "thead", "tbody", "tr", "th", "td", "span"}
+    assert set(page.tags) <= {
+        "code",
+        "div",
+        "p",
+        "strong",
+        "small",
+        "table",
+        "thead",
+        "tbody",
+        "tr",
+        "th",
+        "td",
+        "span",
+    }
     assert set(page.attributes) <= {"class", "style", "title"}
     assert "<script>alert(1)</script>" in page.text
     assert not set(page.text) & {"\x1b", "‮"}
@@ -229,8 +242,8 @@ def test_a_report_is_written_whole_and_read_back(tmp_path: Path) -> None:
 def test_what_is_no_report_is_refused(tmp_path: Path) -> None:
     trace = TRACES / "bert_cpu.json.gz"
     for name, said in (
-        (trace, "is no report of opanatomy"), (tmp_path, "it is a folder"), (tmp_path / "x.json", "No such file"),
-        (ROOT / "README.md", "is no report"), ("s3://bucket/r.json", "it is an address"), (None, "not None"),
+        (trace, "is not a report of opanatomy"), (tmp_path, "it is a folder"), (tmp_path / "x.json", "No such file"),
+        (ROOT / "README.md", "is not a report"), ("s3://bucket/r.json", "it is an address"), (None, "not None"),
         (b"r.json", "not of type bytes"), ("", "the name is empty"),
     ):  # fmt: skip
         with pytest.raises(opanatomy.OpanatomyError, match=r"^read: ") as caught:

@@ -372,7 +372,7 @@ def test_code_that_a_watch_breaks_is_told_how_to_do_without() -> None:
         torch.func.grad(lambda x: x.sin().sum())(X)
 
     with (
-        pytest.warns(UserWarning, match=r"failed under the watch of its second iteration.* - give warmup=1"),
+        pytest.warns(UserWarning, match=r"failed while its second iteration was observed.* - give warmup=1"),
         pytest.raises(RuntimeError, match="saved tensor hooks"),
     ):
         run(3, iteration)

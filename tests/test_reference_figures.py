@@ -1,4 +1,4 @@
-"""The time anatomy of real traces beside what the field's tools say of them, where their figures are at hand."""
+"""The time anatomy of real traces next to what the field's tools say of them, where they have figures."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SHARED = Path(__file__).parent.parent.parent / "shared"
 PLUGIN = SHARED / "reference" / "tensorboard_plugin_resnet50.json"
 TIMELINES = sorted((SHARED / "reference" / "tracelens").glob("*.gpu_timeline.csv"))
 
-pytestmark = pytest.mark.skipif(not PLUGIN.is_file(), reason="the reference figures are not beside the checkout")
+pytestmark = pytest.mark.skipif(not PLUGIN.is_file(), reason="the reference figures are not next to the checkout")
 BESIDE_TRACELENS = pytest.mark.parametrize("path", TIMELINES, ids=lambda path: path.name.split(".gpu")[0])
 
 

@@ -23,6 +23,7 @@ from opanatomy.report.format import Page
 from tests import anatomies
 from tests.experiments import experiment
 from tests.printed_figures import Figure, figures_in
+from tests.recomputed_tables import step_time
 
 FOLDER = Path(__file__).parent / "traces"
 TRACES = sorted(path.name.removesuffix(".json.gz") for path in FOLDER.glob("*.json.gz"))
@@ -138,7 +139,6 @@ def _step(report: dict[str, Any]) -> Lines:
         yield "framework", _part(step["framework_ns"], wall)
     elif wall is not None and step["busy_ns"] is not None:
         yield "device busy", _part(step["busy_ns"], wall)
-        yield "device idle", _part(wall - step["busy_ns"], wall)
         yield "kernel time", [step["kernel_time_ns"]]
     mfu = report["device"]["mfu"]
     yield "MFU", [None if mfu is None else 100 * mfu]
@@ -150,13 +150,16 @@ def _time(report: dict[str, Any]) -> Lines:
     in_window = steps / max(len(report["ranks"]), 1)
     work = sum(row["time_ns"] for row in report["classes"]) / steps
     if report["environment"]["device_kind"] != "cpu":
-        window = timeline["window_ns"] / in_window
+        own = step_time(report)
+        window = own["whole"] / in_window
         yield "mean step", [window]
-        for label, key in (
-            ("device busy", "busy_ns"), ("device idle", "idle_ns"), ("idle, bound by the host", "host_idle_ns"),
-            ("communication", "communication_ns"), ("exposed communication", "exposed_communication_ns"),
+        yield "not in it, other steps' work", [(timeline["outside_ns"] or 0) / in_window or None]
+        for label, ns in (
+            ("device busy", timeline["busy_ns"]), ("device idle", own["idle"]),
+            ("idle, bound by the host", own["host"]), ("communication", timeline["communication_ns"]),
+            ("exposed communication", timeline["exposed_communication_ns"]),
         ):  # fmt: skip
-            yield label, _part(None if timeline[key] is None else timeline[key] / in_window, window)
+            yield label, _part(None if ns is None else ns / in_window, window)
     yield "device work", [work]
     classes: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for row in report["classes"]:
@@ -238,8 +241,10 @@ def test_an_experiment_names_what_saves_most_with_its_command() -> None:
 
 def test_a_comparison_has_the_figures_of_both_sides_and_the_causes() -> None:
     comparison = comparison_of([FOLDER / f"gpu_v100_dlrm_rank{rank}of8.json.gz" for rank in (0, 1)])
-    digest = format_named("digest").write(comparison, Page())
+    digest = format_named("digest").write(comparison, Page(source="before.json 'the other.json'"))
     assert len(digest.encode()) <= 4096
+    assert digest.count("- command: `opanatomy compare before.json 'the other.json' -f json`\n") == 3
+    assert "- command" not in format_named("digest").write(comparison, Page())
     report, (lines, dropped) = json.loads(format_named("json").write(comparison, Page())), lines_of(digest)
     assert not dropped
     known = {row["name"]: row["values"] for row in report["figures"]}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from opanatomy.records.device import DeviceFigures
 from opanatomy.records.memory import Memory, MemoryPoint, MemorySnapshot
 from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.report import read_anatomy, terminal_report
+from opanatomy.report.costs import costs_of
 from opanatomy.report.format import Page
 from opanatomy.report.formats.terminal import section_text
 from opanatomy.report.formats.terminal import terminal_report as page_text_of
@@ -24,7 +26,6 @@ from opanatomy.report.module_tree import Node, module_tree
 from opanatomy.report.scope import per_step
 from opanatomy.report.section import Cell, Section, Share, Time
 from opanatomy.report.sections import HEADINGS, ORDERS, SECTIONS, first_screen, named_sections, sections_of
-from opanatomy.report.sections.costs import costs_of
 from tests import anatomies
 from tests.test_golden_traces import EVERY, FOLDER, anatomy_of
 
@@ -120,7 +121,7 @@ def test_figures_are_of_one_step_and_headings_say_so() -> None:
     assert alone == mean
     assert (per_step(one), per_step(three)) == ("", "per step, mean of 3")
     headed = terminal_report(three, sections=("classes",)).splitlines()[1]
-    assert headed.startswith("classes (per step, mean of 3) ──")
+    assert headed.startswith("classes (per step, mean of 3; shares of the operators' time) ──")
 
 
 def test_a_whole_trace_taken_for_one_step_is_said() -> None:
@@ -193,11 +194,11 @@ def test_the_tree_goes_as_deep_as_rows_allow() -> None:
 @pytest.mark.parametrize("anatomy", MADE)
 @pytest.mark.parametrize("width", [40, 50, 60, 80])
 def test_a_column_never_vanishes_without_a_word(anatomy: Anatomy, width: int) -> None:
-    """Every header of every table is on the page: above its column or among those there is no room for."""
+    """Every header of every table is on the page: above its column or among those there is left out at this width."""
     for section in sections_of(anatomy):
         text = section_text(section, width)
         shown = text.splitlines()[0] if section.rows else ""
-        missing = " ".join(text.split()).partition("no room for: ")[2]
+        missing = " ".join(text.split()).partition("left out at this width: ")[2]
         for place in section.shown_columns[1:]:
             header = section.columns[place].header
             assert header in shown or header in missing, (section.name, header)
@@ -349,7 +350,9 @@ def test_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     trace = str(FOLDER / "gpu_mi250_training.json.gz")
     assert main(["analyze", trace, "--brief"]) == 0
     brief = capsys.readouterr().out
-    assert f"next: opanatomy analyze {trace} --section idle" in " ".join(brief.split())
+    assert shlex.split(brief.partition("next: ")[2].partition("\n\n")[0].replace("\\\n", "")) == [
+        "opanatomy", "analyze", trace, "--section", "idle"
+    ]  # fmt: skip
     assert "operators" in brief
     assert "ledger" not in brief
     assert main(["analyze", trace, "--section", "idle,ledger", "--top", "2"]) == 0
@@ -368,7 +371,7 @@ def test_a_first_screen_gives_way_to_the_height_of_the_terminal(height: int) -> 
     assert len(lines) <= height
     assert lines[:5] == whole[:5]
     assert any(line.startswith("total") for line in lines)
-    named = [line.partition("--section ")[2].split(",") for line in lines if line.startswith("not on this screen")]
+    named = [line.partition("--section ")[2].split(",") for line in lines if line.startswith("left out of this screen")]
     assert named == {21: [["operators", "run", "step"]], 23: [["operators", "run", "step"]]}.get(height, [])
     if height == 49:
         assert lines == whole

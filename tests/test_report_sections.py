@@ -81,7 +81,7 @@ def test_figures_are_those_of_the_anatomy_and_not_rounded() -> None:
     whole_ns = sum(row.time_ns for row in anatomy.classes) / steps
     time_ns = sum(row.time_ns for row in rows) / steps
     contraction = classes.rows[0]
-    assert (steps, classes.scope) == (3, "per step, mean of 3")
+    assert (steps, classes.scope) == (3, "per step, mean of 3; shares of the device work")
     assert contraction.cells[:4] == (
         OperatorClass.TENSOR_CONTRACTION,
         Count(sum(row.calls for row in rows) // steps),
@@ -181,14 +181,14 @@ def test_a_note_about_a_column_goes_with_it() -> None:
     assert section_text(section, 80).splitlines()[-1] == "of what; always"
     narrow = section_text(section, 12).splitlines()
     assert narrow[0] == "operator"
-    assert " ".join(narrow[3:]) == "always; no room for: FLOP/s, ceiling"
+    assert " ".join(narrow[3:]) == "always; left out at this width: FLOP/s, ceiling"
 
 
 def test_shares_stand_below_each_other_whatever_they_cover() -> None:
     cells: list[Cell] = [Share(0.5, 1, covered=0.95), Share(0.5, 1), Share(None, 1, covered=0.1)]
     rows = (Row(cells=("a", cell)) for cell in cells)
     lines = section_text(table(*rows, columns=(COLUMNS[0], COLUMNS[2])), 80).splitlines()[2:]
-    assert lines == ["a         50.0 % (95 %)", "a         50.0 %", "a              - (10 %)"]
+    assert lines == ["a         50.0 % (95 %)", "a         50.0 %", "a              -"]
 
 
 def test_a_name_of_another_column_is_shorter_than_that_of_the_row() -> None:

@@ -151,7 +151,7 @@ def test_names_that_kineto_does_not_escape(monkeypatch: pytest.MonkeyPatch, tmp_
     assert leaks(path.read_bytes() + json_report(anatomy).encode(), (*secrets.values(), 'quo"ted/back$lash')) == []
     names = [event.get("name") for event in json.loads(path.read_text())["traceEvents"]]
     assert [names.count(name) for name in ("use <redacted>", 'say "hi", "pid": 3', '"traceEvents": [')] == [2, 1, 1]
-    assert not [warning for warning in anatomy.warnings if "no valid event" in warning]
+    assert not [warning for warning in anatomy.warnings if "valid event" in warning]
 
 
 @pytest.mark.parametrize(

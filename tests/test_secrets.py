@@ -273,6 +273,8 @@ def test_no_secret_is_written(
 ) -> None:
     sources, out = planted / "sources", planted / "out"
     commands = COMMANDS[verb](sources, name)
+    if (verb, name) == ("analyze", "json"):  # traces are read by processes beside, as on any machine of two cores
+        monkeypatch.setattr("opanatomy.cluster.run._cores", lambda: 2)
     for (arguments, code), (after, _) in zip(commands, [*commands[1:], ([], 0)], strict=True):
         assert run([verb, *arguments], monkeypatch) == code, (arguments, capfd.readouterr().err[-600:])
         said = capfd.readouterr()

@@ -1,4 +1,4 @@
-"""Real traces of others, 2021 to 2026, those kept here and where they are at hand all: every sum exact."""
+"""Real traces of others, 2021 to 2026, those kept here and where they are available all: every sum exact."""
 
 from __future__ import annotations
 

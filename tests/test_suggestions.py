@@ -110,7 +110,7 @@ def test_an_interrupt_costs_the_suggestions_alone(
     assert main([*COMMAND, "-f", "json"]) == 0
     out, err = capfd.readouterr()
     assert json.loads(out)["suggestions"] is None
-    assert "interrupted while it looked for what would save most: the report is without it" in err
+    assert "interrupted while predicting what would save most: the report is without it" in err
 
 
 def test_a_step_that_cannot_be_followed_costs_the_suggestions_alone_and_says_why(

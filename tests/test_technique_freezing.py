@@ -129,13 +129,13 @@ def test_spellings_of_parts(parts: str, meant: str) -> None:
 @pytest.mark.parametrize(
     ("parts", "said"),
     [
-        ("embedings", "'embedings' is no part - did you mean embeddings? It is one of embeddings, layers, all-but-"),
-        ("layers", "'layers' is no part - layers:N, the lowest N"),
-        ("layers:few", "'layers:few' is no part - layers:N, the lowest N"),
-        ("embeddings:2", "'embeddings:2' is no part - embeddings"),
+        ("embedings", "'embedings' is not a part - did you mean embeddings? It is one of embeddings, layers, all-but-"),
+        ("layers", "'layers' is not a part - layers:N, the lowest N"),
+        ("layers:few", "'layers:few' is not a part - layers:N, the lowest N"),
+        ("embeddings:2", "'embeddings:2' is not a part - embeddings"),
         ("layers:0", "'layers:0' freezes nothing - give 1 or more"),
         ("", "no part is named - one of embeddings, layers, all-but-biases, all-but-head"),
-        ("all-but-biases,all-but-head", "what is all but one cannot be all but the other - leave one out"),
+        ("all-but-biases,all-but-head", "all-but-biases and all-but-head exclude each other - leave one out"),
     ],
 )
 def test_what_is_no_part_is_refused(parts: str, said: str) -> None:

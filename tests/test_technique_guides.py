@@ -1,4 +1,4 @@
-"""What the guides say beside what was measured: which run has the figure of a claim, and why the two disagree."""
+"""What the guides say next to what was measured: which run has the figure of a claim, and why the two disagree."""
 
 from __future__ import annotations
 

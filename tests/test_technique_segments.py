@@ -117,7 +117,7 @@ def test_more_layers_than_there_are_is_refused() -> None:
 
 
 class Loop(nn.Module):
-    """Layers in a loop that is given; each takes a number beside the hidden states."""
+    """Layers in a loop that is given; each takes a number next to the hidden states."""
 
     def __init__(self, loop: Any) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Each technique on a small BERT, GPT-2, T5 and ViT: what is predicted of it beside what it becomes, or why it cannot
+"""Each technique on a small BERT, GPT-2, T5 and ViT: what is predicted of it next to what it becomes, or why it cannot
 run. `torch.compile` is not here: what it keeps is decided when it compiles, so that nothing is predicted of it."""
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def holds_memory(predicted: StepFigures, measured: StepFigures, *, copies_inside
 
 
 def holds_flops(name: str, measured: StepFigures, base: StepFigures) -> None:
-    """What is known of the FLOPs of a technique beside those of the baseline, and of its state."""
+    """What is known of the FLOPs of a technique next to those of the baseline, and of its state."""
     forward, whole = measured.flops[Phase.FORWARD], base.flops[Phase.FORWARD]
     again = measured.flops.get(Phase.RECOMPUTE, 0)
     assert (again > 0) == ("checkpointing" in name)

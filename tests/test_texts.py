@@ -319,7 +319,7 @@ def test_a_folder_without_a_tokenizer_has_none(folder: Path, comments: str) -> N
     (folder / "vocab.txt").unlink()
     made = prepare(RunOptions(**{**_options(request(BERT, comments, settings=())), "model": str(folder)}))
     assert made.texts is not None
-    assert {tokenizer.trained_because for tokenizer in made.texts.observed.tokenizers} == {"none is at hand"}
+    assert {tokenizer.trained_because for tokenizer in made.texts.observed.tokenizers} == {"none is available"}
     assert isinstance(made.inputs, dict)
     assert len(set(made.inputs["input_ids"].flatten().tolist())) > 10
 
@@ -341,7 +341,7 @@ def _options(options: RunOptions) -> dict[str, Any]:
 def test_what_takes_no_text_is_refused(name: str) -> None:
     message = message_of(tiny_request(name, texts="sample"), UsageError)
     assert message.startswith("--texts sample: ")
-    assert "takes more or other than text - leave it out" in message
+    assert "takes more than text, or no text - leave it out" in message
 
 
 def test_too_few_texts_or_tokens_are_refused(comments: str) -> None:
@@ -356,12 +356,12 @@ def test_too_few_texts_or_tokens_are_refused(comments: str) -> None:
 @pytest.mark.parametrize("option", ["padding", "tokenizer"])
 def test_what_is_of_texts_needs_them(option: str) -> None:
     value = {"padding": "sorted", "tokenizer": "slow"}[option]
-    with pytest.raises(UsageError, match=rf"^{option}='{value}' is of texts: give texts='sample' with it$"):
+    with pytest.raises(UsageError, match=rf"^{option}='{value}' needs texts: give texts='sample' too$"):
         RunOptions(**{option: value})
 
 
 def test_a_generation_has_no_texts() -> None:
-    with pytest.raises(UsageError, match=r"^generate=2 goes on from prompts of one length: leave out texts='sample'$"):
+    with pytest.raises(UsageError, match=r"^generate=2 needs prompts of one length: leave out texts='sample'$"):
         RunOptions(generate=2, texts="sample")
 
 

@@ -76,7 +76,7 @@ def test_parquet_without_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_no_more_are_read_than_are_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "MOST_TEXTS", 3)
+    monkeypatch.setattr(reading, "MAX_TEXTS", 3)
     read = read_texts(lines(tmp_path / "t.txt"))
     assert (read.texts, read.more) == (TEXTS[:3], True)
 
@@ -96,7 +96,7 @@ WRONG = {
     "numbers.csv": (b"first,second\n1,2\n", "it has no column of texts"),
     "header.csv": (b"text,label\n", "it has no text in it"),
     "bad.jsonl": (b'{"text": "a"}\n{"text": \n', "line 2 is not JSON"),
-    "list.jsonl": (b"[1, 2]\n", "line 1 is no JSON object"),
+    "list.jsonl": (b"[1, 2]\n", "line 1 is not a JSON object"),
 }
 
 

@@ -1,4 +1,4 @@
-"""Theory of the contraction ratio is of this step: counted by hand from what needs a gradient, and beside torch."""
+"""Theory of the contraction ratio is of this step: counted by hand from what needs a gradient, and next to torch."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_ranks_have_the_theory_of_their_steps(tmp_path: Path) -> None:
     assert (alike.theory_flops, unlike.theory_flops) == (1.8, None)
 
 
-# ------------------------------------------------------------------------------------------------- beside torch itself
+# ------------------------------------------------------------------------------------------------- next to torch itself
 
 
 class Block(torch.nn.Module):

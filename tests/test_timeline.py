@@ -289,7 +289,7 @@ def test_kernels_at_once_fill_no_more_than_the_device(trace: Steps, tmp_path: Pa
     trace.run(MAP, 100, 100, 90, stream=7, arguments=full)
     trace.run(MAP, 101, 105, 60, stream=13, arguments=full)
     trace.run(GEMM, 102, 150, 45, stream=20, arguments=half)  # from 190 on alone
-    trace.run(GEMM, 103, 192, 5, stream=21, arguments=tenth)  # 192 to 195 beside it, then alone
+    trace.run(GEMM, 103, 192, 5, stream=21, arguments=tenth)  # 192 to 195 next to it, then alone
     device = trace.analyze(tmp_path).device
     assert device.sm_efficiency == pytest.approx((90 + 0.5 * 2 + 0.6 * 3 + 0.1 * 2) / 100)
     assert device.utilization == pytest.approx(0.97)

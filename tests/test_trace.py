@@ -127,7 +127,7 @@ def test_an_event_that_is_no_json_is_left_out_and_said(tmp_path: Path) -> None:
     path.write_text(training_step().text().replace('"aten::linear"', '"aten::linear" oops'))
     trace = read_trace(path)
     assert len(trace.host.name) == 11
-    assert trace.warnings == ["1 entry is no valid event and was left out"]
+    assert trace.warnings == ["1 entry is not a valid event and was left out"]
 
 
 @settings(max_examples=60, deadline=None)
@@ -337,7 +337,7 @@ def test_entries_that_are_no_events_cost_nothing_but_themselves(tmp_path: Path) 
     made.events[3:3] = [1, None, "x", [], {}, [made.events[3]], True]  # type: ignore[list-item]
     trace = read_trace(made.write(tmp_path / "t.json"))
     assert len(trace.host.name) == 12
-    assert trace.warnings == ["7 entries are no valid events and were left out"]
+    assert trace.warnings == ["7 entries are not valid events and were left out"]
 
 
 def test_work_of_an_unknown_accelerator_is_read(tmp_path: Path) -> None:
@@ -374,7 +374,7 @@ def test_several_devices_and_odd_numbers_of_them(tmp_path: Path) -> None:
 def test_deep_nesting_does_not_overflow(tmp_path: Path) -> None:
     path = tmp_path / "deep.json"
     path.write_text('{"traceEvents":[' + '{"a":' * 100_000 + "1" + "}" * 100_000 + "]}")
-    with pytest.raises(TraceError, match=r"no operator and no device work .*1 entry is no valid event"):
+    with pytest.raises(TraceError, match=r"no operator and no device work .*1 entry is not a valid event"):
         read_trace(path)
 
 

@@ -163,7 +163,7 @@ def test_launches_without_kernels_are_said(tmp_path: Path) -> None:
 
 
 def test_the_cpu_is_the_cpu_on_a_machine_with_a_gpu(tmp_path: Path) -> None:
-    """A capture knows that it ran on the CPU; what the machine has beside says nothing."""
+    """A capture knows that it ran on the CPU; what the machine has next to says nothing."""
     document = json.loads(json.dumps(capture("bert_cpu.json.gz"), default=float))
     document["deviceProperties"] = entries(A100)
     path = tmp_path / "trace.json"

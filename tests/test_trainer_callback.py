@@ -433,7 +433,7 @@ def test_steps_that_do_not_come_leave_no_file(tmp_path: Path) -> None:
     ):
         training.train()
     early = opanatomy.TrainerCallback(range(3, 5), tmp_path / "step.json")
-    with pytest.warns(UserWarning, match="ended behind step 1, before steps 3 to 4: nothing was recorded"):
+    with pytest.warns(UserWarning, match="ended after step 1, before steps 3 to 4: nothing was recorded"):
         trainer(At(1, stop), early, folder=tmp_path).train()
     assert left_in(tmp_path) == []
     assert figures(training) == []
@@ -445,9 +445,7 @@ def test_a_training_that_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
     plain.train()
     callback = opanatomy.TrainerCallback(range(2, 6), tmp_path / "step.json")
     training = trainer(callback, folder=tmp_path, **settings)
-    with pytest.warns(
-        UserWarning, match="behind step 3, so steps 2 to 3 will not be recorded - give steps from 4 to 7"
-    ):
+    with pytest.warns(UserWarning, match="after step 3, so steps 2 to 3 will not be recorded - give steps from 4 to 7"):
         training.train(resume_from_checkpoint=str(tmp_path / "training" / "checkpoint-3"))
     assert losses(training) == losses(plain)
     step = callback.anatomy.step
@@ -488,7 +486,7 @@ def test_a_second_count_that_does_not_agree_fails_when_the_training_is_done(
         (range(5, 3), r"steps=range\(5, 3\) has no step in it"),
         (range(3), "steps has 0 in it, and a training begins with step 1"),
         ([3, -4], "steps has -4 in it"),
-        ([3.0], r"steps has 3\.0 in it, which is no whole number"),
+        ([3.0], r"steps has 3\.0 in it, which is not a whole number"),
         ([True], "steps has True in it"),
         (["3"], "steps has '3' in it"),
         ([3, 5], "step 5 does not follow step 3"),
@@ -552,7 +550,7 @@ def test_ways_to_give_steps(steps: Any) -> None:
         (Training(done=7, end=100, warm=True), 9, 0, 3),
         (Training(done=9, end=100, warm=True), 10, 0, 3),
         (Training(done=9, end=13), 10, 0, 1),
-        (Training(done=9, end=13, behind=2), 10, 0, 0),
+        (Training(done=9, end=13, extra=2), 10, 0, 0),
         (Training(done=9, end=0), 10, 0, 3),
     ],
 )
@@ -588,7 +586,7 @@ def test_names_in_a_folder_count_up(tmp_path: Path) -> None:
 def test_steps_that_check_and_memory_take(tmp_path: Path) -> None:
     """A gate that cannot be held says so at the beginning."""
     callback = opanatomy.TrainerCallback(range(2, 3), tmp_path / "step.json", check=True, memory=True)
-    expected = "ends with step 3, and check and memory take steps 3 to 5 - give steps from 1 to ..."
+    expected = "ends with step 3, and check and memory need steps 3 to 5 - give steps from 1 to ..."
     with pytest.warns(UserWarning, match=expected):
         trainer(callback, folder=tmp_path, max_steps=3).train()
     assert warned(callback.anatomy) == ["the training ended before the step whose memory was to be followed"]

@@ -158,7 +158,7 @@ def test_long_windows_may_lie_further_apart(tmp_path: Path) -> None:
     assert len(analyze_traces(written(tmp_path, first, second)).ranks) == 2
 
 
-@pytest.mark.skipif(not MORE.is_dir(), reason="the folder of shared traces is not beside the checkout")
+@pytest.mark.skipif(not MORE.is_dir(), reason="the folder of shared traces is not next to the checkout")
 @pytest.mark.parametrize(
     ("name", "count"),
     [
@@ -174,7 +174,7 @@ def test_real_ranks_stay_ranks(name: str, count: int) -> None:
     assert not [text for text in together.warnings if "unlike" in text or "same shapes" in text]
 
 
-@pytest.mark.skipif(not MORE.is_dir(), reason="the folder of shared traces is not beside the checkout")
+@pytest.mark.skipif(not MORE.is_dir(), reason="the folder of shared traces is not next to the checkout")
 def test_real_runs_are_no_ranks() -> None:
     compare = MORE / "compare"
     before, after = (compare / f"train_h100_compile_gpt_rank0of8_{name}.json.gz" for name in ("before", "after"))

@@ -1,4 +1,4 @@
-"""`file.py:function` as the model: imported with what is beside it, and errors that say where in it they are."""
+"""`file.py:function` as the model: imported with what is next to it, and errors that say where in it they are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Waiting told from transferring: made ranks whose clocks, lateness and transfers are chosen, then real ones."""
+"""Waiting separated from transfer: made ranks whose clocks, lateness and transfers are chosen, then real ones."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ def test_few_of_many_ranks_give_a_lower_bound_and_name_nobody() -> None:
     assert found.is_lower_bound
     assert found.straggler is None
     assert found.no_straggler is not None
-    assert "not all ranks are at hand" in found.no_straggler
+    assert "not all ranks were given" in found.no_straggler
     assert sum(rank.waiting_ns for rank in found.each) > 0
 
 

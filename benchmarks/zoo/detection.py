@@ -16,14 +16,14 @@ from benchmarks.zoo import Built, Models
 def targets(size: int, *, masks: bool = False, keypoints: bool = False) -> list[dict[str, torch.Tensor]]:
     """Two boxes an image, with what else the detector asks for."""
     boxes = torch.tensor([[4.0, 4.0, 40.0, 40.0], [10.0, 8.0, 30.0, 50.0]])
-    found: dict[str, torch.Tensor] = {"boxes": boxes, "labels": torch.tensor([1, 2])}
+    target: dict[str, torch.Tensor] = {"boxes": boxes, "labels": torch.tensor([1, 2])}
     if masks:
-        found["masks"] = (torch.rand(2, size, size) > 0.5).to(torch.uint8)
+        target["masks"] = (torch.rand(2, size, size) > 0.5).to(torch.uint8)
     if keypoints:
-        found["labels"] = torch.tensor([1, 1])
-        found["keypoints"] = torch.rand(2, 3, 3) * 30 + 8
-        found["keypoints"][:, :, 2] = 1
-    return [dict(found), dict(found)]
+        target["labels"] = torch.tensor([1, 1])
+        target["keypoints"] = torch.rand(2, 3, 3) * 30 + 8
+        target["keypoints"][:, :, 2] = 1
+    return [dict(target), dict(target)]
 
 
 def two_stage(kind: str, size: int = 64) -> Built:

@@ -34,7 +34,7 @@ def sparse(name: str) -> Built:
 
 
 def layer(name: str, *arguments: Any, inputs: Any = (), **options: Any) -> Built:
-    """One layer; what it takes behind nodes and edges is `inputs`."""
+    """One layer; what it takes after nodes and edges is `inputs`."""
     return getattr(pyg, name)(*arguments, **options), (nodes(), edges(), *inputs)
 
 

@@ -1,4 +1,4 @@
-"""Layers beside the usual ones: products of every kind, parametrized weights, layouts and data types."""
+"""Layers other than the usual ones: products of every kind, parametrized weights, layouts and data types."""
 
 from __future__ import annotations
 

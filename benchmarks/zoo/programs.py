@@ -1,4 +1,4 @@
-"""What users write beside plain modules: odd outputs, torch.func, autograd in a forward, checkpoints, wrappers."""
+"""What users write besides plain modules: odd outputs, torch.func, autograd in a forward, checkpoints, wrappers."""
 
 from __future__ import annotations
 

@@ -151,7 +151,7 @@ class _Names:
         self.texts: dict[Any, int] = {}
 
     def number(self, text: Any) -> int:
-        """That of a text; -1 is none."""
+        """The number of a text; -1 is none."""
         return -1 if text is None else self.texts.setdefault(text, len(self.texts))
 
 

@@ -39,7 +39,7 @@ class AnatomyInputs(Struct, frozen=True, kw_only=True):
     capture: Capture | None
     calls: CallTable
     kernels: KernelTable | None
-    #: The device events beside their launches; `None` on the CPU.
+    #: The device events with their launches; `None` on the CPU.
     launched: LaunchedWork | None = None
     step_window: StepWindow
     linked: LinkedTime
@@ -82,7 +82,7 @@ def build_anatomy(inputs: AnatomyInputs) -> Anatomy:
 
 
 def _spans(inputs: AnatomyInputs) -> StepSpans | None:
-    """The steps of a rank on the CPU with collectives, which run beside its operators."""
+    """The steps of a rank on the CPU with collectives, which run alongside its operators."""
     return inputs.spans if inputs.kernels is None and inputs.communication is not None else None
 
 

@@ -104,7 +104,7 @@ class CommunicationOver:
         self._expected: list[tuple[Order, Communication]] = []
 
     def add(self, communication: Communication | None, order: Order) -> None:
-        """Take that of one rank."""
+        """Add the communication of one rank."""
         if communication is not None:
             self._known.append((communication.running_ns, communication.exposed_ns))
             self._phases.add(communication.phases, order)
@@ -113,7 +113,7 @@ class CommunicationOver:
                 self._expected = [min((*self._expected, (order, communication)), key=lambda entry: entry[0])]
 
     def communication(self) -> Communication | None:
-        """That of all of them, `None` where none has any."""
+        """The communication of all ranks, `None` where none has any."""
         if not self._known:
             return None
         return Communication(

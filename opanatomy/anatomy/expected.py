@@ -20,7 +20,7 @@ _SCATTER: Final = "reduce_scatter"
 def with_expected(
     communication: Communication | None, shared: Sequence[SharedWeights], workload: Workload, steps: int
 ) -> Communication | None:
-    """The communication beside what theory says of `steps` steps that are alike; as it is where nothing is shared."""
+    """The communication next to what theory says of `steps` steps that are alike; unchanged where nothing is shared."""
     if communication is None or not shared:
         return communication
     return replace(communication, expected=_expected(communication, shared, workload, max(steps, 1)))

@@ -4,26 +4,28 @@ A bound counts every operand as moved to or from memory once, and all of the pro
 - a causal mask leaves a part of the products (`causal_flops`),
 - a fused kernel touches a part of its tensors only: a loop of N places reads at least N elements of each, not all,
 - a look-up reads each distinct row once, and which rows repeat is in its data,
-- the last cache holds what was written before: of the bytes of a call as many as it has need not come from memory.
+- the last cache holds what was written before: of the bytes of a call as many as it has need not come from memory,
+- the ceiling was measured while something else was busy on the device.
 What is still above is an error: a peak, a cost or a time is wrong.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from math import prod
 from typing import Final
 
 from msgspec import Struct
 
-from opanatomy.records.anatomy import OperatorRow
+from opanatomy.records.anatomy import MEMORY, OperatorRow
 from opanatomy.records.checks import Check, Difference
-from opanatomy.records.device import Ceilings
+from opanatomy.records.device import BANDWIDTH, VECTOR, Ceilings, vector_name
 from opanatomy.records.taxonomy import OperatorClass, Phase
 
 QUANTITY: Final = "ceiling"
-#: So much more than the bound allows is said to be above it: clocks pass the data sheet's by a few percent.
+#: This much more than the bound allows is said to be above it: clocks pass the data sheet's by a few percent.
 MARGIN: Final = 0.05
 _SOURCE: Final = "the ceilings of the device"
 _LOOK_UP: Final = re.compile(r"(?:^aten::|_)(?:embedding|index|gather|index_select|take)(?:_\d+$|_|$)")
@@ -65,7 +67,7 @@ def _difference(key: Group, rows: Sequence[OperatorRow], ceilings: Ceilings, bou
     time, bound = sum(row.bounded_ns for row in rows), sum(row.bound_ns or 0 for row in rows)
     if not _above(bound, time):
         return None
-    cause = _cause(rows, time, ceilings.cache_bytes or 0, bounding)
+    cause = _cause(rows, time, ceilings.cache_bytes or 0, bounding) or _disturbed(rows, ceilings)
     cache = "of unknown size" if ceilings.cache_bytes is None else f"of {ceilings.cache_bytes / _MIB:g} MiB"
     evidence = f"{_times(bound, time)} what {ceilings.device} can do; {_moved(rows)} a call, last cache {cache}"
     return Difference(operator=key[2], phase=key[1], ours=time, other=bound, cause=cause, evidence=evidence)
@@ -90,6 +92,25 @@ def _cause(rows: Sequence[OperatorRow], time_ns: int, cache: int, bounding: Boun
         if not _above(bound_ns, time_ns):
             return cause
     return None
+
+
+def _disturbed(rows: Sequence[OperatorRow], ceilings: Ceilings) -> str | None:
+    """That what sets most of the bound was measured on a busy device, where it was."""
+    bounds: Counter[str] = Counter()
+    for row in rows:
+        bounds[_bounding_name(row)] += row.bound_ns or 0
+    disturbed = [name for name in ceilings.disturbed if 2 * bounds[name] > bounds.total()]
+    if not disturbed:
+        return None
+    return f"the {disturbed[0]} was measured while something else was busy: measure the ceilings again"
+
+
+def _bounding_name(row: OperatorRow) -> str:
+    """What sets the bound of a row, as `Ceilings.disturbed` calls it."""
+    dtype = row.signature.record.compute_dtype
+    if row.bound_by == MEMORY:
+        return BANDWIDTH
+    return dtype or "" if row.operator_class is OperatorClass.TENSOR_CONTRACTION else VECTOR + vector_name(dtype)
 
 
 def _bound_without(rows: Sequence[OperatorRow], without: _Without, bounding: Bounding) -> tuple[int, str]:

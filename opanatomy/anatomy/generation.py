@@ -34,7 +34,7 @@ def generation_of(capture: Capture | None, classes: Iterable[ClassRow], steps: i
 
 
 def _timed(generation: Generation, capture: Capture) -> Generation:
-    """With the times of the plain generations; those of decoding are the differences of each."""
+    """The generation with the medians over the plain runs; decoding is each run less its prefill."""
     walls, firsts = capture.unprofiled_step_ns, capture.unprofiled_first_token_ns
     if not firsts or len(firsts) != len(walls):
         return generation
@@ -52,6 +52,6 @@ def _timed(generation: Generation, capture: Capture) -> Generation:
 
 
 def _each(rows: Iterable[ClassRow], name: str, tokens: int) -> float | None:
-    """The known sum of a column over so many tokens; `None` where nothing is known."""
+    """The known sum of a column over that many tokens; `None` where nothing is known."""
     known = [value for row in rows if (value := getattr(row, name)) is not None]
     return sum(known) / tokens if known else None

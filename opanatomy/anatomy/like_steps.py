@@ -43,7 +43,7 @@ def set_aside(wall_ns: Sequence[int], foreign_ns: Sequence[int], idle_ns: Sequen
     `foreign_ns` is the time in which the device did work of other steps only.
     """
     reasons: list[str | None] = [
-        "the work of other steps is in it" if foreign > FOREIGN * wall else None
+        "other steps' work is in it" if foreign > FOREIGN * wall else None
         for wall, foreign in zip(wall_ns, foreign_ns, strict=True)
     ]
     clean = [place for place, reason in enumerate(reasons) if reason is None]

@@ -1,4 +1,4 @@
-"""How long work of each kind ran beside other work: what the sum of all durations counts more than once."""
+"""How long work of each kind ran alongside other work: what the sum of all durations counts more than once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from opanatomy.records.columns import Int64
 
-#: The kinds of device work, by which overlaps are told apart; of three at once the first overlaps with both others.
+#: The kinds of device work, by which overlaps are distinguished; of three at once the first overlaps with both others.
 COMPUTE, COMMUNICATION, COPY = range(3)
 KINDS: Final = ("compute", "communication", "copy")
 PAIRS: Final = tuple(combinations_with_replacement(range(len(KINDS)), 2))
@@ -22,8 +22,8 @@ def overlaps_of(
     """(spans x pairs, spans x kinds): the time in each span in which a pair of `PAIRS` overlapped, and in which a kind
     ran while no other one did.
 
-    `kind` is that of each piece of work; the spans are disjoint and in order. Where n pieces run at once n - 1 overlaps
-    are counted: among the pieces of one kind, and one between the kinds, each with the first of them.
+    `kind` is that of each work item; the spans are disjoint and in order. Where n items run at once n - 1 overlaps
+    are counted: among the items of one kind, and one between the kinds, each with the first of them.
     """
     moments = np.concatenate((start_ns, end_ns, span_start_ns, span_end_ns))
     order = np.argsort(moments, kind="stable")
@@ -45,7 +45,7 @@ def overlaps_of(
 
 
 def _running(chosen: Sequence[bool] | Int64, start_ns: Int64, end_ns: Int64, order: Int64) -> Int64:
-    """How many of the chosen pieces run from each moment to the next."""
+    """How many of the chosen items run from each moment to the next."""
     step = np.zeros(len(order), dtype=np.int64)
     count = len(start_ns)
     step[:count] = chosen
@@ -62,5 +62,5 @@ def _times(running: Int64, first: int, second: int) -> Int64:
     both = (running[first] > 0) & (running[second] > 0)
     if first != COMPUTE:  # two kinds that overlap with the same computation do not count again
         both &= running[COMPUTE] == 0
-    beside: Int64 = both.astype(np.int64)
-    return beside
+    total: Int64 = both.astype(np.int64)
+    return total

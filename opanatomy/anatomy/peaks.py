@@ -1,4 +1,4 @@
-"""The peak that a product is held against: by its data type, of float32 by what it was computed in.
+"""The peak that a product is compared with: by its data type, of float32 by what it was computed in.
 
 The names of a product's kernels tell, else the settings of the capture. Where neither does, no peak is taken.
 """

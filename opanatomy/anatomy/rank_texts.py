@@ -28,7 +28,7 @@ class ChecksOver:
         self._groups: dict[tuple[str, str, str], _Group] = {}
 
     def add(self, checks: Sequence[Check], order: Order) -> None:
-        """Take those of one rank."""
+        """Add the checks of one rank."""
         self._kinds.add([(check.quantity, check.source, check.unit) for check in checks], order)
         for check in checks:
             group = self._groups.setdefault((check.quantity, check.source, check.unit), _Group())
@@ -38,7 +38,7 @@ class ChecksOver:
             group.not_checked.add([check.not_checked] if check.not_checked else [], order)
 
     def checks(self) -> tuple[Check, ...]:
-        """Those of all of them."""
+        """The checks of all ranks."""
         return tuple(_check(kind, self._groups[kind]) for kind in self._kinds.items())
 
 
@@ -58,7 +58,7 @@ class WarningsOver:
         self._who: dict[str, list[tuple[Order, Rank]]] = {}
 
     def add(self, warnings: Sequence[str], rank: Rank, order: Order) -> None:
-        """Take those of one rank."""
+        """Add the warnings of one rank."""
         self._texts.add(warnings, order)
         for text in warnings:
             self._who.setdefault(text, []).append((order, rank))
@@ -104,7 +104,7 @@ def _missing(ranks: Sequence[Rank]) -> list[str]:
 
 
 def _gaps(numbers: Sequence[int], world: int) -> list[str]:
-    """What numbers below `world` are not among these, in short: a world may be large, whatever a trace says it is."""
+    """The numbers below `world` that are missing, in short: a world may be large, whatever a trace says it is."""
     gaps: list[str] = []
     for before, after in zip((-1, *numbers), (*numbers, world), strict=True):
         gaps += span_in_short(before + 1, after - 1)

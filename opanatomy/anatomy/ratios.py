@@ -1,7 +1,7 @@
-"""Backward over forward, per class, beside what theory says.
+"""Backward over forward, per class, next to what theory says.
 
 A ratio is of all the work of a class or not known: one call without a formula makes that of FLOPs and bytes `None`.
-Nor is there one where the forward is next to nothing beside the backward: it would say that the work is in the
+Nor is there one where the forward is next to nothing compared with the backward: it would say that the work is in the
 backward only, not how the two compare.
 """
 
@@ -73,7 +73,7 @@ def _theory_bytes(name: OperatorClass, workload: Workload, theory: Theory | None
 
 
 def _all_trained(plain: float | None, workload: Workload) -> float | None:
-    """Theory of a step in which every weight is trained; `None` where one is not, or nobody says."""
+    """Theory of a step in which every weight is trained; `None` where one is not, or it is not known."""
     trained = workload.parameters is not None and workload.parameters == workload.trainable_parameters
     return _with_recompute(plain, workload) if trained else None
 

@@ -1,7 +1,7 @@
-"""The anatomy beside the ceilings of its device: bounds, efficiency, headroom, utilization.
+"""The anatomy with the ceilings of its device: bounds, efficiency, headroom, utilization.
 
 The bound of a call is the longer of FLOPs / peak and bytes / bandwidth (Williams, Waterman and Patterson, "Roofline",
-2009). Peaks go by class and data type: contractions are held against the matrix units, all other arithmetic against the
+2009). Peaks go by class and data type: contractions are compared with the matrix units, all other arithmetic with the
 vector units.
 """
 
@@ -15,12 +15,11 @@ from msgspec.structs import replace
 
 from opanatomy.anatomy.faster import QUANTITY, check_ceilings
 from opanatomy.anatomy.peaks import UNSURE, peak_name
-from opanatomy.records.anatomy import COVERED_LEAST, Anatomy, ClassRow, OperatorRow
+from opanatomy.records.anatomy import COMPUTE, COVERED_LEAST, MEMORY, Anatomy, ClassRow, OperatorRow
 from opanatomy.records.device import Ceilings, DeviceFigures
 from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.records.workload import Environment
 
-COMPUTE, MEMORY = "compute", "memory"
 _NS = 1_000_000_000
 
 
@@ -55,7 +54,7 @@ def with_roofline(anatomy: Anatomy, ceilings: Ceilings) -> Anatomy:
 
 
 class _Peaks(Struct, frozen=True):
-    """The ceilings, and what tells which of them a row is held against."""
+    """The ceilings, and what decides which of them a row is compared with."""
 
     ceilings: Ceilings
     environment: Environment
@@ -167,10 +166,10 @@ def _figures(anatomy: Anatomy, named: _Peaks) -> DeviceFigures:
     unlike = len({device.name for device in devices}) > 1
     if not peak or not wall or unlike or figures.mfu_covered is None or figures.mfu_covered < COVERED_LEAST:
         return figures
-    most = peak * max(len(devices), 1) * anatomy.step.count * wall / _NS
+    attainable = peak * max(len(devices), 1) * anatomy.step.count * wall / _NS
     done = sum(row.flops or 0 for row in rows)
     again = sum(row.flops or 0 for row in rows if row.phase is Phase.RECOMPUTE)
-    return replace(figures, mfu=(done - again) / most, hfu=done / most, mfu_dtype=dtype)
+    return replace(figures, mfu=(done - again) / attainable, hfu=done / attainable, mfu_dtype=dtype)
 
 
 def _is_costed_contraction(row: OperatorRow) -> bool:

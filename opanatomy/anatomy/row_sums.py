@@ -25,7 +25,7 @@ _Place: TypeAlias = "tuple[Order, int]"
 
 
 class RowSums(Generic[Record]):
-    """Rows that differ in whole numbers only are one, with their sums; fields named `apart` do not tell them apart."""
+    """Rows that differ in whole numbers only are one, with their sums; fields named `apart` do not distinguish them."""
 
     def __init__(self, record: type[Record], *, apart: Collection[str] = ()) -> None:
         kinds = [(name, kind) for name, kind in types_of(record) if name not in apart]
@@ -78,7 +78,7 @@ class Firsts(Generic[Item]):
                 self._places[item] = (order, place)
 
     def items(self) -> list[Item]:
-        """All of them."""
+        """All items, in order."""
         return sorted(self._places, key=self._places.__getitem__)
 
 

@@ -20,7 +20,7 @@ from opanatomy.records.workload import Capture
 
 #: The phases whose time a step has. One inside another is its own: a closure's forward and backward in the optimizer.
 MEASURED: Final = (Phase.BACKWARD, Phase.FORWARD, Phase.OPTIMIZER, Phase.PREFILL, Phase.DECODING)
-#: With fewer plain steps nobody knows how much they differ among themselves.
+#: With fewer plain steps it is not known how much they differ among themselves.
 _MIN_PLAIN_STEPS = 2
 
 Item = TypeVar("Item")
@@ -129,7 +129,7 @@ def _union(spans: Sequence[tuple[int, int]]) -> Intervals:
 
 
 def _profiler_ns(profiled: Sequence[int], plain: Sequence[int]) -> int | None:
-    """What the profiler adds to a step; `None` where the steps' own differences hide it, or nobody knows these."""
+    """What the profiler adds to a step; `None` where the steps' own differences hide it, or are not known."""
     if len(plain) < _MIN_PLAIN_STEPS or min(profiled) <= max(plain):
         return None
     return int(median(profiled)) - int(median(plain))

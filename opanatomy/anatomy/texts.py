@@ -45,7 +45,7 @@ def _row(batch: TextBatch, profiled: bool) -> TextBatchRow:
 
 
 def _tokenizer(observed: ObservedTokenizer, steps: float | None) -> TokenizerRow:
-    """A tokenizer beside the tokens a second that the steps take."""
+    """A tokenizer compared with the tokens a second that the steps take."""
     rate = _per_second(observed.tokens, observed.duration_ns)
     return TokenizerRow(
         name=observed.name, slow=observed.slow, used=observed.used, trained_because=observed.trained_because,

@@ -82,7 +82,7 @@ def _same_trace(candidates: Sequence[Candidate]) -> Finding | None:
 
 
 def _same_rank(candidates: Sequence[Candidate]) -> Finding | None:
-    """Two of one rank. A number behind `gpu` or `worker` in a file's name may be one of each node: that is no proof."""
+    """Two of one rank. A number after `gpu` or `worker` in a file's name may be one of each node: that is no proof."""
     seen: dict[int, Candidate] = {}
     for candidate in candidates:
         if candidate.rank.rank is None or not (candidate.stated or _RANK.search(candidate.name)):
@@ -158,7 +158,7 @@ def unlike_warnings(candidates: Sequence[Candidate]) -> list[str]:
 
 
 def model_of(anatomy: Anatomy) -> str | None:
-    """What tells models apart."""
+    """What distinguishes models."""
     workload = anatomy.workload
     name = workload.model or workload.architecture
     if name is None or workload.parameters is None:

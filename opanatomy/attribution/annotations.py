@@ -30,7 +30,7 @@ _DECORATION = "#*=-_<>[]|~ \t"
 #: A phase agrees where no more of its annotated time than this lies elsewhere: a loss's `sum` in a range of backward.
 _TOLERATED = 0.005
 DIFFERENTIATED = "autograd recorded these operators to differentiate them: forward, inside an annotation of backward"
-#: So many operators are named as evidence.
+#: This many operators are named as evidence.
 _NAMED = 3
 
 

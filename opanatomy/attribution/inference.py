@@ -87,7 +87,7 @@ def _by_time(moments: Moments, thread: Int64, time_ns: Int64) -> Int64:
 
 
 def _between_forward(moments: Moments, thread: Int64, time_ns: Int64) -> tuple[Bool, Bool]:
-    """Whether an operator of a forward came before on the thread, and comes behind, with no backward or update in
+    """Whether an operator of a forward came before on the thread, and comes after, with no backward or update in
     between."""
     before, after = np.zeros(len(time_ns), dtype=bool), np.zeros(len(time_ns), dtype=bool)
     breaks = np.searchsorted(moments.breaks, time_ns, side="right")
@@ -191,11 +191,11 @@ def _seeds(rows: HostRows, kinds: NameKinds, moments: Moments) -> Bool:
     """The gradient of ones that a backward starts from: made right before its first node."""
     ones = np.flatnonzero(kinds.ones[rows.name] & (rows.sequence < 0))
     following = rows.last[ones] + 1
-    behind = np.minimum(following, len(rows.name) - 1)
-    there = (following < len(rows.name)) & (rows.thread[behind] == rows.thread[ones])
+    next_place = np.minimum(following, len(rows.name) - 1)
+    there = (following < len(rows.name)) & (rows.thread[next_place] == rows.thread[ones])
     place = np.searchsorted(moments.nodes, rows.end_ns[ones])
     node = moments.nodes[np.minimum(place, len(moments.nodes) - 1)] if len(moments.nodes) else rows.end_ns[ones]
-    starts = (place < len(moments.nodes)) & (~there | (rows.start_ns[behind] >= node))
+    starts = (place < len(moments.nodes)) & (~there | (rows.start_ns[next_place] >= node))
     marked = np.zeros(len(rows.name), dtype=bool)
     marked[ones[starts]] = True
     return _within(rows, marked)

@@ -95,7 +95,7 @@ def _updates(
     begin = _last_before(node_ends, start)
     usable = (begin >= 0) & (steps.at(begin - 1) < 0) if len(begin) else np.zeros(0, dtype=bool)
     begin = np.maximum(begin, _last_before(forward_ends, start))
-    # Behind an operator that is part of an update (unscaling) more of it follows; behind a whole step none does.
+    # After an operator that is part of an update (unscaling) more of it follows; after a whole step none does.
     goes_on = np.append(True, kinds.dispatched[rows.name[order[:-1]]]) if len(order) else usable
     again = np.append(False, begin[1:] == begin[:-1]) if len(order) else usable
     usable &= ~again | goes_on

@@ -39,7 +39,7 @@ _COMMUNICATION = re.compile(
     r"^_?c10d(?:_functional)?::|^_?dtensor::|^fsdp::|^symm_mem::|^(?:nccl|gloo|ucc|mpi|xccl|hccl|rccl):"
     r"|^record_param_comms$|^torch_ccl::|^deep_ep\b|^horovod"
 )
-#: Between the stages of a pipeline: what is sent is of the pass before, what is received of the one behind.
+#: Between the stages of a pipeline: what is sent is of the pass before, what is received of the one after.
 _SENDS = re.compile(r"^(?:c10d::|nccl:|gloo:|_c10d_functional::)i?send")
 _RECEIVES = re.compile(r"^(?:c10d::|nccl:|gloo:|_c10d_functional::)i?recv")
 #: The annotations that a backend of communication leaves on threads of its own.

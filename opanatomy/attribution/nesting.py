@@ -35,7 +35,7 @@ def parents_of(thread: Int64, start_ns: Int64, duration_ns: Int64) -> Int64:
 def _by_depth(start: Int64, end: Int64) -> Int64 | None:
     """The parents on one thread where every event lies inside or outside of every other; `None` where two cross.
 
-    So many events are open when one begins; its parent is the last one before it that began with one less open.
+    The depth of an event is how many are open when it begins; its parent is the last before it that is one less deep.
     """
     rows = np.arange(len(start))
     instant = end == start

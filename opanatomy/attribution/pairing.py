@@ -11,7 +11,7 @@ from opanatomy.records.columns import Bool, Flows, Int64, at, distinct, is_among
 #: An operator and the parts of it that begin in the same nanosecond.
 _NESTED = 16
 #: No program runs forwards on more threads than this; a trace that says so is damaged.
-MOST_THREADS = 1000
+MAX_THREADS = 1000
 
 
 def forward_of(rows: HostRows, is_node: Bool, same_node: Int64, flows: Flows) -> Int64:
@@ -94,7 +94,7 @@ def _threads(
     threads, keys = rows.thread[candidates], key[candidates]
     free = np.ones(int(threads.max(initial=-1)) + 1, dtype=bool)
     chosen: dict[int, int | None] = {}
-    for number in sorted(made, key=lambda number: (-len(made[number]), number))[:MOST_THREADS]:
+    for number in sorted(made, key=lambda number: (-len(made[number]), number))[:MAX_THREADS]:
         if number <= 0:
             chosen[number] = None
             continue

@@ -108,7 +108,7 @@ def _called_again(rows: Dispatched) -> Bool:
 
 
 def observed_unrun(rows: Dispatched, recomputed: Bool, node: Int64, observed: Mapping[str, int]) -> Bool:
-    """Recomputed operators that never ran by what was seen to run: a map alone, without others below it, tells nothing.
+    """Recomputed operators that never ran by what was seen to run: a map without others below it proves nothing.
 
     `observed` has for each operator the calls that recomputation made, over all steps; `node` is the row of the
     autograd node around each row. Of an operator that has more events than calls, those at which recomputation stopped

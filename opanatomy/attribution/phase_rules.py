@@ -32,7 +32,7 @@ def phase_rules(options: Iterable[str]) -> tuple[PhaseRule, ...]:
 def phase_rules_of(phases: object) -> tuple[PhaseRule, ...]:
     """The rules of a mapping from a phase to a regular expression or several."""
     if not isinstance(phases, Mapping):
-        raise UsageError("analyze: phases is no dictionary - give {'forward': REGEX, ...}")
+        raise UsageError("analyze: phases is not a dictionary - give {'forward': REGEX, ...}")
     rules = []
     for phase, patterns in phases.items():
         for pattern in patterns if isinstance(patterns, (list, tuple)) else (patterns,):
@@ -45,8 +45,10 @@ def _rule(where: str, phase: str, pattern: object) -> PhaseRule:
     if phase not in set(Phase):
         raise UsageError(f"{where}{phase}={text}: no phase {phase!r} - one of {', '.join(Phase)}")
     if not isinstance(text, str) or not text:
-        raise UsageError(f"{where}{phase}={text}: no regular expression - give one that is found in annotations' names")
+        raise UsageError(
+            f"{where}{phase}={text}: not a regular expression - give one that is found in annotations' names"
+        )
     try:
         return PhaseRule(Phase(phase), re.compile(text))
     except (re.error, RecursionError, OverflowError) as error:
-        raise UsageError(f"{where}{phase}={text}: no regular expression: {error} - escape what is text") from error
+        raise UsageError(f"{where}{phase}={text}: not a regular expression: {error} - escape what is text") from error

@@ -79,7 +79,7 @@ def _above(parent: Int64, row: int) -> Iterator[int]:
 
 
 def _filled(known: Signature, row: int, seen: _Seen) -> Signature:
-    """The arguments of a call; two sparse tensors of one shape cannot be told apart and stay unknown."""
+    """The arguments of a call; two sparse tensors of one shape cannot be distinguished and stay unknown."""
     shapes = [tensor.shape for tensor in known.tensors() if _is_unknown(tensor)]
 
     def filled(value: Argument) -> Argument:

@@ -1,7 +1,7 @@
 """What the host says of a collective: `record_param_comms`, the annotation of the backend, the operator of c10d.
 
 Any of the three may lack. A backend of the CPU works on threads of its own, where its annotation lies alone: it is
-joined to the operator that asked for it.
+joined to the operator that called it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _RESULT_FIRST: Final = frozenset(
 )  # fmt: skip
 #: Collectives that leave as much as they are given.
 _ONE_SIDE: Final = ("all_reduce", "broadcast", "reduce")
-#: Operators that are collectives themselves, beside products that are fused with one.
+#: Operators that are collectives themselves, besides products that are fused with one.
 _C10D: Final = re.compile(r"^(?:c10d|symm_mem)::(?!fused_|\w*matmul)(?P<name>\w+)$")
 #: What a backend without an own reduce-scatter runs instead (gloo).
 _INSTEAD: Final = {"reduce_scatter": "all_reduce"}
@@ -40,7 +40,7 @@ _INSTEAD: Final = {"reduce_scatter": "all_reduce"}
 _SERVED: Final = re.compile(r"^FSDP::\w+ \((?P<module>.*)\)$")
 #: What activation checkpointing puts into the paths of modules.
 _WRAPPED: Final = re.compile(r"\._checkpoint_wrapped_module\b")
-#: The node that adds a gradient up, behind which DDP reduces a bucket that is full with it.
+#: The node that adds a gradient up, after which DDP reduces a bucket that is full with it.
 _OF_MANY: Final = re.compile(r"AccumulateGrad")
 
 
@@ -99,9 +99,9 @@ def _together(known: list[CollectiveArguments]) -> CollectiveArguments:
 
 
 def joined_to_operators(calls: TraceCalls, annotations: Int64) -> Int64:
-    """The row of c10d's operator that asked for each annotation on a backend's own threads, -1 where none is recorded.
+    """The row of c10d's operator that caused each annotation on a backend's own threads, -1 where none is recorded.
 
-    A backend begins its work in the order in which it was asked for: each annotation, by its start, belongs to the
+    A backend begins its work in the order in which it was called: each annotation, by its start, belongs to the
     first operator before it that is of its kind, has a tensor of its size, and is not taken yet.
     """
     host = calls.host
@@ -199,7 +199,7 @@ def _by_name(calls: TraceCalls, row: int) -> CollectiveArguments:
 
 def _of_c10d(plain: str, signature: Signature | None) -> CollectiveArguments:
     """What an operator of c10d or of symmetric memory says by its arguments: those that reduce or broadcast have one
-    side, those that gather or scatter beside what they are given say only that."""
+    side, those that gather or scatter besides what they are given say only that."""
     first, second = (_side(signature, place) for place in (0, 1))
     if plain in _RESULT_FIRST:
         out, given = first, second

@@ -17,7 +17,7 @@ from opanatomy.records.signature import Classification
 from opanatomy.records.taxonomy import CLASS_CODE, COMPUTE_TYPES, OperatorClass
 
 UNKNOWN: Final = CLASS_CODE[OperatorClass.UNKNOWN]
-#: The types that kernels tell of the elements of tensor lists; a column has the place here, -1 is none.
+#: The element types of tensor lists, from kernel names; a column has the place here, -1 is none.
 ELEMENT_TYPES: Final = tuple(ITEM_SIZE)
 #: An operator that no rule knows: unknown on the CPU; on an accelerator its kernels' names decide.
 UNKNOWN_OPERATOR: Final = Classification(operator_class=OperatorClass.UNKNOWN, rule="no rule", delegates=True)
@@ -41,7 +41,7 @@ class OperatorNames(Struct, frozen=True, kw_only=True):
 
 
 class KernelNames(Struct, frozen=True, kw_only=True):
-    """What the names of device events tell (`KernelName`): one entry a name of the trace."""
+    """What the names of device events say (`KernelName`): one entry a name of the trace."""
 
     operator_class: Int64
     rule: Categorical[str]
@@ -68,7 +68,7 @@ def operator_names(names: Sequence[str], column: Int64, *, on_device: bool) -> O
 
 
 def kernel_names(names: Sequence[str], column: Int64) -> KernelNames:
-    """What those of the names tell that are in the column, which is of device events."""
+    """What the names in the column, which is of device events, say."""
     classifications = [DISPATCHING] * len(names)
     tensor_cores, crosses = np.zeros(len(names), dtype=bool), np.zeros(len(names), dtype=bool)
     compute_type, element_type = np.full((2, len(names)), -1, dtype=np.int64)

@@ -40,7 +40,7 @@ def collective_table(trace: Trace, calls: TraceCalls, kernels: KernelTable | Non
 
 
 def of_annotations(trace: Trace, calls: TraceCalls, rows: Int64) -> tuple[Int64, Categorical[CollectiveArguments]]:
-    """(the row of c10d's operator that asked for each annotation, what both say together); -1 where there is none."""
+    """(the row of c10d's operator that caused each annotation, what both say together); -1 where there is none."""
     operator = joined_to_operators(calls, rows)
     alone = announced(trace, calls, rows).arguments
     asked = announced(trace, calls, operator).arguments
@@ -64,7 +64,7 @@ def exchanged_bytes(trace: Trace, calls: TraceCalls, wanted: Int64) -> tuple[Int
         rows = annotations_of_backends(calls, np.ones(len(calls.host.name), dtype=bool))
         operator, arguments = of_annotations(trace, calls, rows)
         sent[rows], received[rows] = bytes_of(arguments).T
-        # What asks for a collective that runs beside it moves nothing itself.
+        # What launches a collective that runs alongside it moves nothing itself.
         sent[operator[operator >= 0]] = received[operator[operator >= 0]] = 0
         return sent, received
     of_call = calls.call_of_event
@@ -92,7 +92,7 @@ def _sides(arguments: CollectiveArguments) -> tuple[int, int]:
 
 
 def _without_number(arguments: Categorical[CollectiveArguments]) -> Categorical[CollectiveArguments]:
-    """Without what tells one call from the next of its kind."""
+    """Without what distinguishes one call from the next of its kind."""
     numbers: dict[CollectiveArguments, int] = {}
     codes = [numbers.setdefault(replace(known, sequence=None), len(numbers)) for known in arguments.values]
     return Categorical(np.array([*codes, -1], dtype=np.int64)[arguments.codes], tuple(numbers))

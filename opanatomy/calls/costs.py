@@ -16,7 +16,7 @@ from opanatomy.records.columns import Int64, distinct
 from opanatomy.records.signature import Cost, Signature
 
 #: FLOPs, and bytes, of a whole trace at most: more than an hour of any device.
-_MOST_COST: Final = 2**62
+_MAX_COST: Final = 2**62
 TOO_COSTLY: Final = (
     "some argument shapes cannot be: they cost more than any device does in an hour; they count as without costs"
 )
@@ -63,14 +63,14 @@ def costs_of(
         )
     ]
     totals = [count * _largest_figure(known) if known else 0 for count, known in zip(calls, costs, strict=True)]
-    most = _largest_possible(totals)
-    possible = [known if total <= most else None for known, total in zip(costs, totals, strict=True)]
+    limit = _largest_possible(totals)
+    possible = [known if total <= limit else None for known, total in zip(costs, totals, strict=True)]
     table = np.array([_figures(known) for known in possible], dtype=np.int64).reshape(-1, 5).T
     costs_of_calls = CallCosts(
         row=keys.inverse, flops=table[0], read_bytes=table[1], written_bytes=table[2], causal_flops=table[3],
         normalization_flops=table[4],
     )  # fmt: skip
-    return costs_of_calls, (TOO_COSTLY,) if most < max(totals, default=0) else ()
+    return costs_of_calls, (TOO_COSTLY,) if limit < max(totals, default=0) else ()
 
 
 def _cost(operator: str, signature: Signature | None, element: int, device_kind: str | None) -> Cost | None:
@@ -86,13 +86,13 @@ def _largest_figure(known: Cost) -> int:
 
 def _largest_possible(totals: Iterable[int]) -> int:
     """The largest of the totals up to which all of them together are possible; equal ones count alike."""
-    spent = most = 0
+    spent = largest = 0
     for total, alike in groupby(sorted(totals)):
         spent += total * len(list(alike))
-        if spent > _MOST_COST:
+        if spent > _MAX_COST:
             break
-        most = total
-    return most
+        largest = total
+    return largest
 
 
 def _figures(known: Cost | None) -> tuple[int, ...]:

@@ -79,7 +79,7 @@ def _hooked(host: HostTable, rows: Dispatched, signatures: Sequence[Signature | 
         calls=[called_by_kernels_of(name) for name in rows.names],
         begins=[kernel_begins_with(name) for name in rows.names],
     )
-    # Without shapes a conversion of a number cannot be told from a hook's: only products, whose kernels make none.
+    # Without shapes a conversion of a number looks like a hook's: only products, whose kernels make none.
     products = np.array([bool(begins) for begins in kernels.begins], dtype=bool)[rows.name]
     floating = np.array([*(_saved(signature) for signature in signatures), False], dtype=bool)[host.signature]
     whole = np.array([*(_whole(signature) for signature in signatures), True], dtype=bool)[host.signature]
@@ -104,7 +104,7 @@ def _types(signature: Signature | None) -> frozenset[str | None]:
 
 
 def _saved(signature: Signature | None) -> bool:
-    """Whether the first tensor is one that a gradient may be asked for."""
+    """Whether the first tensor is one that can require a gradient."""
     tensors = signature.tensors() if signature else ()
     return not tensors or tensors[0].dtype is None or is_floating(tensors[0].dtype)
 

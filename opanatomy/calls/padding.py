@@ -80,7 +80,7 @@ def _useful(signature: Signature, sizes: _Sizes) -> Fraction | None:
 
 
 def _multiplied(tensors: list[Tensor]) -> tuple[Tensor, Tensor] | None:
-    """The two matrices that are multiplied: before them may be what is added, behind them what it is written to."""
+    """The two matrices that are multiplied: before them may be what is added, after them what it is written to."""
     for place, (first, second) in enumerate(pairwise(tensors)):
         product = (*first.shape[:-1], second.shape[-1])
         others = (*tensors[:place], *tensors[place + 2 :])

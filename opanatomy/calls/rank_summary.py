@@ -54,7 +54,7 @@ class _Events(Struct, frozen=True, kw_only=True):
 def communication_of(
     trace: Trace, calls: TraceCalls, kernels: KernelTable | None, attribution: Attribution, step_window: StepWindow
 ) -> tuple[CollectiveCalls, Spans, StepSpans]:
-    """What a rank's trace tells of its collectives, in and around the window, and of its steps.
+    """What a rank's trace says of its collectives, in and around the window, and of its steps.
 
     A process with several devices is taken for the one that communicates most.
     """

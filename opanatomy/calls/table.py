@@ -98,7 +98,7 @@ def _crossing(calls: TraceCalls) -> Bool:
 
 
 def _compute_types(calls: TraceCalls, owner: Int64, signature: Int64) -> Categorical[str]:
-    """What the float32 operands of each call were computed in: the longest kernel of it whose name tells decides."""
+    """What the float32 operands of each call were computed in: the longest kernel of it whose name says so decides."""
     called, code = calls.call_of_event, calls.kernels.compute_type[calls.work.name]
     telling = np.flatnonzero((code >= 0) & (called >= 0))
     telling = telling[np.argsort(calls.work.duration_ns[telling], kind="stable")]

@@ -121,9 +121,9 @@ def _device_time(host: HostTable, work: WorkTable, *, on_device: bool) -> tuple[
 
 
 def _element_types(names: Sequence[str], host: HostTable, element_type: Int64, called: Int64) -> Int64:
-    """For each host row the element type of its tensor lists that a kernel of it tells.
+    """For each host row the element type of its tensor lists, from the name of one of its kernels.
 
-    `element_type` is what the name of each device event tells, `called` its call.
+    `element_type` is what the name of each device event says, `called` its call.
     """
     column = np.full(len(host.name), -1, dtype=np.int64)
     events = np.flatnonzero((called >= 0) & (element_type >= 0))

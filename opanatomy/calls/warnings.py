@@ -46,7 +46,7 @@ def environment_of(trace: Trace) -> Environment:
 
 
 def warnings_of_trace(trace: Trace, attribution: Attribution) -> tuple[str, ...]:
-    """Lines on what the trace lacks or leaves open, and on what of it cannot be as it says."""
+    """Lines on what the trace lacks or leaves open, and on what in it cannot be right."""
     return (
         *_of_devices(trace),
         *_of_launches(trace, attribution),
@@ -82,7 +82,7 @@ def _of_devices(trace: Trace) -> Iterator[str]:
     missing = _without_events(trace)
     if missing is not None:
         yield (
-            f"the trace {missing} but has no event of it: all times are of the host, and no ceilings are held against"
+            f"the trace {missing} but has no event of it: all times are host times, and no ceilings apply to"
             " them - if the step ran on the GPU, record it where CUPTI (roctracer) works"
         )
     elif trace.capture is None and (line := unlike(trace.devices)):
@@ -90,7 +90,7 @@ def _of_devices(trace: Trace) -> Iterator[str]:
     if trace.capture is not None and _other_device(trace):
         yield (
             f"the capture was of {trace.environment.device}, but the kernels ran on {trace.devices[0].name}: the"
-            " figures are held against that one"
+            " figures are compared with that one's ceilings"
         )
 
 
@@ -110,13 +110,13 @@ def _of_launches(trace: Trace, attribution: Attribution) -> Iterator[str]:
     if ambiguous.any():
         spent = int(work.duration_ns[ambiguous].sum()) / 1e6
         yield (
-            f"{int(ambiguous.sum()):,} pieces of device work ({spent:,.3f} ms) have an id that launches of several"
-            " operators carry: each is given to the last that began before it"
+            f"{_events(int(ambiguous.sum()))} ({spent:,.3f} ms) with an id that launches of several"
+            " operators carry: each is linked to the last of them that began before it"
         )
     early = _early(trace, work.launch) if len(launches.name) else work.start_ns[:0]
     if len(early):
         yield (
-            f"{len(early):,} pieces of device work begin up to {int(early.max()) / 1e6:,.3f} ms before their launch:"
+            f"{_events(len(early))} before their launch, by up to {int(early.max()) / 1e6:,.3f} ms:"
             " the clocks of host and device differ, or the launch is another one"
         )
 
@@ -129,7 +129,7 @@ def _of_work(trace: Trace, attribution: Attribution) -> Iterator[str]:
     double = _repeated(*(column[lasting] for column in columns))
     if double:
         yield (
-            f"{double:,} pieces of device work are in the trace more than once, equal in all: their time is counted"
+            f"{_events(double)} in the trace more than once, equal in all: the time is counted"
             " each time - was the trace merged with itself?"
         )
     sure = (attribution.work.launch >= 0) & (attribution.work.link != GRAPH) & ~attribution.work.open
@@ -141,6 +141,10 @@ def _of_work(trace: Trace, attribution: Attribution) -> Iterator[str]:
             f"{shared:,} launches have kernels on another device as well: these are of a process whose launches the"
             " trace lacks, and their operators, phases and modules are not known to be right"
         )
+
+
+def _events(count: int) -> str:
+    return f"{count:,} device event{'' if count == 1 else 's'}"
 
 
 def _repeated(*columns: Int64) -> int:
@@ -164,7 +168,7 @@ def _of_unlaunched(trace: Trace, attribution: Attribution) -> Iterator[str]:
     spent, whole = (int(work.duration_ns[events].sum()) for events in (unlaunched, link != OUTSIDE))
     if spent and spent >= whole * _MUCH_UNLAUNCHED:
         yield (
-            f"{int(unlaunched.sum()):,} pieces of device work ({spent / 1e6:,.3f} ms, {spent / whole:.1%}) have no"
+            f"{_events(int(unlaunched.sum()))} ({spent / 1e6:,.3f} ms, {spent / whole:.1%}) without a"
             " launch in the trace: their operators, phases and modules are not known"
         )
 
@@ -202,7 +206,7 @@ def _captured(trace: Trace) -> Bool:
 
 
 def _early(trace: Trace, launch: Int64) -> Int64:
-    """By how much each piece of work that begins before its launch does so."""
+    """By how much each device event that begins before its launch does so."""
     early = trace.launches.start_ns[np.maximum(launch, 0)] - trace.work.start_ns
     return early[(launch >= 0) & (early > SLACK_NS)]
 
@@ -210,7 +214,7 @@ def _early(trace: Trace, launch: Int64) -> Int64:
 def _of_annotations(attribution: Attribution) -> Iterator[str]:
     for rule in attribution.unused_rules:
         yield (
-            f"no annotation of the trace has a name in which {rule.pattern.pattern!r} is found: it gives nothing to the"
+            f"no annotation of the trace has a name that matches {rule.pattern.pattern!r}: it adds nothing to the"
             f" phase {rule.phase}"
         )
     for difference in attribution.annotated.unexplained if attribution.annotated else ():

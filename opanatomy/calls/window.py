@@ -1,4 +1,4 @@
-"""The window of a trace: its steps, its device work beside the launches, and how much was traced back to them."""
+"""The window of a trace: its steps, its device work with the launches, and how much was traced back to them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def step_window_of(attribution: Attribution, calls: TraceCalls) -> StepWindow:
 
 
 def launched_work(trace: Trace, attribution: Attribution) -> LaunchedWork:
-    """The device work beside its launches, in the order of the file, as the table of kernels is."""
+    """The device work with its launches, in the order of the file, as the table of kernels is."""
     return LaunchedWork(
         names=trace.names,
         work=trace.work,

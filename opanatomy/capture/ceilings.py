@@ -1,8 +1,8 @@
-"""Dense peak FLOP/s by data type and bandwidth, measured with torch on the device at hand.
+"""Dense peak FLOP/s by data type and bandwidth, measured with torch on this device.
 
 Disturbances only ever slow a burst down: so each figure is the best of many bursts spread over time, and measuring goes
 on while the best still improves. On the CPU a burst is as short as the time for which a busy system leaves all its
-cores to one process, and arrays are walked in pieces that take no longer.
+cores to one process, and arrays are walked in chunks that take no longer.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class Effort(Struct, frozen=True, kw_only=True):
     #: Products of m x k and k x n matrices.
     shapes: tuple[tuple[int, int, int], ...]
     array_bytes: int
-    #: Arrays are walked in pieces of so many bytes, one a call.
-    piece_bytes: int
+    #: Arrays are walked in chunks of this many bytes, one a call.
+    chunk_bytes: int
 
 
 class _Candidate(Struct, frozen=True):
@@ -64,16 +64,16 @@ _GPU_SHAPES: Final = (
     (1024, 1024, 1024), (2048, 2048, 2048), (4096, 4096, 4096), (8192, 8192, 8192), (8192, 16384, 8192),
     (16384, 16384, 16384),
 )  # fmt: skip
-#: Arrays are so many times larger than the last cache, within bounds.
+#: Arrays are this many times larger than the last cache, within bounds.
 _TIMES_CACHE: Final = 8
-_LEAST_ARRAY, _MOST_ARRAY = 128 << 20, 1 << 30
+_MIN_ARRAY, _MAX_ARRAY = 128 << 20, 1 << 30
 _GPU_ARRAY: Final = 2 << 30
 #: Calls of a size before it is chosen how often it runs in a burst.
 _TRIALS: Final = 4
-#: A figure is confirmed by so many bursts that are so near to it.
+#: A figure is confirmed by this many bursts that are this near to it.
 _CONFIRMED, _AGREE = 3, 0.97
 _REST_S: Final = 0.025
-_PIECE_OF_A_THREAD, _LEAST_PIECE = 2 << 20, 16 << 20
+_CHUNK_OF_A_THREAD, _MIN_CHUNK = 2 << 20, 16 << 20
 
 
 def default_effort(device: str) -> Effort:
@@ -83,12 +83,12 @@ def default_effort(device: str) -> Effort:
     if device == "cpu":
         free = _free_host_bytes()
         array = min(
-            max(_TIMES_CACHE * (last_cache_bytes() or 32 << 20), _LEAST_ARRAY), _MOST_ARRAY, max(free // 8, 1 << 20)
+            max(_TIMES_CACHE * (last_cache_bytes() or 32 << 20), _MIN_ARRAY), _MAX_ARRAY, max(free // 8, 1 << 20)
         )
-        piece = min(max(_PIECE_OF_A_THREAD * torch.get_num_threads(), _LEAST_PIECE), array)
-        return Effort(shapes=_CPU_SHAPES, array_bytes=array, piece_bytes=piece)
+        chunk = min(max(_CHUNK_OF_A_THREAD * torch.get_num_threads(), _MIN_CHUNK), array)
+        return Effort(shapes=_CPU_SHAPES, array_bytes=array, chunk_bytes=chunk)
     array = min(_GPU_ARRAY, torch.cuda.mem_get_info(device)[0] // 8)
-    return Effort(shapes=_GPU_SHAPES, array_bytes=array, piece_bytes=array, burst_s=0.1, call_s=1.0)
+    return Effort(shapes=_GPU_SHAPES, array_bytes=array, chunk_bytes=array, burst_s=0.1, call_s=1.0)
 
 
 def measure(
@@ -147,10 +147,10 @@ def _best(candidates: Iterator[_Candidate], device: str, effort: Effort) -> Rate
         return None
     _take_bursts(running, rates, burst, device, effort)
     by = max(rates, key=lambda name: max(rates[name]))
-    most = max(rates[by])
-    spread = 1 - statistics.median(rates[by]) / most
+    highest = max(rates[by])
+    spread = 1 - statistics.median(rates[by]) / highest
     return Rate(
-        per_second=most, by=by, operands=running[by].operands, spread=spread, bursts=len(rates[by]), measured=now()
+        per_second=highest, by=by, operands=running[by].operands, spread=spread, bursts=len(rates[by]), measured=now()
     )
 
 
@@ -254,12 +254,12 @@ def _moves(name: str, device: str, effort: Effort) -> Iterator[_Candidate]:
     """One of `MOVES`, on arrays that no cache holds."""
     import torch
 
-    piece = max(min(effort.piece_bytes, effort.array_bytes) // 4, 1024)
-    pieces = max(effort.array_bytes // 4 // piece, 1)
+    chunk = max(min(effort.chunk_bytes, effort.array_bytes) // 4, 1024)
+    chunks = max(effort.array_bytes // 4 // chunk, 1)
     arrays = {"copy": 2, "triad": 3, "read": 1}[name]
     # `fill_` runs on all threads, so that each touches the pages first that it will use.
     walked = [
-        torch.empty(pieces, piece, dtype=torch.float32, device=device).fill_(number).unbind()
+        torch.empty(chunks, chunk, dtype=torch.float32, device=device).fill_(number).unbind()
         for number in range(arrays)
     ]
     turns = itertools.cycle(zip(*walked, strict=True))
@@ -268,8 +268,8 @@ def _moves(name: str, device: str, effort: Effort) -> Iterator[_Candidate]:
         "triad": lambda a, b, c: torch.add(b, c, alpha=0.5, out=a),
         "read": torch.sum,
     }
-    operands = f"{piece * pieces * 4 / 2**20:.0f} MiB arrays"
-    yield _Candidate(f"{name} of {operands}", operands, arrays * piece * 4, lambda: calls[name](*next(turns)))
+    operands = f"{chunk * chunks * 4 / 2**20:.0f} MiB arrays"
+    yield _Candidate(f"{name} of {operands}", operands, arrays * chunk * 4, lambda: calls[name](*next(turns)))
 
 
 # ---------------------------------------------------------------------------------------------------- what is there
@@ -284,8 +284,8 @@ def _worth_trying(dtype: str, device: str) -> bool:
     if torch.version.hip:
         # Matrix cores round float32 to tf32 only where the user asks the library for it.
         return dtype != "tf32" or os.environ.get("HIPBLASLT_ALLOW_TF32") == "1"
-    least = {"tf32": (8, 0), "bfloat16": (8, 0), "float8": (8, 9)}.get(dtype, (0, 0))
-    return torch.cuda.get_device_capability(device) >= least
+    minimum = {"tf32": (8, 0), "bfloat16": (8, 0), "float8": (8, 9)}.get(dtype, (0, 0))
+    return torch.cuda.get_device_capability(device) >= minimum
 
 
 def _float8(device: str) -> torch.dtype:

@@ -1,4 +1,4 @@
-"""What the report says, held against second sources.
+"""What the report says, checked against second sources.
 
 A capture was watched by a dispatch mode and summed up by the profiler. Any trace says some things twice: autograd has
 a product three times, forward and once for each gradient; composite operators record it with their own arguments and

@@ -31,7 +31,7 @@ _RANDOM = ("uniform", "normal")
 _COPIES = ("copy", "clone")
 #: Ways to make zeros; `FunctionsManual.cpp` takes another one where a tensor may be of a subclass (or a mode watches).
 _ZEROS = ("aten::zeros", "aten::zero", "aten::new_zeros", "aten::zeros_like")
-#: How a gradient is copied when it is first kept, and what that takes beside: of a sparse one, of a dense one.
+#: How a gradient is copied when it is first kept, and what that takes besides: of a sparse one, of a dense one.
 _GRADIENT_COPIES = ("aten::clone", "aten::copy")
 _ACCUMULATED = frozenset({"aten::_indices", "aten::new_empty_strided"})
 _FAST_PATHS = frozenset({"aten::_transformer_encoder_layer_fwd", "aten::_native_multi_head_attention"})

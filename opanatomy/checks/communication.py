@@ -12,7 +12,7 @@ _REDUCTIONS = ("all_reduce", "reduce_scatter")
 
 
 def check_communication(communication: Communication | None, micro_batches: int = 1) -> tuple[Check, ...]:
-    """The bytes of each module's collectives beside those that its weights need; none where nothing is expected.
+    """The bytes of each module's collectives against those that its weights need; none where nothing is expected.
 
     A loop that accumulates gradients may reduce them in each of its `micro_batches`, where once would do.
     """

@@ -35,7 +35,7 @@ _PYTHON = frozenset({"PythonDispatchMode", "PythonSubclass"})
 
 
 def judge_composites(contractions: Contractions, ranks: int = 1) -> Tally:
-    """The FLOPs of the calls below each composite beside those of its own arguments.
+    """The FLOPs of the calls below each composite against those of its own arguments.
 
     A composite inside another call (`aten::linalg_matrix_exp`) is part of that and not looked at. Where layers are cut
     over `ranks`, its arguments may be those of all of them.
@@ -139,7 +139,7 @@ def _left_alone(whole: Contraction) -> str:
 
 
 def _too_many(whole: Contraction, calls: list[Contraction], has_inner: bool, phase: Phase) -> Iterator[Finding]:
-    """Calls beside the one that such a composite makes."""
+    """Calls besides the one that such a composite makes."""
     attention = base(whole.operator) == "scaled_dot_product_attention"
     extra = len([call for call in calls if "attention" in call.base]) - 1 if attention else len(calls) - (not has_inner)
     if extra > 0:

@@ -51,7 +51,7 @@ class Contractions:
         self.is_gradient = (node >= 0) & graph.in_body[rows] & (~own_number | graph.differentiated[node])
         #: Below a node, but dispatched as in forward: run again by checkpointing.
         self.recomputed = rows[(node >= 0) & own_number & ~graph.differentiated[node]]
-        #: Below a node, but run by a hook beside what it computes.
+        #: Below a node, but run by a hook in addition to what it computes.
         self.of_hooks = rows[(node >= 0) & ~graph.in_body[rows] & ~own_number]
         self.gradients = _grouped(node[self.is_gradient], rows[self.is_gradient])
         self.forwards = _grouped(number[number > node], rows[number > node])

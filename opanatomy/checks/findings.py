@@ -12,7 +12,7 @@ from opanatomy.records.checks import Check, Difference
 from opanatomy.records.taxonomy import Phase
 
 #: Rows of a check at most; the others are one row.
-MOST_ROWS = 20
+MAX_ROWS = 20
 
 
 class Finding(Struct, frozen=True, kw_only=True):
@@ -62,8 +62,8 @@ class Tally(Struct):
     def check(self, quantity: str, source: str, unit: str) -> Check:
         """The check, the unexplained and most frequent differences first."""
         ranked = sorted(self.findings.items(), key=lambda item: (item[0].cause is not None, -item[1]))
-        rows = [self._row(finding, calls) for finding, calls in ranked[:MOST_ROWS]]
-        rows += _rest(ranked[MOST_ROWS:])
+        rows = [self._row(finding, calls) for finding, calls in ranked[:MAX_ROWS]]
+        rows += _rest(ranked[MAX_ROWS:])
         why = "; ".join(f"{calls:,} {reason}" for reason, calls in self.not_checked.most_common())
         return Check(
             quantity=quantity, source=source, unit=unit, compared=self.compared, equal=self.equal,

@@ -1,4 +1,4 @@
-"""Convolutions, fused attention and recurrent layers: what their backward costs by what it was asked for."""
+"""Convolutions, fused attention and recurrent layers: what their backward costs by which gradients it computes."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _attention_ratio(forward: Contraction, backward: Contraction) -> tuple[int, 
 
 
 def judge_recurrent(pair: Pair) -> Verdict:
-    """Twice the forward, or once where no gradient of the weights was asked for."""
+    """Twice the forward, or once where no gradient of the weights is computed."""
     absent = _absent(pair)
     if absent is not None:
         return absent

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from opanatomy.attribution.names import are_nodes
 from opanatomy.attribution.nesting import nearest_above
-from opanatomy.attribution.pairing import MOST_THREADS
+from opanatomy.attribution.pairing import MAX_THREADS
 from opanatomy.records.columns import Bool, HostTable, Int64, distinct, is_among, marked, rows_by_value
 
 ENGINE = "autograd::engine::evaluate_function: "
@@ -28,7 +28,7 @@ class Graph(Struct, frozen=True, kw_only=True):
     is_node: Bool
     #: The node that each row runs below.
     node: Int64
-    #: Whether the row is part of what the node computes; beside it run the hooks.
+    #: Whether the row is part of what the node computes; its hooks are not.
     in_body: Bool
     #: Of a node the operator it is the backward of.
     forward: Int64
@@ -112,9 +112,9 @@ def _pair(names: Sequence[str], host: HostTable, nodes: Int64, operators: Int64)
     first_on = {thread: _smallest(host.sequence[operators[at]]) for thread, at in rows_by_value(host.thread[operators])}
     by_forward_thread = [nodes[places] for _, places in rows_by_value(host.forward_thread[nodes])]
     by_forward_thread.sort(key=len, reverse=True)
-    for made in by_forward_thread[MOST_THREADS:]:
+    for made in by_forward_thread[MAX_THREADS:]:
         state[made] = AMBIGUOUS
-    for made in by_forward_thread[:MOST_THREADS]:
+    for made in by_forward_thread[:MAX_THREADS]:
         node, operator = _candidates(host, made, by_number)
         fits = alike.rows(host, node, operator)
         thread = _clear_choice(host.thread[operator[fits]])

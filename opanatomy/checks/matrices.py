@@ -86,9 +86,9 @@ def _missing(pair: Pair, forward: Contraction) -> Iterator[Finding]:
     products, turned = len(pair.backward), pair.transposed[_TURNS.get(forward.base, 0)]
     if forward.base not in _TURNS or any(product.again for product in pair.backward):
         return
-    least, most = _turns(pair, forward)
+    minimum, maximum = _turns(pair, forward)
     cost = forward.flops
-    if turned > most:
+    if turned > maximum:
         lost = 2 if not products and turned > 2 - _TURNS[forward.base] else 1
         for _ in range(lost):
             yield Finding(
@@ -97,7 +97,7 @@ def _missing(pair: Pair, forward: Contraction) -> Iterator[Finding]:
                     f"forward {forward.shapes}"
                 ),
             )  # fmt: skip
-    elif products > 2 or (turned and turned < least) or _twice_the_same(pair, forward):
+    elif products > 2 or (turned and turned < minimum) or _twice_the_same(pair, forward):
         yield Finding(
             operator=forward.operator, phase=Phase.BACKWARD,
             ours=None if cost is None else products * cost,

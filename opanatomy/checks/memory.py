@@ -9,7 +9,7 @@ from opanatomy.records.memory import AllocatorFigures, Memory, MemoryDevice
 PEAK = "torch.cuda.max_memory_allocated"
 BEFORE = "torch.cuda.memory_allocated"
 TOTALS = "the allocator's total at each event"
-#: The CPU's total leaves out what a thread that is not profiled gives back; an address given again tells of it.
+#: The CPU's total leaves out what a thread that is not profiled gives back; an address given again shows it.
 _FREED_UNPROFILED = "freed on a thread that is not profiled, which the CPU's allocator does not count"
 
 

@@ -114,7 +114,7 @@ def judge_work(contractions: Contractions) -> Tally:
 
 
 def judge_forwards(contractions: Contractions) -> Tally:
-    """Differentiated contractions beside the nodes that ran: each should have one."""
+    """Differentiated contractions against the nodes that ran: each should have one."""
     graph, host = contractions.graph, contractions.host
     tally = Tally()
     ran = marked(graph.forward[graph.forward >= 0], len(host.name))

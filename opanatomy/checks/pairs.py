@@ -1,4 +1,4 @@
-"""A forward operator's contractions beside those of its backward node."""
+"""A forward operator's contractions against those of its backward node."""
 
 from __future__ import annotations
 

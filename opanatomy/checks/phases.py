@@ -1,4 +1,4 @@
-"""The phases that contractions were given, beside what autograd's structure says of them."""
+"""The phases that contractions were given, against what autograd's structure says of them."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Regions with many contractions in one node: compiled functions and functions of the model's own.
 
-Their products cannot be told apart by structure, but by their sizes: a gradient has the sizes of its forward in another
-order, and each forward product has two at most. Which of them were asked for, a region does not say; but it is asked
-for the same ones each time it runs.
+Their products are distinguished by their sizes, not by structure: a gradient has the sizes of its forward in another
+order, and each forward product has two at most. Which of them are computed, a region does not say; but they are the
+same ones each time it runs.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def is_region(pair: Pair) -> bool:
 
 
 def judge_regions(pairs: Iterable[tuple[Pair, str | None]], tally: Tally) -> None:
-    """Count every run of every region: each gradient beside the forward's products, each run beside the others."""
+    """Count every run of every region: each gradient against the forward's products, each run against the others."""
     runs: dict[tuple[object, ...], list[tuple[Pair, str | None]]] = {}
     for pair, module in pairs:
         runs.setdefault((pair.node, pair.forward), []).append((pair, module))
@@ -44,7 +44,7 @@ def _counted(pair: Pair) -> Counter[tuple[object, ...]]:
 
 
 def _key(contraction: Contraction) -> tuple[object, ...]:
-    """What tells a contraction of a region from others: the sizes of a product, else its name and shapes."""
+    """What distinguishes a contraction of a region from others: the sizes of a product, else its name and shapes."""
     return contraction.key or (contraction.base, contraction.shapes)
 
 
@@ -102,7 +102,7 @@ def _odd(
 
 
 def _padded(key: tuple[object, ...] | None, allowed: Counter[tuple[object, ...] | None]) -> bool:
-    """Whether sizes are those of a forward product, some rounded up to whole pieces of memory."""
+    """Whether sizes are those of a forward product, some rounded up to whole memory blocks."""
     return key is not None and any(_rounds_up(other, key) or _rounds_up(key, other) for other in allowed if other)
 
 
@@ -121,8 +121,8 @@ def _unlike(pair: Pair, key: tuple[object, ...]) -> Finding:
     )  # fmt: skip
 
 
-def _asked_for_less(pair: Pair, products: int, most: int) -> Finding:
+def _asked_for_less(pair: Pair, products: int, maximum: int) -> Finding:
     return Finding(
         operator=pair.node, phase=Phase.BACKWARD, cause=FROZEN if "Compiled" in pair.node else OWN,
-        evidence=f"{products} products in the backward, at most {most} for {most // 2} in the forward",
+        evidence=f"{products} products in the backward, at most {maximum} for {maximum // 2} in the forward",
     )  # fmt: skip

@@ -25,7 +25,7 @@ from opanatomy.records.taxonomy import Phase
 BEFORE_TRACE = "its forward ran before the trace began"
 SCRIPTED = "one node for a graph of TorchScript, whose forward operators have no number of their own"
 FORWARD_MODE = "forward-mode differentiation computes tangents, which have no backward of their own"
-HOOK = "a hook of autograd computes beside the node"
+HOOK = "a hook of autograd computes in addition to the node"
 #: Operators without products of their own whose gradients have some, as torch's formulas for them are written.
 _WITH_PRODUCTS = (
     "linalg", "cholesky", "inverse", "triangular", "lu", "svd", "eig", "qr", "ormqr", "householder", "cdist", "pdist",
@@ -74,7 +74,7 @@ def _differentiates_forward(names: Sequence[str]) -> bool:
 
 
 def _backward(contractions: Contractions) -> Tally:
-    """Every contraction below a node beside its forward."""
+    """Every contraction below a node against its forward."""
     tally = Tally()
     known: dict[Pair, Verdict] = {}
     regions: list[tuple[Pair, str | None]] = []
@@ -99,7 +99,7 @@ def _backward(contractions: Contractions) -> Tally:
 
 
 def _of_a_hook(contractions: Contractions, row: int) -> Verdict:
-    """The verdict on a contraction beside a node: no hook does what the node itself does."""
+    """The verdict on a contraction next to a node: no hook does what the node itself does."""
     contraction, node = contractions.at(row), int(contractions.graph.node[row])
     own = [contractions.at(other) for other in contractions.gradients.get(node, ())]
     forward = contractions.forwards.get(int(contractions.graph.forward[node]), ())
@@ -107,7 +107,7 @@ def _of_a_hook(contractions: Contractions, row: int) -> Verdict:
     like = contraction in own or contraction.key in keys
     finding = Finding(
         operator=contraction.operator, phase=Phase.BACKWARD, ours=contraction.flops, cause=None if like else HOOK,
-        evidence=f"{contraction.shapes} beside {contractions.names[int(contractions.host.name[node])]}",
+        evidence=f"{contraction.shapes} next to {contractions.names[int(contractions.host.name[node])]}",
     )  # fmt: skip
     return Verdict(compared=1, findings=(finding,))
 

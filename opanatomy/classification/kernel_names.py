@@ -1,4 +1,4 @@
-"""What the name of a kernel, memcpy or memset tells, looked at once."""
+"""What the name of a kernel, memcpy or memset says, looked at once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from opanatomy.classification.kernels import classify_kernel
 from opanatomy.classification.tensor_cores import uses_tensor_cores
 from opanatomy.records.signature import Classification
 
-#: Copies between host and device as CUPTI, roctracer and Intel's PTI name them (M is plain memory of the host, H what
+#: Copies between host and device as CUPTI, roctracer and Intel's PTI name them (M is plain memory on the host, H what
 #: is pinned there).
 _HOST_LINK = re.compile(
     r"^Memcpy (?:HtoD|DtoH|HostToDevice|DeviceToHost|[MH]2D|D2[MH])|^(?:Copy)?(?:HostToDevice|DeviceToHost)"
@@ -21,7 +21,7 @@ _HOST_LINK = re.compile(
 
 
 class KernelName(Struct, frozen=True, kw_only=True):
-    """What a name tells; `None` is what it does not."""
+    """What a name says; `None` is what it does not."""
 
     classification: Classification
     tensor_cores: bool
@@ -35,7 +35,7 @@ class KernelName(Struct, frozen=True, kw_only=True):
 
 @lru_cache(maxsize=65536)
 def read_kernel_name(name: str) -> KernelName:
-    """What the name of a device event tells."""
+    """What the name of a device event says."""
     return KernelName(
         classification=classify_kernel(name),
         tensor_cores=uses_tensor_cores(name),

@@ -1,6 +1,6 @@
 """The names of device work by what they do, in order: the first expression that matches decides.
 
-From the unmistakable (copies, collectives, ATen's own wrappers) to the vague (words in a name nobody listed). A fill
+From the unmistakable (copies, collectives, ATen's own wrappers) to the vague (words in an unlisted name). A fill
 inside a max-pool is launched by an operator, whose class it takes; here only the name counts. What libraries launch for
 nothing but a contraction (split-K sums, cuDNN's layout changes, Winograd transforms) is part of that contraction.
 """

@@ -10,7 +10,7 @@ from opanatomy.classification.kernel_tables import KERNEL_TABLES
 from opanatomy.classification.rules import LONGEST, UNKNOWN, first_match
 from opanatomy.records.signature import Classification
 
-#: What C++ adds around a kernel's own name, and what Triton of 2023 adds behind it: `_0d1d2de` for its arguments.
+#: What C++ adds around a kernel's own name, and what Triton of 2023 adds after it: `_0d1d2de` for its arguments.
 _NOISE = re.compile(r"\(anonymous namespace\)::|<unnamed>::|^(?:static |__global__ )?void | ?\(?\.kd\)?$|_0d1[\ddec]*$")
 
 

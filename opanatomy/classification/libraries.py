@@ -1,4 +1,4 @@
-"""Host names outside ATen: libraries, then ranges and autograd nodes, then the words of an operator nobody listed.
+"""Host names outside ATen: libraries, then ranges and autograd nodes, then the words of an unlisted operator.
 
 Ordered: the first expression that matches decides. A new library is one line here.
 """

@@ -1,4 +1,4 @@
-"""What tells one state of this program from another: what another one kept is not used."""
+"""What distinguishes one version of this program's code from another: what another one kept is not used."""
 
 from __future__ import annotations
 

@@ -31,13 +31,13 @@ def on_dask(tasks: Sequence[Task], address: str, workers: int) -> Generator[Outc
         futures = client.map(packed_done, tasks, pure=False, retries=1, key="opanatomy")
         places = {future.key: task.place for future, task in zip(futures, tasks, strict=True)}
         completed = as_completed(futures, loop=client.loop)
-        del futures  # each is let go of when its outcome is here
+        del futures  # each is released when its outcome is here
         for future in completed:
             yield _outcome(future, places[future.key], address)
 
 
 def asked(address: str | None) -> str:
-    """The scheduler as whoever runs this gave it."""
+    """The scheduler as the user gave it."""
     return as_asked(f"--dask {address}", f"dask={address!r}")
 
 
@@ -54,9 +54,9 @@ def _client(stack: ExitStack, address: str, workers: int) -> Any:
             ).scheduler_address
         return stack.enter_context(Client(address, timeout=_CONNECT_SECONDS, set_as_default=False))
     except (OSError, TimeoutError, ValueError) as error:
-        told = str(error).splitlines()[0] if str(error) else type(error).__name__
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UsageError(
-            f"{asked(address)}: no scheduler can be reached there ({told}) - start one (dask scheduler), or give local"
+            f"{asked(address)}: no scheduler answers there ({reason}) - start one (dask scheduler), or give local"
         ) from error
 
 
@@ -70,9 +70,9 @@ def _outcome(future: Any, place: int, address: str) -> Outcome:
     except OpanatomyError:
         raise
     except Exception as error:
-        told = str(error).splitlines()[0] if str(error) else type(error).__name__
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise OpanatomyError(
-            f"{asked(address)}: a worker cannot do the work ({type(error).__name__}: {told}) - install this opanatomy"
+            f"{asked(address)}: a worker cannot do the work ({type(error).__name__}: {reason}) - install this opanatomy"
             " on all workers, and look at the scheduler's log"
         ) from error
     finally:

@@ -34,7 +34,7 @@ class KeptSummaries(Struct, frozen=True):
     key: str
 
     def stamp_of(self, source: Source) -> Stamp | None:
-        """What the trace is like now; `None` where nobody can tell later whether it has changed."""
+        """What the trace is like now; `None` where it cannot be known later whether it has changed."""
         return stamp_of(source)
 
     def load(self, source: Source) -> Kept | None:
@@ -63,7 +63,7 @@ class KeptSummaries(Struct, frozen=True):
         return self._write(source, kept)
 
     def _read(self, source: Source) -> Kept | None:
-        """What is in the file of a trace; one that is damaged, or of another program, is as good as none."""
+        """What is in the file of a trace; one that is damaged, or of another program, counts as none."""
         try:
             data = read_bytes(self._file(source))
             return None if data is None else from_parquet(data)
@@ -85,8 +85,8 @@ class KeptSummaries(Struct, frozen=True):
     def _file(self, source: Source) -> Path | Address:
         """The file of a trace: its name for people, a digest of where it is and what it is called."""
         place = source.path.text if isinstance(source.path, Address) else os.path.abspath(source.path)
-        told = "\0".join((place, source.member or "", source.name))
-        digest = hashlib.sha256(os.fsencode(told)).hexdigest()[:20]
+        identity = "\0".join((place, source.member or "", source.name))
+        digest = hashlib.sha256(os.fsencode(identity)).hexdigest()[:20]
         name = re.sub(r"[^a-z0-9]+", "-", source.name.lower()).strip("-")[-48:]
         return self.folder / f"{name or 'trace'}-{digest}.parquet"
 
@@ -105,7 +105,7 @@ def _written(file: Path, data: bytes) -> None:
 def kept_summaries(folder: str | None, key: str) -> KeptSummaries | None:
     """The summaries in `folder`, without one those in the user's cache folder; `None` where none can be kept.
 
-    `UsageError` where a folder is asked for and there is no pyarrow, or it cannot be one.
+    `UsageError` where a folder is given and there is no pyarrow, or it cannot be one.
     """
     if not can_keep():
         if folder is None:

@@ -75,8 +75,8 @@ def from_parquet(data: bytes) -> Kept:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    told: bytes = pq.read_metadata(pa.BufferReader(data)).metadata[_METADATA]
-    checksum, body = told[: _CHECKSUM.size], told[_CHECKSUM.size :]
+    packed: bytes = pq.read_metadata(pa.BufferReader(data)).metadata[_METADATA]
+    checksum, body = packed[: _CHECKSUM.size], packed[_CHECKSUM.size :]
     if _CHECKSUM.unpack(checksum)[0] != zlib.crc32(body):
         raise ValueError("the summary is damaged")
     head = msgspec.msgpack.decode(body, type=_Head)

@@ -106,7 +106,7 @@ class _Shared(Struct):
 
 
 def pooled(tasks: Sequence[Task], jobs: int) -> Generator[Outcome, None, None]:
-    """The outcomes as they come, by so many worker processes; these are gone when the iterator is closed."""
+    """The outcomes as they come, by that many worker processes; these are gone when the iterator is closed."""
     shared = _Shared(tasks=iter(tasks), answers=queue.Queue(maxsize=2 * jobs))
     threads = [threading.Thread(target=_drive, args=(shared,), daemon=True) for _ in range(jobs)]
     try:

@@ -21,7 +21,7 @@ from opanatomy.files.remote import Address
 from opanatomy.option_values import as_asked
 from opanatomy.trace.sources import Source
 
-#: What a process must have to do, in bytes of packed traces, to be worth its start; text is so many times larger.
+#: What a process must have to do, in bytes of packed traces, to be worth its start; text is this many times larger.
 _WORTH_BYTES: Final = 256 << 10
 _PACKING: Final = 10
 #: From here on a trace that takes all memory is kept from taking the run with it, on one core too.
@@ -49,7 +49,7 @@ def outcomes(
     settings: ClusterSettings,
     note: Callable[[str], None] = lambda text: None,
 ) -> Generator[Outcome, None, None]:
-    """The outcome of each source, in any order; `rules` are what `reduce` goes by beside the trace.
+    """The outcome of each source, in any order; `rules` are what `reduce` goes by besides the trace.
 
     A `note` is told what does not change the report, once: that no summaries can be kept, and why.
     """

@@ -81,8 +81,8 @@ def done(task: Task) -> Outcome:
         return Outcome(place=task.place, lost="not enough memory to analyze it", code=code_digest())
     except Exception as error:
         # Its message may have anything of the trace in it.
-        told = f"opanatomy failed on it ({type(error).__name__}) - analyze it alone to see where"
-        return Outcome(place=task.place, lost=told, code=code_digest())
+        message = f"opanatomy failed on it ({type(error).__name__}) - analyze it alone to see where"
+        return Outcome(place=task.place, lost=message, code=code_digest())
 
 
 def _made(task: Task) -> Outcome:

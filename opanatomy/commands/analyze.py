@@ -164,7 +164,7 @@ def _analyzed(
     from opanatomy.console.progress import Display
     from opanatomy.pipeline import analyze_traces
 
-    # What came through a pipe is in a file that nobody finds again.
+    # What came through a pipe is in a temporary file that is gone afterwards.
     summaries = None if piped else arguments.summaries
     settings = ClusterSettings(summaries=summaries, dask=arguments.dask, jobs=arguments.jobs, keep=not piped)
     if len(paths) == 1 and isinstance(paths[0], Path) and not os.path.isdir(paths[0]):

@@ -1,4 +1,4 @@
-"""`opanatomy ceilings`: what this device does at most, measured, kept, and beside its data sheet."""
+"""`opanatomy ceilings`: what this device does at most, measured, kept, and next to its data sheet."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _not_known(unknown: tuple[tuple[str, tuple[str, ...]], ...], *, with_report: bool) -> str:
-    """The line that says which names mean nothing, and what is called nearly so."""
+    """The line that says which names mean nothing, and which names are near."""
     names = "; ".join(f"{name!r} (near: {', '.join(near)})" if near else repr(name) for name, near in unknown)
     hint = "write it as the report prints it" + ("" if with_report else "; --report REPORT takes the names of one")
     return f"no line of the report, operator, kernel or device is called {names} - {hint}"

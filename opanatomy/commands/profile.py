@@ -136,7 +136,7 @@ def _on_a_rank(arguments: argparse.Namespace, options: RunOptions, place: Launch
         anatomy = anatomy_of_ranks(summaries, ceilings=ceilings, redact=options.redact)
         show(anatomy if trace else _without_trace(anatomy), where)
         if trace is not None:
-            note(f"traces: {trace.path}, and beside it those of the other ranks")
+            note(f"traces: {trace.path}, and next to it those of the other ranks")
     hold_to_gates(anatomy, arguments)
 
 
@@ -242,7 +242,7 @@ def _with_suggestions(anatomy: Anatomy, options: RunOptions, trace: Path, budget
         note(f"what would save most is not known: {error}")
         return anatomy
     except KeyboardInterrupt:
-        note("interrupted while it looked for what would save most: the report is without it")
+        note("interrupted while predicting what would save most: the report is without it")
         return anatomy
 
 

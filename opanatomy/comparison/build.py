@@ -43,7 +43,7 @@ class SideInput(Struct, frozen=True, kw_only=True):
 
 
 def compared(sides: Sequence[SideInput]) -> Comparison:
-    """The sides beside each other; of two what makes their difference."""
+    """The sides next to each other; of two what makes their difference."""
     breakdowns = [_breakdown(side) for side in sides]
     kinds = _kinds(breakdowns)
     decomposition: Decomposition | None = None
@@ -61,7 +61,7 @@ def compared(sides: Sequence[SideInput]) -> Comparison:
 
 
 def _breakdown(side: SideInput) -> Breakdown | None:
-    """That of all runs of a side together."""
+    """The breakdown of all runs of a side together."""
     if len(side.runs) == 1:
         return side.runs[0].anatomy.breakdown
     sums = BreakdownSums()
@@ -95,7 +95,7 @@ def _decomposition(
     ]  # fmt: skip
     others = tuple(
         Kinds(
-            before_steps=first.numbers, after_steps=second.numbers,
+            before_steps=first.counted, after_steps=second.counted,
             before_ns=round(first.wall_ns / first.count), after_ns=round(second.wall_ns / second.count),
         )
         for first, second in kinds[1:]
@@ -223,8 +223,8 @@ def _no_claim(sides: Sequence[SideInput]) -> str | None:
     """Why nothing is called significant; `None` where the runs allow it."""
     if len(sides) != 2:
         return "only two sides are tested"
-    least = min(len(side.runs) for side in sides)
-    if least < RUNS_NEEDED:
+    fewest = min(len(side.runs) for side in sides)
+    if fewest < RUNS_NEEDED:
         return f"{RUNS_NEEDED} runs a side are needed, interleaved: steps of one run are not independent"
     began = [[run.anatomy.provenance.begin_unix_ns for run in side.runs] for side in sides]
     if not interleaved(*began):

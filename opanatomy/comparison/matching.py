@@ -114,6 +114,8 @@ def _level(
     for side, items in enumerate((before, after)):
         for key in items:
             if shared := common(key):
+                # Work of unlike classes is never the same: each side would be counted in one of them.
+                shared = key.operator_class, shared
                 groups.setdefault(shared, ([], []))[side].append(key)
     for shared in sorted(groups, key=repr):
         first, second = groups[shared]
@@ -123,7 +125,7 @@ def _level(
 
 
 def _taken(items: dict[Key, Item], keys: Sequence[Key], calls: Fraction) -> dict[Key, Item]:
-    """So many calls of these keys, those that take longest first, and their time; what has no calls goes whole."""
+    """That many calls of these keys, those that take longest first, and their time; what has no calls goes whole."""
     taken = {}
     for key in sorted(keys, key=lambda key: (-_time_per_call(items[key]), key)):
         item = items[key]

@@ -17,7 +17,7 @@ from opanatomy.records.compared import Spread
 #: With fewer runs a side nothing is called significant.
 RUNS_NEEDED: Final = 4
 CONFIDENCE: Final = 0.95
-#: Up to so many ways to divide the samples the test counts them all.
+#: Up to this many ways to divide the samples the test counts them all.
 _COUNTED: Final = 200_000
 
 

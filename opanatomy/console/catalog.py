@@ -21,13 +21,13 @@ def entries_of(words: Sequence[str]) -> list[Entry]:
     from opanatomy.capture.model.catalog import catalog_entries
 
     entries = catalog_entries()
-    found = [entry for entry in entries if all(_has(entry, word) for word in words)]
-    if not found:
+    matching = [entry for entry in entries if all(_has(entry, word) for word in words)]
+    if not matching:
         known = {text for entry in entries for text in (entry.name.split("/")[-1], entry.kind, entry.task)}
         near = [match for word in words for match in get_close_matches(word.lower(), sorted(known), n=2)]
         instead = f"did you mean {' or '.join(dict.fromkeys(near))}?" if near else "opanatomy catalog lists all"
         raise OpanatomyError(f"catalog {' '.join(words)}: no built-in model has that in its name or task - {instead}")
-    return found
+    return matching
 
 
 def _has(entry: Entry, word: str) -> bool:
@@ -67,7 +67,7 @@ def as_text(entries: Sequence[Entry], width: int) -> str:
     notes = [
         "parameters, layers and hidden size of the model that is built where no --task, --layers or --set is given"
     ]
-    notes += [f"no room for {' and '.join(left_out)}: widen the terminal, or -f json"] if left_out else []
+    notes += [f"left out at this width: {', '.join(left_out)} - widen the terminal, or use -f json"] if left_out else []
     console = Console(file=StringIO(), width=max(width, 1), color_system=None, highlight=False, markup=False)
     with console.capture() as captured:
         for line in [*lines, *table.prose("; ".join(notes), width)]:

@@ -1,19 +1,16 @@
-"""The measured ceilings of a device beside its data sheet, as text and as JSON."""
+"""The measured ceilings of a device next to its data sheet, as text and as JSON."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     from opanatomy.device.match import Match
     from opanatomy.device.overrides import Overrides
     from opanatomy.records.device import Machine, Measured, Rate
     from opanatomy.report.section import ByteRate, Cell, FlopRate, Section
-
-#: Bursts that differ more than this were disturbed.
-_DISTURBED: Final = 0.5
 
 #: A name, what the user gave, what was measured, what the data sheet has and its unit.
 _Figure: TypeAlias = "tuple[str, float | None, Rate | None, float | None, float]"
@@ -166,6 +163,6 @@ def _remarks(measured: Measured, matched: Match, moved: bool) -> list[str]:
         )
     remarks.append("spread: how far the median burst was below the best, which is the figure")
     rates = [*measured.peaks.values(), *measured.bandwidths.values()]
-    if any(rate.spread > _DISTURBED for rate in rates):
+    if any(rate.disturbed for rate in rates):
         remarks.append("note: something else was busy on the device - run again with --refresh when it is idle")
     return remarks

@@ -10,7 +10,7 @@ from opanatomy.records.signature import Classification
 from opanatomy.records.taxonomy import OperatorClass
 from opanatomy.report.section import Fact, Phrase, joined, phrase
 
-#: Words alone: no kernel and no operator of a library is called so.
+#: Words alone: no kernel and no operator of a library has such a name.
 _WORDS: Final = re.compile(r"(?!mem(?:cpy|set) )[^\W\d_]+(?: [^\W\d_]+)+", re.IGNORECASE)
 
 

@@ -123,7 +123,7 @@ def stem_of_model(model: str) -> str:
 
 
 def typed_words() -> list[str]:
-    """What was typed behind the name of the program."""
+    """What was typed after the name of the program."""
     return sys.argv[1:]
 
 
@@ -133,7 +133,7 @@ def typed_command() -> str:
 
 
 def chosen_format(arguments: argparse.Namespace) -> str:
-    """The format asked for: `-f`, else the ending of `-o`, else the terminal report."""
+    """The requested format: `-f`, else the ending of `-o`, else the terminal report."""
     from opanatomy.report import format_names, format_of
 
     if arguments.format is not None:

@@ -43,9 +43,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = _run(argv, caught)
         if ends:
             caught.code = code
-            gc.freeze()  # nothing of the process is worth looking for cycles
+            gc.freeze()  # a search for cycles at exit would only take time
             code = _close_stdout(code)
-            # Taking down torch lasts a second, and what was to be said is said: an interrupt only hurries it.
+            # Torch takes a second to exit, and all output is written: an interrupt only hurries it.
             caught.before[signal.SIGINT] = lambda *_: os._exit(code)
     return code
 

@@ -27,7 +27,7 @@ from opanatomy.report.sections.named import Known
 from opanatomy.report.sections.printed import printed
 
 #: Names that one shortened name may stand for and that are explained.
-_MOST: Final = 4
+_MAX_NAMES: Final = 4
 _LABEL, _WIDTH = 10, 100
 #: What is longer is no prose: a kernel's template arguments.
 _LONGEST: Final = 4000
@@ -76,14 +76,14 @@ def _is_one(name: str) -> bool:
 
 
 def _blocks(name: str, vocabulary: Vocabulary) -> Iterator[str]:
-    """What is known of one name, a block for each thing that is called so; nothing where nothing is."""
+    """What is known of one name, a block for each thing of that name; nothing where there is none."""
     if exact := list(_exact(name, vocabulary)):
         yield from exact
     elif is_shortened(name):  # half a name is what it is short for, or nothing: rules would guess
         candidates = vocabulary.shortened(name)
-        for candidate in candidates[:_MOST]:
+        for candidate in candidates[:_MAX_NAMES]:
             yield from _exact(candidate, vocabulary)
-        if others := candidates[_MOST:]:
+        if others := candidates[_MAX_NAMES:]:
             yield f"{printable(name)} may also be: {', '.join(map(printable, others))}\n"
     else:
         facts = as_operator(name) or ([] if vocabulary.near_term(name) else as_kernel(name))
@@ -92,21 +92,21 @@ def _blocks(name: str, vocabulary: Vocabulary) -> Iterator[str]:
 
 
 def _exact(name: str, vocabulary: Vocabulary) -> Iterator[str]:
-    """The terms, operators, devices and names of the report that are called so."""
+    """The terms, operators, devices and names of the report with this name."""
     terms = list(_terms(name, vocabulary.report))
     yield from terms or _section(name)
     yield from (_block(operator, _operator(operator, vocabulary)) for operator in vocabulary.operators(name))
     yield from _technique(name)
     yield from _metric(name, vocabulary.report)
     others = [item for item in vocabulary.known(name) if item.kind != "operator"]
-    yield from (_block(f"{item.name} ({item.kind} of the report)", item.facts()) for item in others[:_MOST])
-    if len(others) > _MOST:
-        yield f"and {len(others) - _MOST} more of the report are called so: give the whole name of one\n"
+    yield from (_block(f"{item.name} ({item.kind} of the report)", item.facts()) for item in others[:_MAX_NAMES])
+    if len(others) > _MAX_NAMES:
+        yield f"and {len(others) - _MAX_NAMES} more names in the report match: give one in full\n"
     yield from (_block(f"{sheet.device} (data sheet)", _sheet(sheet)) for sheet in sheets_named(name))
 
 
 def _section(name: str) -> Iterator[str]:
-    """The lines and columns of the section that is called so."""
+    """The lines and columns of the section of this name."""
     chapter = chapter_of(name)
     if chapter is not None:
         facts = [Fact(label="" if place else "section", text=f"{term.names[0]}: {term.meaning}")
@@ -141,7 +141,7 @@ def _metric(name: str, report: Anatomy | Techniques | None) -> Iterator[str]:
 
 
 def _terms(name: str, report: Anatomy | Techniques | None) -> Iterator[str]:
-    """The terms that are called so; with a report those that it has figures of, all of them where it has of none."""
+    """The terms of this name; with a report those that it has figures of, all of them where it has none."""
     every = [(chapter, term, _figures(chapter, term, report)) for chapter, term in terms_named(name)]
     shown = [(chapter, term, figures) for chapter, term, figures in every if figures] or every
     for chapter, term, figures in shown:
@@ -205,7 +205,7 @@ def _sheet(sheet: Sheet) -> Iterator[Fact]:
 
 
 def _block(title: str, facts: Iterable[Fact]) -> str:
-    """The title and below it the facts, each label beside its text, which is wrapped where it is no code."""
+    """The title and below it the facts, each label next to its text, which is wrapped where it is no code."""
     lines, wraps = [printable(title)], True
     for fact in facts:
         text = printable(sentence(fact.text))

@@ -1,4 +1,4 @@
-"""The gates on one report, `--fail-if` and `--check`: parsed before the run, held to behind the report."""
+"""The gates on one report, `--fail-if` and `--check`: parsed before the run, checked after the report."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 #: The options of `analyze` that say how a trace is read, or where it is written.
 _OF_TRACES: Final = ("phases", "summaries", "dask", "jobs", "annotated")
-#: Names are said up to so many.
+#: Names are said up to this many.
 _NAMED: Final = 4
 
 
@@ -78,7 +78,7 @@ def _check_options(report: MadeReport, arguments: argparse.Namespace) -> None:
 
 
 def anatomy_shown(report: MadeReport, ceilings: Overrides, *, redact: bool) -> Anatomy:
-    """The anatomy as it was written; held against these ceilings where any are given."""
+    """The anatomy as it was written; compared with these ceilings where any are given."""
     from opanatomy.pipeline import with_ceilings
     from opanatomy.redaction.records import redacted
     from opanatomy.redaction.texts import Texts

@@ -63,7 +63,7 @@ class Vocabulary:
         return {name: tuple(each) for name, each in every.items()}
 
     def operators(self, name: str) -> tuple[str, ...]:
-        """The operators that are called so, without `aten::` and with their phase behind them too."""
+        """The operators of this name, also without `aten::` and with their phase after it."""
         own, _, phase = name.casefold().rpartition(" ")
         for wanted in (name.casefold(), own if phase in tuple(Phase) else ""):
             if wanted in self._operators:
@@ -73,7 +73,7 @@ class Vocabulary:
         return ()
 
     def known(self, name: str) -> tuple[Known, ...]:
-        """What the report calls so; of modules the end of a path is enough."""
+        """What has this name in the report; of modules the end of a path is enough."""
         wanted = name.casefold()
         known = self._known.get(wanted) or self._ends.get(wanted, ())
         return tuple(sorted(known, key=lambda item: item.kind != ALIKE))
@@ -81,7 +81,7 @@ class Vocabulary:
     def shortened(self, name: str) -> tuple[str, ...]:
         """The names that a name with an ellipsis may be short for, those of the report before others.
 
-        An operator may have its phase behind it: `_safe_soft… forward`.
+        An operator may have its phase after it: `_safe_soft… forward`.
         """
         parts = [part.strip() for part in _ELLIPSIS.split(name.casefold())]
         if len(parts) < 2 or not any(parts):
@@ -112,7 +112,7 @@ class Vocabulary:
         return tuple(dict.fromkeys(spelled[text] for text in (*close, *begun)))[:_NEAR]
 
     def near_term(self, name: str) -> bool:
-        """Whether a term of the report is nearly called so: it is more likely meant than some kernel."""
+        """Whether a term of the report has nearly this name: it is more likely meant than some kernel."""
         terms = [text.casefold() for text in names()]
         return bool(difflib.get_close_matches(name.casefold(), terms, n=1, cutoff=_ALIKE + 0.1))
 

@@ -16,12 +16,12 @@ from opanatomy.report.format import Page
 
 
 def wanted_page(arguments: argparse.Namespace, format_name: str, traces: Sequence[Path]) -> Page:
-    """The page that was asked for; `UsageError` of a section there is none of, and of a format that has no pages."""
+    """The requested page; `UsageError` for an unknown section, and for a format that has no pages."""
     from opanatomy.report import format_named
     from opanatomy.report.sections import HEADINGS
 
     if not hasattr(arguments, "brief"):
-        return Page(top=getattr(arguments, "top", TOP.default))
+        return Page(top=getattr(arguments, "top", TOP.default), source=_source(arguments, traces))
     names = [name for text in arguments.section for name in text.split(",") if name.strip()]
     if arguments.section and not names:
         raise UsageError("--section: the name is empty - give one of " + ", ".join(HEADINGS))
@@ -49,14 +49,16 @@ def _section(name: str) -> str:
 
 def _source(arguments: argparse.Namespace, traces: Sequence[Path]) -> str | None:
     """How the next command may call the trace: as it was typed, or by where it is written; not by a secret."""
-    if arguments.redact:
+    if getattr(arguments, "redact", False):
         return None
     source = _typed(arguments, traces)
     return source if source is None or spoken(source) == source else None
 
 
 def _typed(arguments: argparse.Namespace, traces: Sequence[Path]) -> str | None:
-    given = arguments.trace
+    if hasattr(arguments, "sides"):
+        return shlex.join(arguments.sides)
+    given = getattr(arguments, "trace", None)
     if isinstance(given, list):
         return None if "-" in given else shlex.join(given) if len(given) == 1 else _together(given)
     written = [os.path.relpath(trace) for trace in traces[:1]]
@@ -65,6 +67,6 @@ def _typed(arguments: argparse.Namespace, traces: Sequence[Path]) -> str | None:
 
 def _together(names: Sequence[str]) -> str:
     """Several traces in short, where what was typed was more than a pattern."""
-    from opanatomy.report.sections.verdict import pattern_of
+    from opanatomy.report.sections.commands import pattern_of
 
     return shlex.join(names) if len(names) == 2 else pattern_of(names)

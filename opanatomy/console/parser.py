@@ -122,7 +122,7 @@ def make_parser() -> argparse.ArgumentParser:
         dest="verb", title="commands", metavar="COMMAND", required=True, parser_class=Parser, prog="opanatomy"
     )
     options = parser.add_argument_group("options")
-    options.add_argument("-h", "--help", action="help", help="show this help and exit; after a command, that of it")
+    options.add_argument("-h", "--help", action="help", help="show this help and exit; after a command, its help")
     options.add_argument(
         "--print-completion", action=_PrintCompletion, choices=SHELLS, metavar="SHELL",
         help=f"print a script that has the shell complete words: {', '.join(SHELLS)}",
@@ -171,7 +171,7 @@ def _help(option: Option) -> str:
 
 
 def _with_value(parser: argparse.ArgumentParser, option: Option) -> dict[str, Any]:
-    """What `argparse` is told of an option that takes a value."""
+    """The arguments of `argparse` for an option that takes a value."""
     closed = option.choices and not option.is_open
     shown = "{" + ",".join(choice.name for choice in option.choices) + "}" if closed else None
     settings: dict[str, Any] = {"metavar": option.metavar or shown, "type": partial(from_text, option)}

@@ -20,7 +20,7 @@ _BAR, _FIGURES = 20, 26
 
 
 class Display(Struct):
-    """What a capture is told to show, while entered; the time left counts the steps that follow."""
+    """The progress display of a capture, while entered; the time left counts the steps that follow."""
 
     live: Any = None
     text: str = ""
@@ -74,7 +74,7 @@ class Display(Struct):
         return int(max(step - elapsed, 0) + self.steps_after * step)
 
     def _bar_width(self) -> int:
-        """What the stage and the figures behind the bar leave of the line."""
+        """What the stage and the figures after the bar leave of the line."""
         width = 80 if self.live is None else self.live.console.width
         return max(min(_BAR, width - len(self.text) - _FIGURES), 0)
 

@@ -85,7 +85,7 @@ def _printed_to_stderr() -> Iterator[TextIO]:
         _flush(stream, sys.__stdout__)
         flush_native()
         with suppress(OSError, ValueError):
-            # A reader that has gone was told of when it was written to; what is left must not fail again.
+            # A reader that has gone was reported when it was written to; what is left must not fail again.
             out.close() if own else out.flush()
         _KEPT.difference_update(kept)
         os.dup2(saved, _OUT)

@@ -1,4 +1,4 @@
-"""Of several ranks one speaks: which says what went wrong, and when."""
+"""Which of several ranks says what went wrong, and when."""
 
 from __future__ import annotations
 

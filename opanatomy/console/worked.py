@@ -53,7 +53,7 @@ def _anatomy(path: Path, text: bytes) -> Anatomy:
 
 
 def as_written(function: Callable[..., Any]) -> list[Fact]:
-    """The body of a formula as it is in its file, without its docstring; nothing where the file is not at hand."""
+    """The body of a formula as it is in its file, without its docstring; nothing where the file is missing."""
     try:
         written, first = inspect.getsourcelines(function)
         source = textwrap.dedent("".join(written))

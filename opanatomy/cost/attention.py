@@ -47,7 +47,7 @@ def heads_third(q: Tensor, k: Tensor, v: Tensor) -> Sizes:
 
 
 def packed(q: Tensor, k: Tensor, v: Tensor, offsets: Tensor, longest_q: Argument, longest_k: Argument) -> Sizes:
-    """Sizes of (total, h, d) with sequences behind each other, where all of them are equally long.
+    """Sizes of (total, h, d) with sequences one after another, where all of them are equally long.
 
     Other lengths are data and not in the signature: `Unknown`.
     """
@@ -190,7 +190,7 @@ def overrideable_backward(signature: Signature) -> Cost:
 
 
 def flexible(q: Tensor, k: Tensor, v: Tensor, offsets: Tensor | None, longest: tuple[Argument, Argument]) -> Sizes:
-    """Sizes of (b, s, h, d), or with `offsets` of sequences behind each other."""
+    """Sizes of (b, s, h, d), or with `offsets` of sequences one after another."""
     return heads_third(q, k, v) if offsets is None else packed(q, k, v, offsets, *longest)
 
 
@@ -221,7 +221,7 @@ def _mask_type(value: Argument) -> bool:
 
 @formula("aten::_efficient_attention_forward")
 def efficient_heads_third(signature: Signature) -> Cost:
-    """`4 * b * h * s * t * d` for (b, s, h, d), or sequences of equal length behind each other; others are unknown."""
+    """`4 * b * h * s * t * d` for (b, s, h, d), or sequences of equal length one after another; others are unknown."""
     q, k, v = query_key_value(signature)
     bias, offsets = optional(signature, 3), optional(signature, 4)
     sizes = flexible(q, k, v, offsets, (signature.get(6), signature.get(7)))

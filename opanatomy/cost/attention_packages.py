@@ -43,7 +43,7 @@ def package_backward(signature: Signature) -> Cost:
 
 @formula("flash_attn::_flash_attn_varlen_forward")
 def package_packed_forward(signature: Signature) -> Cost:
-    """`4 * b * h * s * t * d` for equally long sequences behind each other; others are unknown.
+    """`4 * b * h * s * t * d` for equally long sequences one after another; others are unknown.
 
     (q, k, v, cu_seqlens_q, cu_seqlens_k, max_q, max_k, dropout_p, softmax_scale, causal, ...)
     """
@@ -57,7 +57,7 @@ def package_packed_forward(signature: Signature) -> Cost:
 
 @formula("flash_attn::_flash_attn_varlen_backward")
 def package_packed_backward(signature: Signature) -> Cost:
-    """`10 * b * h * s * t * d` for equally long sequences behind each other; others are unknown.
+    """`10 * b * h * s * t * d` for equally long sequences one after another; others are unknown.
 
     (grad, q, k, v, out, lse, dq, dk, dv, cu_seqlens_q, cu_seqlens_k, max_q, max_k, dropout_p, softmax_scale, causal)
     """
@@ -70,7 +70,7 @@ def package_packed_backward(signature: Signature) -> Cost:
 
 @formula("_vllm_fa2_C::varlen_fwd")
 def vllm_packed_forward(signature: Signature) -> Cost:
-    """`4 * b * h * s * t * d` for equally long sequences behind each other; a paged cache is unknown.
+    """`4 * b * h * s * t * d` for equally long sequences one after another; a paged cache is unknown.
 
     (q, k, v, out, cu_seqlens_q, cu_seqlens_k, seqused_k, leftpad_k, block_table, alibi_slopes, max_q, max_k, ...)
     """
@@ -93,7 +93,7 @@ def _all_in_use(signature: Signature, places: tuple[int, ...]) -> None:
 
 @formula("flash_attn_3::fwd", "flash_attn_3::_flash_attn_forward", "_vllm_fa3_C::fwd")
 def third_forward(signature: Signature) -> Cost:
-    """`4 * b * h * s * t * d` for (b, s, h, d), or sequences of equal length behind each other; a cache is unknown.
+    """`4 * b * h * s * t * d` for (b, s, h, d), or sequences of equal length one after another; a cache is unknown.
 
     (q, k, v, k_new, v_new, q_v, out, cu_seqlens_q, cu_seqlens_k, cu_seqlens_k_new, seqused_q, seqused_k, max_q, max_k,
     page_table, ..., is_causal at 24). Source: hopper/flash_api.cpp.

@@ -17,7 +17,7 @@ _ORDER: Final = (
 
 
 def formula_tables() -> str:
-    """All formulas as Markdown: a heading and a table for each family, operators beside what is counted."""
+    """All formulas as Markdown: a heading and a table for each family, operators next to what is counted."""
     families: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for operator in operators():
         function = function_of(operator)

@@ -1,4 +1,4 @@
-"""Ragged batches: between rows behind each other and a padded batch. Rows of the padding are neither read nor kept."""
+"""Ragged batches: between rows one after another and a padded batch. Rows of the padding are neither read nor kept."""
 
 from __future__ import annotations
 

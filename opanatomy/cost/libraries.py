@@ -76,7 +76,7 @@ def rotary_embedding(signature: Signature) -> Cost:
 def into_cache(signature: Signature) -> Cost:
     """0; (key, value, key cache, value cache, slots, ...): reads keys and values, writes them in the cache's type.
 
-    There may be fewer slots than rows of keys: what is behind them is padding.
+    There may be fewer slots than rows of keys: what is after them is padding.
     """
     key, value, keys, values, slots = (signature.tensor(place) for place in range(5))
     stored = [x.numel // x.shape[0] * min(slots.numel, x.shape[0]) for x in (key, value)]

@@ -96,7 +96,7 @@ def expand_copy(signature: Signature) -> Cost:
 
 @formula("aten::cat", "aten::concat", "aten::stack", "aten::hstack", "aten::vstack", "aten::_cat")
 def cat(signature: Signature) -> Cost:
-    """0; reads all tensors, writes them behind each other in the type they promote to."""
+    """0; reads all tensors, writes them one after another in the type they promote to."""
     parts = tensors(signature.get(0))
     size = (sum(x.numel for x in parts),)
     return moved(read(parts), result(optional(signature, 2), size, promote(*parts)))

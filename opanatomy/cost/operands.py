@@ -60,11 +60,11 @@ def integers(value: Argument, length: int | None = None) -> Shape:
     return numbers * length if length is not None and len(numbers) == 1 else numbers
 
 
-def sizes(value: Argument, least: int = 1) -> Shape:
-    """The sizes of a tensor with at least `least` dimensions; a list that the trace dropped is empty: `Unknown`."""
+def sizes(value: Argument, minimum: int = 1) -> Shape:
+    """The sizes of a tensor with at least `minimum` dimensions; a list that the trace dropped is empty: `Unknown`."""
     numbers = integers(value)
-    if len(numbers) < least:
-        raise Unknown(f"{value!r} are not the sizes of {least} dimensions")
+    if len(numbers) < minimum:
+        raise Unknown(f"{value!r} are not the sizes of {minimum} dimensions")
     return numbers
 
 

@@ -195,7 +195,7 @@ def scaled_product(signature: Signature) -> Cost:
 def fp8_product(signature: Signature) -> Cost:
     """`2 * rows * n * k` for 8-bit (..., k) @ (n, k)^T -> bfloat16: (a, b, [scales, scales, bias,] ...).
 
-    A tensor behind these is a place for the result.
+    A tensor after these is a place for the result.
     """
     a, b = signature.tensor(0), signature.tensor(1)
     elements, flops = _int8(a, b)

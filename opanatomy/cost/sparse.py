@@ -17,7 +17,7 @@ from opanatomy.records.signature import Cost, Signature, Tensor
 
 
 def stored(x: Tensor) -> int:
-    """Stored elements of a sparse tensor; `Unknown` where nobody observed them."""
+    """Stored elements of a sparse tensor; `Unknown` where they were not observed."""
     if x.sparse is None or x.sparse.elements is None:
         raise Unknown(f"stored elements of {x}")
     return x.sparse.elements

@@ -1,4 +1,4 @@
-"""What a device could do at most: measured on it where it is at hand, else from its maker's data sheet."""
+"""What a device could do at most: measured on it where that was possible, else from its maker's data sheet."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from opanatomy.files import cache as files
-from opanatomy.records.device import MEASURED_SCHEMA, Ceilings, Machine, Measured, Rate
+from opanatomy.records.device import BANDWIDTH, MEASURED_SCHEMA, VECTOR, Ceilings, Machine, Measured, Rate
 from opanatomy.records.workload import Environment
 
 #: A cache file is a few kilobytes; what is larger is not ours.
@@ -36,6 +36,10 @@ def measured_ceilings(measured: Measured, sheet: Ceilings | None = None) -> Ceil
     conditions += [f"driver {machine.driver}"] if machine.driver else []
     conditions += [f"{machine.threads} threads"] if machine.threads else []
     best = measured.bandwidth
+    disturbed = [name for name, rate in measured.peaks.items() if rate.disturbed]
+    disturbed += [BANDWIDTH] if best and best.disturbed else []
+    vectors = [f"{VECTOR}{name}" for name in disturbed if name in vector] if machine.kind == "cpu" else []
+    conditions += [f"{' and '.join(disturbed)} while something else was busy there"] if disturbed else []
     return Ceilings(
         device=machine.device,
         source=", ".join((f"measured {measured.date}", *conditions))
@@ -45,6 +49,7 @@ def measured_ceilings(measured: Measured, sheet: Ceilings | None = None) -> Ceil
         bandwidth_bytes_per_second=best.per_second if best else None,
         memory_bytes=machine.memory_bytes,
         cache_bytes=(sheet.cache_bytes if sheet else None) or measured.cache_bytes,
+        disturbed=(*disturbed, *vectors),
     )
 
 
@@ -72,7 +77,7 @@ def cache_folder() -> Path | None:
 
 
 def cache_file(folder: Path, machine: Machine) -> Path:
-    """The file of `machine`: its name for people, a digest of all that tells machines apart."""
+    """The file of `machine`: its name for people, a digest of all that distinguishes machines."""
     digest = hashlib.sha256(msgspec.json.encode(machine)).hexdigest()[:12]
     name = re.sub(r"[^a-z0-9]+", "-", machine.device.lower()).strip("-")[:48]
     return folder / f"{name or 'device'}-{digest}.json"

@@ -33,8 +33,8 @@ def ceilings_for(
 ) -> KnownCeilings:
     """What the device of a report can do at most.
 
-    `multiprocessors` is `numSms` of the trace's device, if `None` what the capture's own record has of it: it tells a
-    whole device from a part, and AMD's devices without a name from each other. What was measured goes
+    `multiprocessors` is `numSms` of the trace's device, if `None` what the capture's own record has of it: it
+    distinguishes a whole device from a part, and AMD's devices without a name from each other. What was measured goes
     before a data sheet, and only where device, driver, torch and threads are those of the measurement. `folder` is
     where measurements are kept, the user's cache folder if `None`.
     """

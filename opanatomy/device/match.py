@@ -34,7 +34,7 @@ _BY_SIZE: Final = {
     "950": ("Instinct MI350X", "Instinct MI355X"),
 }
 #: What drivers leave of the memory on the sheet: ECC takes a sixteenth, the driver itself a little more.
-_MEMORY_LEAST, _MEMORY_MOST = 0.88, 1.03
+_MIN_MEMORY, _MAX_MEMORY = 0.88, 1.03
 #: Characters that mean themselves in an expression.
 _PLAIN: Final = frozenset(ascii_letters + digits + " -")
 #: No device has a longer name; a damaged trace may.
@@ -76,7 +76,7 @@ def match(name: str | None, memory_bytes: int | None = None, multiprocessors: in
 
 
 def sheets_named(name: str) -> tuple[Sheet, ...]:
-    """The data sheets of all devices that are called so, by drivers or by the sheet; none where none is."""
+    """The data sheets of all devices of this name, by drivers or by the sheet; none where there is none."""
     name = " ".join(name[:_LONGEST].split())
     plain = (_BRANDS.sub("", name, count=1) if _BRANDS.match(name) else name).casefold()
     if not plain:
@@ -106,7 +106,7 @@ def _named(plain: str) -> list[Sheet]:
 
 
 def _is_name(name: str, plain: str) -> bool:
-    """Whether a device is called so; most names are plain text, which need not be compiled."""
+    """Whether a device has this name; most names are plain text, which need not be compiled."""
     if _PLAIN.issuperset(name) and plain.isascii():
         return name.lower() == plain.lower()
     return re.fullmatch(name, plain, re.IGNORECASE) is not None
@@ -127,8 +127,8 @@ def _slice(name: str, profile: Profile, memory_bytes: int | None, multiprocessor
 
 def _partition(sheet: Sheet, memory_bytes: int | None, multiprocessors: int | None) -> Sheet | None:
     """The share of an AMD device that one of its compute modes makes, whatever the memory mode leaves it."""
-    most = None if sheet.memory_gib is None else _MEMORY_MOST * sheet.memory_gib * GIB
-    return None if memory_bytes and most and memory_bytes > most else partition_of(sheet, multiprocessors)
+    largest = None if sheet.memory_gib is None else _MAX_MEMORY * sheet.memory_gib * GIB
+    return None if memory_bytes and largest and memory_bytes > largest else partition_of(sheet, multiprocessors)
 
 
 def _by_size(name: str, architecture: str | None, memory_bytes: int | None, multiprocessors: int | None) -> Match:
@@ -178,7 +178,7 @@ def _fits_memory(sheet: Sheet, memory_bytes: int | None) -> bool:
     if memory_bytes is None or sheet.memory_gib is None:
         return True
     nominal = sheet.memory_gib * GIB
-    return _MEMORY_LEAST * nominal <= memory_bytes <= _MEMORY_MOST * nominal
+    return _MIN_MEMORY * nominal <= memory_bytes <= _MAX_MEMORY * nominal
 
 
 def _misfit(name: str, sheets: list[Sheet], memory_bytes: int | None, multiprocessors: int | None) -> str:

@@ -20,7 +20,7 @@ _PREFIXES: Final = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15,
 _FLOPS_UNITS: Final = ("", "flop/s", "flops", "flop", "op/s", "ops")
 _BYTES_UNITS: Final = ("", "b/s", "b")
 #: No device is slower than this, and none faster: a prefix is missing or twice there.
-_LEAST, _MOST = 1e8, 1e18
+_MIN_RATE, _MAX_RATE = 1e8, 1e18
 
 
 class Overrides(Struct, frozen=True, kw_only=True):
@@ -92,6 +92,6 @@ def _quantity(text: str, option: str, whole: str, units: tuple[str, ...], exampl
     if quantity is None or quantity["unit"].lower() not in units:
         raise UsageError(f"{option} {whole}: {text!r} is not a number with k, M, G, T or P - write {example}")
     value = float(quantity["number"]) * _PREFIXES[quantity["prefix"]]
-    if not (math.isfinite(value) and _LEAST <= value <= _MOST):
+    if not (math.isfinite(value) and _MIN_RATE <= value <= _MAX_RATE):
         raise UsageError(f"{option} {whole}: {value:g} a second is not what a device does - write {example}")
     return value

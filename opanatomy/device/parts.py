@@ -23,7 +23,7 @@ _PROFILE: Final = re.compile(
 #: How far a profile's name may be from whole memory slices (`1g.18gb` of 141 GB), and the count of multiprocessors from
 #: an even share (26 of an H100's 132 in `1g.20gb`, 98 of an A100's 108 in `7g.40gb`).
 _SLICE_ERROR: Final = 0.15
-_LEAST_SHARE, _MOST_SHARE = 0.8, 1.45
+_MIN_SHARE, _MAX_SHARE = 0.8, 1.45
 #: Two memory slices for one compute slice: the guide's table has an eighth of L2 for it, its text a quarter.
 _DOUBLE_MEMORY: Final = (1, 2)
 
@@ -57,7 +57,7 @@ def slice_of(sheet: Sheet, profile: Profile, multiprocessors: int | None) -> She
     """The sheet's share that a MIG slice has, or why it cannot be said; `multiprocessors` are the trace's."""
     mig, memory = sheet.mig, sheet.memory_gib
     if mig is None or memory is None:
-        return f"no document at hand says that {sheet.device} has MIG"
+        return f"no known document says that {sheet.device} has MIG"
     slices = _memory_slices(mig, profile, memory)
     if slices is None:
         return f"{sheet.device} has no profile {profile.label}"
@@ -123,7 +123,7 @@ def _multiprocessors(sheet: Sheet, mig: Mig, profile: Profile, slices: int, give
     whole = sheet.multiprocessors[0]
     if given is not None:
         even = whole * profile.instance / mig.compute
-        if given <= whole and _LEAST_SHARE * even <= given <= _MOST_SHARE * even:
+        if given <= whole and _MIN_SHARE * even <= given <= _MAX_SHARE * even:
             return given
         return f"no {profile.label} of {sheet.device} has {given} of its {whole} multiprocessors"
     documented = mig.profiles[profile.compute, slices]

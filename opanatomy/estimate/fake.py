@@ -67,7 +67,7 @@ def fake_mode() -> type[FakeTensorMode]:
     answers = _answers()
 
     class AnsweringFakeTensorMode(FakeTensorMode):
-        """Fake tensors whose values may be asked for."""
+        """Fake tensors whose values may be read."""
 
         def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             """What the operator gives."""

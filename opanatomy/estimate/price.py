@@ -18,19 +18,19 @@ from opanatomy.records.simulated import SimulatedCall, SimulatedStep
 from opanatomy.records.taxonomy import OperatorClass
 
 #: The factor by which a call may take more or less than is predicted; that of the whole step is within that of its
-#: worst part. Measured: docs/techniques.md has every prediction beside what it became.
+#: worst part. Measured: docs/techniques.md has every prediction next to what it became.
 FACTOR: Final = {
     Basis.SAME_CALL: 1.15, Basis.SAME_OPERATOR: 1.22, Basis.OTHER_DTYPE: 1.26, Basis.SAME_CLASS: 1.26,
     Basis.NOTHING: 1.26, Basis.NO_PEAK: 1.26,
 }  # fmt: skip
 #: No range is wider, from the middle to either end: 1.6 from low to high.
 _WIDEST: Final = 1.6**0.5
-#: Calls of so much of the work of the largest one of their class tell what a unit of it takes.
+#: Calls of this much of the work of the largest one of their class tell what a unit of it takes.
 _LARGE: Final = 0.25
-#: Of more than so many times the work of the largest known call the time is that of the class.
+#: Of more than this many times the work of the largest known call the time is that of the class.
 _FAR: Final = 16
 #: No call takes less: what a call costs the host.
-_LEAST_NS: Final = 1000.0
+_MIN_NS: Final = 1000.0
 #: Classes whose time goes with their FLOPs.
 _CONTRACTION: Final = OperatorClass.TENSOR_CONTRACTION
 
@@ -89,8 +89,8 @@ def _by_class(times: CallTimes) -> dict[OperatorClass, ClassRate]:
             grouped[timed.work.operator_class].append(timed)
     rates = {}
     for kind, known in grouped.items():
-        most = max(timed.work.amount for timed in known)
-        large = [timed.time_ns / timed.work.amount for timed in known if timed.work.amount >= _LARGE * most]
+        largest = max(timed.work.amount for timed in known)
+        large = [timed.time_ns / timed.work.amount for timed in known if timed.work.amount >= _LARGE * largest]
         rates[kind] = ClassRate(least_ns=min(timed.time_ns for timed in known), unit_ns=median(large))
     return rates
 
@@ -119,19 +119,19 @@ def _mean(times: Sequence[PredictedTime]) -> PredictedTime:
 
 def _of_calls(calls: Sequence[SimulatedCall], rates: Rates) -> PredictedTime:
     rows = tuple(_merged(_row(call, rates) for call in calls))
-    framework, least, most = _between(sum(call.calls for call in calls), rates)
+    framework, low, high = _between(sum(call.calls for call in calls), rates)
     time = framework + sum(row.time_ns for row in rows)
     return PredictedTime(
         time_ns=time,
-        low_ns=max(least + sum(row.low_ns for row in rows), time / _WIDEST),
-        high_ns=min(most + sum(row.high_ns for row in rows), time * _WIDEST),
+        low_ns=max(low + sum(row.low_ns for row in rows), time / _WIDEST),
+        high_ns=min(high + sum(row.high_ns for row in rows), time * _WIDEST),
         framework_ns=framework,
         rows=rows,
     )
 
 
 def _between(calls: int, rates: Rates) -> tuple[float, float, float]:
-    """What passes between so many calls, the least and the most: a part goes with their number (Python, the autograd
+    """What passes between that many calls, minimum and maximum: a part goes with their number (Python, the autograd
     engine), a part does not (memory that is given back, the loop), and nothing says which."""
     same, each = rates.between_ns, rates.between_ns * calls / rates.calls
     spread = FACTOR[Basis.SAME_CALL]
@@ -181,12 +181,12 @@ def _time(call: SimulatedCall, rates: Rates) -> tuple[float, Basis]:
         time = _scaled(known, work, rate)
         return (time, Basis.NO_PEAK) if factor is None else (time * factor, Basis.OTHER_DTYPE)
     if rate is None:
-        return _LEAST_NS, Basis.NOTHING
+        return _MIN_NS, Basis.NOTHING
     return max(rate.unit_ns * work.amount, rate.least_ns), Basis.SAME_CLASS
 
 
 def _scaled(known: tuple[Timed, ...], work: Work, rate: ClassRate | None) -> float:
-    """The time of so much work, from the calls of the operator with the nearest amounts.
+    """The time of that much work, from the calls of the operator with the nearest amounts.
 
     Far beyond the largest of them, of which most may be the call itself, goes what the class takes.
     """
@@ -198,10 +198,10 @@ def _scaled(known: tuple[Timed, ...], work: Work, rate: ClassRate | None) -> flo
             return nearest.time_ns + rate.unit_ns * (work.amount - nearest.work.amount)
         return nearest.time_ns * work.amount / nearest.work.amount
     if not below:
-        least = min(timed.time_ns for timed in known)
+        shortest = min(timed.time_ns for timed in known)
         nearest = above[0]
         share = work.amount / nearest.work.amount if nearest.work.amount else 1.0
-        return max(nearest.time_ns * share, min(least, _LEAST_NS))
+        return max(nearest.time_ns * share, min(shortest, _MIN_NS))
     low, high = below[-1], above[0]
     part = (work.amount - low.work.amount) / (high.work.amount - low.work.amount)
     return low.time_ns + part * (high.time_ns - low.time_ns)

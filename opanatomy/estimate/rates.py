@@ -119,7 +119,7 @@ def inclusive_times(calls: TraceCalls) -> Int64:
 
 
 def tensors_of(signature: Signature) -> Tensors:
-    """What tells like calls of one operator from others; the sizes of a call that is given no tensor."""
+    """What like calls of one operator have in common; the sizes of a call that is given no tensor."""
     tensors = tuple((tensor.dtype, tensor.shape) for tensor in signature.tensors())
     return tensors or tuple((None, sizes) for sizes in _sizes(signature))
 

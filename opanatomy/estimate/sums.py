@@ -1,4 +1,4 @@
-"""Sums of gradients in place: autograd's engine adds into a gradient that nobody else holds, but not under a mode.
+"""Sums of gradients in place: autograd's engine adds into a gradient that nothing else holds, but not under a mode.
 
 A tensor that two operators take gets the sum of two gradients. Of a real step the engine adds one into the other where
 it holds the last reference; under a dispatch mode it always makes a third tensor, as large as a table of words.
@@ -46,7 +46,7 @@ def _held(tensor: torch.Tensor) -> Held | None:
 
 @cache
 def engine_alone() -> Held | None:
-    """How often a gradient and its storage are held that a mode is given by the engine, which alone has it; to be asked
+    """How often a gradient and its storage are held that a mode is given by the engine, which alone has it; call it
     outside of a mode's own calls, where autograd is off."""
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode

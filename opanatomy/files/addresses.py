@@ -1,4 +1,4 @@
-"""Addresses of the web and of buckets, which are no files: what to do with one that was given for a file."""
+"""Web and bucket addresses, which are not files: what to do with one that was given for a file."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def _from_azure(name: str, target: str) -> str:
 
 
 def _from_hub(name: str) -> str:
-    """`hf download` of `hf://[datasets/|spaces/]OWNER/NAME[@REVISION]/PATH`, into the folder at hand."""
+    """`hf download` of `hf://[datasets/|spaces/]OWNER/NAME[@REVISION]/PATH`, into the current folder."""
     words = name.split("://", 1)[-1].split("/")
     kind = words.pop(0) if words[0] in ("datasets", "spaces") else None
     repository, _, revision = "/".join(words[:2]).partition("@")

@@ -51,7 +51,7 @@ class Lock(Struct):
         return self.process == os.getpid()
 
     def release(self) -> None:
-        """Remove the file while it is locked, then let go of it."""
+        """Remove the file while it is locked, then release it."""
         if self.held:
             with suppress(OSError):
                 self.file.unlink()
@@ -60,13 +60,13 @@ class Lock(Struct):
 
 
 def work_folder(target: Path) -> Path:
-    """A fresh hidden folder beside `target`, to make it in."""
+    """A fresh hidden folder next to `target`, to make it in."""
     prefix = f"{_HIDDEN}{_digest(target.name)}-{_host()}-"
     return Path(tempfile.mkdtemp(prefix=prefix, suffix=".partial", dir=target.parent))
 
 
 def sweep(folder: Path, own: Lock) -> None:
-    """Remove what killed runs of this host left in `folder`; nothing where no locks tell who is alive.
+    """Remove what killed runs of this host left in `folder`; nothing where no locks show which runs are alive.
 
     It comes before the work folder of `own` is made.
     """
@@ -151,7 +151,7 @@ def _digest(name: str) -> str:
 
 
 def _host() -> str:
-    """What tells this machine from others that share the folder."""
+    """What distinguishes this machine from others that share the folder."""
     return hashlib.sha256(platform.node().encode()).hexdigest()[:8]
 
 

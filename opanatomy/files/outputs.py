@@ -1,6 +1,6 @@
 """Files that are claimed at the start and published at the end: whole or not there, and never in place of another's.
 
-A claim is a lock on a hidden file beside the target. The kernel lets go of it when the process ends, however it ends,
+A claim is a lock on a hidden file next to the target. The kernel lets go of it when the process ends, however it ends,
 so the claim of a killed run holds nothing up; what such a run left in its folder is removed by the next claim there.
 """
 
@@ -27,7 +27,7 @@ NEEDED_BYTES: Final = 64 << 20
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 #: What `link` fails with on a file system that has no hard links.
 _NO_LINKS: Final = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EACCES, errno.EXDEV)
-#: The end of a name, behind which a number goes.
+#: The end of a name, after which a number goes.
 _ENDING: Final = re.compile(
     r"((?:\.rank\d+)?(?:\.(?:trace|report|annotated))?(?:\.(?:json|csv|txt))?(?:\.gz)?|\.[^.]+)$"
 )
@@ -66,7 +66,7 @@ class Claim(Struct, kw_only=True):
             raise _cannot_write(self.path, error) from error
 
     def release(self) -> None:
-        """Let go of the name, and of what was not published; a forked child leaves both to its parent."""
+        """Release the name, and what was not published; a forked child leaves both to its parent."""
         if self.lock is not None and self.lock.is_ours():
             shutil.rmtree(self.partial.parent, ignore_errors=True)
             self.lock.release()
@@ -140,8 +140,8 @@ def name_of_rank(path: Path, rank: int) -> Path:
     """The name of a rank's own file, where each has one: `step.rank3.json.gz` for `step.json.gz`."""
     ending = _ENDING.search(path.name)
     at = ending.start() if ending else len(path.name)
-    behind = re.sub(r"^\.rank\d+", "", path.name[at:])
-    return path.with_name(f"{path.name[:at]}.rank{rank}{behind}")
+    rest = re.sub(r"^\.rank\d+", "", path.name[at:])
+    return path.with_name(f"{path.name[:at]}.rank{rank}{rest}")
 
 
 def same_file(first: Path, second: Path) -> bool:

@@ -48,7 +48,7 @@ class Address(Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """Its last part."""
+        """The last part of the address."""
         return PurePosixPath(self.text.split("::")[0].rstrip("/")).name
 
     @property
@@ -70,7 +70,7 @@ class Address(Struct, frozen=True):
 
 
 class Identity(Struct, frozen=True):
-    """What a store says of an object's content; `by_content` where it tells contents apart, not times alone."""
+    """What a store says of an object's content; `by_content` where it distinguishes contents, not times alone."""
 
     text: str
     by_content: bool
@@ -83,15 +83,15 @@ def files_at(address: Address) -> list[Address]:
     with _errors_of(address):
         system, path = _opened(address)
         if _GLOB.search(path):
-            found = [name for name in system.glob(path) if system.isfile(name)]
+            files = [name for name in system.glob(path) if system.isfile(name)]
         elif system.isdir(path):
-            found = system.find(path, maxdepth=2)
+            files = system.find(path, maxdepth=2)
         elif system.exists(path):
             return [address]
         else:
             raise FileNotFoundError
     tail = "".join(f"::{part}" for part in address.text.split("::")[1:])
-    return [Address(_with_scheme(system, name, address) + tail) for name in found]
+    return [Address(_with_scheme(system, name, address) + tail) for name in files]
 
 
 def _with_scheme(system: Any, name: str, address: Address) -> str:
@@ -139,9 +139,9 @@ def write_bytes(address: Address, data: bytes) -> None:
 
 
 def identity_of(address: Address) -> Identity | None:
-    """What the store says of the object, and of each archive that it is in; `None` where that tells nothing."""
+    """What the store says of the object, and of each archive that it is in; `None` where that says nothing."""
     parts = address.text.split("::")
-    told: list[tuple[str, Any]] = []
+    properties: list[tuple[str, Any]] = []
     by_content, changed = True, None
     for place in range(len(parts)):
         try:
@@ -155,8 +155,8 @@ def identity_of(address: Address) -> Identity | None:
             return None
         by_content = by_content and bool(contents)
         changed = max(filter(None, (changed, *(_nanoseconds(value) for _, value in times))), default=None)
-        told += [*contents, *times, *((key, known[key]) for key in _SIZES if key in known)]
-    return Identity(repr(told), by_content, changed)
+        properties += [*contents, *times, *((key, known[key]) for key in _SIZES if key in known)]
+    return Identity(repr(properties), by_content, changed)
 
 
 def _nanoseconds(value: object) -> int | None:
@@ -190,8 +190,10 @@ def _errors_of(address: Address) -> Iterator[None]:
     except (ImportError, ValueError) as error:
         raise _refusal(str(address), f"cannot read {address}", _package_of(address, error)) from error
     except Exception as error:  # each store has errors of its own
-        told = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise TraceError(f"cannot read {address}: {told} - try to download it: {download_of(str(address))}") from error
+        message = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise TraceError(
+            f"cannot read {address}: {message} - try to download it: {download_of(str(address))}"
+        ) from error
 
 
 def _refusal(name: str, what: str, package: str | None = None) -> UsageError:

@@ -1,1 +1,1 @@
-"""Gates: a figure of a report or of a comparison held against a value, which the exit code tells."""
+"""Gates: a figure of a report or of a comparison checked against a value; the exit code says the result."""

@@ -1,7 +1,7 @@
 """Gates as they are written, `time > +5%`: a figure of the report, a comparison, and a value with its unit.
 
 A value with a sign is of the change, in percent of the first side (`+5%`, `-10%`) or in the figure's unit (`+100MB`);
-one without is of the side itself (`250ms`, `40%`, `16 GB`, `3.2e12`). `if significant` behind it is of changes alone.
+one without is of the side itself (`250ms`, `40%`, `16 GB`, `3.2e12`). `if significant` after it is of changes alone.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def _gate(given: str) -> Gate:
                f"no gate - write FIGURE > VALUE, {_EXAMPLES}")  # fmt: skip
     name, comparison, value = (part.strip() for part in parts.groups())
     if comparison not in COMPARISONS:
-        _wrong(text, f"{comparison} is no comparison of a gate - one of {', '.join(COMPARISONS)}")
+        _wrong(text, f"{comparison} is not a comparison of a gate - one of {', '.join(COMPARISONS)}")
     if not name:
         _wrong(text, f"names no figure - write FIGURE {comparison} VALUE, {_EXAMPLES}")
     figure, unit = _figure(text, name)
@@ -137,7 +137,7 @@ def _value(text: str, name: str, figure: str, unit: str, value: str) -> tuple[Of
     """What the value is of, and the value in base units."""
     parts = _VALUE.fullmatch(value)
     if parts is None:
-        _wrong(text, f"{value!r} is no value - a number with its unit, such as +5%, 1.5ms or 3.2e12" if value else
+        _wrong(text, f"{value!r} is not a value - a number with its unit, such as +5%, 1.5ms or 3.2e12" if value else
                f"has no value - {_EXAMPLES}")  # fmt: skip
     sign, digits, written = parts.groups()
     number = Fraction(digits) * (-1 if sign == "-" else 1)
@@ -145,14 +145,14 @@ def _value(text: str, name: str, figure: str, unit: str, value: str) -> tuple[Of
     if small == "%" and sign:
         return Of.CHANGE, number * _PERCENT
     if small == "%" and unit != "fraction":
-        _wrong(text, f"{figure} is no share - a change has a sign: {name} > +{digits}%")
+        _wrong(text, f"{figure} is not a share - a change has a sign: {name} > +{digits}%")
     factor = _units(unit).get(small)
     if factor is None:
         _wrong_unit(text, figure, unit, written)
     if not small and number:
         _check_bare(text, name, figure, unit, number)
     if small == "pp" and not sign:
-        _wrong(text, f"percentage points are of a difference - write +{digits}pp, or {digits}% for the share itself")
+        _wrong(text, f"percentage points are for a difference - write +{digits}pp, or {digits}% for the share itself")
     return Of.DIFFERENCE if sign else Of.VALUE, number * factor
 
 
@@ -166,7 +166,7 @@ def _units(unit: str) -> Mapping[str, Fraction]:
 
 def _wrong_unit(text: str, figure: str, unit: str, written: str) -> NoReturn:
     named = _NAMED.get(unit, f"none, or {unit}")
-    _wrong(text, f"{written!r} is no unit of {figure} - its units: {named}; a change may be in %, with its sign")
+    _wrong(text, f"{written!r} is not a unit of {figure} - its units: {named}; a change may be in %, with its sign")
 
 
 def _check_bare(text: str, name: str, figure: str, unit: str, number: Fraction) -> None:

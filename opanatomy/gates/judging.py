@@ -87,7 +87,7 @@ def _result(gate: Gate, figures: _Figures) -> GateResult:
         return GateResult(
             gate=gate.text, met=False, reason=f"{gate.figure} is not known of {', '.join(missing)}{_UNCHECKED}"
         )
-    reason = f"{_shown(gate, row, figures, (held or sides)[0])}{_doubt(gate, row, figures)}"
+    reason = f"{_shown(gate, row, figures, (held or sides)[0])}{_evidence(gate, row, figures)}"
     if not held or not gate.significant:
         return GateResult(gate=gate.text, met=not held, reason=reason)
     claimed = _claim(row, figures)
@@ -127,11 +127,11 @@ def _unlike(gate: Gate, figures: _Figures) -> str | None:
 
 
 def _claim(row: FigureRow, figures: _Figures) -> bool | None:
-    """Whether the difference is significant; `None` where that cannot be told."""
+    """Whether the difference is significant; `None` where that cannot be tested."""
     return None if figures.no_claim is not None or row.p is None else row.p < SIGNIFICANT
 
 
-def _doubt(gate: Gate, row: FigureRow, figures: _Figures) -> str:
+def _evidence(gate: Gate, row: FigureRow, figures: _Figures) -> str:
     """What is to be said of a change: the ranges of both sides, and whether it is significant."""
     if gate.of is Of.VALUE or len(row.values) != 2 or row.values[0] == row.values[1]:
         return ""
@@ -160,17 +160,17 @@ def _shown(gate: Gate, row: FigureRow, figures: _Figures, side: int) -> str:
     name = f"{row.name} of {figures.sides[side]}" if len(row.values) > 2 else row.name
     value, before = row.values[side], row.values[0]
     if value is None or before is None or gate.of is Of.VALUE:
-        return f"{name} is {_beside(value, float(gate.value), row.unit)[0]}"
+        return f"{name} is {_both_as_text(value, float(gate.value), row.unit)[0]}"
     difference = value - before
     if not difference:
         return f"{name}: {units.of_unit(value, row.unit)} on both sides, no difference"
-    after_text, before_text = _beside(value, before, row.unit)
+    after_text, before_text = _both_as_text(value, before, row.unit)
     absolute = f", {_signed(difference, row.unit)}" if gate.of is Of.DIFFERENCE else ""
     relative = f", {units.figure(100 * difference / abs(before), '%', sign='+')}" if before else ""
     return f"{name}: {before_text} before, {after_text} after{absolute}{relative}"
 
 
-def _beside(value: float | None, other: float, unit: str) -> tuple[str, str]:
+def _both_as_text(value: float | None, other: float, unit: str) -> tuple[str, str]:
     """Both as text, with every digit where rounding would make them the same."""
     texts = units.of_unit(value, unit), units.of_unit(other, unit)
     if value is None or value == other or texts[0] != texts[1]:

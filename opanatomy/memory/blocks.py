@@ -47,7 +47,7 @@ class Blocks(Struct, frozen=True, kw_only=True):
         return earlier
 
     def live_after(self, count: int) -> Int64:
-        """The blocks of the events that are live after so many of them."""
+        """The blocks of the events that are live after that many of them."""
         return np.flatnonzero((self.alloc >= 0) & (self.alloc < count) & (count <= self.free))
 
     def live_at(self, event: Int64, address: Int64) -> Int64:

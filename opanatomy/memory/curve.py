@@ -14,7 +14,7 @@ from opanatomy.records.columns import Int64, distinct
 from opanatomy.records.memory import MemoryPoint
 from opanatomy.records.taxonomy import PHASES, Phase
 
-#: Of each of so many parts of the window the highest and the lowest point are kept.
+#: Of each of this many parts of the window the highest and the lowest point are kept.
 PARTS: Final = 98
 
 
@@ -35,7 +35,7 @@ class Shares(Struct, frozen=True, kw_only=True):
 
 
 class Curve(Struct, frozen=True, kw_only=True):
-    """What is allocated after so many events, from none to all: by component (a row each) and in all.
+    """What is allocated after that many events, from none to all: by component (a row each) and in all.
 
     States `first` to `last` are those of the window, `peak` is the first of its highest.
     """

@@ -18,12 +18,12 @@ _DEVICE_TYPES: Final = {
 CPU: Final = "cpu"
 UNKNOWN: Final = -1
 #: No allocator gives more at once, or has given more in all: what a larger number in a trace is is not known.
-_MOST_BYTES: Final = 2**50
-_MOST_IN_ALL: Final = 2**62
+_MAX_BYTES: Final = 2**50
+_MAX_IN_ALL: Final = 2**62
 #: How many events of one time are looked through for the one that happened first.
-_MOST_TIED: Final = 16
+_MAX_TIED: Final = 16
 #: How many of them are tried as the first.
-_MOST_FIRSTS: Final = 4
+_MAX_FIRSTS: Final = 4
 
 
 class Agreement(Struct, frozen=True, kw_only=True):
@@ -40,8 +40,8 @@ class Agreement(Struct, frozen=True, kw_only=True):
 def possible(events: MemoryEvents) -> Int64:
     """The rows that give or take back bytes; `TraceError` where they are more than any device has."""
     size = np.abs(events.bytes.astype(np.float64))
-    rows = np.flatnonzero((size > 0) & (size <= _MOST_BYTES))
-    if float(size[rows].sum()) > _MOST_IN_ALL:
+    rows = np.flatnonzero((size > 0) & (size <= _MAX_BYTES))
+    if float(size[rows].sum()) > _MAX_IN_ALL:
         raise TraceError("cannot read the trace: its allocations add up to more than 4 EiB - is this a trace?")
     return rows
 
@@ -87,7 +87,7 @@ def _untied(events: MemoryEvents) -> Int64:
     breaks = np.append(False, total[1:] - events.bytes[1:] != total[:-1])
     broken = np.add.reduceat(breaks, starts) > 0 if len(starts) else tied
     for first, last in zip(starts[broken].tolist(), ends[broken].tolist(), strict=True):
-        if 0 < last - first < _MOST_TIED:
+        if 0 < last - first < _MAX_TIED:
             before = None if first == 0 else int(total[order[first - 1]])
             chain = _chain(before, total[first : last + 1].tolist(), events.bytes[first : last + 1].tolist())
             order[first : last + 1] = first + np.array(chain)
@@ -98,7 +98,7 @@ def _chain(before: int | None, totals: list[int], sizes: list[int]) -> list[int]
     """The order in which each total follows from the one before it; as it was where there is none."""
     left = list(range(len(totals)))
     firsts = left if before is None else [place for place in left if totals[place] - sizes[place] == before]
-    for first in firsts[:_MOST_FIRSTS]:
+    for first in firsts[:_MAX_FIRSTS]:
         chain = [first]
         rest = [place for place in left if place != first]
         while rest:
@@ -123,20 +123,20 @@ def agreement(total_allocated: Int64, ours: Int64, offset_bytes: int | None = No
         return Agreement(offset_bytes=offset_bytes, checked=0, equal=0, largest_difference_bytes=0)
     offsets = total[checked] - ours[checked]
     offset = _most_frequent(offsets) if offset_bytes is None else offset_bytes
-    apart = np.abs(offsets - offset)
-    worst = int(apart.argmax())
+    differences = np.abs(offsets - offset)
+    worst = int(differences.argmax())
     at_worst = int(ours[checked[worst]]) + offset, int(total[checked[worst]])
     return Agreement(
         offset_bytes=offset,
         checked=len(checked),
-        equal=int((apart == 0).sum()),
-        largest_difference_bytes=int(apart[worst]),
-        at_largest_difference=at_worst if apart[worst] else None,
+        equal=int((differences == 0).sum()),
+        largest_difference_bytes=int(differences[worst]),
+        at_largest_difference=at_worst if differences[worst] else None,
     )
 
 
 def _most_frequent(values: Int64) -> int:
-    """The value that most have, the least of several."""
+    """The most frequent value, the smallest of several."""
     ordered = np.sort(values)
     starts = np.flatnonzero(np.append(True, np.diff(ordered) != 0))
     counts = np.diff(np.append(starts, len(ordered)))

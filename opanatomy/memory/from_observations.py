@@ -81,7 +81,7 @@ def _of_storages(observations: MemoryObservations) -> Memory:
 
 
 def _without_blocks(step: StepObservations, observations: MemoryObservations) -> Memory:
-    """What is known beside the blocks of a step, which its allocator does not tell: the storages after one, else those
+    """What is known besides the blocks of a step, which its allocator does not tell: the storages after one, else those
     before it and the allocator's own peak."""
     held = held_of(step)
     figures = _figures(step, measured_step(step, table_of(step), held))
@@ -103,8 +103,8 @@ def _outside_note(size: int, device: str) -> list[str]:
     if not size:
         return []
     return [
-        f"{size:,} B of the model, its state and inputs are none of the allocator of {device} (another process's, or a"
-        " library's own) and none of the components"
+        f"{size:,} B of the model, its state and inputs are not from the allocator of {device} (another process's, or a"
+        " library's own) and in none of the components"
     ]
 
 
@@ -163,7 +163,7 @@ def _measured_by(step: StepObservations) -> str:
 def _unseen_note(measured: MeasuredStep) -> list[str]:
     size = measured.labels.unseen_saved_bytes
     return (
-        [f"{size:,} B that autograd saved were allocated before the step and are none of its components"]
+        [f"{size:,} B that autograd saved were allocated before the step and are in none of its components"]
         if size
         else []
     )
@@ -208,7 +208,7 @@ def _snapshots(
 
 
 def _figures(step: StepObservations, measured: MeasuredStep) -> AllocatorFigures:
-    """What the allocator says of the step, beside what the blocks sum to at each event."""
+    """What the allocator says of the step, against what the blocks sum to at each event."""
     allocator, held, blocks = step.allocator, measured.held, measured.blocks
     before = int(held.bytes.sum()) if held.whole else None
     agreed = agreement(measured.table.events.total_allocated, _counted(measured), before)

@@ -30,7 +30,7 @@ from opanatomy.records.memory_columns import HostCalls, MemoryEvents, MemoryTabl
 
 
 class _Host(Struct, frozen=True, kw_only=True):
-    """What the host did around the events, and the passes of the threads that were asked for before."""
+    """What the host did around the events, and the passes of the threads that were requested before."""
 
     calls: HostCalls
     operators: Operators
@@ -48,7 +48,7 @@ class _Host(Struct, frozen=True, kw_only=True):
 
 
 class _Device(Struct, frozen=True, kw_only=True):
-    """One device taken apart."""
+    """The memory of one device."""
 
     row: MemoryDevice
     events: MemoryEvents
@@ -62,7 +62,7 @@ def memory_of_trace(table: MemoryTable, window: tuple[int, int], *, on_device: b
     """The memory of the window (ns): curve, peak, what is live there and what it is inferred to be; `None` without
     events.
 
-    Each device is taken apart, the accelerator with the highest peak in detail. Where the trace is of an accelerator
+    Each device is analyzed, the accelerator with the highest peak in detail. Where the trace is of an accelerator
     (`on_device`) that recorded nothing, the CPU's events are not the memory of the step: only its row is given.
     """
     possible_rows = possible(table.events)

@@ -25,7 +25,7 @@ def groups_at(
     blocks: Blocks, state: int, operator: Categorical[str], module: Categorical[str], phase: Int64, kind: Int64,
     kinds: Sequence[tuple[str, str | None]],
 ) -> tuple[tuple[MemoryBlocks, ...], int]:  # fmt: skip
-    """The blocks that are live after so many events, by what allocated them in like modules, largest sums first; and
+    """The blocks that are live after that many events, by what allocated them in like modules, largest sums first; and
     the bytes of those beyond the listed.
 
     The columns are of the blocks; `kind` is a place in `kinds`: the component, and the rule that says so.

@@ -76,7 +76,7 @@ def _in_blocks(storages: _Storages, columns: BlockColumns, workspaces: frozenset
     """Each block with what is in it, and the bytes of storages that are in none.
 
     What a block has beyond its storages is the allocator's rounding. One without a storage of ours is a workspace of a
-    BLAS library where it was asked for in the size of one: nothing else tells them, torch has no names for blocks.
+    BLAS library where its requested size is that of one: nothing else identifies them, torch has no names for blocks.
     """
     address, size, requested = (
         unpacked(column) for column in (columns.address, columns.bytes, columns.requested_bytes)

@@ -46,8 +46,8 @@ class Rule(IntEnum):
 
 
 RULES: Final = {
-    Rule.BEFORE: (BEFORE_WINDOW, "allocated before the trace: weights, states and all else cannot be told apart"),
-    Rule.RECOMPUTED: (FORWARD_ACTIVATIONS, "allocated in recomputation, freed behind it in the same backward"),
+    Rule.BEFORE: (BEFORE_WINDOW, "allocated before the trace: weights, states and all else cannot be distinguished"),
+    Rule.RECOMPUTED: (FORWARD_ACTIVATIONS, "allocated in recomputation, freed after it in the same backward"),
     Rule.ONE_OPERATOR: (TEMPORARY_BUFFERS, "allocated and freed within one operator call"),
     Rule.FORWARD_ONLY: (TEMPORARY_BUFFERS, "allocated and freed in the same forward"),
     Rule.BACKWARD_ONLY: (TEMPORARY_BUFFERS, "allocated and freed in the same backward"),

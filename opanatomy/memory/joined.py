@@ -1,4 +1,4 @@
-"""The memory that a capture observed beside that of the events in its trace."""
+"""The memory that a capture observed with that of the events in its trace."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class Labels(Struct, frozen=True, kw_only=True):
     """
 
     component: Int64
-    #: -1 where no mark told.
+    #: -1 where no mark says.
     storage_bytes: Int64
     tensor: Int64
     saved_by: Sequence[frozenset[str]]
@@ -52,7 +52,7 @@ class Labels(Struct, frozen=True, kw_only=True):
 
 
 class MeasuredStep(Struct, frozen=True, kw_only=True):
-    """A step taken apart: blocks (those from before first), and of each what allocated it and what it is."""
+    """The memory of a step: blocks (those from before first), and of each what allocated it and what it is."""
 
     table: MemoryTable
     held: Held
@@ -81,7 +81,7 @@ class MeasuredStep(Struct, frozen=True, kw_only=True):
         return int(rows[-1]) if len(rows) else None
 
     def component_at(self, state: int) -> Int64:
-        """The component of each block after so many events."""
+        """The component of each block after that many events."""
         return np.where(self.copies.until >= state, self.copies.component, self.component)
 
     @property
@@ -166,7 +166,7 @@ def _operators(table: MemoryTable, calls: StepCalls) -> Categorical[str]:
 def _labels(
     step: StepObservations, table: MemoryTable, blocks: Blocks, operator: Categorical[str], held: Held
 ) -> Labels:
-    """What the marks, in their order, tell of the blocks that live at their addresses."""
+    """What the marks, in their order, say of the blocks that live at their addresses."""
     marks = table.marks
     assert marks is not None
     count = len(blocks.alloc)

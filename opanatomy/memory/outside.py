@@ -11,8 +11,8 @@ from opanatomy.records.memory import PEAK, START, MemoryComponent, MemorySnapsho
 
 #: What a context with its kernels can be: some 100 MB where few are loaded, 1.3 GB with all of an older CUDA's
 #: libraries. Anything else is what others took or gave back in between.
-_LEAST_CONTEXT: Final = 50_000_000
-_MOST_CONTEXT: Final = 4_000_000_000
+_MIN_CONTEXT: Final = 50_000_000
+_MAX_CONTEXT: Final = 4_000_000_000
 
 
 class Outside(Struct, frozen=True, kw_only=True):
@@ -51,7 +51,7 @@ def _context(snapshots: Sequence[MemorySnapshot]) -> Outside:
 
 
 def _bounded(size: int, formula: str) -> Outside:
-    if not _LEAST_CONTEXT <= size <= _MOST_CONTEXT:
+    if not _MIN_CONTEXT <= size <= _MAX_CONTEXT:
         why = f"{formula} is {size:,} B, which no context has"
         return Outside(notes=(f"the device context is not measured: {why}",))
     return Outside(components=(MemoryComponent(component="device_context", measured_bytes=size, formula=formula),))

@@ -1,4 +1,4 @@
-"""The published run that everyone compares with, beside ours: BERT-large, batch 4 x 512, fp32, AdamW, one V100."""
+"""The published run that everyone compares with, next to ours: BERT-large, batch 4 x 512, fp32, AdamW, one V100."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def is_published(workload: Workload) -> bool:
 def published_run(
     memory: Memory, workload: Workload, samples_per_second: float | None, *, on_cpu: bool
 ) -> tuple[PublishedFigure, ...]:
-    """The published figures beside ours, empty for any other workload; `None` for what this device does not tell.
+    """The published figures next to ours, empty for any other workload; `None` for what this device does not tell.
 
-    The published ones are what NVML saw of the whole device, so their differences are set beside our components.
+    The published ones are what NVML saw of the whole device, so their differences are set next to our components.
     """
     if not is_published(workload):
         return ()

@@ -21,8 +21,8 @@ _OPTIMIZERS: Final = ("adamw8bit", "adafactor", "sgd")
 class _Technique(Struct, frozen=True, kw_only=True):
     """A technique, and the workload with it.
 
-    `option` is how it is asked for, `in_python` how for a module of the caller's own, `in_loop` (where it is something
-    else) in a loop of his.
+    `option` is its option, `in_python` how for a module of the caller's own, `in_loop` (where it is something
+    else) in the caller's own loop.
     """
 
     name: str

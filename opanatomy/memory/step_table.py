@@ -80,5 +80,5 @@ def _check(table: MemoryTable, step: StepObservations) -> None:
         raise TraceError("the trace's own record of the memory step cannot be used: its columns do not fit each other")
 
 
-def _all_in(places: Int64, least: int, end: int) -> bool:
-    return bool(((places >= least) & (places < end)).all())
+def _all_in(places: Int64, minimum: int, end: int) -> bool:
+    return bool(((places >= minimum) & (places < end)).all())

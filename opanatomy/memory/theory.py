@@ -47,7 +47,7 @@ class _Sizes(Struct, frozen=True, kw_only=True):
     written_out: bool
 
     def mask(self, element: int) -> int:
-        """Bytes of a mask element over activations of so many bytes; 0 without dropout."""
+        """Bytes of a mask element over activations of that many bytes; 0 without dropout."""
         return 0 if not self.shape.dropout else (element if self.on_cpu else self.shape.mask_bytes or 1)
 
 
@@ -55,7 +55,7 @@ class ParameterBytes(Struct, frozen=True, kw_only=True):
     """The elements of a module's parameters, and of those that are trained, times their bytes.
 
     Of `shards` ranks each keeps an equal part of them. `buckets` is set where DDP reduces gradients, to whether it has
-    buckets beside them.
+    buckets besides them.
     """
 
     all: int
@@ -67,7 +67,7 @@ class ParameterBytes(Struct, frozen=True, kw_only=True):
 def with_theory(
     memory: Memory, workload: Workload, parameters: ParameterBytes | None = None, cache: CacheShape | None = None
 ) -> Memory:
-    """The memory with the theory of each component beside what was measured, and the terms of the activations.
+    """The memory with the theory of each component next to what was measured, and the terms of the activations.
 
     `parameters` are those on the device of the memory, where a capture counted them; `cache` is that of a generation.
     """

@@ -37,7 +37,7 @@ def warnings_of(memory: Memory) -> tuple[str, ...]:
 
 
 def _of_capture(memory: Memory, figures: AllocatorFigures) -> list[str]:
-    """Where the replay of the step is not what the allocator says; of one that tells no blocks there is none."""
+    """Where the replay of the step is not what the allocator says; none where the allocator reports no blocks."""
     warnings = []
     replayed = figures.before_blocks_bytes is not None and figures.checked_events
     if replayed and figures.peak_bytes is not None and memory.peak_bytes not in (None, figures.peak_bytes):

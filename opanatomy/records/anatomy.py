@@ -28,6 +28,8 @@ SCHEMA = 1
 
 #: A share of a peak or a ceiling says something only where what it is of covers this part of the time.
 COVERED_LEAST = 0.5
+#: What `bound_by` of an operator is.
+COMPUTE, MEMORY = "compute", "memory"
 
 
 class Provenance(Record, frozen=True, kw_only=True):
@@ -57,8 +59,8 @@ class StepRow(Record, frozen=True, kw_only=True):
     is later, and lasts until the last device work launched in it ends: the steps together cover the window.
 
     wall = busy + outside + host_idle + stream_idle + other_idle, exactly; the terms are those of `Timeline`.
-    `kernel_time_ns` is the sum of the `work` pieces of device work launched in the step, and that of kernels, copies
-    and fills apart is kernel_ns + memcpy_ns + memset_ns = kernel_time_ns. On the CPU
+    `kernel_time_ns` is the sum of the `work` device events launched in the step, and for kernels, copies
+    and fills kernel_ns + memcpy_ns + memset_ns = kernel_time_ns. On the CPU
     wall = busy + framework, and the rest is not known.
 
     number: what the trace calls the step.
@@ -99,7 +101,7 @@ class Step(Record, frozen=True, kw_only=True):
     `wall_ns` is the profiled step, `unprofiled_wall_ns` the median of the `unprofiled_count` steps without the
     profiler. `forward_ns` and the other phases are wall time of the phase on the CPU and busy time of its device work
     on an accelerator. `busy_ns` is the union of device work, `kernel_time_ns` its sum. `profiler_ns` is an estimate of
-    what the profiler adds to a step, profiled less plain; `None` where that cannot be told from the differences among
+    what the profiler adds to a step, profiled less plain; `None` where that is lost in the differences among
     the steps. On the CPU it is the part of that outside operators, by the number of events in and outside them, and
     wall = busy + framework + profiler, exactly; where it is `None`, `framework_ns` includes it.
     `steps` has each step that the trace annotates; a trace without annotations is one step.
@@ -136,7 +138,7 @@ class Step(Record, frozen=True, kw_only=True):
 class ClassRow(Record, frozen=True, kw_only=True):
     """One operator class in one phase, over all profiled steps; FLOPs and bytes are of the calls whose cost is known.
 
-    `uncosted_ns` is the time of the calls without a formula: `flops` is `None` where no call has one. Beside the
+    `uncosted_ns` is the time of the calls without a formula: `flops` is `None` where no call has one. With the
     ceilings of the device: `bound_ns` is the least time that the calls need, `bounded_ns` what those of them took whose
     bound is known, `headroom_ns` the sum over operators of what they took beyond it, and `memory_bound_ns` the part
     of `bound_ns` that the bandwidth sets.
@@ -147,7 +149,7 @@ class ClassRow(Record, frozen=True, kw_only=True):
     calls: operator calls.
     kernels: the kernels, copies and fills that they launched.
     time_ns: device work; on the CPU self time.
-    read_bytes: least bytes read, each distinct input once; `written_bytes` each output once.
+    read_bytes: minimum bytes read, each distinct input once; `written_bytes` each output once.
     """
 
     operator_class: OperatorClass
@@ -173,7 +175,7 @@ class Ratio(Record, frozen=True, kw_only=True):
     `theory_*` is what the kinds of operators of the class lead to expect, `None` where theory gives no single number.
 
     operator_class: the class.
-    time: ratio of time; `flops` and `bytes` of FLOPs and least bytes, `theory_flops` and `theory_bytes` by theory.
+    time: ratio of time; `flops` and `bytes` of FLOPs and minimum bytes, `theory_flops` and `theory_bytes` by theory.
     """
 
     operator_class: OperatorClass
@@ -194,13 +196,14 @@ class OperatorRow(Record, frozen=True, kw_only=True):
     operator_class: the class, by `rule`, the row of the table of rules.
     calls: how often it was called.
     time_ns: device work of these calls; on the CPU self time.
-    flops: of the calls whose cost is known; `read_bytes`, `written_bytes` the least that they move.
+    flops: of the calls whose cost is known; `read_bytes`, `written_bytes` the minimum that they move.
     causal_flops: of causal attention, those that the mask leaves.
     normalization_flops: of fused attention, those of its softmax.
     part_of: the operator whose call this one runs inside as a part of it: its FLOPs and bytes are counted there.
     bound_ns: the least time of these calls at the device's ceilings, and `bound_by` which of them ("compute",
         "memory") sets it.
-    compute_type: what the longest kernel whose name tells computed float32 operands in: "float32", "tf32", "3 x tf32".
+    compute_type: what float32 operands were computed in by the name of the longest kernel that says: "float32", "tf32",
+        "3 x tf32".
     crosses_host_link: whether it copies between host and device: no bandwidth of the device bounds it.
     """
 
@@ -254,7 +257,7 @@ class ModuleRow(Record, frozen=True, kw_only=True):
     kind: the name of its class.
     phase: the phase, and `operator_class` the class.
     time_ns: device work; on the CPU self time.
-    flops: of the calls whose cost is known; `read_bytes`, `written_bytes` the least that they move.
+    flops: of the calls whose cost is known; `read_bytes`, `written_bytes` the minimum that they move.
     """
 
     module: str
@@ -280,7 +283,7 @@ class Anatomy(Record, frozen=True, kw_only=True):
     step: one step: wall time with and without the profiler, phases, busy time; `step.steps` has each step.
     classes: one row for each operator class and phase: calls, time, FLOPs, bytes, over all steps.
     ratios: one row for each operator class: backward over forward, and what theory says.
-    operators: one row for each operator, signature and phase, those that take most first, over all steps.
+    operators: one row for each operator, signature and phase, the longest first, over all steps.
     kernels: one row for each name of a kernel, copy or fill, over all steps; empty on the CPU.
     modules: one row for each module, phase and class, submodules not included, over all steps.
     memory: the peak, its components measured and by theory, the curve, what lives at the peak.
@@ -292,10 +295,10 @@ class Anatomy(Record, frozen=True, kw_only=True):
     collectives: one row for each collective, data type and group size, over all steps.
     communication: what the collectives cost by phase and module, hidden or not; `None` where there are none.
     ranks: one row for each rank of the report; one trace that says its rank has one row, other traces none.
-    spread: each figure of a step over several ranks: its least, its median, its most.
-    waiting: waiting told from transferring, and the straggler; `None` unless collectives of several ranks are matched.
+    spread: each figure of a step over several ranks: its minimum, median and maximum.
+    waiting: waiting separated from transfer, and the straggler; `None` unless collectives of several ranks are matched.
     breakdown: what the time of like steps is made of, operator by operator, which two runs are compared by.
-    checks: what was held against a second source, and what does not agree with it.
+    checks: what was checked against a second source, and what does not agree with it.
     suggestions: what the run could be given to save memory or time; `None` in the report of a trace alone.
     warnings: what a reader must know of the figures.
     texts: padding and tokenizers of a run on real texts; `None` elsewhere.

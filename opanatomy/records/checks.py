@@ -1,4 +1,4 @@
-"""Figures held against a second source."""
+"""Figures checked against a second source."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Difference(Record, frozen=True, kw_only=True):
 
 
 class Check(Record, frozen=True, kw_only=True):
-    """The figures of one kind, held against a second source that does not share their attribution.
+    """The figures of one kind, checked against a second source that does not share their attribution.
 
     `quantity` is what was compared ("call counts", "contraction FLOPs", "operator times", "backward contractions", ...)
     and `unit` its unit ("calls", "FLOPs", "ns"). Of the

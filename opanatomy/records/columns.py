@@ -238,7 +238,7 @@ class HostTable(Struct, frozen=True, kw_only=True):
 
 
 class WorkTable(Struct, frozen=True, kw_only=True):
-    """Device work in the order of the file; `host` is a row of the host events or -1, `link` one of `LINKED` to
+    """Device work in the order of the file; `host` is a row in the host events or -1, `link` one of `LINKED` to
     `OUTSIDE`, `launch` a row of the launches or -1. `open` is set where several launches of other operators fit as
     well."""
 
@@ -270,7 +270,7 @@ class CallTable(Struct, frozen=True, kw_only=True):
     rule: Categorical[str]
     #: The operator that computes where this one is called by it.
     part_of: Categorical[str]
-    #: The row of the host events, -1 for device work without an operator.
+    #: The row in the host events, -1 for device work without an operator.
     host_row: Int64
     start_ns: Int64
     time_ns: Int64
@@ -304,7 +304,7 @@ class KernelTable(Struct, frozen=True, kw_only=True):
     #: The innermost operator around its launch, and its arguments.
     operator: Categorical[str]
     signature: Categorical[SignatureText]
-    #: The row of the host events that launched it, -1 where that is not known.
+    #: The row in the host events that launched it, -1 where that is not known.
     launched_by: Int64
     phase: Categorical[Phase]
     module: Categorical[str]
@@ -334,11 +334,11 @@ class CollectiveTable(Struct, frozen=True, kw_only=True):
 
 
 class Overlay(Struct, frozen=True, kw_only=True):
-    """What an annotated trace adds to its source: each piece of device work (on the CPU: each call) as it was
-    attributed. `flops` and `bytes` are the piece's share of its call by time, so that they add up; -1 is "not known".
+    """What an annotated trace adds to its source: each device event (on the CPU: each call) as it was
+    attributed. `flops` and `bytes` are its share of its call by time, so that they add up; -1 is "not known".
     """
 
-    #: What `track` and the like number: a stream of a device, or a thread of the host.
+    #: What `track` and the like number: a stream of a device, or a thread on the host.
     tracks: tuple[str, ...]
     operators: tuple[str, ...]
     modules: tuple[str, ...]
@@ -352,5 +352,5 @@ class Overlay(Struct, frozen=True, kw_only=True):
     phase: Int64
     flops: Int64
     bytes: Int64
-    #: Whether the piece counts in the report: it was launched in the window.
+    #: Whether it counts in the report: it was launched in the window.
     inside: Bool

@@ -7,9 +7,9 @@ from opanatomy.records.taxonomy import Phase
 
 
 class CommunicationPhase(Record, frozen=True, kw_only=True):
-    """The collectives that one phase asked for, over all steps.
+    """The collectives that one phase launched, over all steps.
 
-    `launching_ns` is host time in the calls that asked for them, `running_ns` the union of the times in which any of
+    `launching_ns` is host time in the calls that launched them, `running_ns` the union of the times in which any of
     them ran, waiting for others included, `exposed_ns` the part of it in which the rank did nothing else. Of several
     collectives of different phases each phase has all of its own time: phases may overlap. `bytes` is the size of the
     messages, as nccl-tests counts it, of the `sized` calls whose size is known.
@@ -41,7 +41,7 @@ class ModuleCommunication(Record, frozen=True, kw_only=True):
 
 
 class ExpectedCommunication(Record, frozen=True, kw_only=True):
-    """What one step must communicate of a collective for a module by theory, beside what its messages were.
+    """What one step must communicate of a collective for a module by theory, against what its messages were.
 
     `wire_bytes` is what each rank puts on its links for that: of n ranks 2 (n - 1) / n of an all-reduce, (n - 1) / n
     of a gather or a reduce-scatter.

@@ -14,7 +14,7 @@ SIGNIFICANT = 0.05
 
 
 class Cause(StrEnum):
-    """What a part of a difference is of: the wall time of a step is the sum of all parts, overlaps being negative."""
+    """The cause of a part of a difference: the wall time of a step is the sum of all parts, overlaps being negative."""
 
     #: Work of the same operator, signature, module, phase and kernel, as often.
     SAME_CALLS = auto()
@@ -126,7 +126,7 @@ class FigureRow(Record, frozen=True, kw_only=True):
 
 
 class Side(Record, frozen=True, kw_only=True):
-    """One of what is compared: its runs, what they ran on, and its like steps."""
+    """One side of a comparison: its runs, what they ran on, and its like steps."""
 
     name: str
     model: str | None

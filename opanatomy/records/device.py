@@ -10,6 +10,12 @@ from msgspec import field
 from opanatomy.records.record import Record
 from opanatomy.records.taxonomy import PEAK_OF_COMPUTE_TYPE, THREE_TF32
 
+#: What the bandwidth is called among the names of peaks.
+BANDWIDTH: Final = "bandwidth"
+#: What the data types of vector peaks come after among them.
+VECTOR: Final = "vector "
+#: Bursts of which the median stays below the best by more than this part of it were disturbed.
+_DISTURBED: Final = 0.5
 #: What a line begins with that says why there are none.
 NO_CEILINGS: Final = "no ceilings: "
 
@@ -22,7 +28,7 @@ class DeviceFigures(Record, frozen=True, kw_only=True):
     reach without recompute, `hfu` with it; `mfu_covered` is the part of the time of contractions (and of what no rule
     knows) whose FLOPs are known: below 1 both are lower bounds, below `COVERED_LEAST` they are `None`.
     `no_ceilings` says why there are no ceilings, and how to get them. `unsure_ns` is the time of float32 products of
-    which neither a kernel's name nor a setting tells whether they ran as tf32: they have no bound.
+    which neither a kernel's name nor a setting says whether they ran as tf32: they have no bound.
     `utilization` is the union of the kernels over the total time of the steps. `sm_efficiency` is the
     mean over the same time of min(sum over the kernels that run then of min(blocks per multiprocessor, 1), 1),
     `occupancy` the mean of the kernels' estimated
@@ -59,7 +65,7 @@ class Ceilings(Record, frozen=True, kw_only=True):
     Peaks are dense, in operations a second (a multiply-add is two). Those of matrix multiplication go by torch's name
     of the data type: `float32` is what a float32 product reaches with tf32 off, `tf32` with it on, `float8` any 8-bit
     float. Those of all other arithmetic (`vector_...`) are known for float32 and float64. `None`, or no entry, means
-    that the device has no such unit or nobody says how fast it is.
+    that the device has no such unit or its speed is not known.
     """
 
     device: str
@@ -70,6 +76,9 @@ class Ceilings(Record, frozen=True, kw_only=True):
     memory_bytes: int | None = None
     #: The size of the last cache before the memory that `bandwidth_bytes_per_second` is of: L2, on MI300 the L3.
     cache_bytes: int | None = None
+    #: What was measured while something else was busy on the device: data types of matrix peaks, those of vector peaks
+    #: after `VECTOR`, and `BANDWIDTH`.
+    disturbed: tuple[str, ...] = ()
 
     def matrix_peak(self, dtype: str | None, *, tf32: bool = False) -> float | None:
         """Operations a second of matrix products of `dtype` (torch's name), float32 ones in tf32 if `tf32`.
@@ -86,8 +95,12 @@ class Ceilings(Record, frozen=True, kw_only=True):
 
     def vector_peak(self, dtype: str | None) -> float | None:
         """Operations a second of element-wise work and reductions of `dtype`; torch computes halves in float32."""
-        name = "float64" if dtype in ("float64", "complex128") else "float32"
-        return self.vector_flops_per_second.get(name) if dtype is not None else None
+        return self.vector_flops_per_second.get(vector_name(dtype)) if dtype is not None else None
+
+
+def vector_name(dtype: str | None) -> str:
+    """The data type in which element-wise work and reductions of `dtype` compute."""
+    return "float64" if dtype in ("float64", "complex128") else "float32"
 
 
 #: The version of what is kept of a measurement.
@@ -119,6 +132,11 @@ class Rate(Record, frozen=True, kw_only=True):
     bursts: int
     measured: str
     operands: str | None = None
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether something else was busy on the device, so that the best burst may be far from what it can do."""
+        return self.spread > _DISTURBED
 
 
 class Measured(Record, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""A generation: the time to its first token, and what each token behind that takes."""
+"""A generation: the time to its first token, and what each token after that takes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What guides claim of techniques, beside what an experiment measured."""
+"""What guides claim of techniques, next to what an experiment measured."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class GuideMeasurement(Record, frozen=True, kw_only=True):
 
 
 class GuideRow(Record, frozen=True, kw_only=True):
-    """A claim beside what was measured."""
+    """A claim next to what was measured."""
 
     claim: GuideClaim
     measurement: GuideMeasurement

@@ -95,7 +95,7 @@ class MemorySaving(Record, frozen=True, kw_only=True):
 
 
 class PublishedFigure(Record, frozen=True, kw_only=True):
-    """One figure of a published run beside ours."""
+    """One figure of a published run next to ours."""
 
     figure: str
     published: float
@@ -148,7 +148,7 @@ class CacheShape(Record, frozen=True, kw_only=True):
 
 
 class MemoryInference(Record, frozen=True, kw_only=True):
-    """What of a component is so called only because of what was seen of its blocks (`rule`), at the peak."""
+    """The part of a component at the peak that was inferred from its blocks, by `rule`."""
 
     component: str
     rule: str
@@ -168,7 +168,7 @@ class MemoryPoint(Record, frozen=True, kw_only=True):
 
 
 class MemoryBlocks(Record, frozen=True, kw_only=True):
-    """The blocks, live at the peak, that one operator of a module allocated in one phase and one rule placed.
+    """The blocks, live at the peak, that one operator of a module allocated in one phase and one rule classified.
 
     `bytes` is the sum, `largest_bytes` the largest of them; `rule` is that of `MemoryInference`, `None` where the
     component was measured.
@@ -187,7 +187,7 @@ class MemoryBlocks(Record, frozen=True, kw_only=True):
 class MemoryDevice(Record, frozen=True, kw_only=True):
     """What the allocator of one device recorded in the trace.
 
-    `peak_bytes` is the most in the window; its `components` and `inferences` sum to it exactly. Blocks that were
+    `peak_bytes` is the maximum in the window; its `components` and `inferences` sum to it exactly. Blocks that were
     allocated before the first event (`before_window_bytes`) are known as a sum where the events say the allocator's
     total (that of the CPU begins with profiling), else as far as their frees were seen, `None` where none was.
     `unmatched_frees` are the frees of such blocks; `never_freed` blocks outlive the trace; of `unseen_frees` the
@@ -226,7 +226,7 @@ class AllocatorFigures(Record, frozen=True, kw_only=True):
     """What the allocator of a device says itself of the step that was looked at in depth: a second source.
 
     `backend` is torch's name of it ("native", "cudaMallocAsync", "pluggable"), "uncached" or "cpu". `peak_bytes` is the
-    most that it had handed out (`torch.cuda.max_memory_allocated`), which the CPU's does not keep. `before_bytes` is
+    maximum that it had handed out (`torch.cuda.max_memory_allocated`), which the CPU's does not keep. `before_bytes` is
     its total before the step (`torch.cuda.memory_allocated`), `before_blocks_bytes` the sum of the blocks of its
     snapshot. In `equal_events` of `checked_events` its total is what the replayed blocks sum to;
     `at_largest_difference` has (ours, the allocator's) where they differ most. Of `unseen_frees` the address was given
@@ -264,7 +264,7 @@ class Memory(Record, frozen=True, kw_only=True):
     shape: the numbers of the configuration that theory is a function of.
     terms: the closed formula of the activations, term by term.
     needed_bytes: what theory says the step needs, temporary buffers apart, and `savings` what would lower it.
-    published: figures of a published run beside these.
+    published: figures of a published run next to these.
     failure: where a step ran out of memory.
     """
 

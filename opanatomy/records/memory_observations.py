@@ -112,7 +112,7 @@ class StorageColumns(Struct, frozen=True, kw_only=True):
 
 
 class BlockColumns(Struct, frozen=True, kw_only=True):
-    """The blocks that an allocator had handed out before the step, by address; what was asked for, -1 not known."""
+    """The blocks that an allocator had handed out before the step, by address; the requested size, -1 not known."""
 
     address: Packed
     bytes: Packed
@@ -121,7 +121,7 @@ class BlockColumns(Struct, frozen=True, kw_only=True):
 
 class AllocatorObservation(Struct, frozen=True, kw_only=True):
     """What the allocator says of itself: its name in reports, torch's name of it, its peaks in the step, its total
-    before the step, the sizes that a workspace of a BLAS library has there, and why it tells no blocks."""
+    before the step, the sizes that a workspace of a BLAS library has there, and why it reports no blocks."""
 
     name: str
     backend: str | None = None
@@ -143,7 +143,7 @@ class PhaseSpan(Struct, frozen=True, kw_only=True):
 class StepObservations(Struct, frozen=True, kw_only=True):
     """One step, looked at allocation by allocation.
 
-    `blocks` are `None` on the CPU, whose allocator does not tell them. Without hooks on saved tensors (`hooked`)
+    `blocks` are `None` on the CPU, whose allocator does not report them. Without hooks on saved tensors (`hooked`)
     nothing says what autograd saved; `rng_bytes` is the size of a random state that checkpointing keeps. `broken_in`
     is the phase in which the step broke.
     """

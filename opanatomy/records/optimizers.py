@@ -34,7 +34,7 @@ class Optimizer(Struct, frozen=True, kw_only=True):
     aliases: tuple[str, ...] = ()
 
     def state_bytes(self, item_bytes: int) -> float:
-        """Bytes of state for each trained parameter of so many bytes, factored rows and columns apart."""
+        """Bytes of state for each trained parameter of that many bytes, factored rows and columns apart."""
         if self.state_bytes_per_parameter is not None:
             return self.state_bytes_per_parameter
         return self.state_copies * item_bytes

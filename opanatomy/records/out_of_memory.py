@@ -1,4 +1,4 @@
-"""Whether an error says that memory ran out, and how much was asked for: in the words of each library.
+"""Whether an error says that memory ran out, and how much was requested: in the words of each library.
 
 The one table of these wordings: for a step that breaks, for the first use of a device, and for a process that has no
 memory left to load a library with.

@@ -11,7 +11,7 @@ import numpy as np
 from opanatomy.records.columns import Int64
 
 #: No step has more events: what unpacks to more was made to fill memory.
-_MOST_ROWS: Final = 1 << 24
+_MAX_ROWS: Final = 1 << 24
 _BYTES: Final = 8
 
 
@@ -26,7 +26,7 @@ def unpacked(data: bytes) -> Int64:
     """The column that was packed; `ValueError` where the bytes are none."""
     decoder = zlib.decompressobj()
     try:
-        plain = decoder.decompress(data, _MOST_ROWS * _BYTES)
+        plain = decoder.decompress(data, _MAX_ROWS * _BYTES)
     except zlib.error as error:
         raise ValueError(f"no packed column: {error}") from error
     if not decoder.eof or decoder.unused_data or len(plain) % _BYTES:

@@ -17,7 +17,7 @@ from opanatomy.records.taxonomy import Phase
 Span: TypeAlias = "tuple[int, int, Phase]"
 
 #: What lies between a marked call (`None`: the beginning of the step) and the next one. Where two forwards follow each
-#: other what comes behind them decides. All else, such as data loading behind an optimizer, is of no pass.
+#: other what comes after them decides. All else, such as data loading after an optimizer, is of no pass.
 _BETWEEN: Final[Mapping[tuple[Phase | None, Phase], Phase]] = {
     (None, Phase.BACKWARD): Phase.FORWARD,
     (Phase.FORWARD, Phase.BACKWARD): Phase.FORWARD,

@@ -50,5 +50,5 @@ class PredictedTime(Record, frozen=True, kw_only=True):
 
     @property
     def lacks_peak(self) -> bool:
-        """Whether a part of it is in a data type of which the device's peak is not known: then it tells nothing."""
+        """Whether a part of it is in a data type of which the device's peak is not known: then it says nothing."""
         return any(row.basis is Basis.NO_PEAK for row in self.rows)

@@ -18,7 +18,7 @@ class CollectiveCalls(Struct, frozen=True, kw_only=True):
     that the backend leaves on its own threads.
     """
 
-    #: `all_reduce` and the like; by the record of the host, where there is one (`named`), else by the kernel's name.
+    #: `all_reduce` and the like; by the host's record, where there is one (`named`), else by the kernel's name.
     collective: Categorical[str]
     named: Bool
     #: The process group by its name and its ranks, as far as the trace has them; none where it has neither.
@@ -29,7 +29,7 @@ class CollectiveCalls(Struct, frozen=True, kw_only=True):
     dtype: Categorical[str]
     sent_bytes: Int64
     received_bytes: Int64
-    #: When the host asked for it, and for how long it was at that.
+    #: When the host called it, and how long that call took.
     launched_ns: Int64
     launching_ns: Int64
     start_ns: Int64

@@ -79,11 +79,11 @@ class Rank(Record, frozen=True, kw_only=True):
 
 
 class Spread(Record, frozen=True, kw_only=True):
-    """One figure of a step (`Rank.a_step`) over the ranks: its least, its median, its most, and which rank has most.
+    """One figure of a step (`Rank.a_step`) over the ranks: its minimum, median and maximum, and whose the maximum is.
 
     figure: `step`, `own`, `busy`, `kernel_time`, `communication`, `exposed_communication` or `idle`.
-    min_ns: the least; `median_ns`, `max_ns`.
-    max_rank: the rank that has most, and `max_trace` its file.
+    min_ns: the minimum; `median_ns`, `max_ns`.
+    max_rank: the rank with the maximum, and `max_trace` its file.
     """
 
     figure: str

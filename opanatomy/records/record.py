@@ -24,10 +24,10 @@ class Record(Struct, frozen=True, kw_only=True):
         return hash((type(self), *(_hashable(getattr(self, name)) for name in self.__struct_fields__)))
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(f'{name}={_short(value)}' for name, value in _told(self))})"
+        return f"{type(self).__name__}({', '.join(f'{name}={_short(value)}' for name, value in _informative(self))})"
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
-        return [(name, _Plain(_short(value))) for name, value in _told(self)]
+        return [(name, _Plain(_short(value))) for name, value in _informative(self)]
 
 
 class _Plain(str):
@@ -37,7 +37,7 @@ class _Plain(str):
         return str(self)
 
 
-def _told(record: Record) -> Iterator[tuple[str, Any]]:
+def _informative(record: Record) -> Iterator[tuple[str, Any]]:
     """The fields that say something."""
     for field in fields(record):
         value = getattr(record, field.name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from opanatomy.records.record import Record
 
-#: Differences up to so many units of rounding are those of sums in another order: a loss is a sum of few numbers, a
+#: Differences up to this many units of rounding are those of sums in another order: a loss is a sum of few numbers, a
 #: gradient of many products of many. An update that is left out is some thousand units of the weights.
 LOSS_UNITS, GRADIENT_UNITS, WEIGHT_UNITS = 64.0, 4096.0, 64.0
 
@@ -17,7 +17,7 @@ class Difference(Record, frozen=True, kw_only=True):
 
 
 class Sameness(Record, frozen=True, kw_only=True):
-    """One step without dropout beside the baseline's, from the same weights and data: norms of the differences over
+    """One step without dropout against the baseline's, from the same weights and data: norms of the differences over
     norms of what they are of, in units of rounding of float32 (2^-23).
 
     `first_operator` is the first whose result is another one, where the step is not the same; `not_compared` are
@@ -40,7 +40,7 @@ class Sameness(Record, frozen=True, kw_only=True):
 
 
 class LossCurve(Record, frozen=True, kw_only=True):
-    """The losses of some steps beside the baseline's, on one batch, without dropout."""
+    """The losses of some steps compared with the baseline's, on one batch, without dropout."""
 
     losses: tuple[float, ...]
     baseline: tuple[float, ...]

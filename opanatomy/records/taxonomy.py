@@ -40,7 +40,7 @@ class Phase(StrEnum):
     BACKWARD = auto()
     RECOMPUTE = auto()
     OPTIMIZER = auto()
-    #: Of a generation: what it takes to the first new token of each sample, and all behind it.
+    #: Of a generation: what it takes to the first new token of each sample, and all after it.
     PREFILL = auto()
     DECODING = auto()
     OTHER = auto()

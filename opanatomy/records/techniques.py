@@ -67,7 +67,7 @@ class OperatorError(Record, frozen=True, kw_only=True):
 
 
 class TechniqueRow(Record, frozen=True, kw_only=True):
-    """One technique beside the baseline, which is the first row.
+    """One technique compared with the baseline, which is the first row.
 
     `option` is what to add to `opanatomy profile MODEL`. `not_predicted` and `failed` say why there is no prediction
     or no measurement. `repetitions_ns` are the medians of the repetitions.
@@ -118,5 +118,5 @@ class Techniques(Record, frozen=True, kw_only=True):
 
     @property
     def baseline(self) -> TechniqueRow:
-        """What all others are held against."""
+        """What all others are compared with."""
         return self.rows[0]

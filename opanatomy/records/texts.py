@@ -27,7 +27,7 @@ class TextBatch(Record, frozen=True, kw_only=True):
 
 
 class ObservedTokenizer(Record, frozen=True, kw_only=True):
-    """A tokenizer: its class, whether it is a Python one (`slow`), and how long it took for so many tokens.
+    """A tokenizer: its class, whether it is a Python one (`slow`), and how long it took for that many tokens.
 
     `same_ids` says whether it gives the ids of the one that was used. `trained_because` is why it is not the model's
     own but one trained on the texts; `None` for the model's own.
@@ -90,7 +90,7 @@ class TextBatchRow(Record, frozen=True, kw_only=True):
 
 
 class TokenizerRow(Record, frozen=True, kw_only=True):
-    """One tokenizer beside the step: `holds_back` where it makes fewer tokens a second than the steps take."""
+    """One tokenizer compared with the step: `holds_back` where it makes fewer tokens a second than the steps take."""
 
     name: str
     slow: bool

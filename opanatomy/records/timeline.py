@@ -21,7 +21,7 @@ class DeviceRow(Record, frozen=True, kw_only=True):
 
 
 class StreamRow(Record, frozen=True, kw_only=True):
-    """The work of the window on one stream: pieces, their union and sum, and the sum of each class."""
+    """The work of the window on one stream: device events, their union and sum, and the sum of each class."""
 
     device: int
     stream: int

@@ -18,7 +18,7 @@ class ScaledGradients(Record, frozen=True, kw_only=True):
 
 
 class Underflow(Record, frozen=True, kw_only=True):
-    """The gradients of one step under float16 autocast beside those of the same step without autocast: the same weights
+    """Gradients of one step under float16 autocast next to those of the same step without autocast: the same weights
     and data, no dropout, no update.
 
     `elements` is the number of elements of all gradients, `nonzero` that of those that are finite and not zero without

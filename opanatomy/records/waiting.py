@@ -1,4 +1,4 @@
-"""Where the steps of several ranks went once waiting is told from transferring, and who was waited for."""
+"""Where the steps of several ranks went once waiting is separated from transfer, and who was waited for."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class MatchedCollective(Record, frozen=True, kw_only=True):
 class Straggler(Record, frozen=True, kw_only=True):
     """The rank that the others wait for.
 
-    `charged_ns` of all waiting `waiting_ns` was for it, in `last` of the collectives; its lead there, so much later it
+    `charged_ns` of all waiting `waiting_ns` was for it, in `last` of the collectives; its lead there, how much later it
     began than the rank before it, is `lead_ns` in the middle of what is charged. Before them it computed
     `computing_longer_ns` and did nothing (or something else) `idle_longer_ns` longer than the middle of the others.
     """
@@ -96,9 +96,9 @@ class Straggler(Record, frozen=True, kw_only=True):
 
 
 class Waiting(Record, frozen=True, kw_only=True):
-    """Waiting told from transferring, over ranks whose collectives were matched.
+    """Waiting separated from transfer, over ranks whose collectives were matched.
 
-    `is_lower_bound` where not all ranks of the run are at hand: another one may have come later still, and no straggler
+    `is_lower_bound` where not all ranks of the run were given: another one may have come later still, and no straggler
     is named. `by_number`, `by_order` and `by_time` are collectives by how they were matched. `no_straggler` says why
     none is named.
     """

@@ -77,7 +77,7 @@ class Workload(Record, frozen=True, kw_only=True):
     optimizer: the one that updates the weights.
     accumulate: into how many micro-batches `batch` is cut, whose gradients are accumulated for one update.
     clip: the norm that gradients are scaled down to before the update.
-    frozen: the parts of the model that are not trained, as they were asked for: `embeddings,layers:3`.
+    frozen: the parts of the model that are not trained, as they were given: `embeddings,layers:3`.
     lora: the rank of the adapters, which alone are trained with the head of a classifier.
     fused_loss: whether head and cross entropy are one function, which has the logits of some tokens at a time.
     inference: whether there is no backward.
@@ -86,7 +86,7 @@ class Workload(Record, frozen=True, kw_only=True):
     steps: profiled steps, and `warmup` those before.
     parallel: how ranks train together (`ddp`, `fsdp2`, ...), `world_size` how many they are, and `samples_together` the
         samples that they have together: the ranks of a tensor-parallel group have the same.
-    bucket_mb: the gradients that DDP reduces together in MiB, where asked for, and `bucket_view` whether gradients are
+    bucket_mb: the gradients that DDP reduces together in MiB, where given, and `bucket_view` whether gradients are
         views of its buckets.
     seed: of weights and inputs.
     backward_from: what backward started from: an expression of the model's output, and why that one.

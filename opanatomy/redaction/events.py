@@ -21,7 +21,7 @@ from opanatomy.redaction.texts import Texts, looks_like_environment
 from opanatomy.redaction.values import DEEPEST
 
 #: With more strings than these to look for it is as well to look at every event.
-_DIRTY_MOST: Final = 20
+_MAX_DIRTY: Final = 20
 #: What msgspec raises on text that is no JSON, is no UTF-8 or nests too deep.
 NOT_DECODABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
@@ -29,7 +29,7 @@ _fields: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 class Redaction:
-    """The redaction of one trace, told of its metadata first."""
+    """The redaction of one trace, which is given its metadata first."""
 
     def __init__(self, metadata: Mapping[str, object], *, everything: bool = False) -> None:
         self.everything = everything
@@ -47,26 +47,26 @@ class Redaction:
 
     def metadata(self, metadata: Mapping[str, object] | None = None) -> dict[str, object]:
         """The metadata, or these others, that may be written."""
-        found: dict[str, object] = {}
+        kept: dict[str, object] = {}
         for key, value in (self._metadata if metadata is None else metadata).items():
             if key == METADATA_KEY and (capture := _as_capture(value)) is not None:
-                found[key] = msgspec.to_builtins(redacted(capture, self.texts))
+                kept[key] = msgspec.to_builtins(redacted(capture, self.texts))
             elif key == "traceName" or is_variable(key):
                 self._left_out += 1
             else:
-                self._keep(found, key, value, 0, is_metadata=True)
-        return found
+                self._keep(kept, key, value, 0, is_metadata=True)
+        return kept
 
-    def _keep(self, found: dict[str, Any], key: str, value: object, depth: int, *, is_metadata: bool) -> None:
+    def _keep(self, kept: dict[str, Any], key: str, value: object, depth: int, *, is_metadata: bool) -> None:
         secrecy = secrecy_of(key)
         if secrecy is not None and not is_amount(key, value) and self._is_out(secrecy, value, is_metadata):
             self._left_out += 1
             if secrecy is Secrecy.SECRET:
-                found[self.texts.text(key)] = REDACTED
+                kept[self.texts.text(key)] = REDACTED
         elif key == "Concrete Inputs" and self.everything:
-            found[key] = self._constants(value)
+            kept[key] = self._constants(value)
         else:
-            found[self.texts.text(key)] = self._value(value, depth + 1, is_metadata=is_metadata)
+            kept[self.texts.text(key)] = self._value(value, depth + 1, is_metadata=is_metadata)
 
     def _is_out(self, secrecy: Secrecy, value: object, is_metadata: bool) -> bool:
         if secrecy is Secrecy.SECRET:
@@ -89,7 +89,7 @@ class Redaction:
         dirty = () if self.everything else self._strings.dirty_in(text)
         if not self.everything and not dirty:
             return text
-        every = self.everything or len(dirty) > _DIRTY_MOST
+        every = self.everything or len(dirty) > _MAX_DIRTY
         quoted = [b'"' + one + b'"' for one in dirty]
         kept = []
         for raw in map(bytes, events):
@@ -107,10 +107,10 @@ class Redaction:
             return None
         if bytes(fields.get("cat", b"")) == b'"opanatomy"':
             return None
-        found: dict[str, Any] = {}
+        kept: dict[str, Any] = {}
         for key, value in fields.items():
             if memoryview(value)[0] not in b'"{[':
-                found[self.texts.text(key)] = value
+                kept[self.texts.text(key)] = value
                 continue
             try:
                 decoded = msgspec.json.decode(value)
@@ -118,12 +118,12 @@ class Redaction:
                 self._left_out += 1
                 continue
             if key == "args":
-                found[key] = self._value(decoded, 0, is_metadata=False)
+                kept[key] = self._value(decoded, 0, is_metadata=False)
             else:
-                self._keep(found, key, decoded, 0, is_metadata=False)
+                self._keep(kept, key, decoded, 0, is_metadata=False)
         if self.everything:
-            self._without_labels(found)
-        return msgspec.json.encode(found)
+            self._without_labels(kept)
+        return msgspec.json.encode(kept)
 
     def _without_labels(self, event: dict[str, Any]) -> None:
         """Take what a user chose out of the names of Python frames, processes and threads."""
@@ -149,10 +149,10 @@ class Redaction:
         if is_environment(value):
             self._left_out += 1
             return {}
-        found: dict[str, Any] = {}
+        kept: dict[str, Any] = {}
         for key, item in value.items():
-            self._keep(found, key, item, depth, is_metadata=is_metadata)
-        return found
+            self._keep(kept, key, item, depth, is_metadata=is_metadata)
+        return kept
 
     def _nested_json(self, text: str, depth: int, *, is_metadata: bool) -> str:
         """The text; JSON inside it is looked at as JSON."""
@@ -162,8 +162,8 @@ class Redaction:
             except NOT_DECODABLE:
                 inner = None
             if inner is not None:
-                told = self._value(inner, depth + 1, is_metadata=is_metadata)
-                text = text if told == inner else msgspec.json.encode(told).decode()
+                redacted = self._value(inner, depth + 1, is_metadata=is_metadata)
+                text = text if redacted == inner else msgspec.json.encode(redacted).decode()
                 return self.texts.text(text)  # the whole of it may be a secret's value
         return self._metadata_text(text) if is_metadata else self.texts.text(text)
 
@@ -183,7 +183,7 @@ class Redaction:
 
 
 def _as_capture(value: object) -> Capture | None:
-    """What a capture of ours told, without keys that it does not have; `None` where the value is something else."""
+    """What a capture of ours recorded, without keys that it does not have; `None` where the value is something else."""
     try:
         return msgspec.convert(value, type=Capture)
     except (msgspec.ValidationError, RecursionError):

@@ -114,8 +114,8 @@ def values_by_key(text: str) -> list[str]:
     """The values that stand under a secret key in a text: of `--set auth_token=abc` it is `abc`."""
     if not _may_have_pair(text):
         return []
-    found = (match for pattern in _pairs() for match in pattern.finditer(text) if _names_secret(match))
-    return [inner for match in found if not _PLAIN_VALUE.match(inner := _unquoted(match["value"]))]
+    pairs = (match for pattern in _pairs() for match in pattern.finditer(text) if _names_secret(match))
+    return [inner for match in pairs if not _PLAIN_VALUE.match(inner := _unquoted(match["value"]))]
 
 
 def _names_secret(match: re.Match[str]) -> bool:

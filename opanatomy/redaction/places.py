@@ -1,4 +1,4 @@
-"""Who, where and which file: what a text tells of people and machines, and what `--redact` leaves of names."""
+"""Who, where and which file: what a text says of people and machines, and what `--redact` leaves of names."""
 
 from __future__ import annotations
 

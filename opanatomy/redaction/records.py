@@ -64,8 +64,8 @@ _TENSOR: Final = re.compile(r"^(?:\?|[a-z][a-z0-9_]*)\[[\d,]*\](?: sparse \d+| w
 
 def redacted(record: Record, texts: Texts) -> Record:
     """The record, and all records in it, with texts that may be written; itself where nothing is left out."""
-    found: Record = _value(record, type(record).__name__, texts)
-    return found
+    result: Record = _value(record, type(record).__name__, texts)
+    return result
 
 
 def _value(value: Any, place: str, texts: Texts) -> Any:
@@ -89,9 +89,9 @@ def _record(record: Any, texts: Texts) -> Any:
         value = getattr(record, name)
         if value is None or isinstance(value, (int, float)):
             continue
-        told = _value(value, f"{kind}.{name}", texts)
-        if not _same(told, value):
-            changed[name] = told
+        redacted = _value(value, f"{kind}.{name}", texts)
+        if not _same(redacted, value):
+            changed[name] = redacted
     if texts.everything and kind == "Workload" and record.model_source in ("folder", "function"):
         changed["model"] = places.PATH
     return replace(record, **changed) if changed else record
@@ -99,11 +99,11 @@ def _record(record: Any, texts: Texts) -> Any:
 
 def _mapping(mapping: dict[Any, Any], place: str, texts: Texts) -> dict[Any, Any]:
     """The mapping; times of two names that are written alike are one time."""
-    found: dict[Any, Any] = {}
+    result: dict[Any, Any] = {}
     for key, value in mapping.items():
-        name, told = _value(key, place, texts), _value(value, place, texts)
-        found[name] = found[name] + told if name in found and type(told) is int else told
-    return mapping if found == mapping else found
+        name, redacted = _value(key, place, texts), _value(value, place, texts)
+        result[name] = result[name] + redacted if name in result and type(redacted) is int else redacted
+    return mapping if result == mapping else result
 
 
 def _text(text: str, place: str, texts: Texts) -> str:

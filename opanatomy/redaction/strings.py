@@ -31,8 +31,8 @@ class Strings:
         if b"\\" in text:
             distinct = set(_STRINGS.findall(text))
         else:
-            pieces = text.split(b'"')
-            distinct = set(pieces[1::2] if len(pieces) % 2 else pieces)
+            parts = text.split(b'"')
+            distinct = set(parts[1::2] if len(parts) % 2 else parts)
         fresh = distinct - self._clean
         dirty = fresh & _LOOKED_AT
         joined = b"\n".join(fresh).lower()

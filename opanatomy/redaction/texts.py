@@ -18,7 +18,7 @@ _ASSIGNMENTS: Final = re.compile(r"(?:^|[\s,;{(\"'])([A-Z][A-Z0-9_]{2,128})[\"']
 
 
 class Texts:
-    """The texts of one report, trace or message; told of the metadata of traces, it finds their secrets too.
+    """The texts of one report, trace or message; given the metadata of traces, it finds their secrets too.
 
     The secrets of the process itself, in its environment and on its command line, are always known. With `everything`
     paths, addresses, hosts and users are left out as well.
@@ -30,9 +30,9 @@ class Texts:
         self.changes = 0
         self._secrets = values.of_process()
         self._names: set[str] = set()
-        #: What the metadata of traces told: secrets, hosts and users.
-        self.secrets_told: set[str] = set()
-        self.names_told: set[str] = set()
+        #: From the metadata of traces: secrets, hosts and users.
+        self.trace_secrets: set[str] = set()
+        self.trace_names: set[str] = set()
         self._learned()
         if metadata:
             self.learn(metadata)
@@ -48,12 +48,12 @@ class Texts:
         self.know(secrets, names)
 
     def know(self, secrets: Iterable[str], names: Iterable[str]) -> None:
-        """Know secrets, and hosts and users, that the metadata of a trace told."""
-        self.secrets_told |= set(secrets)
-        self.names_told |= set(names)
-        if not (self.secrets_told <= self._secrets and self.names_told <= self._names):
-            self._secrets |= self.secrets_told
-            self._names |= self.names_told
+        """Know secrets, hosts and users from the metadata of a trace."""
+        self.trace_secrets |= set(secrets)
+        self.trace_names |= set(names)
+        if not (self.trace_secrets <= self._secrets and self.trace_names <= self._names):
+            self._secrets |= self.trace_secrets
+            self._names |= self.trace_names
             self._learned()
 
     def _learned(self) -> None:
@@ -88,19 +88,19 @@ class Texts:
 
     def line(self, text: str) -> str:
         """A message for the user's own eyes: it may name files, but no secrets."""
-        told = self._line(text)
-        self.changes += told != text
-        return told
+        redacted = self._line(text)
+        self.changes += redacted != text
+        return redacted
 
     def _line(self, text: str) -> str:
-        told = text
+        redacted = text
         if self._cut_off is not None:
-            told = self._by_value.sub(REDACTED, told) if self._by_value else told
-            told = self._cut_off.sub(REDACTED, told)
-        for value in values_by_key(told):
+            redacted = self._by_value.sub(REDACTED, redacted) if self._by_value else redacted
+            redacted = self._cut_off.sub(REDACTED, redacted)
+        for value in values_by_key(redacted):
             if values.is_worth(value):
-                told = told.replace(value, REDACTED)
-        return self.text(told)
+                redacted = redacted.replace(value, REDACTED)
+        return self.text(redacted)
 
     def module(self, path: str) -> str:
         """The path of a module, as its range in the trace is written."""
@@ -113,16 +113,16 @@ class Texts:
     def _text(self, text: str) -> str:
         if self.everything and len(text) > _LONGEST:
             return REDACTED
-        lower, told = text.lower(), text
+        lower, redacted = text.lower(), text
         if any(word in lower for word in self.triggers):
             if self._by_value is not None:
-                told = self._by_value.sub(REDACTED, told)
-            told = without_tokens(told)
+                redacted = self._by_value.sub(REDACTED, redacted)
+            redacted = without_tokens(redacted)
         if self.everything:
-            told = places.without_paths(places.without_addresses(told))
+            redacted = places.without_paths(places.without_addresses(redacted))
             if self._by_name is not None:
-                told = self._by_name.sub(places.USER, told)
-        return told
+                redacted = self._by_name.sub(places.USER, redacted)
+        return redacted
 
 
 def looks_like_environment(text: str) -> bool:

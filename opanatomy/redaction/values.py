@@ -15,14 +15,14 @@ from opanatomy.redaction.keys import Secrecy, is_secret_variable, secrecy_of, wo
 from opanatomy.redaction.vocabulary import is_vocabulary
 
 #: A value is looked for elsewhere from this length on.
-LEAST: Final = 8
-_NAME_LEAST: Final = 4
+MIN_LENGTH: Final = 8
+_MIN_NAME: Final = 4
 #: Deeper than this nothing is looked at.
 DEEPEST: Final = 32
 #: How many values are learned, the longest first.
-MOST: Final = 500
-#: A message may end within a value; so much of it is known for a part of it.
-_CUT_LEAST: Final = 12
+MAX_VALUES: Final = 500
+#: A message may end within a value; this much of it is known for a part of it.
+_MIN_CUT: Final = 12
 
 _NAMES: Final = words(
     "root user users admin ubuntu nobody localhost local localdomain host hostname python default none true false null"
@@ -44,7 +44,7 @@ _PATH: Final = re.compile(
     r"|^(?:~[\w.-]*|\.{1,2})?/[^\s:]*\.[A-Za-z]\w{0,7}$|^~/|^[A-Za-z]:[\\/]"
 )
 _LOGIN: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,30}://[^\s/@:\"']{0,256}:([^\s/@\"']{1,1024})@")
-#: A token in the place of the user, with no password behind it: `https://TOKEN@host/simple`.
+#: A token in the place of the user, with no password after it: `https://TOKEN@host/simple`.
 _USER: Final = re.compile(r"https?://(?=[^\s/@:]*[0-9])(?=[^\s/@:]*[A-Za-z])([^\s/@:\"']{12,1024})@", re.IGNORECASE)
 #: `Uid=me;Pwd=...` of a connection string; elsewhere `PWD` is a folder.
 _PWD: Final = re.compile(r";\s*pwd\s*=\s*([^;]{1,1024})", re.IGNORECASE)
@@ -60,15 +60,15 @@ def of_process() -> set[str]:
     """The secrets of this process: on its command line and in its environment, now or when this was asked before."""
     for name, value in list(os.environ.items()):
         _seen.update(_of_variable(name, value))
-    found = set(_seen)
+    secrets = set(_seen)
     for value in values_by_key(shlex.join(sys.argv)):
-        _add(value, found)
+        _add(value, secrets)
     for argument in sys.argv:
         key, equals, value = argument.partition("=")
         if equals and secrecy_of(key.lstrip("-")) is Secrecy.SECRET:
-            _add(value, found)
-        _add_logins(argument, found)
-    return found
+            _add(value, secrets)
+        _add_logins(argument, secrets)
+    return secrets
 
 
 def of_metadata(metadata: Mapping[str, object]) -> tuple[set[str], set[str]]:
@@ -106,65 +106,65 @@ def _learn_text(key: str, value: str, secrets: set[str], names: set[str]) -> Non
         for one in values_by_key(value):
             _add(one, secrets)
     words_of_key = set(re.split(r"[^a-z]+", key.lower()))
-    if words_of_key & _WHO and len(value) >= _NAME_LEAST and value.lower() not in _NAMES and " " not in value:
+    if words_of_key & _WHO and len(value) >= _MIN_NAME and value.lower() not in _NAMES and " " not in value:
         names.add(value)
 
 
 @lru_cache(maxsize=4096)
 def _of_variable(name: str, value: str) -> frozenset[str]:
-    found: set[str] = set()
-    _learn_variable(name, value, found)
-    return frozenset(found)
+    secrets: set[str] = set()
+    _learn_variable(name, value, secrets)
+    return frozenset(secrets)
 
 
-def _learn_variable(name: str, value: str, found: set[str]) -> None:
+def _learn_variable(name: str, value: str, secrets: set[str]) -> None:
     """A secret variable's value, its items and lines; of any variable the passwords in URLs and connection strings."""
-    _add_logins(value, found)
+    _add_logins(value, secrets)
     if "=" in value:
         for one in (*values_by_key(value), *_PWD.findall(value)):
-            _add(one, found)
+            _add(one, secrets)
     if not is_secret_variable(name):
         return
-    _add(value, found)
+    _add(value, secrets)
     if value[:1] in ("{", "["):
-        _add_all(_decoded(value), "", found, 0)
+        _add_all(_decoded(value), "", secrets, 0)
         return
     for part in re.split(r"[\r\n]+" if "\n" in value else r"[\s,;]+", value):
         if "-----" not in part and not _WORD.match(part):
-            _add(part, found)
+            _add(part, secrets)
 
 
-def _add_all(value: object, key: str, found: set[str], depth: int) -> None:
+def _add_all(value: object, key: str, secrets: set[str], depth: int) -> None:
     """The secrets in a JSON document: a service account's file names its project too."""
     if isinstance(value, dict) and depth < DEEPEST:
         for inner, item in value.items():
-            _add_all(item, str(inner), found, depth + 1)
+            _add_all(item, str(inner), secrets, depth + 1)
     elif isinstance(value, list) and depth < DEEPEST:
         for item in value:
-            _add_all(item, key, found, depth + 1)
+            _add_all(item, key, secrets, depth + 1)
     elif isinstance(value, str) and (not key or secrecy_of(key) is Secrecy.SECRET or key.endswith(("key", "key_id"))):
-        _learn_variable("SECRET", value, found)
+        _learn_variable("SECRET", value, secrets)
 
 
-def _add_logins(text: str, found: set[str]) -> None:
+def _add_logins(text: str, secrets: set[str]) -> None:
     for password in _LOGIN.findall(text) if "://" in text else ():
         from urllib.parse import unquote
 
-        _add(password, found)
-        _add(unquote(password), found)
+        _add(password, secrets)
+        _add(unquote(password), secrets)
     for token in _USER.findall(text) if "://" in text else ():
-        _add(token, found)
+        _add(token, secrets)
 
 
-def _add(value: str, found: set[str]) -> None:
+def _add(value: str, secrets: set[str]) -> None:
     value = value.strip().strip("\"'")
     if is_worth(value):
-        found.add(value)
+        secrets.add(value)
 
 
 def is_worth(value: str) -> bool:
-    """Whether a secret of this value can be told from other text: no word, number, path or row of asterisks."""
-    if len(value) < LEAST or value.lower() in _common() or _NUMBER.match(value) or len(set(value)) < 4:
+    """Whether a secret of this value is distinct from other text: no word, number, path or row of asterisks."""
+    if len(value) < MIN_LENGTH or value.lower() in _common() or _NUMBER.match(value) or len(set(value)) < 4:
         return False
     if is_vocabulary(value):
         return False
@@ -191,8 +191,8 @@ def _decoded(text: str) -> object:
     import msgspec
 
     try:
-        found: object = msgspec.json.decode(text)
-        return found
+        document: object = msgspec.json.decode(text)
+        return document
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 
@@ -210,7 +210,7 @@ _ESCAPES: Final[dict[str, str]] = {
     ">": r"(?:&gt;|>|%3[Ee]|[\\/]+u003[Ee])",
     " ": r"(?:\s|\+|%20|[\\/]+u0020|[\\/]+[nrt])",
 }
-#: A backslash of a value and the letter behind it, where nobody escaped the backslash, are one character of JSON.
+#: A backslash of a value and the letter after it, where the backslash is not escaped, are one character of JSON.
 _CONTROLS: Final = {"b": "\\x08", "f": "\\x0c", "n": "\\n", "r": "\\r", "t": "\\t"}
 _ESCAPED: Final = re.compile(r"\\[bfnrt]")
 _CHARACTERS: Final = re.compile(r"\\[bfnrt]|.", re.DOTALL)
@@ -222,13 +222,13 @@ def pattern_of(values: Iterable[str]) -> re.Pattern[str] | None:
 
     In capital and small letters too; a value that is a single word is found as a word of its own only, and as it is.
     """
-    longest_first = sorted(set(values), key=lambda value: (-len(value), value))[:MOST]
+    longest_first = sorted(set(values), key=lambda value: (-len(value), value))[:MAX_VALUES]
     return re.compile("|".join(map(_spellings, longest_first))) if longest_first else None
 
 
 def names_pattern(names: Iterable[str]) -> re.Pattern[str] | None:
     """An expression that finds names of users and hosts as words of their own."""
-    longest_first = sorted(set(names), key=lambda name: (-len(name), name))[:MOST]
+    longest_first = sorted(set(names), key=lambda name: (-len(name), name))[:MAX_VALUES]
     if not longest_first:
         return None
     return re.compile(rf"(?<![A-Za-z0-9])(?:{'|'.join(map(re.escape, longest_first))})(?![A-Za-z0-9])")
@@ -236,8 +236,8 @@ def names_pattern(names: Iterable[str]) -> re.Pattern[str] | None:
 
 def _spellings(value: str) -> str:
     body = "".join(
-        _BREAK if piece.isspace() and piece != " " else "".join(map(_spelling, _CHARACTERS.findall(piece)))
-        for piece in re.split(r"(\s*[\r\n\t]+\s*)", value)
+        _BREAK if part.isspace() and part != " " else "".join(map(_spelling, _CHARACTERS.findall(part)))
+        for part in re.split(r"(\s*[\r\n\t]+\s*)", value)
     )
     return rf"(?<![A-Za-z0-9])(?:{body})(?![A-Za-z0-9])" if _WORD.match(value) else f"(?i:{body})"
 
@@ -278,7 +278,7 @@ def trigger_of(value: str) -> str:
 
 def cut_pattern(values: Iterable[str]) -> re.Pattern[str] | None:
     """An expression that finds the beginnings of long values: what a message that was cut off still has of them."""
-    long = [value for value in values if len(value) > _CUT_LEAST and "://" not in value[:_CUT_LEAST]]
-    starts = sorted({value[:_CUT_LEAST]: value for value in long if is_worth(value[:_CUT_LEAST])}.values())
-    bodies = ["".join(map(_spelling, value[:_CUT_LEAST])) + "[^\\s\"')\\]]*" for value in starts[:MOST]]
+    long = [value for value in values if len(value) > _MIN_CUT and "://" not in value[:_MIN_CUT]]
+    starts = sorted({value[:_MIN_CUT]: value for value in long if is_worth(value[:_MIN_CUT])}.values())
+    bodies = ["".join(map(_spelling, value[:_MIN_CUT])) + "[^\\s\"')\\]]*" for value in starts[:MAX_VALUES]]
     return re.compile("|".join(bodies)) if bodies else None

@@ -21,7 +21,7 @@ SHORT_LABEL: Final = LABEL | {
     OperatorClass.STATISTICAL_NORMALIZATION: "normalization",
 }
 
-#: The palette of Okabe and Ito, which colour-blind readers can tell apart; the warning colour is for what is unknown.
+#: The palette of Okabe and Ito, which colour-blind readers can distinguish; the warning colour is for what is unknown.
 COLOUR: Final = {
     OperatorClass.TENSOR_CONTRACTION: "#0072b2",
     OperatorClass.STATISTICAL_NORMALIZATION: "#e69f00",

@@ -34,7 +34,7 @@ def fitting(anatomy: Anatomy, page: Page, text_of: Callable[[Sequence[Section]],
         left_out += [old.name for old, new in zip(sections, less, strict=True) if old != new]
         sections = less
         names = ",".join(dict.fromkeys(left_out))
-        text = text_of(sections) + (f"not on this screen: --section {names}\n" if names else "")
+        text = text_of(sections) + (f"left out of this screen: --section {names}\n" if names else "")
         if text.count("\n") <= height:
             break
     return text

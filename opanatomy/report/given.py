@@ -1,4 +1,4 @@
-"""Reports that a user gives where a trace may stand too: told apart by their content, whatever they are called."""
+"""Reports that a user gives where a trace may stand too: recognized by their content, whatever they are called."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def report_in(path: Path) -> Anatomy | None:
 
 
 def _read(path: Path, text: bytes, kind: _Kind, *, certain: bool) -> Anatomy | None:
-    """The anatomy; `certain` where the beginning has the key that tells the kind."""
+    """The anatomy; `certain` where the beginning has the key that says the kind."""
     try:
         keys = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

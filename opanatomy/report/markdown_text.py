@@ -27,7 +27,7 @@ _ACTIVE: Final = re.compile(
 )
 #: What at the beginning of a line is a heading, a quotation, a list, an underline or a rule.
 _BLOCK: Final = re.compile(r"(?:[#>].*|[-+]|[-=:]+|\d+[.)])$")
-#: What a name may stand between to be code: spaces, a bracket before, punctuation behind.
+#: What a name may stand between to be code: spaces, a bracket before, punctuation after.
 _BEFORE: Final = re.compile(r"(?:^| )\(?$")
 _BEHIND: Final = re.compile(r"[,;:.)]*(?: |$)")
 #: A bar ends a cell, in code too.

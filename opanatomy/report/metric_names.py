@@ -58,11 +58,11 @@ DEFINITIONS: Final = (
     _defined("host_idle_ns", "ns", "lower", "idle that is host-bound / step"),
     _defined("stream_idle_ns", "ns", "lower", "idle in a stream wait / step"),
     _defined("other_idle_ns", "ns", "lower", "other idle time / step"),
-    _defined("idle_share", "fraction", "lower", "idle over the window"),
+    _defined("idle_share", "fraction", "lower", "idle over the steps' time, without other steps' work"),
     _defined("computation_ns", "ns", "lower", "union of the work that is no communication and no copy / step"),
     _defined("communication_ns", "ns", "lower", "union of the collectives / step"),
     _defined("exposed_communication_ns", "ns", "lower", "collectives while no other work runs / step"),
-    _defined("exposed_communication_share", "fraction", "lower", "over the window"),
+    _defined("exposed_communication_share", "fraction", "lower", "over the steps' time, without other steps' work"),
     _defined("memcpy_ns", "ns", "lower", "union of the copies / step"),
     _defined("exposed_memcpy_ns", "ns", "lower", "copies while no other work runs / step"),
     _defined("kernel_time_ns", "ns", "lower", "sum of the window's device work / step; on the CPU self time of"

@@ -15,6 +15,7 @@ from opanatomy.records.anatomy import Anatomy, ClassRow
 from opanatomy.records.metric import Metric
 from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.records.waiting import Waiting
+from opanatomy.report.costs import costs_of
 from opanatomy.report.metric_names import definition_of, metric_named
 from opanatomy.report.totals import total
 
@@ -77,7 +78,7 @@ def _phases(anatomy: Anatomy) -> Iterator[Named]:
 
 def _window(anatomy: Anatomy) -> Iterator[Named]:
     """Busy and idle time: of several ranks the record has the mean over them of their whole windows."""
-    timeline, ranks = anatomy.timeline, max(len(anatomy.ranks), 1)
+    timeline, ranks, costs = anatomy.timeline, max(len(anatomy.ranks), 1), costs_of(anatomy)
     on_accelerator = timeline.outside_ns is not None
 
     def each(ns: int | None) -> Number | None:
@@ -86,12 +87,12 @@ def _window(anatomy: Anatomy) -> Iterator[Named]:
     if on_accelerator:
         yield "window_ns", each(timeline.window_ns)
         yield "idle_ns", each(timeline.idle_ns)
-        yield "idle_share", _per(timeline.idle_ns, timeline.window_ns)
+        yield "idle_share", _per(costs.idle_ns, costs.whole_ns)
     yield "busy_ns", each(timeline.busy_ns) if on_accelerator else anatomy.step.busy_ns
     for name in ("outside", "host_idle", "stream_idle", "other_idle", "computation", "communication",
                  "exposed_communication", "memcpy", "exposed_memcpy"):  # fmt: skip
         yield f"{name}_ns", each(getattr(timeline, f"{name}_ns"))
-    yield "exposed_communication_share", _per(timeline.exposed_communication_ns, timeline.window_ns)
+    yield "exposed_communication_share", _per(timeline.exposed_communication_ns, costs.whole_ns)
 
 
 def _launching(anatomy: Anatomy) -> Iterator[Named]:

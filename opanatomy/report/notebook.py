@@ -82,6 +82,8 @@ def _cell(tag: str, column: Column, cell: Cell, row: Row | None = None) -> str:
 def _note(note: Note) -> str:
     if note.tone is Tone.TITLE or note.tone is Tone.CONCLUSION:
         return f"<p><strong>{_text(note.text)}</strong></p>"
+    if note.tone is Tone.COMMAND:
+        return f"<p>next: <code>{_text(note.text)}</code></p>"
     if note.tone is Tone.WARNING:
         return f"<p>&#9888; {_text(note.text)}</p>"
     return f'<p style="{_SOFT}"><small>{_text(note.text)}</small></p>'

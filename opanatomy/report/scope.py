@@ -2,13 +2,18 @@
 
 Times, calls, FLOPs and bytes are of one step: the sum over all profiled steps, of all ranks, divided by their number,
 so that parts sum to their whole. Only the wall time of a step and of its phases is that of the step in the middle (the
-median, which a slow first step does not move). A share of the window needs neither.
+median, which a slow first step does not move). Shares of the step's time are of all steps together.
 """
 
 from __future__ import annotations
 
+from typing import Final
+
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.report.section import Count, Ratio
+
+#: The part of the window from which the time of other steps' work is said.
+_FOREIGN: Final = 0.01
 
 
 def steps_of(anatomy: Anatomy) -> int:
@@ -29,6 +34,16 @@ def per_step(anatomy: Anatomy) -> str:
     return f"per step of a rank, mean of {steps:,}" if ranks > 1 else f"per step, mean of {steps:,}"
 
 
+def shares_of_work(anatomy: Anatomy) -> str:
+    """What a heading says of a table whose shares are of the device work, on the CPU of the operators' time."""
+    return "; ".join(filter(None, (per_step(anatomy), f"shares of the {work_of(anatomy)}")))
+
+
+def work_of(anatomy: Anatomy) -> str:
+    """What the time of all classes is: that of device work, on the CPU of operators."""
+    return "operators' time" if anatomy.environment.device_kind == "cpu" else "device work"
+
+
 def all_steps(anatomy: Anatomy) -> str:
     """What a heading says of sums that are shown as they are."""
     steps = steps_of(anatomy)
@@ -38,6 +53,12 @@ def all_steps(anatomy: Anatomy) -> str:
 def is_whole_trace(anatomy: Anatomy) -> bool:
     """Whether the whole trace is taken for one step, as it has no annotation of any."""
     return any(row.number is None for row in anatomy.step.steps)
+
+
+def has_foreign_work(anatomy: Anatomy) -> bool:
+    """Whether the device did only the work of other steps for so much of the steps that it has to be said."""
+    timeline = anatomy.timeline
+    return (timeline.outside_ns or 0) >= _FOREIGN * timeline.window_ns > 0
 
 
 def calls_a_step(calls: int, steps: int) -> Count | Ratio:

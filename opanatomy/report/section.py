@@ -140,10 +140,10 @@ def phrase(template: str, *parts: str | OperatorClass | Name | Quantity | Phrase
     words = template.split("{}")
     if len(words) != len(parts) + 1:
         raise ValueError(f"{len(parts)} parts for {template!r}")
-    pieces: list[str | OperatorClass | Name | Quantity] = [words[0]]
+    words_and_parts: list[str | OperatorClass | Name | Quantity] = [words[0]]
     for part, text in zip(parts, words[1:], strict=True):
-        pieces += [*(part.parts if isinstance(part, Phrase) else (part,)), text]
-    return Phrase(tuple(piece for piece in pieces if piece != ""))
+        words_and_parts += [*(part.parts if isinstance(part, Phrase) else (part,)), text]
+    return Phrase(tuple(part for part in words_and_parts if part != ""))
 
 
 def joined(phrases: Iterable[str | Phrase | None], by: str = ", ") -> Phrase | None:
@@ -193,7 +193,8 @@ class Fact(Struct, frozen=True, kw_only=True):
 
 
 class Tone(Enum):
-    """How a note is meant: as plain text, the title, what marks in a table mean, a remark, a warning, a conclusion."""
+    """How a note is meant: as plain text, the title, what marks in a table mean, a remark, a warning, a conclusion, or
+    a command to type next."""
 
     PLAIN = auto()
     TITLE = auto()
@@ -201,10 +202,11 @@ class Tone(Enum):
     REMARK = auto()
     WARNING = auto()
     CONCLUSION = auto()
+    COMMAND = auto()
 
 
 class Note(Struct, frozen=True, kw_only=True):
-    """A sentence beside the table; one about a `column` goes where that column is shown."""
+    """A sentence next to the table; one about a `column` goes where that column is shown."""
 
     text: str | Phrase
     tone: Tone = Tone.FOOTNOTE
@@ -215,7 +217,7 @@ class Section(Struct, frozen=True, kw_only=True):
     """One part of the report: a table, facts or a curve, and notes. `name` is what a user calls it by.
 
     Parts that follow each other under one `heading` are shown together, `heading` being what a user calls them all by;
-    `scope` says of which steps the figures are, where there are several.
+    `scope` says of which steps the figures are, where there are several, and what shares are of.
     """
 
     name: str
@@ -239,8 +241,19 @@ class Section(Struct, frozen=True, kw_only=True):
         return tuple(
             place
             for place, column in enumerate(self.columns)
-            if not column.expendable or any(row.cells[place] is not None for row in self.rows)
+            if not column.expendable or any(is_known(row.cells[place]) for row in self.rows)
         )
+
+
+def is_known(cell: Cell) -> bool:
+    """Whether a cell says something: no empty one, and no quantity that is not known."""
+    if cell is None or isinstance(cell, (str, OperatorClass, Name, Phrase)):
+        return cell is not None
+    if isinstance(cell, Share):
+        return cell.part is not None and bool(cell.whole)
+    if isinstance(cell, Change):
+        return cell.new is not None and bool(cell.old)
+    return getattr(cell, cell.__struct_fields__[0]) is not None
 
 
 def facts_of(*pairs: tuple[str, str | Phrase | None]) -> tuple[Fact, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import zip_longest
 from typing import Final
 
 from msgspec import Struct
@@ -15,9 +16,13 @@ from opanatomy.report.printable import printable
 
 #: Prose and rules are not wider than this, however wide the terminal.
 PAGE: Final = 100
+#: Of a word in which two names differ, so much before that place is shown.
+_WORD: Final = 6
 #: What is longer is no prose: a device name of a megabyte.
 _LONGEST: Final = 4000
 _GAP: Final = 2
+#: The words of a command as a shell reads them, quotes and all.
+_ARGUMENT: Final = re.compile(r"(?:[^\s'\"]|'[^']*'|\"[^\"]*\"|['\"])+")
 #: The space after a number, and the character that stands for it while lines are broken.
 _NUMBER: Final = re.compile(r"(?<=\d) (?=[%\w])")
 _GLUE: Final = "\N{NO-BREAK SPACE}"
@@ -61,6 +66,7 @@ def table(
     widths = _fit(columns, natural, width - indent)
     used = indent + sum(widths.values()) + _GAP * (len(widths) - 1)
     bar = min(width - used - _GAP, _BAR_MOST)
+    rows = _shortened(rows, columns, widths)
     title = _line(header, columns, widths, swatches=swatches)
     title.stylize("not bold dim", indent + widths[0])
     title.rstrip()
@@ -94,6 +100,36 @@ def prose(text: str, width: int, *, style: str = "") -> list[Text]:
     return [Text(line.replace(_GLUE, " ").rstrip(), style=style) for line in lines]
 
 
+def command(text: str, width: int, *, label: str, style: str = "") -> list[Text]:
+    """A command after a label, whole: where it is too wide for one line, lines that a shell takes for one.
+
+    A word that is wider than `width` is not broken, since half of a path is none.
+    """
+    words = _arguments(printable(text))
+    if len(label) + 1 + cell_len(" ".join(words)) <= width:
+        return [Text(f"{label} {' '.join(words)}", style=style)]
+    lines, last = [f"{label} {words[0]}"], len(words) - 1
+    for place, word in enumerate(words[1:], 1):
+        # Room for the mark at its end that says that it goes on.
+        if cell_len(f"{lines[-1]} {word}") + (0 if place == last else 2) <= width:
+            lines[-1] += f" {word}"
+            continue
+        lines[-1] += " \\"
+        lines.append(" " * _GAP + word)
+    return [Text(line, style=style) for line in lines]
+
+
+def _arguments(text: str) -> list[str]:
+    """The words of a command, an option together with its value."""
+    words: list[str] = []
+    for word in _ARGUMENT.findall(text):
+        if words and words[-1].startswith("--") and " " not in words[-1] and not word.startswith("-"):
+            words[-1] += f" {word}"
+        else:
+            words.append(word)
+    return words
+
+
 def cut(name: str, width: int) -> str:
     """The name in at most `width` cells: its two ends with an ellipsis between where it is longer."""
     if cell_len(name) <= width:
@@ -101,6 +137,39 @@ def cut(name: str, width: int) -> str:
     tail = max(width - 1, 0) // 2
     head = max(width - 1 - tail, 0)
     return f"{_crop(name, head)}…{_crop(name[::-1], tail)[::-1]}"
+
+
+def cut_apart(names: Sequence[str], width: int) -> dict[str, str]:
+    """Each name in at most `width` cells: those that cutting would make one keep the place where they differ."""
+    groups: dict[str, list[str]] = {}
+    for name in dict.fromkeys(names):
+        groups.setdefault(cut(name, width), []).append(name)
+    texts: dict[str, str] = {}
+    for text, group in groups.items():
+        texts |= dict.fromkeys(group, text) if len(group) == 1 else _cut_at_difference(group, width)
+    return texts
+
+
+def _cut_at_difference(names: Sequence[str], width: int) -> dict[str, str]:
+    """Names that begin and end alike: their beginning, and what follows from where two of them differ first."""
+    place, head = min(_first_difference(names[0], name) for name in names[1:]), width // 3
+    begin = re.search(r"[^\W_]*\Z", names[0][:place])
+    place = max(begin.start() if begin else place, place - _WORD)
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        rest, room = name[place:], width - head - 1
+        rest = rest if cell_len(rest) <= room else f"{_crop(rest, room - 1)}…"
+        groups.setdefault(f"{_crop(name, head)}…{rest}", []).append(name)
+    texts: dict[str, str] = {}
+    for text, group in groups.items():
+        again = 1 < len(group) < len(names)
+        texts |= _cut_at_difference(group, width) if again else dict.fromkeys(group, text)
+    return texts
+
+
+def _first_difference(name: str, other: str) -> int:
+    """The place of the first letter in which two names differ."""
+    return next(i for i, (one, two) in enumerate(zip_longest(name, other)) if one != two)
 
 
 def _crop(text: str, width: int) -> str:
@@ -111,6 +180,17 @@ def _crop(text: str, width: int) -> str:
             break
         end += 1
     return text[:end]
+
+
+def _shortened(rows: Sequence[Row], columns: Sequence[Column], widths: dict[int, int]) -> list[Row]:
+    """The rows with their names cut to the widths of their columns."""
+    cells = [list(row.cells) for row in rows]
+    for i, width in widths.items():
+        if columns[i].name:
+            texts = cut_apart([row[i] for row in cells], width)
+            for row in cells:
+                row[i] = texts[row[i]]
+    return [replace(row, cells=tuple(kept)) for row, kept in zip(rows, cells, strict=True)]
 
 
 def _fit(columns: Sequence[Column], natural: dict[int, int], width: int) -> dict[int, int]:

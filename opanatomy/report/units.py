@@ -177,8 +177,8 @@ def _bound(quantity: Quantity, value: float | None) -> str:
 
 
 def coverage(part: section.Share) -> str:
-    """Of how much of the whole a share is known, in brackets; nothing where of all."""
-    return f" ({share(part.covered, 1, decimals=0)})" if part.partial else ""
+    """Of how much of the whole a share is known, in brackets; nothing where of all, and where it is not known."""
+    return f" ({share(part.covered, 1, decimals=0)})" if part.partial and part.part is not None else ""
 
 
 def _count(things: section.Count) -> str:

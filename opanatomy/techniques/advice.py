@@ -11,7 +11,7 @@ from opanatomy.report.units import size
 
 #: A saving of less is not worth a sentence: parts of the baseline's peak or time.
 _WORTH: Final = 0.05
-#: So many techniques are advised.
+#: This many techniques are advised.
 _ADVISED: Final = 3
 
 

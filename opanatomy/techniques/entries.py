@@ -41,7 +41,7 @@ class Technique(Struct, frozen=True, kw_only=True):
     what: str
     switch: Switch
     impossible: Callable[[Situation], str | None] = lambda situation: None
-    #: Why it is left out where it is not asked for by name.
+    #: Why it is left out where it is not named.
     unless_named: Callable[[Situation], str | None] = lambda situation: None
     #: Whether the training is to be the same, up to rounding.
     keeps_result: bool = False
@@ -106,7 +106,7 @@ def _attention(name: str, title: str, what: str) -> Technique:
 
 
 def _has_texts(situation: Situation) -> str | None:
-    return None if situation.options.texts else "is of texts: give --texts FILE, or --texts for the sample"
+    return None if situation.options.texts else "needs texts: give --texts FILE, or --texts for the sample"
 
 
 def _padding(name: str, padding: str, what: str) -> Technique:
@@ -189,7 +189,7 @@ TECHNIQUES: Final[tuple[Technique, ...]] = (
     ),
     Technique(
         name="lora", title="low-rank adapters", switch=_sets(lora=8), impossible=_first(_trains, _needs("peft")),
-        what="trains two thin matrices beside each attention projection",
+        what="trains two thin matrices next to each attention projection",
     ),
     Technique(
         name="lora-checkpointing", title="adapters and checkpointing",

@@ -44,7 +44,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     combine: tuple[str, ...] = ()
     predict_only: bool = False
     repetitions: int = 3
-    #: Steps of which the losses are held against the baseline's, for techniques that change the result.
+    #: Steps of which the losses are compared with the baseline's, for techniques that change the result.
     loss_steps: int = 8
     command: str = ""
 
@@ -129,7 +129,7 @@ class Experiment:
     # ----------------------------------------------------------------------------------------------- the same training
 
     def _compare(self) -> None:
-        """Hold one step of each that must not change the training against the baseline's, the losses of the others."""
+        """Compare one step of each that must not change the training with the baseline's, or their losses."""
         baseline, *others = self._running()
         if self.options.inference:
             if others:
@@ -211,8 +211,8 @@ class Experiment:
         warnings = []
         if self.prediction.anatomy.environment.device_kind == "cpu":
             half = any(variant.options.amp == "fp16" for variant in self.variants)
-            least = ", those of float16 least: few processors have arithmetic for it" if half else ""
-            warnings.append(f"times of mixed precision on a processor say nothing of a GPU{least}")
+            float16 = ", those of float16 least: few processors have arithmetic for it" if half else ""
+            warnings.append(f"times of mixed precision on a processor say nothing of a GPU{float16}")
         if self.prediction.rates is not None and (names := self._without_time()):
             warnings.append(
                 f"the time of {', '.join(names)} is not predicted: the peak of this device for products in that data"

@@ -20,7 +20,7 @@ from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.records.techniques import OperatorError, StepFigures
 from opanatomy.report.units import size
 
-#: Of the operators that made a prediction wrong, so many are named.
+#: Of the operators that made a prediction wrong, this many are named.
 _NAMED = 3
 
 
@@ -126,10 +126,10 @@ def why_peaks_differ(step: SimulatedStep, measured: Memory) -> str | None:
     if not peaks_differ(predicted.peak_bytes, measured.peak_bytes):
         return None
     ours, theirs = _blocks(predicted), _blocks(measured)
-    apart = {key: theirs.get(key, 0) - ours.get(key, 0) for key in ours.keys() | theirs.keys()}
-    if not apart:
+    differences = {key: theirs.get(key, 0) - ours.get(key, 0) for key in ours.keys() | theirs.keys()}
+    if not differences:
         return None
-    (operator, phase), difference = max(apart.items(), key=lambda item: (abs(item[1]), item[0]))
+    (operator, phase), difference = max(differences.items(), key=lambda item: (abs(item[1]), item[0]))
     return (
         f"the peak is not as predicted: {operator} ({phase}) holds {size(abs(difference))}"
         f" {'more' if difference > 0 else 'less'} there than on fake tensors, which do not show what a kernel allocates"

@@ -1,4 +1,4 @@
-"""What guides claim of techniques, and the figure of an experiment that each claim is held against."""
+"""What guides claim of techniques, and the figure of an experiment that each claim is compared with."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class MeasuredRun(Struct, frozen=True, kw_only=True):
     figures: StepFigures
 
 
-#: Of the runs, the baseline first, the figure that a claim is held against; `None` where none of them has one.
+#: Of the runs, the baseline first, the figure that a claim is compared with; `None` where none of them has one.
 _Measure: TypeAlias = Callable[[Sequence[MeasuredRun]], GuideMeasurement | None]
 
 

@@ -16,7 +16,7 @@ from opanatomy.records.underflow import Underflow
 
 
 class Planned(Struct, frozen=True, kw_only=True):
-    """What a run will be of, as far as that is known without weights."""
+    """What a run will run, as far as that is known without weights."""
 
     device: str
     batch: int
@@ -82,7 +82,7 @@ def kept_outcome(options: RunOptions, folder: str) -> float | None:
 
 
 def compared(options: RunOptions, baseline: RunOptions, folder: str, loss: float | None) -> Sameness:
-    """What one step makes beside what was kept, and the first operator that makes a difference."""
+    """What one step makes compared with what was kept, and the first operator that makes a difference."""
     from opanatomy.capture.step.outcome import compare_outcome, first_difference
 
     sameness = compare_outcome(options, Path(folder), loss)

@@ -1,4 +1,4 @@
-"""The techniques whose predictions were held against measurements, and how far they were off.
+"""The techniques whose predictions were compared with measurements, and how far they were off.
 
 docs/techniques.md has the runs; `benchmarks/predictions.py` makes them again.
 """

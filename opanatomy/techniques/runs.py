@@ -21,7 +21,7 @@ from opanatomy.techniques.workers import JobFailed, run_job, run_jobs
 
 
 class Stages(Protocol):
-    """Is told how far an experiment is."""
+    """Is called with how far an experiment is."""
 
     def stage(self, text: str, *, steps_after: int = 0, expected_ns: int | None = None) -> None:
         """The stage `text` begins."""
@@ -33,7 +33,7 @@ _INTERRUPTED: Final = "the process that follows it on fake tensors ended before"
 
 
 class Runs(Struct, frozen=True, kw_only=True):
-    """Runs what is asked for; each method raises `JobFailed` where a run breaks."""
+    """Does the runs; each method raises `JobFailed` where a run breaks."""
 
     model: str
     store: Store
@@ -78,13 +78,13 @@ class Runs(Struct, frozen=True, kw_only=True):
         return run_job(jobs.kept_outcome, baseline.options, str(folder))
 
     def sameness(self, variant: Variant, baseline: Variant, folder: Path, loss: float | None) -> Sameness:
-        """One step beside that of the baseline in the folder."""
+        """One step compared with that of the baseline in the folder."""
         self.progress.stage(f"{variant.name}: the same training?")
         arguments = (variant.options, baseline.options, str(folder), loss)
         return self._remembered(variant, "sameness", Sameness, lambda: run_job(jobs.compared, *arguments))
 
     def losses(self, variant: Variant, steps: int) -> tuple[float, ...]:
-        """The losses of so many steps."""
+        """The losses of that many steps."""
         self.progress.stage(f"{variant.name}: losses of {steps} steps")
         key = f"losses of {steps}"
         return self._remembered(variant, key, tuple[float, ...], lambda: run_job(jobs.losses, variant.options, steps))

@@ -1,6 +1,6 @@
 """What a run that was just profiled could be given: the techniques that would save most, by prediction.
 
-Only techniques are suggested whose predictions were held against measurements (`recorded.py`), and that leave the
+Only techniques are suggested whose predictions were compared with measurements (`recorded.py`), and that leave the
 training as it is, or all but: what trains fewer weights or by another rule saves more, and is no advice. A user's own
 function is not called again for it.
 """
@@ -32,7 +32,7 @@ from opanatomy.techniques.variants import Variant, variants_of
 LOOKED_AT: Final = (
     "sdpa", "fused-loss", "checkpointing", "amp", "adamw", "checkpointing-segments", "accumulation"
 )  # fmt: skip
-#: So many are shown; a saving of less of the peak or the time is none.
+#: This many are shown; a saving of less of the peak or the time is none.
 _SHOWN: Final = 3
 _WORTH: Final = 0.03
 #: Where a predicted time was further off than this share in the recorded runs, none is said.
@@ -140,7 +140,7 @@ def _saved(suggestion: Suggestion) -> float:
 
 
 def _best(known: Sequence[tuple[Variant, Suggestion | None]]) -> tuple[Suggestion, ...]:
-    """Those that are worth it, the larger saving first; of those that set the same option the best alone."""
+    """The suggestions that are worth it, the larger saving first; the best alone of those that set the same option."""
     worth = [pair for pair in known if pair[1] is not None and _saved(pair[1]) >= _WORTH]
     worth.sort(key=lambda pair: 0.0 if pair[1] is None else -_saved(pair[1]))
     taken: set[str] = set()

@@ -24,7 +24,7 @@ def baseline_runs(techniques: int) -> int:
 
 
 def shuffled(variants: Sequence[Variant], seed: int, repetition: int, *, baselines: int = 1) -> list[Variant]:
-    """The variants, the first of them the baseline, which is there so often, in the order of a repetition."""
+    """The variants, the first of them the baseline, which is there that often, in the order of a repetition."""
     order = [*[variants[0]] * baselines, *variants[1:]]
     Random(f"{seed}/{repetition}").shuffle(order)
     return order
@@ -32,7 +32,7 @@ def shuffled(variants: Sequence[Variant], seed: int, repetition: int, *, baselin
 
 def median_range(values: Sequence[float]) -> tuple[float, float]:
     """Between which of the values, in their order, the median of all that could be is: the narrowest such range about
-    the middle with a probability of 3/4 (how many lie below it is a binomial number); of three least and most."""
+    the middle with a probability of 3/4 (how many lie below it is a binomial number); of three all of them."""
     ordered, count = sorted(values), len(values)
     outside = (1 - _CONFIDENCE) * 2**count
     ranks = [

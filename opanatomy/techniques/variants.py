@@ -1,4 +1,4 @@
-"""Which runs an experiment is made of: the baseline and each technique that was asked for, with its options."""
+"""Which runs an experiment is made of: the baseline and each requested technique, with its options."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def variants_of(
 ) -> tuple[Variant, ...]:
     """The baseline, then the techniques; `UsageError` for names that are none.
 
-    A technique that the baseline has already, or that is left to another device, is left out unless it was asked for by
-    name.
+    A technique that the baseline has already, or that is left to another device, is left out unless it was
+    named.
     """
     chosen = _techniques(only, "--only") or list(TECHNIQUES)
     skipped = _techniques(skip, "--skip")
@@ -83,7 +83,7 @@ def _check_combination(text: str, situation: Situation) -> None:
 
 
 def _variant(name: str, techniques: Sequence[Technique], situation: Situation, *, named: bool = True) -> Variant:
-    """The run with all of these switched on; `named` where they were asked for by name."""
+    """The run with all of these switched on; `named` where the user named them."""
     impossible = next((reason for technique in techniques if (reason := technique.impossible(situation))), None)
     if impossible is None and not named:
         impossible = next((reason for technique in techniques if (reason := technique.unless_named(situation))), None)

@@ -34,7 +34,7 @@ from opanatomy.trace.signatures import RawArguments
 _NO_ARGS: Final = Args()
 #: Stands between the raw texts of a signature; JSON has no such byte.
 _BETWEEN: Final = b"\0"
-#: Takes what nobody needs.
+#: Takes what is not needed.
 _forget: Final = deque[object](maxlen=0).append
 _KIND_OF_WORK: Final = {MEMCPY: columns.MEMCPY, MEMSET: columns.MEMSET}
 

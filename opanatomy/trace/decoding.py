@@ -30,10 +30,10 @@ _HALF_PAIR = re.compile(
     rb"(?<!\\)((?:\\\\){0,50})\\u[dD](?:[89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F][0-9a-fA-F]{2})"
     rb"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD])[c-fC-F][0-9a-fA-F]{2})"
 )
-#: How many escapes are mended in one piece of text: more are damage, and take memory.
-_MOST_MENDED: Final = 10_000
+#: How many escapes are mended in one batch of text: more are damage, and take memory.
+_MAX_MENDED: Final = 10_000
 #: Categories of a trace beyond which its events are decoded in full, and texts that may not fit for each that does.
-_MOST_CATEGORIES: Final = 40
+_MAX_CATEGORIES: Final = 40
 _MISFITS: Final = 8
 
 
@@ -52,8 +52,8 @@ def mend(text: bytes) -> bytes:
     except UnicodeDecodeError:
         text = text.decode(errors="replace").encode()
     if b"\\" in text:
-        text = _NO_ESCAPE.sub(rb"\1\\\\", text, count=_MOST_MENDED)
-        text = _HALF_PAIR.sub(rb"\1\\ufffd", text, count=_MOST_MENDED)
+        text = _NO_ESCAPE.sub(rb"\1\\\\", text, count=_MAX_MENDED)
+        text = _HALF_PAIR.sub(rb"\1\\ufffd", text, count=_MAX_MENDED)
     return text
 
 
@@ -146,15 +146,15 @@ class _CategoryDecoder:
         if not fresh:
             self._fitting -= 1
             return self._fitting > 0
-        if len(self._events) + len(fresh) > _MOST_CATEGORIES:
+        if len(self._events) + len(fresh) > _MAX_CATEGORIES:
             return False
         self._events.update((category, event_of_category(category)) for category in fresh if category is not None)
         self._decoder = msgspec.json.Decoder(list[Union[tuple(self._events.values())]])  # type: ignore[misc]  # noqa: UP007
         return True
 
 
-def _is_within(value: Any, least: float, most: float) -> bool:
-    return value is None or (value.is_finite() and least <= value <= most if isinstance(value, Decimal) else True)
+def _is_within(value: Any, low: float, high: float) -> bool:
+    return value is None or (value.is_finite() and low <= value <= high if isinstance(value, Decimal) else True)
 
 
 class _Loose:
@@ -172,14 +172,14 @@ class _Loose:
             raw = self._raw.decode(text)
         except NOT_DECODABLE:
             return None
-        found = _fitting(raw, self._fields)
-        if not _absent(raw.dur) and "dur" not in found:
-            found.pop("ts", None)
+        fields = _fitting(raw, self._fields)
+        if not _absent(raw.dur) and "dur" not in fields:
+            fields.pop("ts", None)
         try:
-            found["args"] = Args(**_fitting(self._raw_args.decode(raw.args), self._args_fields))
+            fields["args"] = Args(**_fitting(self._raw_args.decode(raw.args), self._args_fields))
         except NOT_DECODABLE:
-            found.pop("args", None)
-        return self._event(**found)
+            fields.pop("args", None)
+        return self._event(**fields)
 
 
 @cache
@@ -210,13 +210,13 @@ def _decoders(struct: type[msgspec.Struct]) -> dict[str, msgspec.json.Decoder[An
 
 def _fitting(raw: msgspec.Struct, decoders: dict[str, msgspec.json.Decoder[Any]]) -> dict[str, Any]:
     """The values that fit their types, by field."""
-    found = {}
+    values = {}
     for name, decoder in decoders.items():
         value: Raw = getattr(raw, name)
         if _absent(value):
             continue
         try:
-            found[name] = decoder.decode(value)
+            values[name] = decoder.decode(value)
         except NOT_DECODABLE:
             continue
-    return found
+    return values

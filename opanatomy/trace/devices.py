@@ -22,11 +22,11 @@ _CPU: Final = 0
 def devices_of(metadata: dict[str, Any], work: DeviceWork) -> tuple[TraceDevice, ...]:
     """The devices that worked, the one with most kernel time first."""
     entries = entries_of(metadata)
-    found = []
+    busy = []
     for number, events in rows_by_value(work.device):
         kernels = int(work.duration_ns[events[work.kind[events] == KERNEL]].sum())
-        found.append((-kernels, -int(work.duration_ns[events].sum()), _device(number, entries, metadata, kernels)))
-    return tuple(device for *_, device in sorted(found, key=lambda one: (one[0], one[1], one[2].number)))
+        busy.append((-kernels, -int(work.duration_ns[events].sum()), _device(number, entries, metadata, kernels)))
+    return tuple(device for *_, device in sorted(busy, key=lambda one: (one[0], one[1], one[2].number)))
 
 
 def entries_of(metadata: dict[str, Any]) -> list[dict[str, Any]]:
@@ -65,10 +65,10 @@ def unlike(devices: tuple[TraceDevice, ...]) -> str | None:
     if not others:
         return None
     whole = sum(device.kernel_ns for device in computing)
-    told = ", ".join(f"{device.kernel_ns / whole:.1%} on {device.number} ({device.name})" for device in others)
+    shares = ", ".join(f"{device.kernel_ns / whole:.1%} on {device.number} ({device.name})" for device in others)
     return (
         f"devices of several kinds ran the kernels, {first.kernel_ns / whole:.1%} of their time on {first.number}"
-        f" ({first.name}), {told}: all are held against the ceilings of device {first.number}"
+        f" ({first.name}), {shares}: all are compared with the ceilings of device {first.number}"
     )
 
 
@@ -103,8 +103,8 @@ def _entry(number: int, entries: list[dict[str, Any]], metadata: dict[str, Any])
         return entries[0]
     if _kind([entry.get("name") for entry in entries], metadata) == "rocm":
         return None
-    mine = [entry for place, entry in enumerate(entries) if entry.get("id", place) == number]
-    return mine[0] if len(mine) == 1 else None
+    matching = [entry for place, entry in enumerate(entries) if entry.get("id", place) == number]
+    return matching[0] if len(matching) == 1 else None
 
 
 def _allocated(metadata: dict[str, Any], entries: list[dict[str, Any]], memory: MemoryEvents) -> TraceDevice:
@@ -112,8 +112,8 @@ def _allocated(metadata: dict[str, Any], entries: list[dict[str, Any]], memory: 
     numbers: Int64 = memory.device[(memory.device_type > _CPU) & (memory.device >= 0)]
     if len(numbers):
         devices = distinct(numbers)
-        most = np.bincount(devices.inverse).argmax()
-        return _device(int(devices.values[most]), entries, {}, 0)
+        busiest = np.bincount(devices.inverse).argmax()
+        return _device(int(devices.values[busiest]), entries, {}, 0)
     return _device(-1, entries, metadata, 0)
 
 

@@ -16,12 +16,12 @@ from opanatomy.records.memory_columns import MemoryEvents
 Key = TypeVar("Key", bound=Hashable)
 Record = TypeVar("Record", HostEvents, Launches, DeviceWork, MemoryEvents)
 
-#: So many times become nanoseconds at once.
+#: This many times become nanoseconds at once.
 _AT_ONCE: Final = 1 << 14
 
 
 class Numbers(dict[Key, int]):
-    """Numbers for values in the order in which they are first asked for."""
+    """Numbers for values in the order of their first use."""
 
     def __missing__(self, key: Key) -> int:
         self[key] = number = len(self)

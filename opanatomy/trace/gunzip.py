@@ -31,7 +31,7 @@ class Gunzip:
 
     def read(self, size: int, /) -> bytes:
         """At most `size` bytes, none at the end; `EOFError` where the file is cut off or damaged."""
-        pieces: list[bytes] = []
+        chunks: list[bytes] = []
         missing = size
         while missing > 0 and self._damage is None:
             try:
@@ -41,11 +41,11 @@ class Gunzip:
                 break
             if text is None:
                 break
-            pieces.append(text)
+            chunks.append(text)
             missing -= len(text)
         if self._damage and missing == size:
             raise self._damage
-        return b"".join(pieces)
+        return b"".join(chunks)
 
     def _next(self, size: int) -> bytes | None:
         """Some text, maybe none yet; `None` at the end of the last member."""

@@ -24,7 +24,7 @@ class HashedFile:
         return chunk
 
     def peek(self, size: int) -> bytes:
-        """The next bytes, `size` of them where the file has so many; they are read again."""
+        """The next bytes, `size` of them where the file has that many; they are read again."""
         return self._raw.peek(size)[:size]
 
     def tell(self) -> int:
@@ -32,7 +32,7 @@ class HashedFile:
         return self._raw.tell()
 
     def hexdigest(self) -> str:
-        """The SHA-256 of the whole file; what nobody asked for is read now."""
+        """The SHA-256 of the whole file; what was not read yet is read now."""
         while self.read(_CHUNK):
             pass
         return self._hash.hexdigest()

@@ -1,4 +1,4 @@
-"""What a trace says beside its events: the keys before and behind `traceEvents`."""
+"""What a trace says besides its events: the keys before and after `traceEvents`."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import msgspec
 
 from opanatomy.trace.decoding import NOT_DECODABLE, mend
 
-#: Text before or behind the events larger than this is not looked at.
+#: Text before or after the events larger than this is not looked at.
 LONGEST_METADATA: Final = 16 << 20
 #: Bytes that decoded metadata may take at most.
 _HEAVIEST: Final = 48 << 20
 
 
 def read_metadata(head: bytes, tail: bytes, warnings: list[str]) -> dict[str, object]:
-    """The keys of the text before the events (from its brace on) and behind them (to its brace)."""
-    found: dict[str, object] = {}
+    """The keys of the text before the events (from its brace on) and after them (to its brace)."""
+    metadata: dict[str, object] = {}
     left = _HEAVIEST
     for text in (head.rstrip(b", \t\r\n") + b"}", b"{" + tail.lstrip(b", \t\r\n")):
         keys = _keys(text, warnings)
@@ -32,8 +32,8 @@ def read_metadata(head: bytes, tail: bytes, warnings: list[str]) -> dict[str, ob
             except (*NOT_DECODABLE, OverflowError) as error:
                 warnings.append(f"the trace's metadata {key[:40]} cannot be read ({error})")
                 continue
-            found[key] = value
-    return found
+            metadata[key] = value
+    return metadata
 
 
 def _keys(text: bytes, warnings: list[str]) -> dict[str, msgspec.Raw]:

@@ -23,7 +23,7 @@ _WORKERS = {
 }
 
 
-def tell_observed(
+def fill_in_observed(
     names: Sequence[str], host: HostEvents, signatures: list[Signature | None], observed: Sequence[ObservedCall]
 ) -> None:
     """Fill in the arguments of calls that were observed; `signatures` grows by those that are new.
@@ -31,18 +31,18 @@ def tell_observed(
     Calls of one operator on like tensors are matched in their order. Where the observed step made another number of
     them than each traced step (routing that changed, say) and they differ, nothing is filled in.
     """
-    told: dict[Key, list[Signature]] = {}
+    by_tensors: dict[Key, list[Signature]] = {}
     lengths: dict[str, int] = {}
     for call in observed:
         signature = _signature(call.arguments)
         if signature is None:
             continue
         for name in {call.operator, _WORKERS.get(call.operator, call.operator)}:
-            told.setdefault((name, _tensors(signature)), []).append(signature)
+            by_tensors.setdefault((name, _tensors(signature)), []).append(signature)
             lengths[name] = len(signature.arguments)
     numbers: dict[Signature, int] = {}
     for key, rows in _rows_by_key(names, host, signatures, lengths).items():
-        for row, signature in zip(rows, _in_order(told.get(key, []), len(rows)), strict=False):
+        for row, signature in zip(rows, _in_order(by_tensors.get(key, []), len(rows)), strict=False):
             known = signatures[int(host.signature[row])]
             merged = _merged(known, signature) if known else signature
             if merged not in numbers:
@@ -51,28 +51,28 @@ def tell_observed(
             host.signature[row] = numbers[merged]
 
 
-def _in_order(found: list[Signature], wanted: int) -> list[Signature]:
-    """The signature of each of `wanted` calls in a row; none where they cannot be told apart."""
-    if len(set(found)) == 1:
-        return [found[0]] * wanted
-    if not found or wanted % len(found):
+def _in_order(signatures: list[Signature], wanted: int) -> list[Signature]:
+    """The signature of each of `wanted` calls in a row; none where they cannot be distinguished."""
+    if len(set(signatures)) == 1:
+        return [signatures[0]] * wanted
+    if not signatures or wanted % len(signatures):
         return []
-    return found * (wanted // len(found))
+    return signatures * (wanted // len(signatures))
 
 
 def _rows_by_key(
     names: Sequence[str], host: HostEvents, signatures: Sequence[Signature | None], wanted: Mapping[str, int]
 ) -> dict[Key, list[int]]:
-    """The rows of each call by the tensors of the observed overload: an `out` tensor behind them is its result."""
+    """The rows of each call by the tensors of the observed overload: an `out` tensor after them is its result."""
     numbers = [number for number, name in enumerate(names) if name in wanted]
     rows = np.flatnonzero(is_among(host.name, np.array(numbers, dtype=np.int64)) & (host.signature >= 0))
-    found: dict[Key, list[int]] = {}
+    rows_by_key: dict[Key, list[int]] = {}
     for row in rows[np.argsort(host.start_ns[rows], kind="stable")].tolist():
         signature = signatures[int(host.signature[row])]
         if signature is not None:
             name = names[int(host.name[row])]
-            found.setdefault((name, _tensors(signature, wanted[name])), []).append(row)
-    return found
+            rows_by_key.setdefault((name, _tensors(signature, wanted[name])), []).append(row)
+    return rows_by_key
 
 
 def _tensors(signature: Signature, length: int | None = None) -> tuple[tuple[int, Tensor], ...]:
@@ -83,11 +83,11 @@ def _tensors(signature: Signature, length: int | None = None) -> tuple[tuple[int
     )
 
 
-def _merged(known: Signature, told: Signature) -> Signature:
+def _merged(known: Signature, observed: Signature) -> Signature:
     """The recorded arguments, those that were not recorded from what was observed."""
-    extra = told.arguments[len(known.arguments) :]
-    pairs = zip(known.arguments, told.arguments, strict=False)
-    merged = tuple(other if mine is None or _is_fuller(other, mine) else mine for mine, other in pairs)
+    extra = observed.arguments[len(known.arguments) :]
+    pairs = zip(known.arguments, observed.arguments, strict=False)
+    merged = tuple(other if recorded is None or _is_fuller(other, recorded) else recorded for recorded, other in pairs)
     return Signature((*merged, *known.arguments[len(merged) :], *extra))
 
 

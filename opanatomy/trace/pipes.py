@@ -74,16 +74,16 @@ def _check_kind(name: str, status: os.stat_result, terminal: bool) -> None:
 
 
 def _copy(source: BinaryIO, file: Path, name: str) -> None:
-    most = shutil.disk_usage(file.parent).free // 2
+    limit = shutil.disk_usage(file.parent).free // 2
     size = 0
     with file.open("wb") as target:
         while chunk := _read(source, name):
             if not size and not chunk.removeprefix(b"\xef\xbb\xbf").lstrip()[:2].startswith(_BEGINNINGS):
                 raise TraceError(f"{name} is not a trace: it starts with {chunk[:8]!r}, not with '{{' or '['")
             size += len(chunk)
-            if size > most:
+            if size > limit:
                 raise TraceError(
-                    f"cannot keep {name}: more than {most / 1e6:.0f} MB came through, half of what is free in"
+                    f"cannot keep {name}: more than {limit / 1e6:.0f} MB came through, half of what is free in"
                     f" {file.parent.parent} - free some space, set TMPDIR or give a file"
                 )
             target.write(chunk)

@@ -15,7 +15,7 @@ from opanatomy.records.workload import METADATA_KEY, Capture
 from opanatomy.trace.collect import Collector
 from opanatomy.trace.columns import Trace
 from opanatomy.trace.devices import devices_of, environment_of
-from opanatomy.trace.observed import tell_observed
+from opanatomy.trace.observed import fill_in_observed
 from opanatomy.trace.signatures import RawArguments, parse_signatures
 from opanatomy.trace.stream import EventStream
 from opanatomy.trace.validation import check_content, check_density, told_share, with_possible_numbers, without_negative
@@ -32,7 +32,7 @@ def _why_not(source: Path) -> str:
         return "no such file"
     except OSError as error:
         return error.strerror or str(error)
-    return "it is no file"
+    return "it is not a file"
 
 
 def read_trace(path: str | Path) -> Trace:
@@ -41,39 +41,39 @@ def read_trace(path: str | Path) -> Trace:
     if not os.path.isfile(source):
         raise TraceError(f"cannot read the trace {source}: {_why_not(source)}")
     stream = EventStream(source)
-    found = Collector()
+    collector = Collector()
     enabled = gc.isenabled()
     gc.disable()
     try:
         for events in stream:
-            found.add(events)
-            check_density(source, found.kept, stream.text_bytes)
+            collector.add(events)
+            check_density(source, collector.kept, stream.text_bytes)
     finally:
         if enabled:
             gc.enable()
-    return _trace(found, stream)
+    return _trace(collector, stream)
 
 
-def _trace(found: Collector, stream: EventStream) -> Trace:
+def _trace(collector: Collector, stream: EventStream) -> Trace:
     metadata = stream.metadata
-    _tell(found, stream.warnings)
+    _tell(collector, stream.warnings)
     capture = _capture(metadata, stream.warnings)
-    host = without_negative(found.host(), stream.warnings)
-    launches = without_negative(found.launches(), stream.warnings)
-    work = without_negative(found.work(), stream.warnings)
+    host = without_negative(collector.host(), stream.warnings)
+    launches = without_negative(collector.launches(), stream.warnings)
+    work = without_negative(collector.work(), stream.warnings)
     check_content(stream.path, host, launches, work, stream.warnings)
     told_share(stream.cut_off, launches.correlation, work.correlation, stream.warnings)
-    raw_signatures = found.raw_signatures()
+    raw_signatures = collector.raw_signatures()
     if capture and capture.list_arguments:
         _tell_lists(host, raw_signatures, capture)
     signatures = parse_signatures(raw_signatures, stream.warnings)
     if capture and capture.observed:
-        tell_observed(list(found.names), host, signatures, capture.observed)
-    names, memory = list(found.names), found.memory()
+        fill_in_observed(list(collector.names), host, signatures, capture.observed)
+    names, memory = list(collector.names), collector.memory()
     devices = devices_of(metadata, work)
     return Trace(
         names=names,
-        threads=list(found.threads),
+        threads=list(collector.threads),
         host=host,
         launches=launches,
         work=work,
@@ -85,20 +85,20 @@ def _trace(found: Collector, stream: EventStream) -> Trace:
         sha256=stream.sha256,
         signatures=signatures,
         memory=memory,
-        flows=found.flows(),
-        work_collectives=found.work_collectives,
-        host_collectives=found.host_collectives(host),
+        flows=collector.flows(),
+        work_collectives=collector.work_collectives,
+        host_collectives=collector.host_collectives(host),
         devices=devices,
         on_device=len(work.name) > 0 or _launches_work(names, launches),
     )
 
 
-def _tell(found: Collector, warnings: list[str]) -> None:
-    if found.untimed:
-        events = "1 event" if found.untimed == 1 else f"{found.untimed:,} events"
-        was = "was" if found.untimed == 1 else "were"
+def _tell(collector: Collector, warnings: list[str]) -> None:
+    if collector.untimed:
+        events = "1 event" if collector.untimed == 1 else f"{collector.untimed:,} events"
+        was = "was" if collector.untimed == 1 else "were"
         warnings.append(f"{events} without a readable name or time {was} left out")
-    for category, count in sorted(found.foreign.items())[:5]:
+    for category, count in sorted(collector.foreign.items())[:5]:
         warnings.append(f"{count:,} events of the unknown category {category[:40]} were read as kernels")
 
 
@@ -136,6 +136,6 @@ def _tell_lists(host: HostEvents, raw: list[RawArguments], capture: Capture) -> 
         signature = int(host.signature[row])
         if signature < 0:
             continue
-        told = (*raw[signature][:4], by_external[int(host.external_id[row])])
-        host.signature[row] = fresh.setdefault(told, len(raw) + len(fresh))
+        texts = (*raw[signature][:4], by_external[int(host.external_id[row])])
+        host.signature[row] = fresh.setdefault(texts, len(raw) + len(fresh))
     raw.extend(fresh)

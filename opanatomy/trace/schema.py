@@ -4,8 +4,8 @@ Kineto spelled several keys differently in 2021 (`external id`, `Input dims`); b
 Shapes, types, strides and constants stay raw JSON: a trace has hundreds of distinct ones and hundreds of thousands
 of copies.
 
-`Event` fits every event. `event_of_category` makes a record for one category alone, without the fields that nobody
-reads of it, so that most of the text of a trace is skipped.
+`Event` fits every event. `event_of_category` makes a record for one category alone, without the fields that are not
+read, so that most of the text of a trace is skipped.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from opanatomy.records.signature import Argument, Signature, Stored, Tensor
 from opanatomy.trace.decoding import NOT_DECODABLE
 
 #: Raw JSON of "Input Dims", "Input type", "Input Strides", "Concrete Inputs"; and each tensor list in turn as text
-#: (`float32[2,3];float32[4]`), bars between, where a capture told it.
+#: (`float32[2,3];float32[4]`), bars between, where a capture recorded it.
 RawArguments: TypeAlias = "tuple[bytes, bytes, bytes, bytes, str]"
 
 #: Kineto writes C++ type names; `model.ITEM_SIZE` has torch's.
@@ -29,12 +29,12 @@ DTYPES = {
     "c10::quint8": "quint8", "c10::qint8": "qint8", "c10::qint32": "qint32",
 }  # fmt: skip
 
-#: A tensor of a list as a capture told it: `float32[2,3]`.
-_TOLD = re.compile(r"^(\w*)\[((?:\d{1,15},)*\d{1,15})?\]$", re.ASCII)
+#: A tensor of a list as a capture recorded it: `float32[2,3]`.
+_RECORDED = re.compile(r"^(\w*)\[((?:\d{1,15},)*\d{1,15})?\]$", re.ASCII)
 #: More dimensions than torch has (64), elements than any memory, elements of argument lists than real traces have.
-_MOST_DIMENSIONS: Final = 64
-_MOST_ELEMENTS: Final = 1 << 50
-_MOST_VALUES: Final = 500_000
+_MAX_DIMENSIONS: Final = 64
+_MAX_ELEMENTS: Final = 1 << 50
+_MAX_VALUES: Final = 500_000
 
 
 class _Implausible(ValueError):
@@ -43,16 +43,16 @@ class _Implausible(ValueError):
 
 def parse_signatures(raw: Sequence[RawArguments], warnings: list[str]) -> list[Signature | None]:
     """The signature of each argument list; `None` (and a warning) for those beyond what fits into memory."""
-    left = _MOST_VALUES
-    found: list[Signature | None] = []
+    left = _MAX_VALUES
+    signatures: list[Signature | None] = []
     unread = 0
     for one in raw:
         left -= sum(text.count(b",") + text.count(b"[") for text in one[:4])
         unread += left < 0
-        found.append(parse_signature(one) if left >= 0 else None)
+        signatures.append(parse_signature(one) if left >= 0 else None)
     if unread:
         warnings.append(f"{unread:,} of {len(raw):,} distinct argument lists are more than can be kept: without costs")
-    return found
+    return signatures
 
 
 def parse_signature(raw: RawArguments) -> Signature | None:
@@ -113,17 +113,17 @@ def _untyped(shape: Any) -> Argument:
 
 def sizes_of(shape: list[Any]) -> tuple[int, ...]:
     """The sizes of a tensor, which must be such as a tensor can have."""
-    if len(shape) > _MOST_DIMENSIONS or not all(type(size) is int and size >= 0 for size in shape):
+    if len(shape) > _MAX_DIMENSIONS or not all(type(size) is int and size >= 0 for size in shape):
         raise _Implausible(f"{shape} are no sizes of a tensor")
-    if prod(size for size in shape if size) > _MOST_ELEMENTS:
+    if prod(size for size in shape if size) > _MAX_ELEMENTS:
         raise _Implausible(f"{shape} is more than a petabyte")
     return tuple(shape)
 
 
-def _tensor_list(shapes: list[Any], strides: Any, told: str) -> Argument:
+def _tensor_list(shapes: list[Any], strides: Any, recorded: str) -> Argument:
     """The tensors of a list; `None` where neither the trace nor the capture knows them (Kineto drops long lists)."""
-    if told:
-        return tuple(_told_tensor(item) for item in told.split(";"))
+    if recorded:
+        return tuple(_recorded_tensor(item) for item in recorded.split(";"))
     if not shapes:
         return None
     known = strides if isinstance(strides, list) and len(strides) == len(shapes) else [None] * len(shapes)
@@ -134,11 +134,11 @@ def _tensor_list(shapes: list[Any], strides: Any, told: str) -> Argument:
     )
 
 
-def _told_tensor(text: str) -> Tensor:
-    found = _TOLD.match(text)
-    if not found:
+def _recorded_tensor(text: str) -> Tensor:
+    match = _RECORDED.match(text)
+    if not match:
         raise _Implausible(f"{text} is no tensor")
-    return Tensor(sizes_of([int(size) for size in (found[2] or "").split(",") if size]), found[1] or None)
+    return Tensor(sizes_of([int(size) for size in (match[2] or "").split(",") if size]), match[1] or None)
 
 
 def strides_of(shape: list[Any], stride: Any) -> tuple[int, ...] | None:

@@ -23,10 +23,10 @@ from opanatomy.files.remote import Address, fetch, files_at, is_folder
 _ENDINGS: Final = (".json", ".json.gz")
 _ZIP_MAGIC: Final = (b"PK\x03\x04", b"PK\x05\x06")
 #: What a packed trace can still be packed: more than this is no packed trace.
-_REPACKED_MOST: Final = 20
+_MAX_REPACKED: Final = 20
 _GZIP_HEAD: Final = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
 _LOCAL_HEAD: Final = struct.Struct("<4s5H3L2H")
-#: Members left out are named up to so many; those that a file system keeps for itself are not.
+#: Members left out are named up to this many; those that a file system keeps for itself are not.
 _NAMED: Final = 5
 _OF_SYSTEMS: Final = {"__MACOSX", ".DS_Store", "Thumbs.db", "desktop.ini"}
 _DIGITS: Final = re.compile(r"(\d+)")
@@ -60,17 +60,17 @@ def sources_of(paths: Sequence[Path | Address]) -> list[Source]:
 
     Raises `TraceError` for a folder or zip without traces.
     """
-    found: list[Source] = []
+    sources: list[Source] = []
     for path in paths:
         if isinstance(path, Address):
-            found += _at_address(path)
+            sources += _at_address(path)
         elif os.path.isdir(path):
-            found += _in_folder(path)
+            sources += _in_folder(path)
         elif _is_zip(path):
-            found += _in_zip(path)
+            sources += _in_zip(path)
         else:
-            found.append(Source(path, path.name))
-    return _told_apart(found)
+            sources.append(Source(path, path.name))
+    return _told_apart(sources)
 
 
 def _told_apart(sources: list[Source]) -> list[Source]:
@@ -111,8 +111,8 @@ def _in_folder(folder: Path) -> list[Source]:
     except OSError as error:
         raise TraceError(f"cannot read the folder {folder}: {error.strerror or error} - give another one") from error
     for pattern in ("*", "*/*"):
-        found = (path for path in folder.glob(pattern) if _is_trace(path.relative_to(folder).parts))
-        files = [path for path in found if os.path.isfile(path)]
+        paths = (path for path in folder.glob(pattern) if _is_trace(path.relative_to(folder).parts))
+        files = [path for path in paths if os.path.isfile(path)]
         if files:
             return [Source(path, path.relative_to(folder).as_posix()) for path in sorted(files, key=_natural)]
     raise TraceError(f"no trace in the folder {folder}: none of its files ends in .json or .json.gz - give another one")
@@ -194,7 +194,7 @@ def _unzipped(path: Path, member: str, folder: Path) -> Path:
 
 
 def _as_gzip(raw: BinaryIO, info: zipfile.ZipInfo, target: BinaryIO) -> None:
-    """A zip and a gzip pack the same way; only what stands before and behind differs."""
+    """A zip and a gzip pack the same way; only what stands before and after differs."""
     raw.seek(info.header_offset)
     head = _LOCAL_HEAD.unpack(raw.read(_LOCAL_HEAD.size))
     raw.seek(head[-2] + head[-1], 1)
@@ -211,7 +211,7 @@ def _as_gzip(raw: BinaryIO, info: zipfile.ZipInfo, target: BinaryIO) -> None:
 
 def _unpacked(archive: zipfile.ZipFile, info: zipfile.ZipInfo, folder: Path) -> Path:
     """A member that is stored, or packed already before it was put into the zip."""
-    if info.file_size > _REPACKED_MOST * max(info.compress_size, 1 << 20):
+    if info.file_size > _MAX_REPACKED * max(info.compress_size, 1 << 20):
         raise TraceError(
             f"cannot read {info.filename}: it unpacks to {info.file_size / 1e6:.0f} MB - is this a zip bomb?"
         )

@@ -14,15 +14,15 @@ from opanatomy.trace.hashing import HashedFile
 from opanatomy.trace.header import LONGEST_METADATA, read_metadata
 from opanatomy.trace.salvage import last_boundary, next_boundary, salvage
 from opanatomy.trace.schema import Event
-from opanatomy.trace.validation import LEAST_EVENT_BYTES
+from opanatomy.trace.validation import MIN_EVENT_BYTES
 
 #: Small enough that the events of a batch stay in the processor's caches.
 CHUNK = 1 << 18
 #: gzip packs traces 15 to 75 times; what it packs better than this, beyond the first megabytes, is a bomb.
-_PACKED_MOST: Final = 200
+_MAX_PACKED: Final = 200
 _PACKED_FROM: Final = 16 << 20
 #: From this many entries on that are no events, most of them and shorter than any event, a file is no trace.
-_LOST_MOST: Final = 5_000
+_MAX_LOST: Final = 5_000
 #: `}, {` with as much white space as anybody writes.
 _LONGEST_BOUNDARY: Final = 256
 
@@ -110,7 +110,7 @@ class EventStream:
             if self._ended or len(self._buffer) > LONGEST_METADATA:
                 if _REPORT_KEYS.match(self._buffer):
                     raise TraceError(
-                        f"{self.path} is no trace but a report of opanatomy - give its trace, or that file alone"
+                        f"{self.path} is not a trace but a report of opanatomy - give its trace, or that file alone"
                     )
                 where = "" if self._ended else f" in its first {LONGEST_METADATA >> 20} MiB"
                 raise TraceError(
@@ -118,22 +118,22 @@ class EventStream:
                 )
             self._more(text, len(self._buffer) or 1)
 
-    def _more(self, text: Decompressor, least: int = 1) -> None:
-        """Append at least so many bytes to the buffer, fewer at the end of the text."""
-        pieces = [self._buffer]
-        while least > 0 and not self._ended:
+    def _more(self, text: Decompressor, minimum: int = 1) -> None:
+        """Append at least that many bytes to the buffer, fewer at the end of the text."""
+        chunks = [self._buffer]
+        while minimum > 0 and not self._ended:
             try:
                 chunk = text.read(CHUNK)
             except (EOFError, OSError) as error:
                 self._damage = str(error)
                 chunk = b""
             self._ended = not chunk
-            least -= len(chunk)
+            minimum -= len(chunk)
             self.text_bytes += len(chunk)
-            pieces.append(chunk)
-        self._buffer = b"".join(pieces)
+            chunks.append(chunk)
+        self._buffer = b"".join(chunks)
         packed = self._raw.tell()
-        if self.text_bytes > max(_PACKED_FROM, _PACKED_MOST * packed):
+        if self.text_bytes > max(_PACKED_FROM, _MAX_PACKED * packed):
             raise TraceError(
                 f"cannot read {self.path}: {packed / 1e6:.2f} MB of it unpack to more than"
                 f" {self.text_bytes / 1e6:.0f} MB, as no trace does - is this a gzip bomb?"
@@ -142,11 +142,11 @@ class EventStream:
     def _take(self) -> list[Event]:
         """The events of the buffer, which is then what is left of it."""
         if self._adrift:
-            found = next_boundary(self._buffer)
-            if found < 0:
+            boundary = next_boundary(self._buffer)
+            if boundary < 0:
                 self._buffer = self._buffer[-_LONGEST_BOUNDARY:]
                 return []
-            self._buffer, self._adrift = self._buffer[found:], False
+            self._buffer, self._adrift = self._buffer[boundary:], False
         self._buffer = self._buffer.lstrip(_SEPARATORS)
         cut = 0 if self._ended else last_boundary(self._buffer)
         events = self._decoder.many(memoryview(self._buffer)[:cut]) if cut else None
@@ -156,17 +156,19 @@ class EventStream:
         return self._salvage()
 
     def _salvage(self) -> list[Event]:
-        most = max(_LOST_MOST, self.text_bytes // (4 * LEAST_EVENT_BYTES), self.events)
-        found = salvage(self._buffer, self._decoder, most - self._lost)
-        self._lost += found.lost
-        self._closed, self._adrift = found.closed, found.adrift
-        self._buffer = self._buffer[found.rest + found.closed :]
-        if self._lost > most + len(found.events):
-            raise TraceError(f"cannot read {self.path}: {self._lost:,} of its entries are no events - is this a trace?")
-        return found.events
+        patience = max(_MAX_LOST, self.text_bytes // (4 * MIN_EVENT_BYTES), self.events)
+        salvaged = salvage(self._buffer, self._decoder, patience - self._lost)
+        self._lost += salvaged.lost
+        self._closed, self._adrift = salvaged.closed, salvaged.adrift
+        self._buffer = self._buffer[salvaged.rest + salvaged.closed :]
+        if self._lost > patience + len(salvaged.events):
+            raise TraceError(
+                f"cannot read {self.path}: {self._lost:,} of its entries are not events - is this a trace?"
+            )
+        return salvaged.events
 
     def _finish(self, head: bytes, text: Decompressor) -> None:
-        """Read what follows the events; the metadata are before and behind them."""
+        """Read what follows the events; the metadata are before and after them."""
         while not self._ended and len(self._buffer) <= LONGEST_METADATA:
             self._more(text)
         tail, self._buffer = self._buffer, b""
@@ -176,7 +178,7 @@ class EventStream:
         elif self._damage:
             wrong = "" if self._damage == ENDS_EARLY else ", some of which may be wrong"
             self.warnings.append(
-                f"the compressed file is damaged or cut off behind its {self.events:,} events{wrong} ({self._damage})"
+                f"the compressed file is damaged or cut off after its {self.events:,} events{wrong} ({self._damage})"
             )
         if head:
             self.metadata = read_metadata(head, tail if tail.strip() else b"}", self.warnings)
@@ -197,5 +199,7 @@ class EventStream:
 
     def _tell_lost(self) -> None:
         if self._lost:
-            entries = "entry is no valid event and was" if self._lost == 1 else "entries are no valid events and were"
+            entries = (
+                "entry is not a valid event and was" if self._lost == 1 else "entries are not valid events and were"
+            )
             self.warnings.append(f"{self._lost:,} {entries} left out")

@@ -66,16 +66,16 @@ def lanes(start_ns: Int64, duration_ns: Int64) -> list[Int64]:
     if not (start_ns[1:] < np.maximum.accumulate(end)[:-1]).any():
         return [np.arange(len(start_ns))]
     free: list[tuple[int, int]] = []
-    found: list[list[int]] = []
+    rows_of_lanes: list[list[int]] = []
     for row, (begins, ends) in enumerate(zip(start_ns.tolist(), end.tolist(), strict=True)):
         if free and free[0][0] <= begins:
             lane = heappop(free)[1]
         else:
-            lane = len(found)
-            found.append([])
-        found[lane].append(row)
+            lane = len(rows_of_lanes)
+            rows_of_lanes.append([])
+        rows_of_lanes[lane].append(row)
         heappush(free, (ends, lane))
-    return [np.array(rows, dtype=np.int64) for rows in found]
+    return [np.array(rows, dtype=np.int64) for rows in rows_of_lanes]
 
 
 def _classes(overlay: Overlay, rows: Int64, process: int, thread: int) -> Iterator[str]:
@@ -88,20 +88,20 @@ def _classes(overlay: Overlay, rows: Int64, process: int, thread: int) -> Iterat
     for start, duration, kind, operator, phase, module, flops, size, inside in zip(
         *(column[rows].tolist() for column in columns), strict=True
     ):
-        told = [f'"phase":{phases[phase]}' if inside else '"phase":"outside the window"']
+        arguments = [f'"phase":{phases[phase]}' if inside else '"phase":"outside the window"']
         if operator >= 0:
-            told.append(f'"operator":{operators[operator]}')
+            arguments.append(f'"operator":{operators[operator]}')
         if module >= 0:
-            told.append(f'"module":{modules[module]}')
+            arguments.append(f'"module":{modules[module]}')
         if flops >= 0:
-            told.append(f'"FLOPs":{flops}')
+            arguments.append(f'"FLOPs":{flops}')
         if size >= 0:
-            told.append(f'"bytes":{size}')
-        yield f'{heads[kind]},"ts":{_us(start)},"dur":{_us(duration)},"args":{{{",".join(told)}}}}}'
+            arguments.append(f'"bytes":{size}')
+        yield f'{heads[kind]},"ts":{_us(start)},"dur":{_us(duration)},"args":{{{",".join(arguments)}}}}}'
 
 
 def _phases(overlay: Overlay, rows: Int64, process: int, thread: int) -> Iterator[str]:
-    """One event for each run of pieces of one phase, cut where the next one begins."""
+    """One event for each run of work of one phase, cut where the next one begins."""
     rows = rows[overlay.inside[rows]]
     if not len(rows):
         return
@@ -146,17 +146,17 @@ def rate_over_time(start_ns: Int64, duration_ns: Int64, amount: Int64) -> tuple[
     rate = amount / duration_ns
     one = first == last
     many = ~one
-    found = np.zeros(bins)
-    np.add.at(found, first[one], amount[one])
-    np.add.at(found, first[many], ((first + 1) * width - begins)[many] * rate[many])
-    np.add.at(found, last[many], (ends - last * width)[many] * rate[many])
+    amounts = np.zeros(bins)
+    np.add.at(amounts, first[one], amount[one])
+    np.add.at(amounts, first[many], ((first + 1) * width - begins)[many] * rate[many])
+    np.add.at(amounts, last[many], (ends - last * width)[many] * rate[many])
     inner, running = np.zeros(bins + 1), np.zeros(bins + 1, dtype=np.int64)
     for places, sign in ((first[many] + 1, 1), (last[many], -1)):
         np.add.at(inner, places, sign * rate[many])
         np.add.at(running, places, sign)
     # A sum of floats that should be 0 is not quite; the number of pieces is exact.
-    found += np.where(np.cumsum(running) > 0, np.cumsum(inner), 0.0)[:bins] * width
-    return origin + np.arange(bins + 1) * width, found / width
+    amounts += np.where(np.cumsum(running) > 0, np.cumsum(inner), 0.0)[:bins] * width
+    return origin + np.arange(bins + 1) * width, amounts / width
 
 
 def _thread(process: int, thread: int, label: str) -> Iterator[str]:

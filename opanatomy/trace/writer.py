@@ -75,16 +75,16 @@ class _TextDecoder(EventDecoder):
         array = listed(text)
         for mended in (False, True):
             try:
-                found = self._texts.decode(_checked(mend(array) if mended else array))
+                texts = self._texts.decode(_checked(mend(array) if mended else array))
             except NOT_DECODABLE:
                 continue
-            return found if all(memoryview(raw)[0] == _BRACE for raw in found) else None
+            return texts if all(memoryview(raw)[0] == _BRACE for raw in texts) else None
         return None
 
     def one(self, text: bytes) -> Any:
         """The text of one event; `None` where it is no JSON object."""
-        found = self.many(text)
-        return found[0] if found is not None and len(found) == 1 else None
+        texts = self.many(text)
+        return texts[0] if texts is not None and len(texts) == 1 else None
 
 
 class _Texts(EventStream):
@@ -137,7 +137,7 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
             return
         from isal import igzip
 
-        # Neither the name of the file nor the time: the same input gives the same bytes. Small pieces pack badly.
+        # Neither the name of the file nor the time: the same input gives the same bytes. Small writes pack badly.
         packed = igzip.IGzipFile(filename="", fileobj=file, mode="wb", compresslevel=2, mtime=0)
         with packed, BufferedWriter(packed, _PACKED_AT_ONCE) as buffered:
             yield buffered

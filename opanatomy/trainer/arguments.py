@@ -45,14 +45,14 @@ def _number(step: Any) -> int:
     except TypeError:
         number = None
     if number is None or isinstance(step, bool):
-        raise UsageError(f"TrainerCallback: steps has {step!r} in it, which is no whole number - {_EXAMPLE}")
+        raise UsageError(f"TrainerCallback: steps has {step!r} in it, which is not a whole number - {_EXAMPLE}")
     if number < 1:
         raise UsageError(f"TrainerCallback: steps has {number} in it, and a training begins with step 1 - {_EXAMPLE}")
     return number
 
 
 class Output(Struct, frozen=True, kw_only=True):
-    """Where the results go: the report, its format, and the trace beside it; `numbered` names count up."""
+    """Where the results go: the report, its format, and the trace next to it; `numbered` names count up."""
 
     report: Path
     trace: Path
@@ -103,6 +103,6 @@ def _format_of(path: Path) -> str:
         endings = ", ".join(format_named(known).ending for known in format_names())
         raise UsageError(
             f"TrainerCallback: output {path}: no report ends like that - end the name in one of {endings}, or give a"
-            " folder; the trace goes beside the report"
+            " folder; the trace goes next to the report"
         )
     return name

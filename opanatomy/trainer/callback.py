@@ -49,10 +49,10 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
     step is all micro-batches of an update, from `on_step_begin` to `on_step_end`; the next batches are loaded before
     that. They are in a row. Up to three steps before them, the first of the training left out, run on the clock. Hooks
     and ranges are there while a profiled step runs and at no other time, and the losses are those without the callback,
-    to the bit. With `check` calls are counted a second time in two steps behind them, and a count that does not
+    to the bit. With `check` calls are counted a second time in two steps after them, and a count that does not
     agree raises `GateError` at the end of the training; with `memory` the allocations of one step more are followed.
 
-    `output` names the report, in the format of its ending (.txt, .json, ...); the trace goes beside it
+    `output` names the report, in the format of its ending (.txt, .json, ...); the trace goes next to it
     (`step.trace.json.gz`). Without it, or in a folder, the names begin with the model's class and count up. `force`
     writes in place of old files. Each rank has a trace of its own (`step.rank0.trace.json.gz`); the report and the log
     entries are those of the main process. `redact` leaves paths, arguments, hosts and users out.
@@ -86,7 +86,7 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
         self._anatomy: Anatomy | None = None
         #: What is to be logged when the Trainer goes on.
         self._figures: dict[str, int | float] = {}
-        #: When the Trainer was last done with a step, and with what it does behind one.
+        #: When the Trainer was last done with a step, and with what it does after one.
         self._free_ns: int | None = None
 
     # ------------------------------------------------------------------------------------------------------ results
@@ -97,7 +97,7 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
         if self._anatomy is None:
             if self._recorder is None or self._recorder.trace is None:
                 raise CaptureError(
-                    f"TrainerCallback: {named(self._steps)} not recorded yet - ask for the anatomy behind train()"
+                    f"TrainerCallback: {named(self._steps)} not recorded yet - ask for the anatomy after train()"
                 )
             self._anatomy = self._recorder.anatomy
         return self._anatomy
@@ -124,7 +124,7 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
         model: Any = kwargs.get("model") if trainer is None else trainer.model_wrapped
         training = Training(
             done=state.global_step, end=max(state.max_steps, 0), warm=_is_traced(model),
-            behind=2 * self._options.check + self._options.memory,
+            extra=2 * self._options.check + self._options.memory,
         )  # fmt: skip
         plan, reason = plan_of(self._steps, training), not_coming(self._steps, training)
         if reason is not None:
@@ -147,7 +147,7 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
             self._guard = Guard(trainer, self._failed)
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Be told of an error in the epoch."""
+        """Begin to watch for an error in the epoch."""
         if self._guard is not None:
             self._guard.epoch_begins()
 
@@ -162,7 +162,7 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
             self._without_harm(lambda: recorder.begin_step(state.global_step + 1, loading_ns))
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """The step is done; behind the last one what was recorded is written."""
+        """The step is done; after the last one what was recorded is written."""
         recorder = self._recorder
         if recorder is not None and not recorder.is_over():
             self._without_harm(recorder.end_step)
@@ -175,11 +175,11 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
         self._is_free()
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """It has evaluated."""
+        """The Trainer has evaluated."""
         self._is_free()
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """It has saved a checkpoint."""
+        """The Trainer has saved a checkpoint."""
         self._is_free()
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -213,14 +213,14 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
             self._without_harm(self._show)
         else:
             warnings.warn(
-                f"TrainerCallback: the training ended behind step {state.global_step}, before {named(self._profiled)}:"
+                f"TrainerCallback: the training ended after step {state.global_step}, before {named(self._profiled)}:"
                 " nothing was recorded",
                 stacklevel=3,
             )
             self._give_up()
 
     def _failed(self, error: BaseException) -> None:
-        """The training fails with an error, which goes on behind this: write the steps that are whole."""
+        """The training fails with an error, which goes on after this: write the steps that are whole."""
         recorder = self._recorder
         if recorder is None or recorder.is_over():
             return
@@ -245,7 +245,7 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
             raise
 
     def _give_up(self) -> None:
-        """Let go of everything; what is written stays."""
+        """Release everything; what is written stays."""
         if self._guard is not None:
             self._guard.release()
         self._guard = None

@@ -1,7 +1,7 @@
 """The Trainer that calls a callback: found by its frame, to log through it and to learn of its errors.
 
 transformers gives a callback the state and the control of a training, not the Trainer; only that has `log()`, which
-reaches the loggers and the history alike, and no event tells of an error.
+reaches the loggers and the history alike, and no event reports an error.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def calling_trainer(callback: object) -> Any:
 
 
 class Guard:
-    """Tells of an error that ends a training, before whoever has called the training learns of it."""
+    """Reports an error that ends a training, before the caller of the training sees it."""
 
     def __init__(self, trainer: Any, failed: Callable[[BaseException], None]) -> None:
         self._trainer, self._failed = trainer, failed

@@ -8,30 +8,30 @@ from msgspec import Struct
 
 from opanatomy.capture.loop.numbered_steps import StepPlan
 
-#: So many steps run on the clock, where there are as many.
+#: This many steps run on the clock, where there are as many.
 TIMED: Final = 3
 #: The first step of a training allocates, loads and compiles: it says nothing of the others.
 _COLD: Final = 1
 
 
 class Training(Struct, frozen=True, kw_only=True):
-    """A training that begins behind step `done` and ends with step `end` (0: not known).
+    """A training that begins after step `done` and ends with step `end` (0: not known).
 
-    `behind` are the steps that check and memory take, behind the profiled ones; with `warm` the profiler needs one.
+    `extra` is how many steps that check and memory take, after the profiled ones; with `warm` the profiler needs one.
     """
 
     done: int
     end: int
-    behind: int = 0
+    extra: int = 0
     warm: bool = False
 
 
 def plan_of(steps: range, training: Training) -> StepPlan | None:
     """How `steps` are recorded in a training; `None` where none of them comes.
 
-    Where nothing before them can be timed, and with `warm` the profiler be warmed up in, steps behind them are timed.
+    Where nothing before them can be timed, and with `warm` the profiler be warmed up in, steps after them are timed.
     """
-    end, behind = training.end, training.behind
+    end, extra = training.end, training.extra
     first = max(steps[0], training.done + 1)
     last = steps[-1] if not end else min(steps[-1], end)
     if first > last:
@@ -39,7 +39,7 @@ def plan_of(steps: range, training: Training) -> StepPlan | None:
     before = first - 1 - training.done
     warms = training.warm and before > 0
     timed_before = min(max(before - _COLD - warms, 0), TIMED)
-    left = TIMED if not end else min(max(end - last - behind, 0), TIMED)
+    left = TIMED if not end else min(max(end - last - extra, 0), TIMED)
     return StepPlan(
         first=first, steps=last - first + 1, timed_before=timed_before, timed_after=0 if timed_before else left,
         warm=warms,
@@ -52,16 +52,16 @@ def not_coming(steps: range, training: Training) -> str | None:
     reasons = []
     if steps[0] <= done:
         past = named(range(steps[0], min(steps[-1], done) + 1))
-        reasons.append(f"the training goes on behind step {done}, so {past} will not be recorded")
+        reasons.append(f"the training goes on after step {done}, so {past} will not be recorded")
     if end and steps[-1] > end:
         beyond = named(range(max(steps[0], end + 1), steps[-1] + 1))
         reasons.append(f"the training ends with step {end}, so {beyond} will not be recorded")
-    elif end and done < steps[-1] and steps[-1] + training.behind > end:
-        behind = named(range(steps[-1] + 1, steps[-1] + training.behind + 1))
-        reasons.append(f"the training ends with step {end}, and check and memory take {behind}")
+    elif end and done < steps[-1] and steps[-1] + training.extra > end:
+        needed = named(range(steps[-1] + 1, steps[-1] + training.extra + 1))
+        reasons.append(f"the training ends with step {end}, and check and memory need {needed}")
     if not reasons:
         return None
-    last = f"{end - training.behind}" if end > training.behind else "..."
+    last = f"{end - training.extra}" if end > training.extra else "..."
     return f"TrainerCallback: {'; '.join(reasons)} - give steps from {done + 1} to {last}"
 
 

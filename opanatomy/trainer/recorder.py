@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class StepRecorder(Recorder):
-    """Told where each step begins and ends; writes the trace behind the last one."""
+    """Is called where each step begins and ends; writes the trace after the last one."""
 
     _recording: NumberedSteps | None
 
@@ -50,7 +50,7 @@ class StepRecorder(Recorder):
         return 0 if self._recording is None else self._recording.whole_steps
 
     def begin_step(self, number: int, loading_ns: int | None) -> None:
-        """A step begins, which has this number; before it the training waited so long for its batches."""
+        """A step begins, which has this number; before it the training waited that long for its batches."""
         if self._is_over or number < self._plan.begin:
             return
         try:
@@ -67,7 +67,7 @@ class StepRecorder(Recorder):
             raise
 
     def end_step(self) -> None:
-        """It is done."""
+        """A step is done."""
         if self._recording is None:
             return
         try:
@@ -79,7 +79,7 @@ class StepRecorder(Recorder):
             self._abort()
 
     def finish(self) -> None:
-        """The training is over: write what is whole, and let go of the rest."""
+        """The training is over: write what is complete, and release the rest."""
         try:
             if self._recording is not None:
                 self._recording.stop()
@@ -87,7 +87,7 @@ class StepRecorder(Recorder):
             self.drop()
 
     def drop(self) -> None:
-        """Let go of everything, and write nothing more."""
+        """Release everything, and write nothing more."""
         self._abort()
         self._is_over = True
 

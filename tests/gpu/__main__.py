@@ -1,4 +1,4 @@
-"""`python -m tests.gpu`: the checks on the device at hand; exit code 1 where a figure does not hold."""
+"""`python -m tests.gpu`: the checks on this device; exit code 1 where a figure does not hold."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ def device_is_named(anatomy: Anatomy, device: str) -> Figure:
 
 
 def product_type(anatomy: Anatomy, dtype: str) -> Figure:
-    """The data type whose peak the contractions stand beside."""
+    """The data type whose peak the contractions is compared with."""
     return Figure(
         name=f"peak of {dtype} products",
         found=f"{anatomy.device.mfu_dtype}, MFU {_share(anatomy.device.mfu)}",
@@ -113,7 +113,7 @@ def _share(value: float | None) -> str:
 
 
 def contractions_within_peak(anatomy: Anatomy) -> Figure:
-    """No contraction is faster than the peak it stands beside: it would stand beside the wrong one."""
+    """No contraction is faster than the peak it is compared with: it would stand next to the wrong one."""
     rows = [
         row
         for row in anatomy.operators

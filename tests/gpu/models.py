@@ -1,4 +1,4 @@
-"""Models that the checks on a device profile beside those of the catalog."""
+"""Models that the checks on a device profile next to those of the catalog."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests keep of devices, made anew on the one at hand."""
+"""What the tests keep of devices, made anew on this one."""
 
 from __future__ import annotations
 

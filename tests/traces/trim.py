@@ -1,4 +1,4 @@
-"""Renews the GPU traces beside this file: one step of a published trace, without what the tests do not need, redacted.
+"""Renews the GPU traces next to this file: one step of a published trace, without what the tests do not need, redacted.
 
     python -m tests.traces.trim FOLDER
 

@@ -20,11 +20,11 @@ from opanatomy.records.rank_summary import CollectiveCalls, Spans, StepSpans
 from opanatomy.records.ranks import Rank
 from opanatomy.records.waiting import ClockSetting, MatchedCollective, RankWaiting, StepParts, Waiting
 
-_MISSING: Final = "not all ranks are at hand: another one may have come later still"
+_MISSING: Final = "not all ranks were given: another one may have come later still"
 
 
 class RankTables(Struct, frozen=True, kw_only=True):
-    """What one rank's summary has beside its anatomy."""
+    """What one rank's summary has besides its anatomy."""
 
     rank: Rank
     calls: CollectiveCalls
@@ -44,7 +44,7 @@ class _Matched(Struct, frozen=True, kw_only=True):
 
 
 def waiting_of(each: Sequence[RankTables]) -> Waiting | None:
-    """Waiting and transferring over the ranks at hand, in their order; `None` where no collective is matched."""
+    """Waiting and transferring over the given ranks, in their order; `None` where no collective is matched."""
     tables = [rank.calls for rank in each]
     if len(each) < 2 or sum(len(table.start_ns) > 0 for table in tables) < 2:
         return None
@@ -72,9 +72,9 @@ def waiting_of(each: Sequence[RankTables]) -> Waiting | None:
 
 
 def _complete(calls: RankCalls, match: Int64, is_lower_bound: bool) -> Int64:
-    """`match` without collectives that lack a rank which is at hand: the record of that rank begins or ends beside it.
+    """`match` without collectives that lack a given rank: its record begins later or ends earlier.
 
-    Where all ranks of the run are at hand that is all of the group by its size; where they are not, and the size of
+    Where all ranks of the run were given, that is all of the group by its size; where they are not, and the size of
     the group is not known, those that communicate in it, and without a group all.
     """
     rows = np.flatnonzero(match >= 0)
@@ -92,7 +92,7 @@ def _complete(calls: RankCalls, match: Int64, is_lower_bound: bool) -> Int64:
 
 
 def _ranks_of_groups(calls: RankCalls) -> Int64:
-    """How many of the ranks at hand communicate in each group; a last entry for none."""
+    """How many of the given ranks communicate in each group; a last entry for none."""
     pairs = distinct((calls.group.codes + 1) * calls.ranks + calls.rank)
     groups = pairs.values // calls.ranks - 1
     counts = np.bincount(groups[groups >= 0], minlength=len(calls.group.values))

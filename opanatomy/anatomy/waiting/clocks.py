@@ -1,7 +1,7 @@
 """The clocks of several ranks, set by the collectives that they share.
 
 A collective that needs every rank's part ends on all of them nearly at once: what is left of that difference over many
-is the difference of the clocks. Short ones tell more than long ones. And none ends before it has begun on every rank:
+is the difference of the clocks. Short ones say more than long ones. And none ends before it has begun on every rank:
 that bounds the clocks, whatever the ends are.
 """
 
@@ -19,10 +19,10 @@ _ROUNDS: Final = 50
 #: Collectives shorter than this weigh no more: their ends differ by as much.
 _SHORT_NS: Final = 10_000
 #: The part of the left over differences that is taken for what the clocks are known to.
-_MOST: Final = 0.9
+_QUANTILE: Final = 0.9
 #: Fewer collectives cannot be halved to see how well the clocks are known.
 _FEWEST: Final = 4
-#: Clocks as they are may put ends so many times as far apart as set ones, and as much more as a trace can tell (us).
+#: Clocks as they are may put ends this many times as far apart as set ones, and as much more as a trace can tell (us).
 _NO_WORSE: Final = 1.25
 _RESOLUTION_NS: Final = 1_000
 
@@ -63,7 +63,7 @@ def clocks_of(calls: RankCalls, match: Int64) -> Clocks:
     none = np.zeros(calls.ranks, dtype=np.float64)
     if not shared.count:
         return Clocks(offset_ns=none.astype(np.int64), within_ns=None, used=0, violated_before=0, violated=0)
-    within: int | None = _most(_apart(shared, none))
+    within: int | None = _nine_in_ten(_distances(shared, none))
     left_over = _left_over(shared, calls.ranks)
     offset = none
     if _violated(shared, none) or (left_over is not None and (within or 0) > left_over * _NO_WORSE + _RESOLUTION_NS):
@@ -165,19 +165,19 @@ def _left_over(shared: _Shared, ranks: int) -> int | None:
     """How far apart the ends of a half of the collectives are on clocks set by the other half, of the short ones."""
     if shared.count < _FEWEST:
         return None
-    apart = [_apart(shared, _fitted(shared, ranks, half), 1 - half) for half in (0, 1)]
-    return _most(np.concatenate(apart))
+    distances = [_distances(shared, _fitted(shared, ranks, half), 1 - half) for half in (0, 1)]
+    return _nine_in_ten(np.concatenate(distances))
 
 
-def _apart(shared: _Shared, offset: Float64, half: int | None = None) -> Float64:
+def _distances(shared: _Shared, offset: Float64, half: int | None = None) -> Float64:
     """How far each end of a short collective is from the middle of the ends; of every other one with `half`."""
     is_short = shared.weight >= np.median(shared.weight)
     rows = np.flatnonzero(is_short if half is None else is_short & (shared.collective % 2 == half))
     ends = shared.end_ns[rows] - offset[shared.rank[rows]]
     middle = _medians(shared.collective[rows], ends, None, shared.count)
-    apart: Float64 = np.abs(ends - middle[shared.collective[rows]])
-    return apart
+    distances: Float64 = np.abs(ends - middle[shared.collective[rows]])
+    return distances
 
 
-def _most(apart: Float64) -> int:
-    return int(np.quantile(apart, _MOST))
+def _nine_in_ten(distances: Float64) -> int:
+    return int(np.quantile(distances, _QUANTILE))

@@ -10,15 +10,15 @@ from msgspec import Struct, field
 from opanatomy.anatomy.waiting.table import PAIRWISE, RankCalls
 from opanatomy.records.columns import Bool, Int64, distinct, rows_by_value
 
-#: Shifts whose ends are spread up to so many times the least spread, and so many nanoseconds more, fit as well.
+#: Shifts whose ends are spread up to this many times the least spread, and this many nanoseconds more, fit as well.
 _AS_GOOD: Final = 1.5
 _AS_GOOD_NS: Final = 1_000
-#: Two clocks are one where there are shifts that would have them more than so many times further apart than others.
+#: Two clocks are one where there are shifts that would have them more than this many times further apart than others.
 _ONE_CLOCK: Final = 4
 
 
 def by_number_and_order(calls: RankCalls) -> Int64:
-    """For each call the number of its collective, -1 where nothing tells: by group and number, else by order."""
+    """For each call the number of its collective, -1 where it is not known: by group and number, else by order."""
     match = _by_number(calls)
     left = calls.named & (match < 0) & ~calls.is_among(PAIRWISE)
     for _, rows in rows_by_value(np.where(left, calls.group.codes, -2)):
@@ -49,7 +49,7 @@ def _of_several(calls: RankCalls, match: Int64) -> Int64:
 
 
 def _shifted_past(match: Int64, numbers: Int64) -> Int64:
-    """New numbers behind those that are taken."""
+    """New numbers after those that are taken."""
     return np.where(numbers >= 0, numbers + int(match.max(initial=-1)) + 1, -1)
 
 
@@ -92,11 +92,11 @@ def _dense(*columns: Int64) -> Int64:
 def _agree(numbers: Int64, values: Int64) -> Bool:
     """Whether all rows with the number of a row have its value; -1 agrees with all."""
     count = int(numbers.max(initial=-1)) + 1
-    least, most = np.full(count, np.iinfo(np.int64).max), np.full(count, -1, dtype=np.int64)
+    smallest, largest = np.full(count, np.iinfo(np.int64).max), np.full(count, -1, dtype=np.int64)
     known = values >= 0
-    np.minimum.at(least, numbers[known], values[known])
-    np.maximum.at(most, numbers[known], values[known])
-    agreed: Bool = (least >= most)[numbers]
+    np.minimum.at(smallest, numbers[known], values[known])
+    np.maximum.at(largest, numbers[known], values[known])
+    agreed: Bool = (smallest >= largest)[numbers]
     return agreed
 
 
@@ -136,17 +136,17 @@ def _shift(calls: RankCalls, first: Int64, second: Int64) -> int | None:
     other shifts are not; else the ends say which, which for the calls of one collective are as far apart as the clocks
     every time. Of those that are left that with the most pairs, then with the smallest offset.
     """
-    most = min(len(first), len(second))
-    shifts = range(-(len(second) - (most + 1) // 2), len(first) - (most + 1) // 2 + 1)
+    possible = min(len(first), len(second))
+    shifts = range(-(len(second) - (possible + 1) // 2), len(first) - (possible + 1) // 2 + 1)
     candidates = []
     for shift in sorted(shifts, key=abs):
         pairs = _paired(first, second, shift)
         if _same_calls(calls, *pairs):
-            apart = calls.end_ns[pairs[1]] - calls.end_ns[pairs[0]]
-            middle = float(np.median(apart))
-            spread = float(np.median(np.abs(apart - middle)))
-            candidates.append(_Candidate(shift=shift, pairs=len(apart), offset_ns=middle, spread_ns=spread))
-            if shift == 0 and len(first) == len(second) and _is_close(calls, first, apart):
+            differences = calls.end_ns[pairs[1]] - calls.end_ns[pairs[0]]
+            middle = float(np.median(differences))
+            spread = float(np.median(np.abs(differences - middle)))
+            candidates.append(_Candidate(shift=shift, pairs=len(differences), offset_ns=middle, spread_ns=spread))
+            if shift == 0 and len(first) == len(second) and _is_close(calls, first, differences):
                 break
     return _best(candidates).shift if candidates else None
 
@@ -155,8 +155,8 @@ def _best(candidates: list[_Candidate]) -> _Candidate:
     nearest = min(abs(candidate.offset_ns) for candidate in candidates)
     good = [candidate for candidate in candidates if abs(candidate.offset_ns) <= nearest * _ONE_CLOCK]
     if len(good) == len(candidates):
-        least = min(candidate.spread_ns for candidate in candidates)
-        good = [candidate for candidate in candidates if candidate.spread_ns <= least * _AS_GOOD + _AS_GOOD_NS]
+        smallest = min(candidate.spread_ns for candidate in candidates)
+        good = [candidate for candidate in candidates if candidate.spread_ns <= smallest * _AS_GOOD + _AS_GOOD_NS]
     return min(good, key=lambda candidate: (-candidate.pairs, abs(candidate.offset_ns)))
 
 
@@ -174,10 +174,10 @@ def _same_calls(calls: RankCalls, first: Int64, second: Int64) -> bool:
     return np.array_equal(sizes[first][known], sizes[second][known])
 
 
-def _is_close(calls: RankCalls, first: Int64, apart: Int64) -> bool:
+def _is_close(calls: RankCalls, first: Int64, differences: Int64) -> bool:
     """Whether the ends are closer than those of neighbours: no other shift can be meant."""
     between = np.diff(calls.end_ns[first])
-    return bool(len(between) and np.abs(apart).max() * 2 < between.min())
+    return bool(len(between) and np.abs(differences).max() * 2 < between.min())
 
 
 # ------------------------------------------------------------------------------------------------------------- by time

@@ -14,10 +14,10 @@ from opanatomy.records.columns import Int64
 from opanatomy.records.ranks import Rank
 from opanatomy.records.waiting import Straggler
 
-#: A straggler has at least this part of all waiting, and so many times that of the next one.
+#: A straggler has at least this part of all waiting, and this many times that of the next one.
 _LARGE_PART: Final = 0.25
 _FAR_AHEAD: Final = 2
-#: Waiting of less than this part of the steps makes nobody a straggler.
+#: Waiting of less than this part of the steps makes no rank a straggler.
 _WORTH_A_NAME: Final = 0.01
 
 

@@ -20,7 +20,7 @@ PAIRWISE: Final = ("send", "recv", "send_recv")
 
 
 class RankCalls(Struct, frozen=True, kw_only=True):
-    """One row a collective call of a rank; `rank` is its place among the ranks at hand, times are the trace's own."""
+    """One row a collective call of a rank; `rank` is its place among the given ranks, times are the trace's own."""
 
     ranks: int
     rank: Int64
@@ -31,7 +31,7 @@ class RankCalls(Struct, frozen=True, kw_only=True):
     sequence: Int64
     #: Bytes of the message where all ranks have the same, -1 where they need not or it is not known.
     size: Int64
-    #: When the host asked for it; where that is not recorded, when it began.
+    #: When the host called it; where that is not recorded, when it began.
     asked_ns: Int64
     start_ns: Int64
     end_ns: Int64

@@ -87,8 +87,7 @@ def check_memory_in_depth(device: str) -> None:
     """Refuse to follow every block on a device whose allocator the replay does not know."""
     if is_accelerator(device) and not is_cuda(device):
         raise UsageError(
-            f"memory in depth: what the allocator of {kind_of(device)} does is not followed - leave it out, or give cpu"
-            " or cuda"
+            f"memory: what the allocator of {kind_of(device)} does cannot be traced - leave it out, or give cpu or cuda"
         )
 
 
@@ -174,7 +173,7 @@ def peak_bytes(device: str) -> int | None:
 
 
 def random_state(device: str) -> torch.Tensor | None:
-    """The state of the device's random generator; `None` of the host, and where the device has none."""
+    """The state of the device's random generator; `None` on the host, and where the device has none."""
     return None if not is_accelerator(device) else _answer(device, "get_rng_state", device)
 
 

@@ -41,7 +41,7 @@ def choose_device(wanted: str) -> str:
 
 
 def no_gpu_note(wanted: str) -> str:
-    """What to tell of a run on the CPU: where it was not asked for, why a GPU that is there is not used."""
+    """What to say of a run on the CPU: where that was not requested, why a GPU that is there is not used."""
     unused = why_unused() if wanted == "auto" else None
     why, do = (f", {unused.why}", f" - {unused.do}") if unused else ("", "")
     return f"no GPU in use{why}: the CPU is the device ({processor_name()}){do}"
@@ -98,7 +98,7 @@ def _float32(settings: object) -> str | None:
 
 
 def processor_name() -> str:
-    """The processor's own name where the system tells it."""
+    """The processor's own name where the system says it."""
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):

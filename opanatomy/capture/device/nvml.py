@@ -17,7 +17,7 @@ from msgspec import Struct
 
 #: `PROC_PID_INIT_INO` of Linux: in any other namespace our own process ids are not those that the driver knows.
 _FIRST_PID_NAMESPACE: Final = "pid:[4026531836]"
-#: CUDA and NVML tell the memory of an instance apart by what the driver keeps of it.
+#: CUDA and NVML differ in the memory of an instance by what the driver keeps of it.
 _OF_A_SIZE: Final = 0.05
 _COMPUTE_MODES: Final = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
 
@@ -41,7 +41,7 @@ class NvmlDevice(Struct, frozen=True, kw_only=True):
     name: str
     used_bytes: int | None
     total_bytes: int | None
-    #: What NVML says that this process holds, its context included; `None` where it is not told.
+    #: What NVML says that this process holds, its context included; `None` where it does not say.
     process_bytes: int | None
     mig: bool
     processes: tuple[NvmlProcess, ...] = ()
@@ -200,7 +200,7 @@ def _read(nvml: Any, handle: Any, *, mig: bool) -> NvmlDevice:
 
 
 def _processes(nvml: Any, handle: Any) -> tuple[NvmlProcess, ...]:
-    """Those that compute and those that draw, the largest first."""
+    """The compute and graphics processes on a device, the largest first."""
     running: dict[int, Any] = {}
     for listed in ("nvmlDeviceGetGraphicsRunningProcesses", "nvmlDeviceGetComputeRunningProcesses"):
         running |= {process.pid: process for process in _ask(nvml, listed, handle) or ()}

@@ -29,7 +29,7 @@ _BUSY: Final = re.compile(r"busy or unavailable|device is already in use", re.IG
 _ARCHITECTURE: Final = re.compile(r"(sm|compute)_(\d+)([af]?)")
 #: Those of Jetson and DRIVE.
 _INTEGRATED: Final = frozenset({53, 62, 72, 87, 101})
-#: So many processes are named in a line.
+#: This many processes are named in a line.
 _NAMED: Final = 3
 
 

@@ -14,7 +14,7 @@ from opanatomy.capture.device import nvml
 
 #: "CUDA initialization: The NVIDIA driver on your system is too old ..." (c10/cuda/CUDAFunctions.cpp).
 _WARNED: Final = re.compile(r"(?:CUDA|HIP) initialization: (.*)", re.DOTALL)
-#: `cudaGetErrorString` behind its number, where torch has no sentence of its own.
+#: `cudaGetErrorString` after its number, where torch has no sentence of its own.
 _ERROR: Final = re.compile(r"Error (\d+): (.+)")
 #: `cudaErrorSystemNotReady`, `cudaErrorSystemDriverMismatch`, `cudaErrorCompatNotSupportedOnDevice` of CUDA's runtime.
 _ERRORS: Final = {

@@ -1,4 +1,4 @@
-"""The ranks of a training that is not ours: its process group, and how its modules share the work."""
+"""The ranks of a user's own training: its process group, and how its modules share the work."""
 
 from __future__ import annotations
 

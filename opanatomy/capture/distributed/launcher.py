@@ -18,7 +18,7 @@ _LOGGER: Final = "torch.distributed.elastic"
 
 
 def launch(command: Sequence[str], processes: int, device: str) -> None:
-    """Run `opanatomy` with the words of `command` on so many processes, and wait for them.
+    """Run `opanatomy` with the words of `command` on that many processes, and wait for them.
 
     `SaidByRank` where one failed, with its exit code: it has said why.
     """

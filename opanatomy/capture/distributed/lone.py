@@ -1,4 +1,4 @@
-"""A process that was to be one of several: `accelerate launch --cpu --num_processes 2` starts one, in silence."""
+"""A process that was meant to be one of several: `accelerate launch --cpu --num_processes 2` silently starts one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from opanatomy.launched import launched
 
 
 class Meant(Struct, frozen=True, kw_only=True):
-    """What `accelerate launch` was told: how many processes of which command."""
+    """What `accelerate launch` was given: how many processes of which command."""
 
     processes: int
     command: tuple[str, ...]
@@ -33,7 +33,7 @@ def lone_process() -> tuple[str, ...]:
     several = ["accelerate", "launch", "--multi_gpu", "--num_processes", str(meant.processes), *meant.command]
     return (
         f"1 process ran, not the {meant.processes} that accelerate launch was told to start: without several GPUs it"
-        f" starts one (accelerate#2741); so many run with: ACCELERATE_USE_CPU=true {shlex.join(several)}",
+        f" starts one (accelerate#2741); that many run with: ACCELERATE_USE_CPU=true {shlex.join(several)}",
     )
 
 
@@ -55,7 +55,7 @@ def meant_by(command: Sequence[str]) -> Meant | None:
 
 
 def _of_launch(command: Sequence[str]) -> list[str] | None:
-    """The words behind `accelerate launch`, by whatever name it was called."""
+    """The words after `accelerate launch`, however it was invoked."""
     for place, word in enumerate(command[:4]):
         name = PurePath(word).name
         if name in ("accelerate-launch", "accelerate.commands.launch") or word.endswith("commands/launch.py"):

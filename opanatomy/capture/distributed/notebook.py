@@ -1,4 +1,4 @@
-"""Processes of a notebook: forks of it, started by Accelerate's `notebook_launcher`, which leave what they made."""
+"""Processes of a notebook: forks started by Accelerate's `notebook_launcher`; each leaves its result in a file."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class _Failure(msgspec.Struct):
 
 
 def on_processes(make: Callable[[], bytes], processes: int, *, on_host: bool) -> list[bytes]:
-    """What `make` gives on each of so many processes, forks of this one, in the order of their ranks.
+    """What `make` gives on each of that many processes, forks of this one, in the order of their ranks.
 
     An error of the first that failed is raised here; what a fork changes of modules and tensors stays there.
     """

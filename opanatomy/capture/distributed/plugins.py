@@ -21,7 +21,7 @@ _OTHER_ENGINES: Final = (("ACCELERATE_USE_DEEPSPEED", "DeepSpeed"), ("ACCELERATE
 
 
 def parallel_of(options: RunOptions) -> str:
-    """The kind of parallelism that is asked for: by the option, else by `accelerate launch`, else data parallelism."""
+    """The requested kind of parallelism: by the option, else by `accelerate launch`, else data parallelism."""
     for variable, name in _OTHER_ENGINES:
         if _is_set(variable):
             raise UsageError(
@@ -37,7 +37,7 @@ def parallel_of(options: RunOptions) -> str:
 
 
 def asked_of_launcher(options: RunOptions) -> RunOptions:
-    """The options with what `accelerate launch` was told of mixed precision and accumulation, where they do not say it.
+    """The options with mixed precision and accumulation as `accelerate launch` has them, where they do not set them.
 
     `UsageError` for what is not run here.
     """

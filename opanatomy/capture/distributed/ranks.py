@@ -1,4 +1,4 @@
-"""The ranks of a run: joined in one process group by Accelerate, and what they tell each other outside of steps."""
+"""The ranks of a run: joined in one process group by Accelerate, and what they exchange outside of steps."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from opanatomy.options import RunOptions
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
-#: A rank whose step failed waits so long for the others to say that theirs did too; then its error is its own.
+#: A rank whose step failed waits this long for the others to say that theirs did too; then its error is its own.
 _FAILED_TOO_SECONDS: Final = 20.0
 _FAILED, _DONE = b"failed", b"done"
 
@@ -124,7 +124,7 @@ def _join(options: RunOptions, place: Launched) -> Joined:
     parallel = parallel_of(options)
     _check(options, place)
     mesh, sharding = mesh_of(parallel, place.world_size), sharding_of(options, parallel)
-    os.environ.pop("ACCELERATE_USE_FSDP", None)  # of the launcher: what is asked for is given
+    os.environ.pop("ACCELERATE_USE_FSDP", None)  # set by the launcher: the requested plugins are passed instead
     accumulation = GradientAccumulationPlugin(num_steps=options.accumulate, sync_with_dataloader=False)
     accelerator = Accelerator(
         cpu=_on_the_cpu(options), mixed_precision="no", dynamo_backend="no",
@@ -149,7 +149,7 @@ def _on_the_cpu(options: RunOptions) -> bool:
 
 
 def _set_up(accelerator: Accelerator, sharding: Any, mesh: Any) -> None:
-    """Give Accelerate the plugins; its constructor ignores them on the CPU, in silence."""
+    """Give Accelerate the plugins; its constructor silently ignores them on the CPU."""
     from accelerate.utils import DistributedType
 
     state: Any = accelerator.state

@@ -21,7 +21,7 @@ class Dealt(Struct, frozen=True, kw_only=True):
 
 
 class Samples:
-    """A data set of as many batches as there are ranks; each is made when a sample of it is asked for."""
+    """A data set of as many batches as there are ranks; each is made when a sample of it is requested."""
 
     def __init__(self, module: torch.nn.Module, shape: Shape, seed: int, batches: int) -> None:
         self._module, self._shape, self._seed, self._count = module, shape, seed, batches * shape.batch

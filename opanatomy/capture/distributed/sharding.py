@@ -67,8 +67,10 @@ def sharded_classes(module: torch.nn.Module) -> list[str]:
     """The classes of which each instance is gathered by itself: what the model says is not to be split, without what
     holds the input embeddings, which Accelerate gathers by themselves; else those of its layers."""
     embeddings = _Model(module).input
-    apart = {type(part).__name__ for part in module.modules() if any(inner is embeddings for inner in part.modules())}
-    there = {type(part).__name__ for part in module.modules()} - apart
+    with_embeddings = {
+        type(part).__name__ for part in module.modules() if any(inner is embeddings for inner in part.modules())
+    }
+    there = {type(part).__name__ for part in module.modules()} - with_embeddings
     whole = [name for name in getattr(module, "_no_split_modules", None) or () if name in there]
     return whole or sorted({stack.kind for stack in stacks_of(module)} & there)
 

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 def shared_weights(modules: Iterable[torch.nn.Module], paths: Mapping[int, str]) -> tuple[SharedWeights, ...]:
-    """Those of `modules`, of which the outermost may be wrappers; `paths` has the path of each module by its `id`.
+    """The weights that ranks share; of `modules` the outer may be wrappers, `paths` has the path of each by its `id`.
 
-    To be asked behind a step, in which FSDP decides what it gathers twice. What this torch does not tell is left out.
+    Call it after a step, in which FSDP decides what it gathers twice. What this torch does not expose is left out.
     """
     shared: list[SharedWeights] = []
     for module in modules:

@@ -42,7 +42,7 @@ class RankTraining(Training):
         return True
 
     def shared_weights(self, module: torch.nn.Module) -> tuple[SharedWeights, ...]:
-        """Those of the module, by its own paths."""
+        """The weights of the module that ranks share, by its own paths."""
         paths = {id(part): path for path, part in own_modules(module)}
         return shared_weights([module if self.model is None else self.model], paths)
 
@@ -129,7 +129,7 @@ class SharedTraining(RankTraining):
 
 
 def _refusal(error: Exception, parallel: str) -> CaptureError:
-    """What to say where Accelerate, or what it calls, cannot do with a model."""
+    """What to say where Accelerate, or what it calls, cannot handle a model."""
     import accelerate
 
     return CaptureError(

@@ -1,4 +1,4 @@
-"""What torch is made to tell of a loop: its functions and hooks, put back as they were afterwards."""
+"""Hooks on torch's functions that report the calls of a loop; all is put back afterwards."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
 def marked_calls(
     phases: LoopPhases, seen_scaler: Callable[[Any], None], seen_optimizer: Callable[[Any], None]
 ) -> Iterator[None]:
-    """Have `phases` told of calls of backward, optimizers, scalers and data loaders while inside."""
+    """Report to `phases` the calls of backward, optimizers, scalers and data loaders while inside."""
     import torch
     from torch.utils.data import dataloader
 
     with ExitStack() as stack:
         _replace(stack, torch.autograd, "backward", functools.partial(_of_backward, phases))
         _replace(stack, torch.autograd, "grad", functools.partial(_of_backward, phases))
-        # Who imported those by name calls them past the module; both call this.
+        # Code that imported those by name bypasses the module; both call this.
         _replace(stack, torch.autograd, "_engine_run_backward", functools.partial(_of_engine, phases))
         for name, phase in _OF_SCALER.items():
             _replace(stack, torch.amp.GradScaler, name, functools.partial(_of_scaler, phases, phase, seen_scaler))
@@ -44,7 +44,7 @@ def marked_calls(
 
 
 def _replace(stack: ExitStack, owner: Any, name: str, wrap: _Wrap) -> None:
-    """Wrap a function until the stack is closed; what somebody else put in its place meanwhile stays."""
+    """Wrap a function until the stack is closed; what other code put in its place meanwhile stays."""
     original = vars(owner).get(name)
     if original is None:
         return

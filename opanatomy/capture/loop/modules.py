@@ -14,7 +14,7 @@ from opanatomy.records.workload import MODULE_RANGE
 if TYPE_CHECKING:
     import torch
 
-#: Told of a module that is called, and of one that is done with the arguments by place and by name that it had.
+#: Called for a module that is called, and of one that is done with the arguments by place and by name that it had.
 _Enter = Callable[["torch.nn.Module"], None]
 _Leave = Callable[["torch.nn.Module", tuple[Any, ...], dict[str, Any]], None]
 
@@ -38,12 +38,12 @@ class LoopModules:
 
     @property
     def outermost(self) -> tuple[torch.nn.Module, ...]:
-        """Those that were given, else those that were called."""
+        """The modules that were given, else those that the loop called."""
         return tuple(self.given.values()) or tuple(self.called)
 
     @property
     def trained(self) -> tuple[torch.nn.Module, ...]:
-        """Those of them that have parameters; a loss has none."""
+        """The outermost modules that have parameters; a loss has none."""
         return tuple(module for module in self.outermost if _is_trained(module))
 
     @property
@@ -109,7 +109,7 @@ class LoopModules:
         self._known.update(id(part) for part in module.modules())
         for path, part in own_modules(module):
             if id(part) not in inside and id(part) not in self._ids:
-                full = ".".join(piece for piece in (name, path) if piece)
+                full = ".".join(segment for segment in (name, path) if segment)
                 self.paths[full], self._ids[id(part)] = part, full
 
 
@@ -147,7 +147,7 @@ def hooked(modules: LoopModules, enter: _Enter, leave: _Leave) -> Iterator[None]
     """Tell of the calls of all modules while inside.
 
     Global hooks, for the reasons of `forward_hooks`; where a module is compiled hooks on what lies outside of compiled
-    code, on the compiled module itself too, which runs them before and behind its code.
+    code, on the compiled module itself too, which runs them before and after its code.
     """
     from torch.nn.modules.module import (
         _global_forward_hooks_with_kwargs,
@@ -162,20 +162,20 @@ def hooked(modules: LoopModules, enter: _Enter, leave: _Leave) -> Iterator[None]
                 everywhere.close()
                 everywhere_hooks.clear()
                 modules.add(module)
-                _hook_outside(stack, modules.outermost, before, behind)
+                _hook_outside(stack, modules.outermost, before, after)
             enter(module)
 
-        def behind(module: torch.nn.Module, args: tuple[Any, ...], *kwargs_and_output: Any) -> None:
-            # Behind a forward that failed torch leaves the keyword arguments out.
+        def after(module: torch.nn.Module, args: tuple[Any, ...], *kwargs_and_output: Any) -> None:
+            # After a forward that failed torch leaves the keyword arguments out.
             leave(module, args, kwargs_and_output[0] if len(kwargs_and_output) == 2 else {})
 
         everywhere_hooks: list[Any] = []
         if modules.compiled:
-            _hook_outside(stack, modules.outermost, before, behind)
+            _hook_outside(stack, modules.outermost, before, after)
         else:
             everywhere_hooks += [
                 register_module_forward_pre_hook(before),
-                register_module_forward_hook(behind, with_kwargs=True, always_call=True),
+                register_module_forward_hook(after, with_kwargs=True, always_call=True),
             ]
             for hook in everywhere_hooks:
                 everywhere.callback(hook.remove)
@@ -196,23 +196,23 @@ def _quiet_about_hooks(stack: ExitStack) -> None:
 
 
 def _hook_outside(
-    stack: ExitStack, modules: Sequence[torch.nn.Module], before: Callable[..., None], behind: Callable[..., None]
+    stack: ExitStack, modules: Sequence[torch.nn.Module], before: Callable[..., None], after: Callable[..., None]
 ) -> None:
     """Hooks on the modules that run outside of compiled code, and on those that are compiled code themselves."""
     for module in modules:
         inside = compiled_modules(module)
         for part in module.modules():
             if getattr(part, "_compiled_call_impl", None) is not None:
-                _hook_compiled_call(stack, part, before, behind)
+                _hook_compiled_call(stack, part, before, after)
                 continue
             if id(part) in inside and not hasattr(part, "_orig_mod"):
                 continue
             stack.callback(part.register_forward_pre_hook(before).remove)
-            stack.callback(part.register_forward_hook(behind, with_kwargs=True, always_call=True).remove)
+            stack.callback(part.register_forward_hook(after, with_kwargs=True, always_call=True).remove)
 
 
 def _hook_compiled_call(
-    stack: ExitStack, module: Any, before: Callable[..., None], behind: Callable[..., None]
+    stack: ExitStack, module: Any, before: Callable[..., None], after: Callable[..., None]
 ) -> None:  # fmt: skip
     """The same for a module that was compiled in place, whose hooks are part of its code."""
     original = module._compiled_call_impl
@@ -224,7 +224,7 @@ def _hook_compiled_call(
             output = original(*args, **kwargs)
             return output
         finally:
-            behind(module, args, kwargs, output)
+            after(module, args, kwargs, output)
 
     module._compiled_call_impl = call
     stack.callback(setattr, module, "_compiled_call_impl", original)

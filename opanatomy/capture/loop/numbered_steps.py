@@ -1,4 +1,4 @@
-"""Steps of a training that says where each begins and ends: nothing is hung on what runs between or around them."""
+"""Steps of a training that says where each begins and ends: no hook is on what runs between or around them."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
     import torch
 
 
-#: The share of a step that loading takes from which on a reader is told.
+#: From this share of a step on that loading takes, a warning says so.
 NOTED_LOADING: Final = 0.05
 
 
 class StepPlan(Struct, frozen=True, kw_only=True):
-    """Which steps are recorded how: `first` is the number of the first that is profiled, behind it come `steps` - 1.
+    """Which steps are recorded how: `first` is the number of the first that is profiled, after it come `steps` - 1.
 
-    Before it `timed_before` run on the clock, then with `warm` one in which the profiler warms up; behind the last
+    Before it `timed_before` run on the clock, then with `warm` one in which the profiler warms up; after the last
     one come those of memory and second counts, and `timed_after` on the clock.
     """
 
@@ -64,15 +64,15 @@ class StepPlan(Struct, frozen=True, kw_only=True):
 
 
 class NumberedSteps(LoopRecording):
-    """Told where each step begins and ends; hands what it recorded to `write`, once."""
+    """Is called where each step begins and ends; hands what it recorded to `write`, once."""
 
     command = "opanatomy.TrainerCallback(...)"
     _hints = MappingProxyType({
-        kind: f"TrainerCallback: the training failed under the {watch}, which its code may not allow - leave out {name}"
+        kind: f"TrainerCallback: the training failed in the {watch}, which its code may not allow - leave out {name}"
         for kind, watch, name in (
             (Watched, "second count of its calls", "check=True"),
             (WatchedAgain, "second count of its calls", "check=True"),
-            (MemoryFollowed, "following of its memory", "memory=True"),
+            (MemoryFollowed, "tracing of its memory", "memory=True"),
         )
     })  # fmt: skip
 
@@ -124,7 +124,7 @@ class NumberedSteps(LoopRecording):
         self._begin()
 
     def end_step(self) -> None:
-        """It is done; behind the last one what was recorded is written."""
+        """A step is done; after the last one what was recorded is written."""
         self.iterations += 1
         self._end()
 
@@ -158,7 +158,7 @@ class NumberedSteps(LoopRecording):
             yield f"batches are loaded between the steps, for {share:.0%} of a step's time: that is in no figure here"
 
     def _memory(self) -> MemoryObservations:
-        """What a step of the training leaves; what forward saved is seen behind the steps on the clock."""
+        """What a step of the training leaves; what forward saved is seen after the steps on the clock."""
         memory = replace(super()._memory(), storage_bytes=memory_after(self.session).storage_bytes)
         if self.plan.timed_after and not accelerators.is_accelerator(self.session.device):
             # The resident set of the process has the profile in it by then.
@@ -204,7 +204,7 @@ class ProfiledSteps(Profiled):
         super().begin()
 
     def end(self) -> None:
-        """It is done."""
+        """The step is done."""
         super().end()
         self._hooks.close()
         if self._can_pause and 0 < len(self.logs) < self.steps:

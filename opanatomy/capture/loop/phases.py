@@ -37,7 +37,7 @@ class _Call:
 
 @dataclass(slots=True, kw_only=True)
 class LoopPhases:
-    """Follows the calls of one thread, and tells `watch` of them; `decide` is told the phase of what ran between two.
+    """Follows the calls of one thread, and reports them to `watch`; `decide` gets the phase of what ran between two.
 
     `log` has what the step did, in order: two steps with the same are alike.
     """
@@ -98,7 +98,7 @@ class LoopPhases:
         return True
 
     def leave_module(self, module: torch.nn.Module, arguments: Any) -> bool:
-        """It is done; whether it was the outermost call, which had these arguments."""
+        """A module is done; whether it was the outermost call, which had these arguments."""
         call = self._calls[-1]
         if not self.is_here or call.phase is not Phase.FORWARD or call.owner != id(module):
             return False
@@ -162,7 +162,7 @@ class LoopPhases:
             self._begin(Phase.OPTIMIZER, owner=id(optimizer))
 
     def leave_optimizer(self, optimizer: object) -> None:
-        """It has."""
+        """The optimizer has stepped."""
         call = next((call for call in reversed(self._calls) if call.owner == id(optimizer)), None)
         if not self.is_here or call is None or call.phase is not Phase.OPTIMIZER:
             return

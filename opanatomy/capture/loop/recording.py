@@ -54,12 +54,12 @@ _COLD, _WATCHED = 1, 1
 _COLD_RANK: Final = 2
 #: Saved tensors that are watched are detached; the batches of a loader's workers are taken in when they are there.
 _NO_WORK: Final = frozenset({"aten::detach", "aten::empty", "aten::set_"})
-#: So many steps of an optimizer without one call of `step()` are no longer one step, whatever the block is.
+#: This many steps of an optimizer without one call of `step()` are no longer one step, whatever the block is.
 MANY_UPDATES: Final = 64
 
 
 class Recorded(Struct, frozen=True, kw_only=True):
-    """What is to be written: the profile, what the capture says beside it, and ranges that go by another name."""
+    """What is to be written: the profile, what the capture says besides, and ranges to rename."""
 
     profiler: Any
     capture: Capture
@@ -67,15 +67,15 @@ class Recorded(Struct, frozen=True, kw_only=True):
 
 
 class LoopRecording:
-    """Told when the iterations of a loop end; hands what it recorded to `write`, once."""
+    """Is called when the iterations of a loop end; hands what it recorded to `write`, once."""
 
     #: What was called, as the report says it.
     command = "opanatomy.record(...)"
     #: What may be to blame for an error of the loop, by the stage in which it came.
     _hints: Mapping[type[Stage], str] = MappingProxyType({
-        Watched: "record: the loop failed under the watch of its second iteration, which its code may not allow - give"
+        Watched: "record: the loop failed while its second iteration was observed, which its code may not allow - give"
                  " warmup=1",
-        MemoryFollowed: "record: the loop failed under the following of its memory, which its code may not allow -"
+        MemoryFollowed: "record: the loop failed while its memory was traced, which its code may not allow -"
                         " leave out memory=True",
     })  # fmt: skip
 
@@ -145,7 +145,7 @@ class LoopRecording:
         self._stage.begin()
 
     def _end(self) -> None:
-        """It is done; behind the last of a stage comes the next one, behind all of them what is written."""
+        """An iteration is done; after the last of a stage the next begins, after all stages the trace is written."""
         self._stage.end()
         self._left -= 1
         if self._left:

@@ -72,7 +72,7 @@ class Seen:
         return None if self.scaler is None or not self.scaler.is_enabled() else float(self.scaler.get_scale())
 
     def workload(self, *, steps: int, warmup: int, passes: int, inference: bool) -> Workload:
-        """All of it; what was not seen is `None`."""
+        """What was seen as a workload; what was not seen is `None`."""
         modules = self.modules.trained or self.modules.outermost
         parameters = list({id(one): one for module in modules for one in module.parameters()}.values())
         name = " + ".join(dict.fromkeys(class_name(module) for module in modules)) or None

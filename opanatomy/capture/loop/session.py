@@ -38,7 +38,7 @@ class Inputs(StepObserver):
         self._references += [weakref.ref(tensor) for tensor in tensors]
 
     def alive(self) -> list[torch.Tensor]:
-        """Those that somebody still holds."""
+        """The tensors that are still alive."""
         return [tensor for reference in self._references if (tensor := reference()) is not None]
 
 
@@ -54,7 +54,7 @@ class Session:
     points: Snapshots
     inputs: Inputs = field(default_factory=Inputs)
     observation: Observation | None = None
-    #: What the watched step did, as `LoopPhases.log`; the same, and the calls, of one behind the profiled steps.
+    #: What the watched step did, as `LoopPhases.log`; the same, and the calls, of one after the profiled steps.
     watched: list[str] | None = None
     watched_again: list[str] | None = None
     counts_again: tuple[ObservedCount, ...] = ()

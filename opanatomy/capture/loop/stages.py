@@ -1,4 +1,4 @@
-"""The stages of a recording: so many iterations of the loop each, watched in one way; nothing is left behind."""
+"""The stages of a recording: that many iterations of the loop each, watched in one way; nothing is left behind."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class Profiled(Stage):
         self._number: int | None = None
 
     def open(self) -> None:
-        """Hang the hooks and start the profiler."""
+        """Register the hooks and start the profiler."""
         self.profiler = StepProfiler(self.session.device, steps=self.steps, warm=self.warm)
         self.stack.enter_context(quiet_kineto())
         self.profiler.start()
@@ -112,7 +112,7 @@ class Profiled(Stage):
         self.profiler.begin(self._number if self.warm and self._number is None else len(self.logs))
 
     def end(self) -> None:
-        """It is done."""
+        """The step is done."""
         self.session.synchronize()
         if self.warm and self._number is None:
             self._number = 0
@@ -173,7 +173,7 @@ class WatchedAgain(Stage):
         super().__init__(session, 1)
 
     def open(self) -> None:
-        """Hang the observer."""
+        """Enter the observer."""
         self._observation: Observation | None = None
         self.phases = self.stack.enter_context(marked(self.session, self.session.inputs, decide=self._decide))
         self._observation = self.stack.enter_context(observing(self.phases.phase, lambda: self.phases.creates_graph))
@@ -191,7 +191,7 @@ class WatchedAgain(Stage):
 
 
 class _Saves(PointWatch):
-    """The most that lives of what autograd saved whenever a backward begins, and the most gradients after one."""
+    """The maximum of what lives of autograd's saves whenever a backward begins, and of the gradients after one."""
 
     def __init__(self, session: Session) -> None:
         super().__init__(session.points)
@@ -212,7 +212,7 @@ class _Saves(PointWatch):
             if not phases.in_forward:
                 return saved_form(tensor)
             if not tensor.requires_grad and not self.known.holds(tensor):
-                # A mask, which goes with the step, or what a loss is given beside the model's output.
+                # A mask, which goes with the step, or what a loss is given besides the model's output.
                 base: Any = tensor._base
                 self.session.inputs.inputs([tensor if base is None else base])
             return self.saved.pack(tensor)
@@ -224,7 +224,7 @@ class _Saves(PointWatch):
             yield
 
     def inputs(self, tensors: list[torch.Tensor]) -> None:
-        """These are none of the activations."""
+        """Leave these out of the activations."""
         self.session.inputs.inputs(tensors)
         for tensor in tensors:
             self.known.add(tensor)

@@ -117,7 +117,7 @@ def batch_and_length(batch: int | None, length: int | None) -> list[str]:
 
 @contextmanager
 def inputs_fit(name: str, shape: Shape, dtype: str) -> Iterator[None]:
-    """Where the inputs do not fit beside the weights, raise `OutOfMemory` that says what makes either smaller."""
+    """Where the inputs do not fit next to the weights, raise `OutOfMemory` that says what makes either smaller."""
     try:
         yield
     except Exception as error:

@@ -1,6 +1,6 @@
 """What the allocator of an accelerator says of itself: which one it is, its blocks, its totals, BLAS workspaces.
 
-Nothing here raises: what a backend does not tell is `None`. Only torch's own caching allocator has blocks and reports
+Nothing here raises: what a backend does not report is `None`. Only torch's own caching allocator has blocks and reports
 them to the profiler. `cudaMallocAsync` refuses `snapshot` and reports nothing (c10/cuda/CUDAMallocAsyncAllocator.cpp),
 a pluggable allocator refuses the statistics too, and without caching nothing is counted at all.
 """
@@ -27,7 +27,7 @@ _MIB: Final = 1 << 20
 class AllocatedBlock(Struct, frozen=True, kw_only=True):
     """A block that is handed out: rounded to 512 bytes, more where what would be left over is too small to split.
 
-    `requested_bytes` is what was asked for; `None` where the snapshot does not say (before torch 2.1).
+    `requested_bytes` is the requested size; `None` where the snapshot does not say (before torch 2.1).
     """
 
     address: int
@@ -72,13 +72,13 @@ class DeviceAllocator(Struct, frozen=True):
         return self._counted(torch.cuda.memory_reserved)
 
     def peak_bytes(self) -> int | None:
-        """The most that was handed out since `reset_peak`."""
+        """The maximum that was handed out since `reset_peak`."""
         import torch
 
         return self._counted(torch.cuda.max_memory_allocated)
 
     def reserved_peak_bytes(self) -> int | None:
-        """The most that was held of the device since `reset_peak`."""
+        """The maximum that was held of the device since `reset_peak`."""
         import torch
 
         return self._counted(torch.cuda.max_memory_reserved)

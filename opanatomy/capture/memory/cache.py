@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from opanatomy.capture.step.generation import BEFORE_FORWARD, Generator, told
+from opanatomy.capture.step.generation import BEFORE_FORWARD, Generator, method_hook
 from opanatomy.capture.step.ranges import forward_hooks
 from opanatomy.records.memory_observations import MarkKind
 
@@ -30,7 +30,7 @@ class CacheMarks:
 
     generator: Generator
     note: Noting
-    #: Held until the generation is done, which would let go of it right behind the last reordering.
+    #: Held until the generation is done, which would release it right after the last reordering.
     cache: Any = None
 
     @contextmanager
@@ -40,9 +40,9 @@ class CacheMarks:
         with ExitStack() as stack:
             stack.enter_context(forward_hooks(module, None, self._behind_forward, always=False))
             if self.generator.beams > 1:
-                stack.enter_context(told(module, BEFORE_FORWARD, before=self._reordered))
+                stack.enter_context(method_hook(module, BEFORE_FORWARD, before=self._reordered))
                 if hasattr(module, _EXPAND):
-                    stack.enter_context(told(module, _EXPAND, after=self._expanded))
+                    stack.enter_context(method_hook(module, _EXPAND, after=self._expanded))
             try:
                 yield
                 self._reordered()

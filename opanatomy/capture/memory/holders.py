@@ -1,4 +1,4 @@
-"""Who holds the tensors of a step: modules, optimizers, and the leaves and inputs beside them."""
+"""Who holds the tensors of a step: modules, optimizers, and the leaves and inputs besides them."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ class Holders:
     other_leaves: tuple[torch.Tensor, ...] = ()
 
     def parameters(self) -> list[torch.Tensor]:
-        """Those of the modules, and what the optimizers update beside them."""
+        """The parameters of the modules, and what the optimizers update besides."""
         of_modules = (module.parameters() for module in self.modules)
         updated = (group["params"] for optimizer in self.optimizers for group in optimizer.param_groups)
         return _each_once(chain(*of_modules, *updated))
 
     def buffers(self) -> list[torch.Tensor]:
-        """Those of the modules."""
+        """The buffers of the modules."""
         return _each_once(chain(*(module.buffers() for module in self.modules)))
 
     def gradients(self) -> list[torch.Tensor]:
-        """Those that are there now."""
+        """The gradients that are there now."""
         leaves = _each_once(chain(self.parameters(), self.other_leaves))
         return [leaf.grad for leaf in leaves if leaf.grad is not None]
 
@@ -51,7 +51,7 @@ class Holders:
 
 
 def holders_of(stepper: Stepper, module: torch.nn.Module) -> Holders:
-    """Those of a step of our own."""
+    """The holders of a step that a capture runs itself."""
     return Holders(
         device=stepper.device,
         modules=(module,),

@@ -45,7 +45,7 @@ class PeakMeter:
 
     @property
     def measured_by(self) -> str | None:
-        """What the figure is; `None` where the device does not tell it."""
+        """What the figure is; `None` where the device does not say."""
         if self.on_host:
             return "resident set of the process"
         if self.on_cuda:
@@ -102,7 +102,7 @@ def available_bytes() -> int | None:
 
 
 def _host_bytes() -> int | None:
-    """Free pages and caches of the host, less where the control group allows less."""
+    """Free pages and caches on the host, less where the control group allows less."""
     limits = []
     with suppress(OSError, ValueError, StopIteration):
         lines = Path("/proc/meminfo").read_text().splitlines()
@@ -159,7 +159,7 @@ def give_back() -> None:
 
 
 def could_have(extra_bytes: int) -> bool:
-    """Whether `room_for` can give the process so much."""
+    """Whether `room_for` can give the process that much."""
     if sys.platform == "win32":
         return True
     hard, held = resource.getrlimit(resource.RLIMIT_DATA)[1], held_bytes()

@@ -39,7 +39,7 @@ PROFILER_BYTES: Final = 256 << 20
 _SLACK_BYTES: Final = 16 << 20
 #: The record of a memory step is larger than this only with more than half a million allocations; readers of traces
 #: take 16 MiB of metadata.
-_MOST_PACKED_BYTES: Final = 8 << 20
+_MAX_PACKED_BYTES: Final = 8 << 20
 #: The backend of the CPU's figures: torch's wrapper that counts while a profiler asks it to.
 _OF_CPU: Final = "cpu"
 
@@ -68,7 +68,7 @@ class MemoryObserver(StepObserver):
     holders: Callable[[], Holders]
     device: str
     snapshots: Snapshots
-    #: The module behind whose parts what is gone is looked for; none where nothing can hang on it.
+    #: The module after whose parts what is gone is looked for; none where it can have no hooks.
     module: torch.nn.Module | None = None
     #: What makes the generation that a step is.
     generator: Generator | None = None
@@ -82,7 +82,7 @@ class MemoryObserver(StepObserver):
     def forward(self) -> Iterator[None]:
         """Saved tensors are noted in forward only: in backward they are those of a recomputation.
 
-        What a forward replaces (a buffer, a cache, a weight) is looked for behind each module, where nothing tells.
+        What a forward replaces (a buffer, a cache, a weight) is looked for after each module, where nothing reports it.
         """
         with ExitStack() as stack:
             if self.hooked:
@@ -146,7 +146,7 @@ class MemoryObserver(StepObserver):
         self.snapshots.take(AFTER_FORWARD)
 
     def _gradients(self) -> Storages:
-        """Those of inputs, and of leaves that no module holds, beside those of the parameters."""
+        """The gradients of parameters, of inputs, and of leaves that no module holds."""
         return self._storages(self.holders().gradients())
 
     def after_backward(self) -> None:
@@ -187,7 +187,7 @@ def observe_step(
     stepper: Stepper, module: torch.nn.Module, snapshots: Snapshots, *, compiled: bool = False,
     checkpointing: bool = False, hooked: bool = True,
 ) -> ObservedStep:  # fmt: skip
-    """Run one more step under the memory profiler. An error of the step is not raised: it is beside the observations.
+    """Run one more step under the memory profiler. An error of the step is not raised: it comes with the observations.
 
     Compiled code runs without hooks, a model that cannot have them with `hooked` false: what lives through forward is
     an activation there.
@@ -282,7 +282,7 @@ def observations_of(
 def why_not_kept(step: StepObservations) -> str | None:
     """Why the observations of a step are not written into its trace; `None` where they are."""
     size = _packed_bytes(step)
-    if size <= _MOST_PACKED_BYTES:
+    if size <= _MAX_PACKED_BYTES:
         return None
     return (
         f"the memory step has more allocations than the metadata of a trace hold ({size / 1e6:.0f} MB): what is live at"
@@ -298,7 +298,7 @@ def _packed_bytes(step: StepObservations) -> int:
 
 
 def _allocator(events: ObservedEvents, earlier: Before, device: str) -> AllocatorObservation:
-    """To be asked when the step is done, before the peak is reset again."""
+    """Call it when the step is done, before the peak is reset again."""
     if device == "cpu":
         return AllocatorObservation(name="torch's CPU allocator", backend=_OF_CPU)
     allocator = DeviceAllocator(device)

@@ -31,7 +31,7 @@ def address_of(storage: torch.UntypedStorage) -> int:
 
 
 def weakly(tensors: Iterable[torch.Tensor], device: str) -> dict[int, Any]:
-    """Address of each such storage -> a reference that does not keep it and tells whether it is `expired()`."""
+    """Address of each such storage -> a reference that does not keep it and knows whether it is `expired()`."""
     from torch.multiprocessing.reductions import StorageWeakRef
 
     reference: Any = StorageWeakRef
@@ -50,7 +50,7 @@ def other_devices(module: torch.nn.Module, device: str) -> tuple[str, ...]:
 
 
 def on_device(tensors: Iterable[Tensor], device: str | None) -> list[Tensor]:
-    """Those on `device`, all of them without one."""
+    """The tensors on `device`, all of them without one."""
     return [tensor for tensor in tensors if device is None or same_device(str(tensor.device), device)]
 
 
@@ -67,7 +67,7 @@ def unpacked(tensors: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
         if hasattr(tensor, "__tensor_flatten__"):
             names, _ = tensor.__tensor_flatten__()
             parts = (getattr(tensor, name) for name in names)
-            # A name may be of something else: a DTensor has its mesh beside its local tensor.
+            # A name may be of something else: a DTensor has its mesh besides its local tensor.
             yield from unpacked(part for part in parts if isinstance(part, torch.Tensor))
         elif tensor.layout is torch.strided:
             yield tensor

@@ -167,14 +167,14 @@ def _check_no_prompt(module: torch.nn.Module, seq: int | None, new_tokens: int) 
 def _taken_from_prompt(config: Any, limit: int, new_tokens: int) -> int:
     """The positions among `limit` that new tokens take from the prompt: of the last nothing follows, and in a decoder
     of its own a token begins; `UsageError` where they are too many."""
-    most = limit - 1 if config.is_encoder_decoder else limit
-    if new_tokens > most:
-        raise UsageError(f"--generate {new_tokens}: {config.model_type} has room for {most} new tokens - give less")
+    room = limit - 1 if config.is_encoder_decoder else limit
+    if new_tokens > room:
+        raise UsageError(f"--generate {new_tokens}: {config.model_type} has room for {room} new tokens - give less")
     return 0 if config.is_encoder_decoder else new_tokens - 1
 
 
 def _reserved_positions(module: torch.nn.Module, table: int | None) -> int:
-    """The positions that RoBERTa and its kin do not use: theirs start behind the padding index."""
+    """The positions that RoBERTa and its kin do not use: theirs start after the padding index."""
     for name, layer in module.named_modules():
         if name.endswith("position_embeddings") and getattr(layer, "num_embeddings", None) == table:
             padding = getattr(layer, "padding_idx", None)

@@ -18,7 +18,7 @@ _OTHERWISE: Final = (
     "kv_lora_rank", "v_head_dim", "kv_sharing_modes", "num_kv_shared_layers", "multi_query", "num_kv_heads",
     "new_decoder_architecture", "cross_attention_layers", "state_size",
 )  # fmt: skip
-#: What a prompt is called; with other inputs beside it more is repeated for each beam.
+#: What a prompt is called; with other inputs besides it more is repeated for each beam.
 _PROMPTS: Final = ("input_ids", "inputs", "input_features")
 
 
@@ -27,7 +27,7 @@ def cache_shape_of(generator: Generator) -> CacheShape | None:
     config: Any = getattr(generator.module, "config", None)
     if not hasattr(config, "get_text_config"):
         return None
-    # That of a decoder in an encoder-decoder says its own numbers beside those of its encoder.
+    # That of a decoder in an encoder-decoder says its own numbers next to those of its encoder.
     text = config if config.is_encoder_decoder else config.get_text_config(decoder=True)
     cached = getattr(generator.module.generation_config, "use_cache", None) is not False
     if not cached or any(getattr(text, name, None) for name in _OTHERWISE):
@@ -45,7 +45,7 @@ def cache_shape_of(generator: Generator) -> CacheShape | None:
 
 
 def _prompted(shape: CacheShape, generator: Generator) -> CacheShape | None:
-    """With the prompt of a decoder alone; its positions are copied for the beams where its forward takes them."""
+    """The shape with the prompt of a decoder alone; its positions are copied for beams where its forward takes them."""
     length = _length(generator.arguments)
     if length is None:
         return None
@@ -55,7 +55,7 @@ def _prompted(shape: CacheShape, generator: Generator) -> CacheShape | None:
 
 
 def _encoded(shape: CacheShape, config: Any, generator: Generator) -> CacheShape | None:
-    """With what the decoder keeps of its encoder: of text as many tokens, of Whisper's audio half as many frames."""
+    """The shape with what the decoder keeps of its encoder: as many tokens of text, half of Whisper's audio frames."""
     length = _length(generator.arguments)
     if length is None and "input_features" in generator.arguments:
         length = getattr(config, "max_source_positions", None)

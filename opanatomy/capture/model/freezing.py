@@ -38,7 +38,7 @@ def _embeddings(module: torch.nn.Module, _number: str, asked: str) -> list[torch
 
 
 def _layers(module: torch.nn.Module, number: str, asked: str) -> list[torch.nn.Parameter]:
-    """Those of the lowest layers: of an encoder and a decoder counted through both, of several towers in each."""
+    """The weights of the lowest layers: of an encoder and a decoder counted through both, of several towers in each."""
     stacks, lowest = [stack.layers for stack in stacks_of(module)], int(number)
     if getattr(getattr(module, "config", None), "is_encoder_decoder", False):
         stacks = [tuple(layer for layers in stacks for layer in layers)]
@@ -67,7 +67,7 @@ def _all_but_head(module: torch.nn.Module, _number: str, asked: str) -> list[tor
     return [parameter for name, parameter in module.named_parameters() if name not in head]
 
 
-#: Part -> its weights, of a model, the number behind the colon, and the option as it is spoken of.
+#: Part -> its weights, of a model, the number after the colon, and the option as it is spoken of.
 _FROZEN: Final[dict[str, Callable[[Any, str, str], list[Any]]]] = {
     "embeddings": _embeddings, "layers": _layers, "all-but-biases": _all_but_biases, "all-but-head": _all_but_head,
 }  # fmt: skip
@@ -88,7 +88,7 @@ def undone_by_checkpointing(module: torch.nn.Module) -> list[str]:
     layers = "the lowest layer, in which" if lowest == 1 else f"the {lowest} lowest layers, in which"
     return [
         f"checkpointing undoes freezing: for it transformers has the output of the embeddings require a gradient, so"
-        f" {layers} nothing is trained, run a second time and pass gradients on to nobody"
+        f" {layers} nothing is trained, are recomputed and pass on gradients that nothing uses"
         " - checkpoint the layers above them alone, or use --checkpoint-every"
     ]
 

@@ -77,15 +77,15 @@ class Logits:
         return len(self.shape)
 
     def float(self) -> Logits:
-        """Themselves: the function computes with the precision that it needs."""
+        """The logits unchanged: the function computes with the precision that it needs."""
         return self
 
     def contiguous(self) -> Logits:
-        """Themselves."""
+        """The logits unchanged."""
         return self
 
     def to(self, *_: Any, **__: Any) -> Logits:
-        """Themselves, as `float`."""
+        """The logits unchanged, as with `float`."""
         return self
 
     def view(self, *shape: int) -> Logits:

@@ -27,8 +27,8 @@ def micro_batches(inputs: Inputs, parts: int, *, borrowed: bool = False) -> tupl
     """The arguments of each forward: `inputs` cut along the first dimension of its tensors, which is the batch.
 
     Numbers and tensors without a dimension go into every forward. Nothing is copied. A tensor of another first
-    dimension is a `UsageError`: which part of it belongs to which sample nobody says. `borrowed` inputs are spoken of
-    as arguments.
+    dimension is a `UsageError`: which part of it belongs to which sample is not known. `borrowed` inputs are called
+    arguments.
     """
     if parts == 1:
         return (inputs,)

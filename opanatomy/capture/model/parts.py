@@ -9,7 +9,7 @@ from msgspec import Struct
 if TYPE_CHECKING:
     import torch
 
-#: A stack is told from other lists of modules by its share of the weights in such lists.
+#: A stack differs from other lists of modules in its share of the weights in such lists.
 _MIN_SHARE: Final = 0.1
 
 

@@ -2,7 +2,7 @@
 
 transformers checkpoints layer by layer. Here the model's loop over its layers stays as it is: its call of the first
 layer of a segment runs all layers of it under one `torch.utils.checkpoint`, its calls of the others give back what
-comes in. That is the same only where every layer gets the same arguments beside the hidden states and gives nothing
+comes in. That is the same only where every layer gets the same arguments besides the hidden states and gives nothing
 but these: where one does not (T5 hands its relative positions from layer to layer) it is refused, not computed wrong.
 """
 
@@ -27,9 +27,9 @@ def checkpoint_in_segments(module: torch.nn.Module, kind: str, every: int) -> No
     asked, name = as_flag(CHECKPOINT_EVERY, every), type(module).__name__
     if not stacks:
         raise UsageError(f"{asked}: {name} has no list of like layers - leave it out")
-    most = max(len(stack.layers) for stack in stacks)
-    if every > most:
-        raise UsageError(f"{asked}: {name} has {most} layers - give 1 to {most}")
+    longest = max(len(stack.layers) for stack in stacks)
+    if every > longest:
+        raise UsageError(f"{asked}: {name} has {longest} layers - give 1 to {longest}")
     for stack in stacks:
         for first in range(0, len(stack.layers), every):
             _Segment(stack=stack, layers=stack.layers[first : first + every], kind=kind, asked=asked).take_over()
@@ -47,7 +47,7 @@ class _Segment:
     forwards: list[Callable[..., Any]] = field(default_factory=list)
     #: Whether the layers run for the segment, in forward or in backward; else it is the model that calls them.
     running: bool = False
-    #: What the first layer was called with beside the hidden states, and gave, for the model's calls of the others.
+    #: What the first layer was called with besides the hidden states, and gave, for the model's calls of the others.
     arguments: tuple[tuple[Any, ...], dict[str, Any]] | None = None
     result: Any = None
 

@@ -50,7 +50,7 @@ def file_and_function(model: str) -> tuple[Path, str] | None:
 
 
 def _example(path: Path) -> str:
-    """A function of the file, as far as can be told without running it."""
+    """A function of the file, as far as is known without running it."""
     try:
         body = ast.parse(path.read_bytes()).body
     except (OSError, SyntaxError, ValueError, RecursionError):
@@ -92,11 +92,11 @@ def _imported(file: Path, name: str, path: Path) -> ModuleType:
 
 def _todo(error: BaseException, path: Path) -> str:
     if isinstance(error, SystemExit):
-        return 'put what is to run as a script behind `if __name__ == "__main__":`'
+        return 'put what is to run as a script under `if __name__ == "__main__":`'
     if isinstance(error, SyntaxError):
         return "correct it"
     if isinstance(error, ModuleNotFoundError):
-        return "install it, or put it beside that file"
+        return "install it, or put it next to that file"
     return f"try it by itself: python {path}"
 
 

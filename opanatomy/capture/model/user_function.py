@@ -20,7 +20,7 @@ from opanatomy.records.out_of_memory import is_out_of_memory
 if TYPE_CHECKING:
     import torch
 
-#: Functions of a module are named up to so many.
+#: Functions of a module are named up to this many.
 _NAMED: Final = 8
 _PATTERN = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
@@ -33,7 +33,7 @@ def is_function(model: str) -> bool:
 def call_function(model: str) -> tuple[torch.nn.Module, dict[str, Any] | tuple[Any, ...]]:
     """The module and the inputs that a function of the user's returns, called without arguments.
 
-    Inputs may be a mapping (keyword arguments), a tuple or list (positional) or one tensor. What is beside a file is
+    Inputs may be a mapping (keyword arguments), a tuple or list (positional) or one tensor. What is next to a file is
     importable for it, and for `package.module:function` the working directory, as it is for `python -m`.
     """
     import torch
@@ -119,7 +119,7 @@ def _instead(name: str, target: Any) -> str:
     own = [key for key, value in vars(target).items() if _is_function_of(value, target)]
     if near:
         return f"did you mean {', '.join(near)}?"
-    return f"it has {', '.join(own[:_NAMED])}" if own else "check the name behind the colon"
+    return f"it has {', '.join(own[:_NAMED])}" if own else "check the name after the colon"
 
 
 def _is_function_of(value: Any, module: Any) -> bool:

@@ -32,7 +32,7 @@ from opanatomy.records.workload import Workload
 if TYPE_CHECKING:
     import torch
 
-#: Samples in a batch where none are asked for.
+#: Samples in a batch by default.
 BATCH: Final = 8
 #: What a function decides that makes its own model.
 _OF_THE_MODEL: Final = frozenset(
@@ -277,7 +277,7 @@ def _seed(seed: int) -> None:
 
 
 def _prepare_function(options: RunOptions) -> Prepared:
-    """The module and inputs of a function, left as they are but for the device, a data type and inference asked for."""
+    """The module and inputs of a function, left as they are but for the requested device, data type and inference."""
     import torch
 
     for option in RUN:

@@ -18,7 +18,7 @@ from opanatomy.records.workload import METADATA_KEY, Capture
 from opanatomy.redaction.events import NOT_DECODABLE, Redaction
 
 _END_BYTES: Final = 256
-#: So much text is looked at at once.
+#: This much text is looked at at once.
 _CHUNK: Final = 1 << 20
 #: Kineto writes its own keys, and those of `add_metadata`, before the events.
 _LONGEST_HEAD: Final = 64 << 20
@@ -26,7 +26,7 @@ _EVENTS: Final = re.compile(rb'(?<!\\)"traceEvents"\s*:\s*\[')
 #: How Kineto ends an event and begins the next; no string of JSON has a line end in it.
 _BETWEEN: Final = b"\n  },\n  {"
 _END: Final = b"\n  }"
-#: Kineto writes names as they are, quotes and backslashes too; nothing else of an event is anybody's own text.
+#: Kineto writes names as they are, quotes and backslashes too; nothing else in an event is a user's own text.
 _NAMES: Final = tuple(
     re.compile(rb'^(.*?"name": ")(.*)(' + end + rb")$", re.MULTILINE) for end in (rb'",', rb'", "p(?:id|h)": .*')
 )
@@ -41,14 +41,14 @@ def export_trace(
 ) -> None:
     """Write the trace of `profiler` and what `capture` knows to `path`; gzip where the name ends in `.gz`.
 
-    `add_metadata_json` would do for the metadata, but it is heard only while the profiler runs, and part of what is
-    to be told is known only after. With `everything` paths, arguments, hosts and users are left out too. `renamed`
+    `add_metadata_json` would do for the metadata, but it takes effect only while the profiler runs, and part of the
+    metadata is known only after. With `everything` paths, arguments, hosts and users are left out too. `renamed`
     has the texts of names of ours, in quotes, and what stands there instead.
     """
     with tempfile.TemporaryDirectory(prefix=".opanatomy-", dir=path.absolute().parent) as folder:
         plain = Path(folder) / "trace.json"
         profiler.export_chrome_trace(str(plain))
-        if not plain.exists():  # Kineto fails in silence
+        if not plain.exists():  # Kineto fails silently
             free = shutil.disk_usage(folder).free
             raise OutputError(
                 f"the profiler could not write its trace of this step: {free / 1e6:.1f} MB are free - free some space"
@@ -92,7 +92,7 @@ def _head(source: BinaryIO) -> tuple[dict[str, object], bytes]:
 
 
 def _metadata(text: bytes) -> dict[str, object]:
-    """The keys beside the events; one that is no JSON (the text of an `add_metadata` with a quote) costs its line."""
+    """The keys besides the events; one that is no JSON (the text of an `add_metadata` with a quote) costs its line."""
     for tried in (text, b"\n".join(line for line in text.split(b"\n") if _is_sound(line))):
         try:
             return msgspec.json.decode(tried.rstrip(b", \t\r\n") + b"}", type=dict[str, object])
@@ -132,7 +132,7 @@ def _cleaned(chunk: bytes, redaction: Redaction, then: bytes = b"") -> bytes:
 
 
 def _are_events(text: bytes) -> bool:
-    """Whether the text is JSON: in what is none, nobody can tell where a string begins."""
+    """Whether the text is JSON: otherwise it is not known where a string begins."""
     try:
         return bool(_texts.decode(b"[" + text + b"]")) and (text.isascii() or bool(text.decode()))
     except NOT_DECODABLE:
@@ -155,19 +155,19 @@ def _as_json(text: bytes) -> bytes:
 
 
 def _last(text: bytes, redaction: Redaction) -> bytes:
-    """The last events and the keys behind them, of which one is the name of Kineto's file."""
+    """The last events and the keys after them, of which one is the name of Kineto's file."""
     end = _END_OF_ALL.search(text)
     if end is None:
         if text.lstrip().startswith(b"]"):
             return b"]}\n"
         raise OutputError("the profiler's trace of this step ends early - free some space in the folder of the trace")
-    behind = redaction.metadata(_metadata(b"{" + text[end.end() :].strip(b", \t\r\n").removesuffix(b"}")))
-    pairs = (msgspec.json.encode(key) + b":" + msgspec.json.encode(value) for key, value in behind.items())
+    trailing = redaction.metadata(_metadata(b"{" + text[end.end() :].strip(b", \t\r\n").removesuffix(b"}")))
+    pairs = (msgspec.json.encode(key) + b":" + msgspec.json.encode(value) for key, value in trailing.items())
     return _cleaned(text[: end.start()], redaction) + b"\n]" + b"".join(b",\n" + pair for pair in pairs) + b"}\n"
 
 
 def _check_end(plain: Path) -> None:
-    """Raise where the device filled up in the last piece that was written, which nothing else says."""
+    """Raise where the device filled up in the last write, which nothing else reports."""
     with plain.open("rb") as file:
         file.seek(-min(_END_BYTES, plain.stat().st_size), 2)
         if not file.read().rstrip().endswith(b"}"):

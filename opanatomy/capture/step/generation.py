@@ -34,9 +34,9 @@ class Generator:
     arguments: dict[str, Any]
     new_tokens: int
     beams: int
-    #: Told which phase begins.
+    #: Called with the phase that begins.
     enter: Callable[[Phase], None] = lambda phase: None
-    #: Told the part of the tokens that is done, in a step that nothing times.
+    #: Called with the share of the tokens that is done, in a step that nothing times.
     advance: Callable[[float], None] | None = None
     #: How many forwards the last generation ran, and the time to its first token.
     forwards: int = field(default=0, init=False)
@@ -57,7 +57,7 @@ class Generator:
                     self.advance(self.forwards / self.new_tokens)
                 self.forwards += 1
 
-            with told(self.module, BEFORE_FORWARD, before=before_forward):
+            with method_hook(self.module, BEFORE_FORWARD, before=before_forward):
                 self.module.generate(**self.arguments, **self._settings())
         if self.new_tokens == 1:
             self.first_token_ns = time.perf_counter_ns() - begin
@@ -70,7 +70,7 @@ class Generator:
 
     @contextmanager
     def telling(self, advance: Callable[[float], None]) -> Iterator[None]:
-        """Tell `advance` the part of the tokens that is done while inside."""
+        """Report to `advance` the share of the tokens that is done while inside."""
         self.advance = advance
         try:
             yield
@@ -78,7 +78,7 @@ class Generator:
             self.advance = None
 
     def _settings(self) -> dict[str, Any]:
-        """Over what the model's own generation settings say: the same tokens in every step, and so many."""
+        """Over what the model's own generation settings say: the same tokens in every step, and that many."""
         own = self.module.generation_config
         padding = getattr(own, "pad_token_id", None)
         return {
@@ -89,7 +89,7 @@ class Generator:
 
 
 @contextmanager
-def told(
+def method_hook(
     module: Any,
     method: str,
     *,

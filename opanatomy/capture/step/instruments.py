@@ -37,21 +37,21 @@ class Instrument(Enum):
         " not known",
     )
     SAVES = (
-        "the watch of saved tensors (autograd hooks)",
+        "the observer of saved tensors (autograd hooks)",
         "the bytes that forward keeps for backward are not measured",
     )
     CASTS = (
-        "the watch of weight casts (a dispatch mode)",
+        "the observer of weight casts (a dispatch mode)",
         "autocast's casts of weights count as activations",
     )
     GRADIENTS = (
-        "the watch of gradients (module hooks)",
+        "the observer of gradients (module hooks)",
         "which layers' inputs and weights need gradients, and so what theory says of the backward",
     )
     PROGRESS = ("the progress display (module hooks)", "")
 
 
-#: What torch says where an instrument, not the model, is what it cannot do with.
+#: What torch says where it cannot handle an instrument, not the model.
 _SAYS: Final = (
     (Instrument.SAVES, re.compile(r"saved[ _]tensors?[ _](un)?(pack[ _])?hooks?", re.IGNORECASE)),
     (Instrument.SAVES, re.compile(r"saved tensor pack hook", re.IGNORECASE)),
@@ -220,7 +220,7 @@ def blamed(error: Exception, active: set[Instrument]) -> set[Instrument] | None:
 
 
 def _kin(instrument: Instrument) -> set[Instrument]:
-    """What falls with an instrument: casts are watched by a dispatch mode, and only beside saved tensors."""
+    """What falls with an instrument: casts are watched by a dispatch mode, and only together with saved tensors."""
     return {instrument} if instrument in (Instrument.PROGRESS, Instrument.GRADIENTS) else {instrument, Instrument.CASTS}
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _MAX_EXPONENT: Final = 16
 _MIN_EXPONENT: Final = -16
 FIRST: Final = 2.0**_MAX_EXPONENT
-#: So many updates without an overflow before it would grow, which makes a later step overflow: never in a profile.
+#: This many updates without an overflow before it would grow, which makes a later step overflow: never in a profile.
 _NEVER: Final = 2**31 - 1
 
 #: What a run says of its gradients.

@@ -33,7 +33,7 @@ class _Operator:
     #: Whether it is made of other operators, which are what runs.
     is_composite: bool
     second_count: SecondCount | None
-    #: The function of one that `torch.library.custom_op` made: the operators that it calls are what runs.
+    #: Its function where `torch.library.custom_op` made it: the operators that it calls are what runs.
     written_in_python: Callable[..., Any] | None = None
     calls: list[int] = field(default_factory=lambda: [0] * (len(_PHASES) + 1))
     #: For each phase the calls by what their FLOPs are a function of.
@@ -103,7 +103,7 @@ class Observation:
             operator.decide(place)
 
     def close(self) -> None:
-        """Count what is pending, and let go of the node, which holds a graph."""
+        """Count what is pending, and release the node, which holds a graph."""
         self._settle(_BACKWARD)
         self.decide(Phase.OTHER)
         self._node = None
@@ -125,7 +125,7 @@ def observing(
 ) -> Iterator[Observation]:
     """Count every operator that runs while inside; `phase_of` says which phase of the step it is then.
 
-    `None` is a phase that `Observation.decide` is told later. What an autograd node runs with gradient mode on is
+    `None` is a phase that `Observation.decide` gets later. What an autograd node runs with gradient mode on is
     recomputation, for the engine turns it off, and so is what it ran before that; but not where the engine leaves it
     on, which `differentiates_again` says (`create_graph`).
     """

@@ -1,4 +1,4 @@
-"""What a step makes: its loss, gradients and updated weights, without dropout, to be held against another run's."""
+"""What a step makes: its loss, gradients and updated weights, without dropout, to be compared with another run's."""
 
 from __future__ import annotations
 
@@ -95,10 +95,10 @@ def compare_outcome(options: RunOptions, folder: Path, loss: float | None) -> Sa
                 continue
             unmatched.remove(path.name)
             theirs = np.load(path, mmap_mode="r")
-            apart, size = _squares(array - theirs), _squares(theirs)
-            sums[kind][0] += apart
+            difference, size = _squares(array - theirs), _squares(theirs)
+            sums[kind][0] += difference
             sums[kind][1] += size
-            units = _units(apart, size)
+            units = _units(difference, size)
             if kind not in worst or units > worst[kind].units:
                 worst[kind] = Difference(name=name, units=units)
     return Sameness(
@@ -206,8 +206,8 @@ def _squares(array: Any) -> float:
     return float(np.square(array, dtype=np.float64).sum())
 
 
-def _units(apart: float, size: float) -> float:
+def _units(difference: float, size: float) -> float:
     """The norm of a difference over the norm of what it is of, in units of rounding."""
-    if not apart:
+    if not difference:
         return 0.0
-    return float("inf") if not size else (apart / size) ** 0.5 / _EPSILON
+    return float("inf") if not size else (difference / size) ** 0.5 / _EPSILON

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
-#: What packed weights of a convolution tell beside the weight, in the order in which the formula reads them.
+#: What packed weights of a convolution have besides the weight, in the order in which the formula reads them.
 _GEOMETRY = ("stride", "padding", "output_padding", "dilation", "groups", "transpose")
 
 
@@ -33,7 +33,7 @@ def stored_parts(value: torch.Tensor) -> tuple[torch.Tensor, tuple[torch.Tensor,
 
 
 def packed_weights(value: torch.ScriptObject) -> list[Any] | None:
-    """[weight, bias] of packed parameters, of a convolution with [stride, padding, ...] behind; `None` if not told."""
+    """[weight, bias] of packed parameters, of a convolution with [stride, padding, ...] after; `None` if unknown."""
     import torch
 
     packed: Any = value

@@ -15,7 +15,7 @@ STEP_RANGE: Final = "ProfilerStep#"
 
 
 class StepProfiler:
-    """The profiler, told where its steps begin and end.
+    """The profiler, with calls where its steps begin and end.
 
     With `warm` the first of them (`None` is its number) runs while the profiler is ready but records nothing, as in
     `torch.profiler.schedule`: the first use of CUPTI is not in the figures, nor in the trace.

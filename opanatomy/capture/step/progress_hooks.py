@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Progress(Protocol):
-    """Told what is going on."""
+    """Is called with what is going on."""
 
     def stage(self, text: str, *, steps_after: int = 0, expected_ns: int | None = None) -> None:
         """A stage begins; a like one took `expected_ns`, `steps_after` steps follow it."""
@@ -35,8 +35,8 @@ class NullProgress:
 
 @contextmanager
 def watched(module: torch.nn.Module, progress: Progress, passes: int = 1) -> Iterator[None]:
-    """Tell how far the first step is: modules done in forward (a third of the work), gradients made in backward, over
-    so many passes.
+    """Report how far the first step is: modules done in forward (a third of the work), gradients made in backward, over
+    that many passes.
 
     Compiled parts have no hooks, and no share.
     """

@@ -42,7 +42,7 @@ class OpenRanges:
             self._open.append((id(child), entered))
 
     def leave(self, child: torch.nn.Module, *_: object) -> None:
-        """It is done."""
+        """The forward of a module is done."""
         if self._open and self._open[-1][0] == id(child):
             self._open.pop()[1].__exit__(None, None, None)
 
@@ -56,7 +56,7 @@ class OpenRanges:
 def open_phase(enter: Callable[[Phase], None], first: Phase) -> Iterator[Callable[[Phase], None]]:
     """Mark what runs inside as `first`, and from each call of what this gives on as the phase that it is given.
 
-    `enter` is told each phase that begins.
+    `enter` is called with each phase that begins.
     """
     from torch._C._profiler import _RecordFunctionFast
 
@@ -99,7 +99,7 @@ def forward_hooks(
     """Call `before` and `after` around the forward of submodules while inside, `after` one that fails if `always`.
 
     Global hooks, not hooks of the modules: `nn.TransformerEncoderLayer` and others take another path through their
-    code when a hook hangs on them, copies that a forward makes of its modules would have them too, and nothing must
+    code when they have a hook, copies that a forward makes of its modules would have them too, and nothing must
     stay behind on the user's model. Global hooks make `torch.compile` compile again: a model with compiled parts has
     hooks on the modules outside of these.
     """

@@ -1,4 +1,4 @@
-"""A model and a batch -> one trace file that knows what it is; the model is left as it was, whatever happens."""
+"""A model and a batch -> one trace file with its description; the model is left as it was, whatever happens."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from opanatomy.capture.memory.storages import tensors_in, unpacked
 if TYPE_CHECKING:
     import torch
 
-#: Of the memory that there is, copies may take one part in so many: the step needs the rest.
+#: Of the memory that there is, copies may take one part in this many: the step needs the rest.
 _PART: Final = 16
 
 
@@ -91,7 +91,7 @@ class Kept:
 
     @classmethod
     def of(cls, module: torch.nn.Module, inputs: Any, device: str, *, weights: bool) -> Kept:
-        """All of it as it is now; the values of the parameters where `weights`."""
+        """The current state; the values of the parameters where `weights`."""
         modules = list(module.modules())
         buffers = [(part, name, buffer) for part in modules for name, buffer in part._buffers.items()]
         leaves = [*module.parameters(), *tensors_in(inputs)]
@@ -125,7 +125,7 @@ class Kept:
 
     @property
     def host_bytes(self) -> int:
-        """What the copies take of the host's memory."""
+        """How much host memory the copies take."""
         return sum(kept.copy.numel() * kept.copy.element_size() for kept in (*self.values, *self.weights))
 
     def let_go_of_weights(self) -> None:

@@ -77,7 +77,7 @@ def _without_backward() -> str:
 
 
 def averaged(roots: Roots, parts: int) -> tuple[torch.Tensor, ...]:
-    """What the backward of one of so many micro-batches starts from: a single number, which is a mean over its
+    """What the backward of one of that many micro-batches starts from: a single number, which is a mean over its
     samples, is divided; outputs that start with a gradient of ones are summed over the samples as they are."""
     return tuple(
         root / parts if gradient is None else root

@@ -50,18 +50,18 @@ from opanatomy.records.workload import Capture
 if TYPE_CHECKING:
     import torch
 
-#: Unprofiled steps are repeated until there are so many, or until they have taken so long.
+#: Unprofiled steps are repeated until there are this many, or until they have taken this long.
 _TIMED_STEPS: Final = 5
 _TIMED_NS: Final = 10**9
 #: A first step no longer than this is followed by a second one to count in, where no number of warm-up steps was asked.
 _COUNTED_AGAIN_NS: Final = 5 * 10**9
-#: So many warm-up steps more may follow while `torch.compile` still compiles in them.
+#: This many warm-up steps more may follow while `torch.compile` still compiles in them.
 _COMPILING_STEPS: Final = 4
 
 
 @dataclass(slots=True, kw_only=True)
 class Run:
-    """One capture: its steps in order, and what each of them told."""
+    """One capture: its steps in order, and what each of them measured."""
 
     subject: Subject
     options: RunOptions
@@ -102,7 +102,7 @@ class Run:
         return ForwardSaves([*module.parameters(), *module.buffers(), *inputs], self.points, weights)
 
     def _instruments(self) -> set[Instrument]:
-        """Those that this step can have; without what torch would run compiled parts uncompiled for."""
+        """The instruments that this step can have, without any that would make torch run compiled parts uncompiled."""
         active = {Instrument.OBSERVER, Instrument.PROGRESS}
         if not self.options.inference:
             active |= {Instrument.SAVES, Instrument.GRADIENTS}
@@ -111,7 +111,7 @@ class Run:
         if self.options.compile:
             active.remove(Instrument.PROGRESS)
         if self.stepper.generator is not None:
-            active.remove(Instrument.PROGRESS)  # a generation tells its own, by tokens
+            active.remove(Instrument.PROGRESS)  # a generation reports its own, by tokens
         if self.compiled:
             active -= {Instrument.GRADIENTS}  # global module hooks would have it compiled again
         if self.compiled and not mode_keeps_compiled():
@@ -206,7 +206,7 @@ class Run:
         synchronize(self.devices)
 
     def _timed(self, expected: int) -> list[int]:
-        """The wall times of unprofiled steps: as many as were asked for, of short ones more; none that starts cold."""
+        """The wall times of unprofiled steps: as many as requested, of short ones more; none that starts cold."""
         times: list[int] = []
         cold = not expected
         planned = self._planned(expected or _TIMED_NS)
@@ -235,7 +235,7 @@ class Run:
         return times
 
     def _timed_texts(self, texts: TextInputs, expected: int) -> list[int]:
-        """The wall times of unprofiled steps on the profiled batch, those on the others beside; then a step on the
+        """The wall times of unprofiled steps on the profiled batch, and those on the other batches; then a step on the
         longest batch, which the memory is of, and stays the current one."""
         translated, scale = compilations(), scale_of(self.stepper)
         cold = self.compiled or self.options.device != "cpu" or not expected
@@ -254,7 +254,7 @@ class Run:
         return list(times)
 
     def _planned(self, step_ns: int) -> int:
-        """How many unprofiled steps of that length tell their time."""
+        """How many unprofiled steps of that length give a stable time."""
         return max(self.options.steps, min(_TIMED_STEPS, -(-_TIMED_NS // max(step_ns, 1))))
 
     def _after_step(self) -> MemoryObservations:

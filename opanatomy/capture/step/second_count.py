@@ -40,7 +40,7 @@ def second_count_of(function: Any) -> SecondCount | None:
 
 
 def flops_of(second: SecondCount, arguments: Any) -> int | None:
-    """The FLOPs of a call by what `second.arguments` kept of it; `None` where they cannot be told."""
+    """The FLOPs of a call by what `second.arguments` kept of it; `None` where they are not known."""
     if second.formula is None or arguments is None or isinstance(arguments, int):
         return None if arguments is None else int(arguments)
     args, kwargs, result = arguments

@@ -69,7 +69,7 @@ def _not_installed(optimizer: Optimizer) -> str:
 
 
 class StepObserver:
-    """Told where a step is; this one does nothing."""
+    """Is called where a step begins and ends its phases; this one does nothing."""
 
     def forward(self) -> AbstractContextManager[Any]:
         """Is open around forward."""
@@ -116,7 +116,7 @@ class Stepper:
     watch: StepObserver = field(default_factory=StepObserver)
     #: What the last backward started from.
     backward_from: str | None = None
-    #: Leaves beside the parameters whose gradients belong to one step, such as inputs.
+    #: Leaves besides the parameters whose gradients belong to one step, such as inputs.
     other_leaves: tuple[torch.Tensor, ...] = ()
     #: Leaves that no module and no input holds, with the gradients that they had; `None` before the first backward.
     strangers: list[tuple[torch.Tensor, torch.Tensor | None]] | None = None
@@ -190,7 +190,7 @@ class Stepper:
             leaf.grad = None
 
     def free_gradients(self) -> None:
-        """Let go of the gradients of the step before."""
+        """Release the gradients of the step before."""
         for leaf in (*self.parameters, *self.other_leaves):
             leaf.grad = None
 

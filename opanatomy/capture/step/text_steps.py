@@ -10,7 +10,7 @@ from opanatomy.capture.step.stepper import Stepper
 from opanatomy.capture.texts.inputs import TextInputs
 from opanatomy.records.texts import TextObservations
 
-#: Rounds over the batches are repeated until there are so many, or until they have taken so long.
+#: Rounds over the batches are repeated until there are this many, or until they have taken this long.
 _ROUNDS: Final = 5
 _ROUNDS_NS: Final = 2 * 10**9
 

@@ -10,9 +10,9 @@ from opanatomy.capture.step.ready import ready_to_step
 from opanatomy.capture.step.stepper import Stepper
 from opanatomy.options import RunOptions
 
-#: Steps are repeated until there are so many, or until they have taken so long.
-_LEAST_STEPS, _MOST_STEPS, _LONG_NS = 3, 50, 2 * 10**9
-#: Steps before, where no number is asked for: the first makes the optimizer's state, the second settles.
+#: Steps are repeated until there are this many, or until they have taken this long.
+_MIN_STEPS, _MAX_STEPS, _LONG_NS = 3, 50, 2 * 10**9
+#: Steps before, where no number is given: the first makes the optimizer's state, the second settles.
 _WARMUP: Final = 2
 
 
@@ -26,7 +26,7 @@ def step_times(options: RunOptions) -> tuple[int, ...]:
             stepper.run()
         texts = prepared.texts
         times: list[int] = []
-        while len(times) < _LEAST_STEPS or (sum(times) < _LONG_NS and len(times) < _MOST_STEPS):
+        while len(times) < _MIN_STEPS or (sum(times) < _LONG_NS and len(times) < _MAX_STEPS):
             batches = None if texts is None else texts.batches
             times.append(_clocked(stepper) if batches is None else _mean_over(batches, stepper))
     return tuple(times)

@@ -55,7 +55,7 @@ class Training:
         """The weights are updated; not a part of the update."""
 
     def shared_weights(self, module: torch.nn.Module) -> tuple[SharedWeights, ...]:
-        """The weights of `module` that ranks share, behind a step."""
+        """The weights of `module` that ranks share, after a step."""
         return ()
 
     def bucket_bytes(self) -> int | None:

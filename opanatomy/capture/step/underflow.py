@@ -34,7 +34,7 @@ class _Reference(Struct, frozen=True):
 
 
 def gradient_underflow(options: RunOptions) -> Underflow:
-    """The gradients of one step of a run under float16 autocast beside those without, at each scale of the loss.
+    """The gradients of one step of a run under float16 autocast compared with those without, at each scale of the loss.
 
     Raises `CaptureError` where the run does not scale its loss, or where this torch computes in another data type.
     """

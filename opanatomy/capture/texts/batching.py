@@ -9,7 +9,7 @@ from typing import Final
 
 from msgspec import Struct
 
-#: So many batches are run, evenly spread over all.
+#: This many batches are run, evenly spread over all.
 RUN_BATCHES: Final = 8
 
 

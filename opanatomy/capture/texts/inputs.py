@@ -158,13 +158,13 @@ class TextPlan:
 
 
 def plan_texts(model: OfModel, shape: Shape, options: RunOptions) -> TextPlan | None:
-    """The texts that are asked for, `None` where none are; `UsageError` where the model takes no text."""
+    """The requested texts, `None` where none are; `UsageError` where the model takes no text."""
     if options.texts is None:
         return None
     asked, maximum = f"{TEXTS.flags[-1]} {options.texts}", shape.sequence_length
     if shape.task not in _OF_TEXT or maximum is None or not takes_text(model.module):
         raise UsageError(
-            f"{asked}: {model.config.model_type} ({shape.task}) takes more or other than text - leave it out"
+            f"{asked}: {model.config.model_type} ({shape.task}) takes more than text, or no text - leave it out"
         )
     read = read_texts(options.texts)
     tokens = tokenized(model, read.texts, options.tokenizer)

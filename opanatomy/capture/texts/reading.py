@@ -20,7 +20,7 @@ from opanatomy.files.addresses import check_no_address
 from opanatomy.options import SAMPLE, TEXTS
 
 #: No more texts are read than that: a run needs a few batches and how long texts are.
-MOST_TEXTS: Final = 4096
+MAX_TEXTS: Final = 4096
 #: What a column of texts is called, where a table has several columns of words.
 _USUAL: Final = (
     "text", "sentence", "content", "comment", "review", "body", "document", "message", "question", "prompt", "article",
@@ -42,7 +42,7 @@ class Texts(Struct, frozen=True, kw_only=True):
 
 
 class _Source(Struct, frozen=True, kw_only=True):
-    """A file as it was asked for; what is wrong with it is a `UsageError` that begins with the option."""
+    """A file as it was given; what is wrong with it is a `UsageError` that begins with the option."""
 
     path: Path
     column: str | None
@@ -53,7 +53,7 @@ class _Source(Struct, frozen=True, kw_only=True):
         return Path(self.path.name.removesuffix(".gz")).suffix.lower()
 
     def wrong(self, what: str) -> UsageError:
-        """The error to raise."""
+        """The error to raise for this file."""
         return UsageError(f"{TEXTS.flags[-1]} {self.path}: {what}")
 
 
@@ -64,7 +64,7 @@ def read_texts(asked: str) -> Texts:
     source = _source_of(asked)
     try:
         column, texts = _texts_in(source)
-        kept = tuple(islice((text for text in texts if text.strip()), MOST_TEXTS + 1))
+        kept = tuple(islice((text for text in texts if text.strip()), MAX_TEXTS + 1))
     except UnicodeDecodeError as error:
         raise source.wrong("it is not UTF-8 text - give lines, JSON Lines, CSV or Parquet") from error
     except (OSError, EOFError, zlib.error) as error:
@@ -73,11 +73,11 @@ def read_texts(asked: str) -> Texts:
         raise source.wrong("it has no text in it - give a file with a text on each line")
     if any("\0" in text for text in kept):
         raise source.wrong("it is not text but binary - give lines, JSON Lines, CSV or Parquet")
-    return Texts(file=source.path.name, column=column, texts=kept[:MOST_TEXTS], more=len(kept) > MOST_TEXTS)
+    return Texts(file=source.path.name, column=column, texts=kept[:MAX_TEXTS], more=len(kept) > MAX_TEXTS)
 
 
 def _source_of(asked: str) -> _Source:
-    """The file, and the column behind the last colon where what stands before it is a file."""
+    """The file, and the column after the last colon where what stands before it is a file."""
     check_no_address(TEXTS.flags[-1], asked)
     if Path(asked).expanduser().is_file():
         return _Source(path=Path(asked).expanduser(), column=None)
@@ -134,7 +134,7 @@ def _is_number(text: str) -> bool:
 
 
 def _column(source: _Source, columns: dict[str, bool]) -> str:
-    """The column that was asked for, the only one of words, or one with a usual name."""
+    """The column that was given, the only one of words, or one with a usual name."""
     listed = ", ".join(columns)
     if source.column is not None:
         if source.column not in columns:
@@ -159,7 +159,7 @@ def _json_rows(source: _Source) -> Iterator[Row]:
         except (ValueError, RecursionError) as error:
             raise source.wrong(f"line {number} is not JSON ({one_line(error, 80)}) - give one object a line") from error
         if not isinstance(value, dict):
-            raise source.wrong(f"line {number} is no JSON object - give one object a line")
+            raise source.wrong(f"line {number} is not a JSON object - give one object a line")
         yield value
 
 

@@ -52,7 +52,7 @@ def sample() -> tuple[str, ...]:
 
 
 def _text(draw: Random, words: int) -> str:
-    """A text of about so many words."""
+    """A text of about that many words."""
     if words <= 1:
         return _one_of(draw, _ONE_WORD)
     sentences: list[str] = []

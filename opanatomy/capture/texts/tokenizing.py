@@ -1,4 +1,4 @@
-"""The tokenizer of a model: its own where it is at hand, else one trained on the texts; fast, or really a slow one."""
+"""The tokenizer of a model: its own where there is one, else one trained on the texts; fast, or really a slow one."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class OfModel(Struct, frozen=True, kw_only=True):
 
     @property
     def config(self) -> Any:
-        """Its configuration."""
+        """The model's configuration."""
         return self.module.config
 
     @property
@@ -69,7 +69,7 @@ def tokenized(model: OfModel, texts: Sequence[str], wanted: str | None) -> Token
     `UsageError` where there is no such tokenizer.
     """
     with quiet_libraries():
-        chosen = _own(model, texts) or _trained(model, texts, "none is at hand")
+        chosen = _own(model, texts) or _trained(model, texts, "none is available")
         if ids_beyond := _ids_beyond(chosen, texts, model.vocabulary):
             chosen = _trained(model, texts, ids_beyond)
         other = _slow(chosen.tokenizer, model) if chosen.tokenizer.is_fast else None

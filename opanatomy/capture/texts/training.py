@@ -1,4 +1,4 @@
-"""A tokenizer trained on the texts, for a model whose own is not at hand: WordPiece for BERT and its kin, else BPE."""
+"""A tokenizer trained on the texts, for a model whose own is missing: WordPiece for BERT and its kin, else BPE."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from opanatomy.errors import UsageError
 from opanatomy.options import TEXTS
 
 #: Tokens of a trained vocabulary at most, as many as those of BERT.
-_MOST_TOKENS: Final = 30_000
+_MAX_TOKENS: Final = 30_000
 #: What transformers calls the tokenizers that are WordPiece.
 _WORDPIECE: Final = frozenset(
     f"{name}Tokenizer"
@@ -29,7 +29,7 @@ def trained_tokenizer(config: Any, texts: Sequence[str], vocabulary: int) -> Any
 
     wordpiece = is_wordpiece(str(config.model_type))
     special = _SPECIAL_OF_WORDPIECE if wordpiece else _SPECIAL_OF_BPE
-    core = _trained(texts, min(vocabulary, _MOST_TOKENS), tuple(special.values()), wordpiece=wordpiece)
+    core = _trained(texts, min(vocabulary, _MAX_TOKENS), tuple(special.values()), wordpiece=wordpiece)
     if core.get_vocab_size() > vocabulary:
         raise UsageError(
             f"{TEXTS.flags[-1]}: a vocabulary of {vocabulary} is too small for a tokenizer of these texts, which needs"

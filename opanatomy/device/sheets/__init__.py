@@ -5,7 +5,7 @@ One entry is what a trace calls one device: half an MI250X, one GPU of a GB200. 
 accumulation, which torch uses: GeForce cards, A10G, L20 and L40 do half as much of it. Figures follow from
 multiprocessors x clock x operations a clock, bandwidths from bits of the bus x their rate; tests/test_ceilings.py and
 tests/test_desktop_sheets.py work them out again. Where the sheet disagrees with that, where two sources disagree, or
-where no document of the maker is at hand, `note` says so. A real clock may be above the sheet's boost clock, so a
+where there is no document of the maker, `note` says so. A real clock may be above the sheet's boost clock, so a
 GeForce card can pass its sheet by a few percent.
 """
 

@@ -24,7 +24,7 @@ _A100_MATRIX = halves(312.0, float64=19.5, float32=19.5, tf32=156.0, int8=624.0)
 _A100_VECTOR = {"float64": 9.7, "float32": 19.5}
 #: As `nvidia-smi mig -lgip` lists them in the MIG user guide: 14 multiprocessors a slice.
 _A100_MIG = Mig(profiles={(1, 1): 14, (1, 2): 14, (2, 2): 28, (3, 4): 42, (4, 4): 56, (7, 8): 98})
-_A800 = "no sheet of its own at hand: an A100 with 400 GB/s of NVLink, by the A100's"
+_A800 = "no sheet of its own: an A100 with 400 GB/s of NVLink, by the A100's"
 
 DATACENTER: Final = (
     Sheet(
@@ -111,7 +111,7 @@ DATACENTER: Final = (
         device="L20", names=(r"L20",), source=_L20,
         multiprocessors=(92,), memory_gib=48, bandwidth=864,
         matrix=halves(119.5, float32=59.8, tf32=59.8, float8=239.0, int8=239.0), vector={"float32": 59.8},
-        note="as reported, no document of the maker at hand; 92 x 2.52 GHz x 512 are 118.7",
+        note="as reported, no document of the maker; 92 x 2.52 GHz x 512 are 118.7",
     ),
     Sheet(
         device="L40", names=(r"L40",), source=_L40,
@@ -123,6 +123,6 @@ DATACENTER: Final = (
         device="L40S", names=(r"L40S",), source=_L40S,
         multiprocessors=(142,), memory_gib=48, bandwidth=864,
         matrix=halves(366.0, float32=91.6, tf32=183.0, float8=733.0, int8=733.0), vector={"float32": 91.6},
-        note="the sheet has 362.05 dense beside 733 sparse for halves; 142 x 2.52 GHz x 1024 are 366",
+        note="the sheet has 362.05 dense and 733 sparse for halves; 142 x 2.52 GHz x 1024 are 366",
     ),
 )  # fmt: skip

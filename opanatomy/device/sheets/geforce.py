@@ -18,7 +18,7 @@ _ADA = "https://images.nvidia.com/aem-dam/Solutions/Data-Center/l4/nvidia-ada-gp
 _GB202 = "https://images.nvidia.com/aem-dam/Solutions/geforce/blackwell/nvidia-rtx-blackwell-gpu-architecture.pdf"
 _5090_D = "https://www.nvidia.cn/geforce/news/rtx-50-series-graphics-cards-gpu-laptop-announcements/"
 _5090_D_V2 = "https://www.nvidia.cn/geforce/graphics-cards/50-series/rtx-5090-d-v2/"
-_SLOWED = "2375 AI TOPS beside an RTX 5090's 3352: no document says which products are slowed, which are left out"
+_SLOWED = "2375 AI TOPS against an RTX 5090's 3352: no document says which products are slowed, which are left out"
 
 GEFORCE: Final = (
     Sheet(

@@ -20,9 +20,9 @@ _NVL_MATRIX = halves(835.5, float64=60.0, float32=60.0, tf32=417.5, float8=1670.
 _NVL_VECTOR = {"float64": 30.0, "float32": 60.0}
 _PCIE_MATRIX = halves(756.4, float64=51.2, float32=51.2, tf32=378.0, float8=1513.0, int8=1513.0)
 _H20_MATRIX = halves(148.0, float64=1.0, float32=44.0, tf32=74.0, float8=296.0, int8=296.0)
-_H800 = "no sheet of its own at hand: an H100 with 400 GB/s of NVLink, by the H100's, and float64 as reported"
+_H800 = "no sheet of its own: an H100 with 400 GB/s of NVLink, by the H100's, and float64 as reported"
 _H20_NOTE = (
-    "as reported, no document of the maker at hand; 78 x 1.98 GHz x 256 are 39.5 TFLOP/s of float32, and its tensor"
+    "as reported, no document of the maker; 78 x 1.98 GHz x 256 are 39.5 TFLOP/s of float32, and its tensor"
     " width is not said"
 )
 #: No document has the multiprocessors of these: the trace has to say them.

@@ -23,7 +23,7 @@ class Mig(Struct, frozen=True, kw_only=True):
 
 class Sheet(Struct, frozen=True, kw_only=True):
     """A device by its data sheet: peaks in TFLOP/s (`TOP/s` of int8), bandwidth in GB/s, memory in GiB, the last cache
-    before the memory in MiB (L2, on MI300 and later the Infinity Cache), `None` where no document at hand says it.
+    before the memory in MiB (L2, on MI300 and later the Infinity Cache), `None` where no known document says it.
 
     `names` are the names drivers give it, without maker and brand, as regular expressions of the whole name.
     `multiprocessors` are all counts that exist, none where no document says it.
@@ -39,7 +39,7 @@ class Sheet(Struct, frozen=True, kw_only=True):
     matrix: dict[str, float] = field(default_factory=dict)
     vector: dict[str, float] = field(default_factory=dict)
     note: str = ""
-    #: What else drivers give the same name, multiprocessors and memory, so that no trace tells it from this.
+    #: What else drivers give the same name, multiprocessors and memory, so that no trace distinguishes the two.
     also: str = ""
     cache_mib: float | None = None
     #: The slices that a device may be cut into, and into how many equal devices AMD's compute modes make it.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING
@@ -10,6 +11,7 @@ if TYPE_CHECKING:
     from opanatomy.report.format import Format
 
 
+@cache
 def format_names() -> tuple[str, ...]:
     """The names of the formats; none of them is imported for that."""
     return tuple(sorted(file.name for file in iter_modules(__path__)))

@@ -86,7 +86,7 @@ def _work(work: Work | None) -> list[object]:
 
 
 def _techniques(report: Techniques) -> Iterator[list[object]]:
-    """The header and a row for each technique: its components, predicted and measured, behind its figures."""
+    """The header and a row for each technique: its components, predicted and measured, after its figures."""
     every = [figures for row in report.rows for figures in (row.predicted, row.measured) if figures is not None]
     components = sorted({name for figures in every for name in figures.components})
     names = [*_FIGURES, *(f"{name}_bytes" for name in components)]

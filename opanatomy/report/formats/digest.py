@@ -51,7 +51,7 @@ def _said_of(report: Report, source: str | None) -> tuple[tuple[Section, ...], t
     if isinstance(report, Techniques):
         return digest_of_techniques(report), technique_findings(report)
     if isinstance(report, Comparison):
-        return digest_of_comparison(report), findings_of_comparison(report)
+        return digest_of_comparison(report), findings_of_comparison(report, source=source)
     return digest_of(report), findings(report, source=source)
 
 

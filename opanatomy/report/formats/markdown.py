@@ -13,7 +13,7 @@ from opanatomy.report import units
 from opanatomy.report.curve import curve_lines
 from opanatomy.report.format import Format, Page
 from opanatomy.report.markdown_cells import markdown_cell
-from opanatomy.report.markdown_text import markdown_text
+from opanatomy.report.markdown_text import markdown_code, markdown_text
 from opanatomy.report.section import Cell, Fact, Holds, Name, Note, Row, Section, Tone
 from opanatomy.report.sections import first_screen, page_sections
 
@@ -135,6 +135,9 @@ def _notes(notes: Sequence[Note]) -> Iterator[str]:
     if footnotes:
         yield f"{'; '.join(footnotes)}\n"
     for note in notes:
+        if note.tone is Tone.COMMAND and isinstance(note.text, str):
+            yield f"next: {markdown_code(note.text, in_cell=False)}\n"
+            continue
         text = markdown_cell(note.text)
         if note.tone is not Tone.FOOTNOTE and text:
             yield f"{_TONES.get(note.tone, '{}').format(text)}\n"

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 #: From this width on, classes and operators have their full names.
 _ROOMY: Final = 100
 _LABEL_WIDTH: Final = 11
-#: The most cells of a name in a sentence, and of one beside the name of its row.
+#: The most cells of a name in a sentence, and of one in another column.
 _NAME_WIDTH, _SECOND_NAME_WIDTH = 56, 40
 #: The least cells of the names in the first column of a section, and in a later column of this header.
 _FIRST_LEAST: Final = {
@@ -42,10 +42,11 @@ _LEAST: Final = 12
 #: The most cells of the names in a later column of this header, where there is little room.
 _LATER_MOST: Final = {"launched by": 14}
 #: Sections of lines that the next one follows without a blank line.
-_JOINED: Final = ("title", "experiment", "run")
+_TITLE: Final = "title"
+_JOINED: Final = (_TITLE, "experiment", "run")
 _STYLE: Final = {
     Tone.PLAIN: "", Tone.TITLE: "bold", Tone.FOOTNOTE: "dim", Tone.REMARK: "dim", Tone.WARNING: "yellow",
-    Tone.CONCLUSION: "bold",
+    Tone.CONCLUSION: "bold", Tone.COMMAND: "",
 }  # fmt: skip
 
 
@@ -70,7 +71,7 @@ def page_text(sections: Sequence[Section], width: int, *, color: bool = False) -
         text = section_text(section, width, color=color, headed=headed)
         if not text:
             continue
-        if before is not None and before.name not in _JOINED:
+        if before is not None and (before.name not in _JOINED or (headed and before.name != _TITLE)):
             texts.append("\n")
         texts.append(text)
         before = section
@@ -96,13 +97,13 @@ def _heading(section: Section, width: int) -> Iterator[Text]:
     """A line that names what follows and says of which steps it is, and a rule."""
     from rich.text import Text
 
-    from opanatomy.report.table import PAGE
+    from opanatomy.report.table import PAGE, prose
 
     scope = f" ({section.scope})" if section.scope else ""
     rule = min(width, PAGE) - len(section.heading) - len(scope) - 1
     if rule < 0:
         yield Text(section.heading, style="bold")
-        yield Text(section.scope[:width], style="dim")
+        yield from prose(section.scope, width, style="dim")
         return
     yield Text.assemble((section.heading, "bold"), scope, (f" {'─' * rule}".rstrip(), "dim"))
 
@@ -146,12 +147,12 @@ def _lines(section: Section, width: int, color: bool, headed: bool) -> Iterator[
     yield from _curve(section, width)
     notes = [note for note in section.notes if note.column is None or note.column not in left_out]
     if left_out:
-        notes.append(Note(text=f"no room for: {', '.join(left_out)}"))
+        notes.append(Note(text=f"left out at this width: {', '.join(left_out)}"))
     yield from _notes(notes, width)
 
 
 def _fact(fact: Fact, width: int) -> Iterator[Text]:
-    """The label, and beside it what it is."""
+    """The label, and to its right what it is."""
     from rich.text import Text
 
     from opanatomy.report.table import prose
@@ -177,7 +178,7 @@ def _curve(section: Section, width: int) -> Iterator[Text]:
 
 def _notes(notes: list[Note], width: int) -> Iterator[Text]:
     """What the marks of a table mean in one paragraph, each other note in one of its own."""
-    from opanatomy.report.table import prose
+    from opanatomy.report.table import command, prose
 
     footnotes = [sentence(note.text) for note in notes if note.tone is Tone.FOOTNOTE]
     if footnotes:
@@ -185,6 +186,8 @@ def _notes(notes: list[Note], width: int) -> Iterator[Text]:
     for note in notes:
         if note.tone is Tone.TITLE:
             yield from _title(sentence(note.text), width)
+        elif note.tone is Tone.COMMAND:
+            yield from command(sentence(note.text), width, label="next:")
         elif note.tone is not Tone.FOOTNOTE:
             yield from prose(sentence(note.text), width, style=_STYLE[note.tone])
 

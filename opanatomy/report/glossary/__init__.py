@@ -82,5 +82,5 @@ def _is(known: str, wanted: str) -> bool:
 
 
 def _plain(name: str) -> str:
-    """A name without what does not tell it from another: case, `_` and `-` for a space, spaces and colons around."""
+    """A name without what two spellings may differ in: case, `_` and `-` for a space, spaces and colons around."""
     return " ".join(re.sub(r"[_-](?=\w)", " ", name).casefold().split()).strip(" :")

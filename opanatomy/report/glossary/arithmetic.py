@@ -19,7 +19,7 @@ COLUMNS: Final = Chapter(
         term("share", "the part of the time of all classes",
              formula="time_ns / sum of classes[].time_ns",
              worked=figures.share),
-        term("of FLOP", "the part of the FLOPs of all classes, where these are known of half of the time at least",
+        term("FLOP share", "the part of the FLOPs of all classes, where these are known of half of the time at least",
              formula="flops / sum of classes[].flops", worked=figures.share_of_flops),
         term("calls", "how often: of an operator, of a collective; calls that are part of another one are not counted",
              formula="classes[].calls, operators[].calls where part_of is null", worked=figures.calls),
@@ -31,6 +31,7 @@ COLUMNS: Final = Chapter(
              "Of a collective the size of its messages, of memory what is allocated.",
              formula="read_bytes + written_bytes", worked=figures.moved_bytes),
         term("FLOP/B | intensity | arithmetic intensity", "FLOPs over bytes: the arithmetic intensity",
+             "Nothing where FLOPs are known of less than half of the time.",
              formula="flops / (read_bytes + written_bytes)", worked=figures.intensity),
         term("FLOP/s", "FLOPs a second, over the time whose FLOPs are known",
              "Of operators nothing where that is less than half of their time.",
@@ -56,15 +57,15 @@ COLUMNS: Final = Chapter(
         term("≥", "some of the time has no formula", "The figure is a lower bound: what has none adds to it.",
              note="≥ some of the time has no formula"),
         term("-", "not known, or nothing to compare with"),
-        term("(n %)", "the part of the time whose bound is known, nothing where that is less than half",
+        term("(n %)", "reached in n % of the time, whose bound is known; none where that is less than half",
              "`61.2 % (84 %)`: 61.2 % of the ceiling is reached in the 84 % of the time whose bound is known.",
              formula="sum of bounded_ns / sum of time_ns"),
         term("per step, mean of {} | per step of a rank, mean of {} | per step", "sums over all profiled steps, of all"
              " ranks, divided by their number, so that parts sum to their whole", formula="x / step.count"),
         term("all {} steps together | all steps", "the figures are sums over all profiled steps", formula="step.count"),
-        term("the middle one of {} by wall time", "the figures are those of the profiled step in the middle by wall"
+        term("the median of {} by wall time", "the figures are those of the profiled step in the middle by wall"
              " time"),
-        term("no room for", "the columns that were left out because the terminal is narrow"),
+        term("left out at this width", "the columns that the terminal is too narrow for"),
     ),
 )  # fmt: skip
 
@@ -104,7 +105,7 @@ _OF_PHASE: Final = {
     Phase.RECOMPUTE: "the forward run again inside backward by checkpointing",
     Phase.OPTIMIZER: "the update of the weights, with clipping and unscaling before it",
     Phase.PREFILL: "of a generation: what it takes to the first new token of each sample",
-    Phase.DECODING: "of a generation: all behind the first new token",
+    Phase.DECODING: "of a generation: all after the first new token",
     Phase.OTHER: "what is in none of them: loading, metrics, evaluation under no_grad",
 }
 
@@ -182,9 +183,9 @@ ROOFLINE: Final = Chapter(
     sections=("bounds", "classes"),
     terms=(
         term("roofline", "each class, then the operators with most to win, against the ceilings of the device",
-             "Williams, Waterman and Patterson, 2009. Contractions are held against the matrix units in the data"
+             "Williams, Waterman and Patterson, 2009. Contractions are compared with the matrix units in the data"
              " type of"
-             " their operands, all else against the vector units; communication and copies across the host's link have"
+             " their operands, all else with the vector units; communication and copies across the host's link have"
              " no bound."),
         term("bound", "the longer of FLOP / peak and bytes / bandwidth", "The least time that a call needs on this"
              " device, by the least bytes.", formula="max(flops / device.peak_flops_per_second[type], (read_bytes +"
@@ -196,7 +197,7 @@ ROOFLINE: Final = Chapter(
         term("compute", "bound by compute: FLOP / peak is the longer", formula='operators[].bound_by is "compute"',
              worked=figures.bound_by),
         term("ceiling", "bound / time - where memory bounds, the paper's MUE, whose factors (needless traffic, reached"
-             " bandwidth) only hardware counters tell apart", "Of the calls whose bound is known. Above 100 % where"
+             " bandwidth) only hardware counters can separate", "Of the calls whose bound is known. Above 100 % where"
              " caches give what memory could not: such operators are in `checks`, quantity ceiling.",
              formula="sum of bound_ns / sum of bounded_ns (of operators: time_ns - uncosted_ns)",
              worked=figures.reached),

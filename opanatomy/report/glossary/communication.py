@@ -39,7 +39,8 @@ COMMUNICATION: Final = Chapter(
              " are"
              " reduced", formula="communication.modules[].module"),
         term("(the model)", "what is outside of the model's parts, and what no range names a module of"),
-        term("host at asking | the host was {} at asking for them", "host time in the calls that asked for collectives",
+        term("host time of launching | the host took {} to launch them",
+             "host time in the calls that launched collectives",
              formula="sum of communication.phases[].launching_ns"),
         term("messages by theory | messages of a step of a rank by theory", "what a step must communicate by what the"
              " ranks share, next to what it did", formula="communication.expected[].expected_bytes, .measured_bytes,"
@@ -100,7 +101,7 @@ WAITING: Final = Chapter(
              " twice as much as the next rank, where waiting is 1 % of the steps or more, and where its lead exceeds"
              " what the clocks are known to.", formula="waiting.straggler.charged_ns / .waiting_ns",
              worked=figures.straggler),
-        term("lower bound", "some of the ranks are not at hand, and a rank that is not there may have come later still",
+        term("lower bound", "some of the ranks were not given, and one of them may have come later still",
              formula="waiting.is_lower_bound"),
         term("collectives matched", "which calls of the ranks are one collective: by number in the group, by order, by"
              " time", formula="waiting.by_number, .by_order, .by_time"),

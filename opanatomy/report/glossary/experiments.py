@@ -13,7 +13,7 @@ SUGGESTIONS: Final = Chapter(
     terms=(
         term("suggestions | what would save most", "up to three techniques that would save the most memory or time"
              " of this"
-             " very run, by prediction", "Only techniques whose predictions were held against measurements, and only"
+             " very run, by prediction", "Only techniques whose predictions were compared with measurements, and only"
              " what saves 3 % of the peak, or of the time for sure.", formula="suggestions.best[]",
              note="predicted, not run: `opanatomy techniques` measures them"),
         term("add to the command", "the option to add to `opanatomy profile`", formula="suggestions.best[].option"),
@@ -36,7 +36,7 @@ TECHNIQUES: Final = Chapter(
     terms=(
         term("technique", "its name for `opanatomy techniques --only`; the first row is the baseline",
              formula="rows[].name"),
-        term("baseline", "the run as it was asked for, which all others are held against", formula="rows[0]"),
+        term("baseline", "the run as given, which all others are compared with", formula="rows[0]"),
         term("peak", "the most that is allocated in the step, of all allocations", formula="rows[].measured.peak_bytes,"
              " of what was not run predicted.peak_bytes", worked_techniques=figures.peak),
         term("d.peak", "the peak relative to the baseline's", formula="(peak_bytes - baseline's) / baseline's",

@@ -104,7 +104,7 @@ def intensity(anatomy: Anatomy) -> Iterator[Phrase | None]:
         anatomy,
         lambda part: (
             None
-            if part.intensity is None or part.flops is None or not part.bytes
+            if part.intensity is None or part.flops is None or not part.bytes or not part.flops_cover
             else phrase("{} FLOP / {} B = {}", _whole(part.flops), _whole(part.bytes), Quotient(part.intensity))
         ),
     )
@@ -218,12 +218,12 @@ def ratios(anatomy: Anatomy) -> Iterator[Phrase | None]:
     """Backward over forward of the time, the FLOPs and the bytes of each class."""
     for row in anatomy.ratios:
         members = [item for item in anatomy.classes if item.operator_class is row.operator_class]
-        behind = [item for item in members if item.phase in _BACKWARD]
+        backward = [item for item in members if item.phase in _BACKWARD]
         ahead = [item for item in members if item.phase is Phase.FORWARD]
         for what, unit, known in (("time", "ns", row.time), ("FLOP", "FLOP", row.flops), ("bytes", "B", row.bytes)):
             if known is not None:
                 yield phrase(f"{{}}, {what}: {{}} {unit} / {{}} {unit} = {{}}", row.operator_class,
-                             Count(_amount(behind, what)), Count(_amount(ahead, what)), Quotient(known))  # fmt: skip
+                             Count(_amount(backward, what)), Count(_amount(ahead, what)), Quotient(known))  # fmt: skip
 
 
 def _amount(rows: Iterable[ClassRow], what: str) -> int:

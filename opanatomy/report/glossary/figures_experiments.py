@@ -29,7 +29,7 @@ def _rows(report: Techniques) -> Iterator[tuple[str, StepFigures, StepFigures]]:
 
 
 def peak(report: Techniques) -> Iterator[Phrase | None]:
-    """The peak of each beside the baseline's."""
+    """The peak of each next to the baseline's."""
     for name, ours, base in _rows(report):
         if ours.peak_bytes is not None and base.peak_bytes:
             yield phrase("{}: {} B against {} B = {}", name, Count(ours.peak_bytes), Count(base.peak_bytes),
@@ -37,7 +37,7 @@ def peak(report: Techniques) -> Iterator[Phrase | None]:
 
 
 def step(report: Techniques) -> Iterator[Phrase | None]:
-    """The step of each beside the baseline's."""
+    """The step of each next to the baseline's."""
     for name, ours, base in _rows(report):
         if ours.step_ns is not None and base.step_ns:
             yield phrase("{}: {} ns against {} ns = {}", name, Count(round(ours.step_ns)), Count(round(base.step_ns)),
@@ -49,8 +49,8 @@ def backward_ratio(report: Techniques) -> Iterator[Phrase | None]:
     for row in report.rows:
         figures = figures_of(row)
         if figures is not None and figures.backward_ratio is not None:
-            behind = figures.flops.get(Phase.BACKWARD, 0) + figures.flops.get(Phase.RECOMPUTE, 0)
-            yield phrase("{}: {} / {} = {}", row.name, Count(behind), Count(figures.flops[Phase.FORWARD]),
+            backward = figures.flops.get(Phase.BACKWARD, 0) + figures.flops.get(Phase.RECOMPUTE, 0)
+            yield phrase("{}: {} / {} = {}", row.name, Count(backward), Count(figures.flops[Phase.FORWARD]),
                          Ratio(figures.backward_ratio))  # fmt: skip
 
 

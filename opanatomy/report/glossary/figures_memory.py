@@ -1,4 +1,4 @@
-"""Figures of memory worked: the components beside the peak, theory beside what was measured."""
+"""Figures of memory worked: the components next to the peak, theory next to what was measured."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _letters(anatomy: Anatomy, formula: str | None) -> Phrase | None:
 
 
 def theory(anatomy: Anatomy) -> Iterator[Phrase | None]:
-    """Each component that theory has, beside what was measured."""
+    """Each component that theory has, next to what was measured."""
     for part in anatomy.memory.components:
         if part.theory_bytes is not None:
             words = part.component.replace("_", " ")

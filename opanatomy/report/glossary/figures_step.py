@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.taxonomy import OperatorClass, Phase
+from opanatomy.report.costs import costs_of
 from opanatomy.report.scope import steps_of_window
 from opanatomy.report.section import Change, Count, Phrase, Quantity, Rate, Share, Time, joined, phrase
 
@@ -77,67 +78,96 @@ def window(anatomy: Anatomy) -> Iterator[Phrase | None]:
         yield a_step(nanoseconds(ns), steps_of_window(anatomy), Time(ns / steps_of_window(anatomy)))
 
 
+def of_step(what: str, ns: float | None, anatomy: Anatomy) -> Phrase | None:
+    """A part of the time that shares of the step are of."""
+    if anatomy.environment.device_kind == "cpu":
+        return None
+    return quotient(what, ns, _whole_of(anatomy), costs_of(anatomy).whole_ns)
+
+
+def _whole_of(anatomy: Anatomy) -> str:
+    if costs_of(anatomy).of_trace:
+        return "first to last device work"
+    return "window without other steps' work" if anatomy.timeline.outside_ns else "window"
+
+
+def own_time(anatomy: Anatomy) -> Iterator[Phrase | None]:
+    """The window without the work of other steps, or without what lies before and after all work."""
+    timeline = anatomy.timeline
+    if anatomy.environment.device_kind == "cpu" or not timeline.window_ns:
+        return
+    whole = nanoseconds(costs_of(anatomy).whole_ns)
+    if costs_of(anatomy).of_trace and timeline.inner_idle_ns is not None:
+        yield phrase("busy {} + idle between them {} = {}", nanoseconds(timeline.busy_ns),
+                     nanoseconds(timeline.inner_idle_ns), whole)  # fmt: skip
+    else:
+        yield phrase("window {} - other steps' work {} = {}", nanoseconds(timeline.window_ns),
+                     nanoseconds(timeline.outside_ns or 0), whole)  # fmt: skip
+
+
 def busy(anatomy: Anatomy) -> Iterator[Phrase | None]:
-    """Busy over the window."""
-    if anatomy.environment.device_kind != "cpu":
-        yield quotient("busy", anatomy.timeline.busy_ns, "window", anatomy.timeline.window_ns)
+    """Busy over the step."""
+    yield of_step("busy", anatomy.timeline.busy_ns, anatomy)
 
 
 def idle(anatomy: Anatomy) -> Iterator[Phrase | None]:
-    """Idle over the window, and by cause."""
-    timeline = anatomy.timeline
+    """Idle over the step, and by cause."""
+    timeline, costs = anatomy.timeline, costs_of(anatomy)
     if anatomy.environment.device_kind == "cpu":
         return
-    yield quotient("idle", timeline.idle_ns, "window", timeline.window_ns)
+    yield of_step("idle", costs.idle_ns, anatomy)
     causes = (("host-bound", timeline.host_idle_ns), ("stream waits", timeline.stream_idle_ns),
               ("other", timeline.other_idle_ns))  # fmt: skip
     parts = joined((phrase("{} {}", cause, nanoseconds(ns)) for cause, ns in causes if ns is not None), by=" + ")
-    if parts is not None:
+    if parts is not None and timeline.idle_ns == costs.idle_ns:
         yield phrase("the {} are {}", nanoseconds(timeline.idle_ns), parts)
 
 
 def edges(anatomy: Anatomy) -> Iterator[Phrase | None]:
-    """The idle time before the first and after the last device work, over the window."""
+    """The idle time before the first and after the last device work, over the step."""
     timeline = anatomy.timeline
-    if timeline.inner_idle_ns is not None and timeline.window_ns:
-        share = Share(timeline.idle_ns - timeline.inner_idle_ns, timeline.window_ns)
-        yield phrase("(idle {} - between first and last work {}) / window {} = {}", nanoseconds(timeline.idle_ns),
-                     nanoseconds(timeline.inner_idle_ns), nanoseconds(timeline.window_ns), share)  # fmt: skip
+    if timeline.inner_idle_ns is not None and timeline.window_ns and not costs_of(anatomy).of_trace:
+        whole = costs_of(anatomy).whole_ns
+        yield phrase(
+            "(idle {} - between first and last work {}) / {} {} = {}", nanoseconds(timeline.idle_ns),
+            nanoseconds(timeline.inner_idle_ns), _whole_of(anatomy), nanoseconds(whole),
+            Share(timeline.idle_ns - timeline.inner_idle_ns, whole),
+        )  # fmt: skip
 
 
 def host_bound(anatomy: Anatomy) -> Iterator[Phrase | None]:
-    """Host-bound idle time over the window."""
-    yield quotient("host-bound", anatomy.timeline.host_idle_ns, "window", anatomy.timeline.window_ns)
+    """Host-bound idle time over the step."""
+    yield of_step("host-bound", costs_of(anatomy).host_bound_ns, anatomy)
 
 
 def stream_waits(anatomy: Anatomy) -> Iterator[Phrase | None]:
-    """Stream waits over the window."""
-    yield quotient("stream waits", anatomy.timeline.stream_idle_ns, "window", anatomy.timeline.window_ns)
+    """Stream waits over the step."""
+    yield of_step("stream waits", anatomy.timeline.stream_idle_ns, anatomy)
 
 
 def other_idle(anatomy: Anatomy) -> Iterator[Phrase | None]:
-    """Other idle time over the window."""
-    yield quotient("other", anatomy.timeline.other_idle_ns, "window", anatomy.timeline.window_ns)
+    """Other idle time over the step."""
+    yield of_step("other", costs_of(anatomy).unexplained_idle_ns, anatomy)
 
 
 def outside(anatomy: Anatomy) -> Iterator[Phrase | None]:
-    """What the device did of another step's work alone, over the window."""
-    yield quotient("busy with another step's work", anatomy.timeline.outside_ns, "window", anatomy.timeline.window_ns)
+    """What the device did of other steps' work alone, over the window."""
+    yield quotient("other steps' work", anatomy.timeline.outside_ns, "window", anatomy.timeline.window_ns)
 
 
 def exposed(anatomy: Anatomy) -> Iterator[Phrase | None]:
-    """Exposed communication over the window."""
-    yield quotient("exposed", anatomy.timeline.exposed_communication_ns, "window", anatomy.timeline.window_ns)
+    """Exposed communication over the step."""
+    yield of_step("exposed", anatomy.timeline.exposed_communication_ns, anatomy)
 
 
 def communication(anatomy: Anatomy) -> Iterator[Phrase | None]:
-    """Communication over the window."""
-    yield quotient("communication", anatomy.timeline.communication_ns, "window", anatomy.timeline.window_ns)
+    """Communication over the step."""
+    yield of_step("communication", anatomy.timeline.communication_ns, anatomy)
 
 
 def exposed_memcpy(anatomy: Anatomy) -> Iterator[Phrase | None]:
-    """Exposed copies over the window."""
-    yield quotient("exposed memcpy", anatomy.timeline.exposed_memcpy_ns, "window", anatomy.timeline.window_ns)
+    """Exposed copies over the step."""
+    yield of_step("exposed memcpy", anatomy.timeline.exposed_memcpy_ns, anatomy)
 
 
 def kernel_time(anatomy: Anatomy) -> Iterator[Phrase | None]:

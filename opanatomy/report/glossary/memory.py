@@ -28,7 +28,7 @@ _OF_COMPONENT: Final = {
     "held_by_model": "what the module or the loop itself holds through backward",
     "blas_workspace": "the work space of cuBLAS",
     "held_before": "what was allocated before the step and is none of the others",
-    "allocator_rounding": "what the allocator gives beyond what was asked for",
+    "allocator_rounding": "what the allocator gives beyond the request",
     "temporary_buffers": "what lives within one operator or one phase",
     "device_context": "what the driver and its kernels take of the device; the allocator does not count it",
     "allocator_cache": "what the allocator holds of the device and nobody uses",
@@ -137,7 +137,7 @@ FAILURE: Final = Chapter(
     sections=("out-of-memory", "savings"),
     terms=(
         term("out of memory in {} | out of memory", "where the step ran out of memory", formula="memory.failure"),
-        term("the request that failed", "what was asked for when it broke", formula="memory.failure.requested_bytes"),
+        term("the request that failed", "what was requested when it broke", formula="memory.failure.requested_bytes"),
         term("allocated when it broke", "what was allocated then", formula="memory.failure.allocated_bytes"),
         term("needed by theory, buffers apart", "what the step needs by theory, temporary buffers apart",
              formula="memory.needed_bytes"),

@@ -8,6 +8,9 @@ from typing import Final
 from opanatomy.report.glossary import figures_step as figures
 from opanatomy.report.glossary.term import Chapter, term
 
+#: What shares of the step's time are of.
+_OF_STEP: Final = "(timeline.window_ns - .outside_ns; where no step is annotated .busy_ns + .inner_idle_ns)"
+
 STEP: Final = Chapter(
     title="One step",
     sections=("step", "idle", "ceilings"),
@@ -29,9 +32,10 @@ STEP: Final = Chapter(
              formula="step.wall_ns, of step.count steps", worked=figures.step),
         term("samples/s", "samples of the batch a second, by the plain step where there is one",
              formula="step.samples_per_second", worked=figures.step),
-        term("steps", "how many there are, plain and profiled, and how far they lie apart",
+        term("steps", "how many there are, plain and profiled, the shortest and the longest",
              "The figures of one step are those of the profiled step in the middle by wall time (the means of the two"
-             " for an even number), so that parts sum to at most the step.",
+             " for an even number), so that parts sum to at most the step. Steps in which the work of other steps runs,"
+             " or that hold a pause, are counted apart: `compare` leaves them out.",
              formula="step.count, step.wall_min_ns, step.wall_max_ns, step.unprofiled_wall_min_ns, ..."),
         term("phases", "on the CPU the wall time of forward, backward and optimizer (of a generation: prefill and"
              " decoding); on an accelerator the busy time of their device work",
@@ -40,8 +44,8 @@ STEP: Final = Chapter(
         term(
             "framework",
             "on the CPU: wall time that no operator explains - dispatch, autograd bookkeeping, Python",
-            "step = operators + framework + profiler, exactly; where the profiler's part cannot be told from noise,"
-            " framework includes it.",
+            "step = operators + framework + profiler, exactly; where the profiler's part cannot be separated from noise"
+            ", framework includes it.",
             formula="step.framework_ns = step.wall_ns - step.busy_ns - step.profiler_ns",
             worked=figures.framework,
         ),
@@ -57,40 +61,51 @@ STEP: Final = Chapter(
              " the whole of it", "With several devices its times are means over those that ran kernels.",
              formula="timeline.window_ns / step.count (of several ranks / the steps of one); window = busy + outside +"
              " idle, idle = host-bound + stream waits + other, exactly", worked=figures.window),
-        term("device", "busy and idle time of the device, and exposed communication, as shares of the window",
-             formula="timeline.busy_ns, .idle_ns, .exposed_communication_ns / timeline.window_ns", worked=figures.busy),
+        term("the step without other steps' work | without it", "the window without the time in which the device did"
+             " only work of other steps: shares of the step's time are of this", formula=_OF_STEP,
+             worked=figures.own_time),
+        term("from the first to the last device work", "what stands for the step where none is annotated: idle time"
+             " before and after all device work is left out", formula="timeline.busy_ns + timeline.inner_idle_ns",
+             worked=figures.own_time),
+        term("device", "busy and idle time of the device, as shares of the step without other steps' work",
+             formula=f"timeline.busy_ns, .idle_ns / {_OF_STEP}", worked=figures.busy),
         term("busy", "the union of the device work launched in the steps: some kernel, copy or fill runs",
-             formula="timeline.busy_ns / timeline.window_ns", worked=figures.busy),
+             formula=f"timeline.busy_ns / {_OF_STEP}", worked=figures.busy),
+        term("compute and copies", "the device computes or copies, whatever communication it hides",
+             formula=f"(timeline.busy_ns - .exposed_communication_ns) / {_OF_STEP}"),
+        term("in it waiting for other ranks", "the part of exposed communication in which a rank waits for others that"
+             " have not begun the same collective, where that is known", formula="waiting.each[].steps[].waiting_ns /"
+             " .wall_ns"),
         term("kernel time", "the sum of the step's device work over all streams, so that it may exceed the step",
              formula="step.kernel_time_ns", worked=figures.kernel_time),
         term("overlap", "communication and copies, and what of them nothing hides",
-             formula="timeline.communication_ns, .exposed_communication_ns, .exposed_memcpy_ns / timeline.window_ns",
+             formula=f"timeline.communication_ns, .exposed_communication_ns, .exposed_memcpy_ns / {_OF_STEP}",
              worked=figures.exposed),
-        term("communication", "the union of the times in which a collective runs", formula="timeline.communication_ns"
-             " / timeline.window_ns", worked=figures.communication),
+        term("communication", "the union of the times in which a collective runs",
+             formula=f"timeline.communication_ns / {_OF_STEP}", worked=figures.communication),
         term("of it exposed | exposed communication", "communication while no other work of the device runs",
              "timeline.computation_ns is the union of what is neither communication nor copy, so busy - computation -"
              " exposed memcpy is the communication that no computation hides, copies or not.",
-             formula="timeline.exposed_communication_ns / timeline.window_ns", worked=figures.exposed),
+             formula=f"timeline.exposed_communication_ns / {_OF_STEP}", worked=figures.exposed),
         term("exposed memcpy", "copies while no other work of the device runs",
-             formula="timeline.exposed_memcpy_ns / timeline.window_ns", worked=figures.exposed_memcpy),
-        term("idle", "nothing runs on the device; the line says why, as shares of the window",
-             formula="timeline.idle_ns / timeline.window_ns; idle_ns = host_idle_ns + stream_idle_ns + other_idle_ns",
+             formula=f"timeline.exposed_memcpy_ns / {_OF_STEP}", worked=figures.exposed_memcpy),
+        term("idle", "nothing runs on the device; the line says why, as shares of the step",
+             formula=f"timeline.idle_ns / {_OF_STEP}; idle_ns = host_idle_ns + stream_idle_ns + other_idle_ns",
              worked=figures.idle),
         term("edges | before its first or after its last work", "idle time before the first and after the last device"
-             " work of the window", formula="(timeline.idle_ns - timeline.inner_idle_ns) / timeline.window_ns",
+             " work of the window", formula=f"(timeline.idle_ns - timeline.inner_idle_ns) / {_OF_STEP}",
              worked=figures.edges),
         term("host-bound | host bound", "idle, and what comes next was launched after the device fell idle",
              "So is the time before the end in which nothing follows. The host is late: more work a launch, or fewer"
-             " launches, help.", formula="timeline.host_idle_ns / timeline.window_ns", worked=figures.host_bound),
+             " launches, help.", formula=f"timeline.host_idle_ns / {_OF_STEP}", worked=figures.host_bound),
         term("stream waits | stream wait", "idle, what comes next was already launched, and another stream worked last",
-             formula="timeline.stream_idle_ns / timeline.window_ns", worked=figures.stream_waits),
+             formula=f"timeline.stream_idle_ns / {_OF_STEP}", worked=figures.stream_waits),
         term("other", "idle between two device events of one stream, or before work without a launch record",
-             formula="timeline.other_idle_ns / timeline.window_ns", worked=figures.other_idle),
-        term("busy with another step's work | other steps' work | outside", "the device did only work that"
+             formula=f"timeline.other_idle_ns / {_OF_STEP}", worked=figures.other_idle),
+        term("other steps' work | busy with another step's work | outside", "the device did only work that"
              " was launched before the window"
-             " (the step before it, most often) or after", formula="timeline.outside_ns / timeline.window_ns",
-             worked=figures.outside),
+             " (the step before it, most often) or after; not counted as busy or idle",
+             formula="timeline.outside_ns / step.count", worked=figures.outside),
         term("launches | launching", "calls of the host that launch kernels or graphs, and the host time inside them",
              formula="timeline.launching.calls, .call_ns", worked=figures.launches),
         term("mean delay", "from the start of a launch on the host to the start of its first kernel, the mean",

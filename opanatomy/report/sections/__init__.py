@@ -20,6 +20,7 @@ from opanatomy.report.sections import (
     collectives,
     communication,
     generation,
+    idle,
     kernels,
     ledger,
     memory,
@@ -60,7 +61,7 @@ def _of(make: Callable[[Anatomy], Section | None]) -> _Maker:
 
 #: What a reader comes for, section by section.
 _FIRST: Final[Mapping[str, _Maker]] = {
-    # What two sources do not agree on puts all that follows in doubt.
+    # What two sources do not agree on makes all that follows uncertain.
     "disagreements": _of(checks.disagreements),
     "headline": lambda anatomy, wanted: verdict.conclusion(anatomy, source=wanted.source),
     "run": _of(run.what_ran),
@@ -74,7 +75,7 @@ _FIRST: Final[Mapping[str, _Maker]] = {
 _HEADED: Final = ("classes", "operators")
 #: The rest of the page, heading by heading, and what is below each.
 _REST: Final[Mapping[str, Mapping[str, _Maker]]] = {
-    "idle": {"idle": _of(step.idle)},
+    "idle": {"idle": _of(idle.idle)},
     "kernels": {"kernels": lambda anatomy, wanted: kernels.kernels(anatomy, wanted.top)},
     "modules": {"modules": lambda anatomy, wanted: modules.modules(anatomy, wanted.top)},
     "roofline": {

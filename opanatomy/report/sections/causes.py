@@ -1,4 +1,4 @@
-"""The parts of a difference in words: grouped by cause and class, named, told in sentences."""
+"""The parts of a difference in words: grouped by cause and class, named, in sentences."""
 
 from __future__ import annotations
 
@@ -101,6 +101,9 @@ def _telling(side: Work) -> tuple[str, ...]:
 
 def sentence_of(group: Group) -> Phrase:
     """A group with its change, and the operators that make most of it."""
+    if group.cause is Cause.OVERLAP:
+        how = "More" if group.change_ns < 0 else "Less"
+        return phrase("{} {}: {}", how, group.name, TimeChange(group.change_ns))
     head = phrase("{}: {}", group.name[:1].upper() + group.name[1:], TimeChange(group.change_ns))
     if not group.cause.is_work:
         return head
@@ -111,8 +114,8 @@ def sentence_of(group: Group) -> Phrase:
     if len(operators) == 1:
         return phrase("{} ({})", head, Name(operators[0][0]))
     most = [(name, change) for name, change in operators if abs(change) * 10 >= abs(group.change_ns)][:_OPERATORS]
-    told = joined(phrase("{} {}", Name(name), TimeChange(change)) for name, change in most)
-    return phrase("{}, of it {}", head, told) if told else head
+    largest = joined(phrase("{} {}", Name(name), TimeChange(change)) for name, change in most)
+    return phrase("{}, of it {}", head, largest) if largest else head
 
 
 def _operators(parts: Iterable[Part]) -> list[tuple[str, int]]:

@@ -28,7 +28,7 @@ _LISTED: Final = 12
 _CAUSES, _NAMES = 6, 3
 _MEANS: Final = (
     "not confirmed by a second source, and no known cause explains it: an error of this tool, a damaged trace, or a"
-    " step that did not repeat itself. Figures that rest on these operators are in doubt"
+    " step that did not repeat itself. Figures that rest on these operators are uncertain"
 )
 
 

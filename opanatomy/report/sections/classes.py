@@ -5,7 +5,7 @@ from __future__ import annotations
 from opanatomy.records.anatomy import Anatomy, ClassRow
 from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.report.glossary import note
-from opanatomy.report.scope import calls_a_step, per_step, steps_of
+from opanatomy.report.scope import calls_a_step, shares_of_work, steps_of
 from opanatomy.report.section import (
     Bytes,
     Cell,
@@ -21,7 +21,7 @@ from opanatomy.report.section import (
 )
 from opanatomy.report.totals import Total, total
 
-#: What a share of a ceiling with another one behind it means.
+#: What a share of a ceiling with another one after it means.
 PARTLY = note("classes", "(n %)")
 
 
@@ -36,7 +36,7 @@ def classes(anatomy: Anatomy) -> Section | None:
     parts: list[tuple[OperatorClass | None, list[ClassRow]]] = [*by_class(anatomy), (None, list(anatomy.classes))]
     rows = tuple(_row(item, members, whole, shown, steps) for item, members in parts)
     return Section(
-        name="classes", title="Operator classes", scope=per_step(anatomy),
+        name="classes", title="Operator classes", scope=shares_of_work(anatomy),
         columns=_columns(whole.bound_ns is not None, shown), rows=rows,
         notes=_notes([total(members) for _, members in parts]),
     )  # fmt: skip
@@ -50,7 +50,7 @@ def _columns(bounded: bool, phases: list[Phase]) -> tuple[Column, ...]:
         Column(header="share"),
         *(Column(header=phase.value, expendable=place) for place, phase in enumerate(phases, start=1)),
         Column(header="FLOP", unit="FLOP", expendable=7),
-        Column(header="of FLOP", expendable=10),
+        Column(header="FLOP share", expendable=10),
         Column(header="bytes", expendable=9),
         Column(header="FLOP/B", expendable=11),
         *((Column(header="ceiling", expendable=8),) if bounded else ()),
@@ -70,7 +70,7 @@ def _row(item: OperatorClass | None, members: list[ClassRow], whole: Total, phas
         Flops(part.flops, at_least=at_least),
         Share(part.flops, whole.flops if whole.flops_cover else None),
         Bytes(part.bytes, at_least=at_least),
-        Ratio(part.intensity),
+        Ratio(part.intensity if part.flops_cover else None),
         *((Share(part.reached, 1, covered=part.covered),) if whole.bound_ns is not None else ()),
     )
     fraction = None if item is None else part.time_ns / whole.time_ns if whole.time_ns else 0.0
@@ -81,7 +81,7 @@ def _notes(parts: list[Total]) -> tuple[Note, ...]:
     notes = []
     if any(part.flops is not None and not part.flops_are_all for part in parts):
         notes.append(Note(text=note("classes", "≥"), column="FLOP"))
-    if any(part.covered not in (None, 1) for part in parts):
+    if any(part.reached is not None and part.covered != 1 for part in parts):
         notes.append(Note(text=PARTLY, column="ceiling"))
     return tuple(notes)
 

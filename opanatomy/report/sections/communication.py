@@ -50,7 +50,7 @@ def phases(anatomy: Anatomy) -> Section | None:
     notes = [Note(text=f"waiting for other ranks included; {note('communication-phases', 'exposed')}")]
     launching = sum(row.launching_ns for row in communication.phases)
     if launching:
-        notes.append(Note(text=phrase("the host was {} at asking for them", Time(launching / steps))))
+        notes.append(Note(text=phrase("the host took {} to launch them", Time(launching / steps))))
     if communication.expected:
         notes.append(Note(text=_theory(communication.expected)))
     return Section(
@@ -61,7 +61,7 @@ def phases(anatomy: Anatomy) -> Section | None:
 
 
 def _theory(expected: tuple[ExpectedCommunication, ...]) -> Phrase:
-    """What a step must communicate by theory, beside what it did."""
+    """What a step must communicate by theory, next to what it did."""
     known = [row for row in expected if row.measured_bytes is not None]
     whole, measured = sum(row.expected_bytes for row in known), sum(row.measured_bytes or 0 for row in known)
     wire = Bytes(sum(row.wire_bytes for row in expected))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from opanatomy.records.anatomy import Anatomy, Step
 from opanatomy.records.taxonomy import OperatorClass
+from opanatomy.report.costs import costs_of
 from opanatomy.report.scope import steps_of, steps_of_window
 from opanatomy.report.section import (
     Bytes,
@@ -79,7 +80,6 @@ def _step(anatomy: Anatomy) -> Facts:
         yield "framework", _part(step.framework_ns, wall_ns)
     elif step.busy_ns is not None and wall_ns is not None:
         yield "device busy", _part(step.busy_ns, wall_ns)
-        yield "device idle", _part(wall_ns - step.busy_ns, wall_ns)
         yield "kernel time", _time(step.kernel_time_ns)
     if anatomy.generation is not None:
         yield "first token", _time(anatomy.generation.first_token_ns)
@@ -97,15 +97,16 @@ def _time_by_part(anatomy: Anatomy) -> Iterator[tuple[str, str | Phrase | None]]
     timeline, steps = anatomy.timeline, steps_of(anatomy)
     work_ns = total(anatomy.classes).time_ns / steps
     if anatomy.environment.device_kind != "cpu":
-        in_window = steps_of_window(anatomy)
-        window_ns = timeline.window_ns / in_window
-        yield "mean step", _time(window_ns)
+        in_window, costs = steps_of_window(anatomy), costs_of(anatomy)
+        whole_ns = costs.whole_ns / in_window
+        yield "mean step", _time(whole_ns)
+        yield "not in it, other steps' work", _time((timeline.outside_ns or 0) / in_window or None)
         for label, part_ns in (
-            ("device busy", timeline.busy_ns), ("device idle", timeline.idle_ns),
-            ("idle, bound by the host", timeline.host_idle_ns), ("communication", timeline.communication_ns),
+            ("device busy", timeline.busy_ns), ("device idle", costs.idle_ns),
+            ("idle, bound by the host", costs.host_bound_ns), ("communication", timeline.communication_ns),
             ("exposed communication", timeline.exposed_communication_ns),
         ):  # fmt: skip
-            yield label, None if part_ns is None else _part(part_ns / in_window, window_ns)
+            yield label, None if part_ns is None else _part(part_ns / in_window, whole_ns)
     yield "device work", _time(work_ns)
     for operator_class, rows in by_class(anatomy):
         yield "class", _class(operator_class, total(rows).a_step(steps), work_ns)
@@ -162,8 +163,8 @@ def _memory(anatomy: Anatomy) -> Facts:
 
 
 def _warnings(anatomy: Anatomy) -> Facts:
-    doubted = sum(len(check.unexplained) for check in anatomy.checks)
-    yield "figures that a second source does not confirm", _count(doubted or None)
+    unconfirmed = sum(len(check.unexplained) for check in anatomy.checks)
+    yield "figures that a second source does not confirm", _count(unconfirmed or None)
     yield from (("warning", text) for text in anatomy.warnings[:_WARNINGS])
     if anatomy.warnings[_WARNINGS:]:
         yield "warning", phrase("and {} more", Count(len(anatomy.warnings) - _WARNINGS))

@@ -7,13 +7,12 @@ from typing import Final
 from opanatomy.records.compared import Comparison, FigureRow, Side
 from opanatomy.report.section import Change, Count, Name, Phrase, Section, Time, TimeChange, facts_of, joined, phrase
 from opanatomy.report.sections.causes import groups_of, sentence_of
-from opanatomy.report.sections.compared import headline, quantity, shown_figures
+from opanatomy.report.sections.compared import headline
+from opanatomy.report.sections.compared_figures import quantity, shown_figures
 from opanatomy.report.sections.verdict import Finding
 
 #: How many causes are named.
 _CAUSES: Final = 12
-#: What shows the parts with their operators, signatures and kernels.
-_COMMAND: Final = "opanatomy compare BEFORE AFTER -f json"
 
 
 def digest_of_comparison(comparison: Comparison) -> tuple[Section, ...]:
@@ -56,8 +55,11 @@ def _side(side: Side) -> Phrase | None:
     )  # fmt: skip
 
 
-def findings_of_comparison(comparison: Comparison) -> tuple[Finding, ...]:
-    """The largest causes of the difference, each with its share of the step before."""
+def findings_of_comparison(comparison: Comparison, *, source: str | None = None) -> tuple[Finding, ...]:
+    """The largest causes of the difference, each with its share of the step before; `source` is the sides as typed.
+
+    The command shows the parts with their operators, signatures and kernels.
+    """
     parts = comparison.decomposition
     if parts is None:
         return ()
@@ -66,7 +68,7 @@ def findings_of_comparison(comparison: Comparison) -> tuple[Finding, ...]:
             name=group.name, text=sentence_of(group),
             evidence=phrase("{} before, {} after, {} of the step before", Time(group.before_ns), Time(group.after_ns),
                             Change(parts.before_ns + group.change_ns, parts.before_ns)),
-            next_command=_COMMAND,
+            next_command=None if source is None else f"opanatomy compare {source} -f json",
         )
         for group in groups_of(parts) if group.change_ns
     )  # fmt: skip

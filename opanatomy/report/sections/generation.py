@@ -1,4 +1,4 @@
-"""A generation: the time to its first token, and what each token behind it takes."""
+"""A generation: the time to its first token, and what each token after it takes."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ import re
 from typing import Final
 
 from opanatomy.records.anatomy import Anatomy
-from opanatomy.report.scope import calls_a_step, per_step, steps_of
+from opanatomy.report.scope import calls_a_step, shares_of_work, steps_of
 from opanatomy.report.section import Column, Count, Holds, Name, Note, Row, Section, Share, Time, phrase
 from opanatomy.report.totals import total
 
@@ -49,13 +49,13 @@ def kernels(anatomy: Anatomy, top: int) -> Section | None:
     )
     notes = (Note(text="whole names: -f json"),)
     return Section(
-        name="kernels", title="The kernels that take most", scope=per_step(anatomy), columns=columns,
+        name="kernels", title="The kernels that take most", scope=shares_of_work(anatomy), columns=columns,
         rows=tuple(rows), notes=notes,
     )  # fmt: skip
 
 
 def short_name(kernel: str) -> str:
-    """A kernel's name without what all of torch's begin with, so that what tells them apart is not cut."""
+    """A kernel's name without what all of torch's begin with, so that what distinguishes them is not cut."""
     return _BEFORE.sub("", kernel.removeprefix("void "))
 
 

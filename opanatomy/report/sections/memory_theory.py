@@ -1,4 +1,4 @@
-"""Memory by theory: terms of the activations, a published run beside ours, what a step that does not fit needs."""
+"""Memory by theory: terms of the activations, a published run next to ours, what a step that does not fit needs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def terms(anatomy: Anatomy) -> Section | None:
 
 
 def published(anatomy: Anatomy) -> Section | None:
-    """The figures of a published run beside ours."""
+    """The figures of a published run next to ours."""
     figures = anatomy.memory.published
     if not figures:
         return None
@@ -45,7 +45,7 @@ def published(anatomy: Anatomy) -> Section | None:
 
 
 def failure(anatomy: Anatomy) -> Section | None:
-    """Where it broke: what was asked for, what was allocated, what theory says is needed."""
+    """Where it broke: the request, what was allocated, what theory says is needed."""
     memory, event = anatomy.memory, anatomy.memory.failure
     if event is None:
         return None

@@ -7,7 +7,7 @@ from typing import Final
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.taxonomy import Phase
 from opanatomy.report.module_tree import Amount, Node, module_tree
-from opanatomy.report.scope import per_step, steps_of
+from opanatomy.report.scope import shares_of_work, steps_of
 from opanatomy.report.section import Cell, Column, Flops, Holds, Note, Row, Section, Share, Time
 from opanatomy.report.totals import total
 
@@ -44,7 +44,7 @@ def modules(anatomy: Anatomy, top: int) -> Section | None:
     if Phase.RECOMPUTE in root.phases:
         notes.append(Note(text="backward: recompute included", column="backward"))
     return Section(
-        name="modules", title="Time and FLOPs by module", scope=per_step(anatomy), columns=_columns(columns),
+        name="modules", title="Time and FLOPs by module", scope=shares_of_work(anatomy), columns=_columns(columns),
         rows=tuple(rows), notes=tuple(notes),
     )  # fmt: skip
 

@@ -295,6 +295,6 @@ def _technique(row: TechniqueRow, report: Techniques) -> tuple[Fact, ...]:
             facts.append(Fact(label=label, text=why))
     base, ours = figures_of(report.baseline), figures_of(row)
     if row.name != report.baseline.name and base is not None and ours is not None:
-        beside = phrase("baseline: peak {}, step {}", Bytes(base.peak_bytes), Time(base.step_ns))
-        facts.append(Fact(label="", text=beside))
+        baseline = phrase("baseline: peak {}, step {}", Bytes(base.peak_bytes), Time(base.step_ns))
+        facts.append(Fact(label="", text=baseline))
     return tuple(facts)

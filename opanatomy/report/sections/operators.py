@@ -8,7 +8,7 @@ from typing import Any, Final, TypeAlias
 from opanatomy.records.anatomy import COVERED_LEAST, Anatomy, OperatorRow
 from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.report import units
-from opanatomy.report.scope import calls_a_step, per_step, steps_of
+from opanatomy.report.scope import calls_a_step, shares_of_work, steps_of
 from opanatomy.report.section import (
     ByteRate,
     Cell,
@@ -36,7 +36,7 @@ def spare_ns(rows: Sequence[OperatorRow]) -> int:
 def operators(anatomy: Anatomy, top: int, sort: str = "time") -> Section | None:
     """The `top` operators, with their parts, what the others take together, and the work that has no operator.
 
-    The times sum to that of all classes. `sort` is one of `ORDERS`; the rows behind the operators stay where they are.
+    The times sum to that of all classes. `sort` is one of `ORDERS`; the rows after the operators stay where they are.
     """
     groups = grouped(anatomy.operators)
     if not groups or top < 1:
@@ -66,7 +66,7 @@ def operators(anatomy: Anatomy, top: int, sort: str = "time") -> Section | None:
     order = "" if sort == "time" else f"by {sort}"
     return Section(
         name="operators", title="The operators that take most",
-        scope=", ".join(filter(None, (per_step(anatomy), order))), columns=columns, rows=tuple(rows),
+        scope="; ".join(filter(None, (shares_of_work(anatomy), order))), columns=columns, rows=tuple(rows),
     )  # fmt: skip
 
 

@@ -46,14 +46,14 @@ def _clauses(text: Phrase, term: Term) -> Iterator[Phrase]:
     words = re.compile("|".join(rf"(?<![\w-]){re.escape(name)}(?![\w-])" for name in term.names if "{}" not in name))
     clause: list[Cell] = []
     for part in (*text.parts, ", "):
-        pieces = re.split(r"(, | \+ | = |; )", part) if isinstance(part, str) else [part]
-        for piece in pieces:
-            if isinstance(piece, str) and piece in (", ", " + ", " = ", "; "):
+        parts = re.split(r"(, | \+ | = |; )", part) if isinstance(part, str) else [part]
+        for word in parts:
+            if isinstance(word, str) and word in (", ", " + ", " = ", "; "):
                 if any(isinstance(item, str) and words.search(item) for item in clause):
                     yield Phrase(tuple(item for item in clause if item))  # type: ignore[misc]
                 clause = []
             else:
-                clause.append(piece)
+                clause.append(word)
 
 
 def _cells(section: Section, row: Row, term: Term) -> Iterator[Phrase]:

@@ -90,7 +90,7 @@ def _summaries(spreads: list[Spread]) -> tuple[Row, ...]:
 
 
 def _conclusions(anatomy: Anatomy, spread: dict[str, Spread]) -> list[Note]:
-    """The slowest rank, and where nothing better tells for whom the others wait, the one that waits least."""
+    """The slowest rank, and where nothing better says for whom the others wait, the one that waits least."""
     notes = []
     step, own = spread.get("step"), spread.get("own")
     if step is not None:

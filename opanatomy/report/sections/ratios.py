@@ -1,4 +1,4 @@
-"""Backward over forward beside theory, and the classes of the paper beside what the paper measured."""
+"""Backward over forward next to theory, and the classes of the paper next to what the paper measured."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _PAPER_IS: Final = note("paper", "paper")
 
 
 def ratios(anatomy: Anatomy) -> Section | None:
-    """Backward over forward by class, beside what theory says."""
+    """Backward over forward by class, next to what theory says."""
     whole = sum(row.time_ns for row in anatomy.classes)
     times = {row.operator_class: total(part for part in anatomy.classes if part.operator_class is row.operator_class)
              for row in anatomy.ratios}  # fmt: skip
-    told = [row for row in anatomy.ratios if (row.time, row.flops, row.bytes) != (None, None, None)]
-    known = [row for row in told if times[row.operator_class].time_ns >= _LEAST * whole]
+    with_ratio = [row for row in anatomy.ratios if (row.time, row.flops, row.bytes) != (None, None, None)]
+    known = [row for row in with_ratio if times[row.operator_class].time_ns >= _LEAST * whole]
     if not known:
         return None
     columns = (
@@ -54,7 +54,7 @@ def ratios(anatomy: Anatomy) -> Section | None:
     )
     left_out = any(None in (row.time, row.bytes, row.flops if row.operator_class in _PAPER else 0) for row in known)
     notes = [Note(text=_NO_RATIO)] if left_out else []
-    if len(known) < len(told):
+    if len(known) < len(with_ratio):
         notes.append(Note(text=phrase("classes of less than {} of the time are left out", Share(_LEAST, 1, 0))))
     return Section(name="ratios", title="Backward over forward", columns=columns, rows=rows, notes=tuple(notes))
 
@@ -72,7 +72,7 @@ def is_encoder(anatomy: Anatomy) -> bool:
 
 
 def paper(anatomy: Anatomy) -> Section | None:
-    """The three classes of the paper among themselves, without the optimizer, beside what the paper found.
+    """The three classes of the paper among themselves, without the optimizer, next to what the paper found.
 
     `None` where the FLOPs of one of them are those of less than half of its time: they have no shares then.
     """

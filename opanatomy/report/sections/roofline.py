@@ -1,4 +1,4 @@
-"""Classes and operators beside the ceilings of their device."""
+"""Classes and operators next to the ceilings of their device."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from opanatomy.records.anatomy import Anatomy, ClassRow, OperatorRow
+from opanatomy.records.anatomy import COMPUTE, MEMORY, Anatomy, ClassRow, OperatorRow
 from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.report import units
 from opanatomy.report.glossary import note
@@ -32,7 +32,6 @@ from opanatomy.report.sections.classes import PARTLY, by_class
 from opanatomy.report.sections.operators import Group, grouped, spare_ns
 from opanatomy.report.totals import Total, total
 
-_MEMORY: Final = "memory"
 #: Phases that bounds differ between: of many tokens at once, and of one by one.
 _OF_GENERATION: Final = (Phase.PREFILL, Phase.DECODING)
 _NOTE: Final = note("bounds", "bound", "ceiling", "headroom")
@@ -57,7 +56,7 @@ def roofline(anatomy: Anatomy, top: int) -> Section | None:
         Row(cells=_cells(line, steps), operator_class=line.operator_class, summary=line.operator_class is None)
         for line in lines
     )
-    partly = any(line.part.covered not in (None, 1) for line in lines)
+    partly = any(line.part.reached is not None and line.part.covered != 1 for line in lines)
     notes = (Note(text=_NOTE), *((Note(text=PARTLY),) if partly else ()))
     return Section(name="bounds", title="Roofline", scope=per_step(anatomy), columns=columns, rows=rows, notes=notes)
 
@@ -98,11 +97,13 @@ def _most_to_win(rows: Sequence[OperatorRow]) -> list[tuple[Group, list[Operator
 
 def _cells(line: _Line, steps: int) -> tuple[Cell, ...]:
     part = line.part
+    # What a small part of the time reaches says nothing of the whole.
+    flops, moved = (part.flops, part.bytes) if part.flops_cover else (None, None)
     return (
         line.name,
-        Ratio(part.intensity),
-        FlopRate(units.per_second(part.flops, part.costed_ns)),
-        ByteRate(units.per_second(part.bytes, part.costed_ns)),
+        Ratio(part.intensity if part.flops_cover else None),
+        FlopRate(units.per_second(flops, part.costed_ns)),
+        ByteRate(units.per_second(moved, part.costed_ns)),
         line.bound_by,
         Share(part.reached, 1, covered=part.covered),
         Time(line.headroom_ns / steps),
@@ -119,7 +120,7 @@ def _class_bound(rows: Sequence[ClassRow]) -> str | Phrase:
 
 
 def _operator_bound(rows: Sequence[OperatorRow]) -> str | Phrase:
-    by_memory = sum(row.bound_ns or 0 for row in rows if row.bound_by == _MEMORY)
+    by_memory = sum(row.bound_ns or 0 for row in rows if row.bound_by == MEMORY)
     return _bound_by(by_memory, sum(row.bound_ns or 0 for row in rows))
 
 
@@ -127,5 +128,5 @@ def _bound_by(memory_ns: int, whole_ns: int) -> str | Phrase:
     if not whole_ns:
         return units.UNKNOWN
     if memory_ns == whole_ns:
-        return _MEMORY
-    return phrase("memory {}", Share(memory_ns, whole_ns, decimals=0)) if memory_ns else "compute"
+        return MEMORY
+    return phrase("memory {}", Share(memory_ns, whole_ns, decimals=0)) if memory_ns else COMPUTE

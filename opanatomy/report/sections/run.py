@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.workload import Workload
 from opanatomy.report.section import Bytes, Count, Fact, Note, Phrase, Section, Tone, facts_of, joined, phrase
+
+#: What scaled_dot_product_attention calls where it is not one kernel.
+_SOFTMAX_OF_SDPA: Final = {"aten::_safe_softmax", "aten::_scaled_dot_product_attention_math"}
 
 
 def title(anatomy: Anatomy) -> Section:
@@ -66,7 +71,7 @@ def _options(anatomy: Anatomy) -> tuple[str | Phrase | None, ...]:
         workload.dtype,
         workload.amp and f"autocast {workload.amp}",
         f"loss scale {workload.loss_scale:,g}" if workload.loss_scale else None,
-        workload.attention and f"{workload.attention} attention",
+        workload.attention and f"{workload.attention} attention{_unfused(anatomy)}",
         _checkpointing(workload),
         "compiled" if workload.compiled else None,
         "inference" if workload.inference and not workload.generate else None,
@@ -78,6 +83,13 @@ def _options(anatomy: Anatomy) -> tuple[str | Phrase | None, ...]:
         workload.frozen and f"frozen {workload.frozen.replace(',', ' and ')}",
         workload.optimizer and f"optimizer {workload.optimizer}",
     )
+
+
+def _unfused(anatomy: Anatomy) -> str:
+    """That torch took sdpa apart into products and a softmax, as it does on the CPU with dropout."""
+    names = {row.part_of or row.operator for row in anatomy.operators}
+    fused = any("scaled_dot_product" in name and "math" not in name for name in names)
+    return " (run unfused)" if anatomy.workload.attention == "sdpa" and names & _SOFTMAX_OF_SDPA and not fused else ""
 
 
 def _checkpointing(workload: Workload) -> str | None:
@@ -115,6 +127,8 @@ def _rank(anatomy: Anatomy) -> str | None:
     if len(anatomy.ranks) != 1 or anatomy.ranks[0].rank is None:
         return None
     rank, world = anatomy.ranks[0].rank, anatomy.ranks[0].world_size
+    if world == 1:
+        return None
     return f"rank {rank} of {world}" if world else f"rank {rank}"
 
 
@@ -145,12 +159,10 @@ def _device(anatomy: Anatomy) -> str | Phrase | None:
         threads = environment.host_threads
         processor = joined((environment.processor, None if threads is None else phrase("{}", Count(threads, "thread"))))
         return phrase("the CPU ({}); no GPU took part", processor) if processor else "the CPU; no GPU took part"
-    if environment.device is None:
-        return environment.device_kind or "not named in the trace"
     memory, devices = environment.device_memory_bytes, environment.device_count or 1
     return joined(
         (
-            environment.device,
+            environment.device or environment.device_kind or "not named in the trace",
             None if memory is None else phrase("{}", Bytes(memory)),
             f"{devices} in the machine" if devices > 1 else None,
         )

@@ -1,4 +1,4 @@
-"""What the guides say beside what was measured: claim, figure, and why the two disagree where the figures tell."""
+"""What the guides say next to what was measured: claim, figure, and why the two disagree where the figures say."""
 
 from __future__ import annotations
 

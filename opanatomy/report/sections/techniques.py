@@ -1,4 +1,4 @@
-"""An experiment with techniques: one row each, predicted beside measured, what cannot run and why, advice."""
+"""An experiment with techniques: one row each, predicted next to measured, what cannot run and why, advice."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _title(report: Techniques) -> Section:
 
 
 def _table(report: Techniques) -> Section:
-    """One row a technique: memory, time and arithmetic, each beside the baseline."""
+    """One row a technique: memory, time and arithmetic, each next to the baseline."""
     base = figures_of(report.baseline)
     columns = (
         Column(header="technique", holds=Holds.NAMES),
@@ -124,7 +124,7 @@ def _time_change(row: TechniqueRow, report: Techniques) -> Cell:
 
 
 def _predictions(report: Techniques) -> Section:
-    """Predicted beside measured; of what was only predicted the range."""
+    """Predicted next to measured; of what was only predicted the range."""
     columns = (
         Column(header="prediction of", holds=Holds.NAMES),
         Column(header="peak"),
@@ -191,7 +191,7 @@ def _components(report: Techniques) -> Section:
 
 
 def _same_training(report: Techniques) -> Section:
-    """One step of each that must not change the training beside the baseline's."""
+    """One step of each that must not change the training next to the baseline's."""
     columns = (
         Column(header="the same training?", holds=Holds.NAMES),
         Column(header="loss", expendable=1),
@@ -225,7 +225,7 @@ def _same(row: TechniqueRow, sameness: Sameness) -> Row:
 
 
 def _losses(report: Techniques) -> Section:
-    """The losses of techniques that change the result beside the baseline's."""
+    """The losses of techniques that change the result next to the baseline's."""
     columns = (
         Column(header="losses of", holds=Holds.NAMES),
         Column(header="first", expendable=2),

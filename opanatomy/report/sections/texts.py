@@ -86,7 +86,7 @@ def _wasted(padding: PaddingFlops | None) -> Phrase | None:
     """The FLOPs of contractions on padding."""
     if padding is None or not padding.flops:
         return None
-    known = phrase("; {} have shapes that do not tell", Flops(padding.flops - padding.assigned_flops))
+    known = phrase("; {} have shapes that do not say", Flops(padding.flops - padding.assigned_flops))
     return phrase(
         "{} of the contractions ({}) are on padding, in the profiled batch{}",
         Flops(padding.padding_flops),

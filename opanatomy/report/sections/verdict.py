@@ -1,17 +1,17 @@
-"""What costs most, as a reader is told first: findings, the largest share of the step first, and the headline."""
+"""What costs most, as a reader sees it first: findings, the largest share of the step first, and the headline."""
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Sequence
-from itertools import takewhile
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.taxonomy import OperatorClass, Phase
-from opanatomy.report.scope import is_whole_trace, steps_of
+from opanatomy.report.costs import Costs, costs_of
+from opanatomy.report.scope import steps_of, work_of
 from opanatomy.report.section import (
     Bytes,
     Count,
@@ -25,7 +25,7 @@ from opanatomy.report.section import (
     joined,
     phrase,
 )
-from opanatomy.report.sections.costs import Costs, costs_of
+from opanatomy.report.sections.commands import Further, commands_of
 from opanatomy.report.sections.kernels import short_name
 from opanatomy.report.sections.operators import grouped
 from opanatomy.report.totals import Total, total
@@ -39,108 +39,65 @@ NEARLY_FULL: Final = 0.9
 _MOST: Final = 0.5
 #: The part of a class from which the largest of it is named.
 _MUCH: Final = 0.3
+#: The rows of a table that is on the first screen already.
+_MORE: Final = 30
 #: So much longer than without the profiler, that idle time may be the profiler's.
 _SLOWED: Final = 1.1
-#: What a model is called by, so that a command can name it.
-_NAMED_MODELS: Final = ("catalog", "hub")
 
 
 class Finding(Struct, frozen=True, kw_only=True):
     """One thing that costs time or memory.
 
     `text` is a sentence; `evidence` what shows it, words that follow a colon; `next_command` what to type to see more
-    of it, `None` where nothing does. `share` is the part of the step that it takes, `None` of what takes no time.
+    of it, `None` where nothing does, made from `further`. `share` is the part of the step that it takes, `None` of what
+    takes no time.
     """
 
     name: str
     text: Phrase
     evidence: Phrase | None = None
     next_command: str | None = None
+    further: Further | None = None
     share: float | None = None
 
 
 def findings(anatomy: Anatomy, *, source: str | None = None) -> tuple[Finding, ...]:
     """What costs most, the largest share of the step first; `source` is what a command calls the trace by."""
-    ask = _Ask(anatomy=anatomy, source=source)
-    if ending := _without_work(ask):
+    if ending := _without_work(anatomy):
         return (ending,)
     costs = costs_of(anatomy)
-    known = sorted(_of_time(ask, costs), key=lambda finding: -(finding.share or 0))
+    known = sorted(_of_time(anatomy, costs), key=lambda finding: -(finding.share or 0))
     kept = [finding for finding in known if (finding.share or 0) >= LEAST] or known[:1]
-    if full := _memory(ask):
+    if full := _memory(anatomy):
         kept.insert(1, full)
-    return tuple(kept)
+    return tuple(_with_command(finding, anatomy, source) for finding in kept)
 
 
-def headline(anatomy: Anatomy, *, source: str | None = None) -> tuple[Phrase, str | None]:
-    """What costs most in one or two sentences, and the command that says more."""
+def _with_command(finding: Finding, anatomy: Anatomy, source: str | None) -> Finding:
+    wanted = () if finding.further is None else (finding.further,)
+    return replace(finding, next_command=next(iter(commands_of(wanted, anatomy, source)), None))
+
+
+def headline(anatomy: Anatomy, *, source: str | None = None) -> tuple[Phrase, tuple[str, ...]]:
+    """What costs most in one or two sentences, and the commands that say more of each."""
     first, *others = findings(anatomy, source=source)
     second = next((item for item in others[:1] if item.share is None or item.share >= SECOND), None)
     text = first.text if second is None else phrase("{} {}", first.text, second.text)
-    return text, first.next_command
+    wanted = [item.further for item in (first, second) if item is not None and item.further is not None]
+    return text, commands_of(wanted, anatomy, source)
 
 
 def conclusion(anatomy: Anatomy, *, source: str | None = None) -> Section:
     """The headline as the part of the report that it is."""
-    text, command = headline(anatomy, source=source)
-    notes = [Note(text=text, tone=Tone.CONCLUSION)]
-    if command:
-        notes.append(Note(text=f"next: {command}", tone=Tone.PLAIN))
+    text, commands = headline(anatomy, source=source)
+    notes = [Note(text=text, tone=Tone.CONCLUSION), *(Note(text=each, tone=Tone.COMMAND) for each in commands)]
     return Section(name="headline", title="What costs most", notes=tuple(notes))
-
-
-# ----------------------------------------------------------------------------------------------------------- commands
-
-
-class _Ask(Struct, frozen=True, kw_only=True):
-    """The anatomy, and how a command calls its trace."""
-
-    anatomy: Anatomy
-    source: str | None
-
-    def section(self, name: str) -> str | None:
-        """The command that shows this section."""
-        traces = self.source or _traces(self.anatomy)
-        return None if traces is None else f"opanatomy analyze {traces} --section {name}"
-
-    def experiment(self, otherwise: str) -> str | None:
-        """The command that tries techniques on the model, where one can name it; else that of a section."""
-        work = self.anatomy.workload
-        named = work.model is not None and work.model_source in _NAMED_MODELS and not work.changes
-        if not named or work.inference or work.world_size is not None or self.anatomy.texts is not None:
-            return self.section(otherwise)
-        batch = "" if work.batch is None else f" --batch {work.batch}"
-        length = "" if work.sequence_length in (None, 512) else f" --seq {work.sequence_length}"
-        return f"opanatomy techniques {shlex.quote(work.model or '')}{batch}{length}"
-
-
-def _traces(anatomy: Anatomy) -> str | None:
-    """The files of the report: of several ranks a pattern that fits their names."""
-    names = [rank.trace for rank in anatomy.ranks if rank.trace]
-    if len(names) < 2:
-        return None if anatomy.provenance.trace is None else shlex.quote(anatomy.provenance.trace)
-    return pattern_of(names)
-
-
-def pattern_of(names: Sequence[str]) -> str:
-    """A pattern for the shell that all names fit."""
-    begin = _shared(names)
-    end = _shared([name[len(begin) :][::-1] for name in names])[::-1]
-    return f"{shlex.quote(begin) if begin else ''}*{shlex.quote(end) if end else ''}"
-
-
-def _shared(names: Sequence[str]) -> str:
-    """What all names begin with."""
-    return "".join(
-        letters[0] for letters in takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False))
-    )
 
 
 # ---------------------------------------------------------------------------------------------------- nothing to share
 
 
-def _without_work(ask: _Ask) -> Finding | None:
-    anatomy = ask.anatomy
+def _without_work(anatomy: Anatomy) -> Finding | None:
     if any(row.time_ns for row in anatomy.classes):
         return None
     failure = anatomy.memory.failure
@@ -150,13 +107,13 @@ def _without_work(ask: _Ask) -> Finding | None:
     fitting = next((saving.option for saving in anatomy.memory.savings if saving.fits is not False), None)
     text = phrase("The step does not fit: try {}.", fitting) if fitting else phrase("The step does not fit.")
     asked = None if failure.requested_bytes is None else Bytes(failure.requested_bytes)
-    evidence = None if asked is None else phrase("{} more were asked for in {}", asked, failure.phase.value)
+    evidence = None if asked is None else phrase("{} more were requested in {}", asked, failure.phase.value)
     return Finding(name="out-of-memory", text=text, evidence=evidence)
 
 
-def _memory(ask: _Ask) -> Finding | None:
+def _memory(anatomy: Anatomy) -> Finding | None:
     """Memory near the device's limit."""
-    memory, environment = ask.anatomy.memory, ask.anatomy.environment
+    memory, environment = anatomy.memory, anatomy.environment
     most = max((device.reserved_peak_bytes or 0 for device in memory.devices), default=0)
     peak, limit = max(memory.peak_bytes or 0, most), environment.device_memory_bytes
     if not limit or environment.device_kind == "cpu" or peak < NEARLY_FULL * limit:
@@ -165,31 +122,29 @@ def _memory(ask: _Ask) -> Finding | None:
         name="memory",
         text=phrase("Memory is nearly full: {} of the device's {}.", Bytes(peak), Bytes(limit)),
         evidence=phrase("the peak is {} of it", Share(peak, limit)),
-        next_command=ask.section("memory"),
+        further=Further(section="memory"),
     )
 
 
 # ---------------------------------------------------------------------------------------------------- parts of the time
 
 
-def _of_time(ask: _Ask, costs: Costs) -> Iterator[Finding]:
+def _of_time(anatomy: Anatomy, costs: Costs) -> Iterator[Finding]:
     """Every part of the step's time that is more than nothing."""
-    yield from _idle(ask, costs)
-    yield from _framework(ask, costs)
-    yield from _communication(ask, costs)
+    yield from _idle(anatomy, costs)
+    yield from _framework(anatomy, costs)
+    yield from _communication(anatomy, costs)
     for item, ns in costs.classes.items():
-        yield _class(ask, costs, item, ns)
-    yield from _phases(ask, costs)
+        yield _class(anatomy, costs, item, ns)
+    yield from _phases(anatomy, costs)
 
 
-def _whole(ask: _Ask) -> str:
-    """What the shares are of."""
-    if is_whole_trace(ask.anatomy) and ask.anatomy.environment.device_kind != "cpu":
-        return "the time from the first to the last device work"
-    return "the step"
+def _whole(costs: Costs) -> str:
+    """What the shares are of: the step is that without the work of other steps."""
+    return "the time from the first to the last device work" if costs.of_trace else "the step"
 
 
-def _idle(ask: _Ask, costs: Costs) -> Iterator[Finding]:
+def _idle(anatomy: Anatomy, costs: Costs) -> Iterator[Finding]:
     if not costs.idle_ns:
         return
     reasons = {
@@ -204,8 +159,8 @@ def _idle(ask: _Ask, costs: Costs) -> Iterator[Finding]:
         mostly = f", {'' if reasons[reason] >= 0.99 * costs.idle_ns else 'mostly '}{reason}"
     share = costs.idle_ns / costs.whole_ns
     yield Finding(
-        name="idle", text=phrase("The device is idle {} of {}{}.", Share(share, 1), _whole(ask), mostly),
-        evidence=_too_slow(ask.anatomy), next_command=ask.section("idle"), share=share,
+        name="idle", text=phrase("The device is idle {} of {}{}.", Share(share, 1), _whole(costs), mostly),
+        evidence=_too_slow(anatomy), further=Further(section="idle"), share=share,
     )  # fmt: skip
 
 
@@ -220,36 +175,36 @@ def _too_slow(anatomy: Anatomy) -> Phrase | None:
                             Time(launching.tiny_below_ns)))  # fmt: skip
     if launching is not None and launching.synchronizing_calls >= steps:
         number = Count(round(launching.synchronizing_calls / steps), "synchronization")
-        parts.append(phrase("{} of {} on the host", number, Time(launching.synchronizing_ns / steps)))
+        parts.append(phrase("{} taking {} of the host's time", number, Time(launching.synchronizing_ns / steps)))
     if step.wall_ns and step.unprofiled_wall_ns and step.wall_ns > _SLOWED * step.unprofiled_wall_ns:
         parts.append(phrase("without the profiler the step takes {}, not {}", Time(step.unprofiled_wall_ns),
                             Time(step.wall_ns)))  # fmt: skip
     return joined(parts)
 
 
-def _framework(ask: _Ask, costs: Costs) -> Iterator[Finding]:
+def _framework(anatomy: Anatomy, costs: Costs) -> Iterator[Finding]:
     if not costs.framework_ns:
         return
     share = costs.framework_ns / costs.whole_ns
-    called = sum(row.calls for row in ask.anatomy.operators if row.part_of is None)
-    calls = round(called / steps_of(ask.anatomy))
+    called = sum(row.calls for row in anatomy.operators if row.part_of is None)
+    calls = round(called / steps_of(anatomy))
     yield Finding(
         name="framework",
         text=phrase("The framework (dispatch, autograd, Python) takes {} of the step.", Share(share, 1)),
         evidence=phrase("{} of operators a step", Count(calls, "call")),
-        next_command=ask.section("operators --sort calls"), share=share,
+        further=Further(section="operators", options="--sort calls"), share=share,
     )  # fmt: skip
 
 
-def _communication(ask: _Ask, costs: Costs) -> Iterator[Finding]:
+def _communication(anatomy: Anatomy, costs: Costs) -> Iterator[Finding]:
     """Waiting for other ranks where it is known apart, and all other communication that nothing hides."""
     waiting = costs.waiting_ns or 0
     if waiting:
-        yield _waiting(ask, waiting / costs.whole_ns)
+        yield _waiting(anatomy, waiting / costs.whole_ns)
     exposed = costs.exposed_ns - waiting
     if exposed <= 0:
         return
-    share, communication = exposed / costs.whole_ns, ask.anatomy.communication
+    share, communication = exposed / costs.whole_ns, anatomy.communication
     what = "Communication" if costs.waiting_ns is None else "Transferring data between ranks"
     longest = max(communication.phases, key=lambda row: row.exposed_ns, default=None) if communication else None
     evidence = None if longest is None else phrase(
@@ -258,44 +213,52 @@ def _communication(ask: _Ask, costs: Costs) -> Iterator[Finding]:
     ) if communication else None  # fmt: skip
     yield Finding(
         name="communication",
-        text=phrase("{} that no other work hides takes {} of {}.", what, Share(share, 1), _whole(ask)),
-        evidence=evidence, next_command=ask.section("communication"), share=share,
+        text=phrase("{} that no other work hides takes {} of {}.", what, Share(share, 1), _whole(costs)),
+        evidence=evidence, further=Further(section="communication"), share=share,
     )  # fmt: skip
 
 
-def _waiting(ask: _Ask, share: float) -> Finding:
+def _waiting(anatomy: Anatomy, share: float) -> Finding:
     """Ranks that wait for each other, and for which most of all."""
-    straggler = None if ask.anatomy.waiting is None else ask.anatomy.waiting.straggler
-    for_whom: Phrase | str = ""
+    straggler = None if anatomy.waiting is None else anatomy.waiting.straggler
+    for_whom: Phrase | str = "."
     evidence = None
     if straggler is not None:
         name = straggler.trace or "?" if straggler.rank is None else f"rank {straggler.rank}"
-        for_whom = phrase(", {} of that for {}", Share(straggler.charged_ns, straggler.waiting_ns), name)
+        # Of all waiting, also what other work hides.
+        for_whom = phrase("; {} of all waiting is for {}.", Share(straggler.charged_ns, straggler.waiting_ns), name)
         did = ("it computes", straggler.computing_longer_ns)
         if straggler.idle_longer_ns > straggler.computing_longer_ns:
             did = ("it does nothing", straggler.idle_longer_ns)
         evidence = phrase("{} {} longer than the others before", did[0], Time(did[1])) if did[1] > 0 else None
-    text = phrase("A rank waits for the others {} of the step, on average{}.", Share(share, 1), for_whom)
-    return Finding(name="waiting", text=text, evidence=evidence, next_command=ask.section("waiting"), share=share)
+    what = "Waiting for other ranks, in collectives that keep the device busy,"
+    text = phrase("{} takes {} of the step on average{}", what, Share(share, 1), for_whom)
+    return Finding(name="waiting", text=text, evidence=evidence, further=Further(section="waiting"), share=share)
 
 
-def _phases(ask: _Ask, costs: Costs) -> Iterator[Finding]:
-    """Phases that a step has beside forward and backward, and those of a generation."""
+def _phases(anatomy: Anatomy, costs: Costs) -> Iterator[Finding]:
+    """Phases that a step has besides forward and backward, and those of a generation."""
     words = {Phase.OPTIMIZER: "The optimizer", Phase.RECOMPUTE: "Computing activations again (checkpointing)"}
     for phase, what in words.items():
         if ns := costs.phases.get(phase):
             share = ns / costs.whole_ns
             yield Finding(
-                name=phase.value, text=phrase("{} takes {} of {}.", what, Share(share, 1), _whole(ask)),
-                next_command=ask.experiment("classes"), share=share,
+                name=phase.value, text=phrase("{} takes {}.", what, _of_work(anatomy, _time_of(anatomy, phase))),
+                further=Further(section="classes", experiment=True), share=share,
             )  # fmt: skip
-    made, ns = ask.anatomy.generation, costs.phases.get(Phase.DECODING)
+    made, ns = anatomy.generation, costs.phases.get(Phase.DECODING)
     if made is not None and made.token_read_bytes is not None and ns:
         share = ns / costs.whole_ns
-        by_memory = ", bound by memory" if _memory_bound(ask.anatomy) else ""
-        text = phrase("Decoding takes {} of {}{}.", Share(share, 1), _whole(ask), by_memory)
+        by_memory = ", bound by memory" if _memory_bound(anatomy) else ""
+        text = phrase("Decoding takes {}{}.", _of_work(anatomy, _time_of(anatomy, Phase.DECODING)), by_memory)
         evidence = phrase("each token reads {}", Bytes(made.token_read_bytes))
-        yield Finding(name="decoding", text=text, evidence=evidence, next_command=ask.section("roofline"), share=share)
+        yield Finding(name="decoding", text=text, evidence=evidence, further=Further(section="roofline"), share=share)
+
+
+def _time_of(anatomy: Anatomy, phase: Phase) -> int:
+    """The time of a phase in the table of classes; communication is not counted in it."""
+    rows = [row for row in anatomy.classes if row.operator_class is not OperatorClass.COMMUNICATION]
+    return sum(row.time_ns for row in rows if row.phase is phase)
 
 
 def _memory_bound(anatomy: Anatomy) -> bool:
@@ -307,33 +270,34 @@ def _memory_bound(anatomy: Anatomy) -> bool:
 # ------------------------------------------------------------------------------------------------------------- classes
 
 
-def _class(ask: _Ask, costs: Costs, item: OperatorClass, ns: float) -> Finding:
+def _class(anatomy: Anatomy, costs: Costs, item: OperatorClass, ns: float) -> Finding:
     """A class of work, what of it is largest, and how near to the ceiling of the device it is."""
-    rows = [row for row in ask.anatomy.classes if row.operator_class is item]
+    rows = [row for row in anatomy.classes if row.operator_class is item]
     part, share = total(rows), ns / costs.whole_ns
     if item is OperatorClass.UNKNOWN:
-        text = phrase("What takes {} of {} no rule knows{}.", Share(share, 1), _whole(ask), _largest(ask.anatomy, item))
-        return Finding(name="unknown", text=text, next_command=ask.section("ledger"), share=share)
+        text = phrase("Work that no rule knows{} takes {}.", _largest(anatomy, item), _of_work(anatomy, part.time_ns))
+        return Finding(name="unknown", text=text, further=Further(section="ledger"), share=share)
     text = phrase(
-        "{} takes {} of {}{}{}.", _capital(item), Share(share, 1), _whole(ask), _largest(ask.anatomy, item),
-        _reached(part),
-    )  # fmt: skip
-    spare, steps = sum(row.headroom_ns or 0 for row in rows), steps_of(ask.anatomy)
+        "{}{} takes {}{}.", _capital(item), _largest(anatomy, item), _of_work(anatomy, part.time_ns), _reached(part)
+    )
+    spare, steps = sum(row.headroom_ns or 0 for row in rows), steps_of(anatomy)
     evidence = None
     if part.reached:
         evidence = phrase("headroom {} of {}", Time(spare / steps), Time(part.time_ns / steps))
     return Finding(
-        name=item.value, text=text, evidence=evidence, next_command=ask.experiment(_section(ask.anatomy, item, part)),
+        name=item.value, text=text, evidence=evidence, further=_further(anatomy, item, part),
         share=share,
     )  # fmt: skip
 
 
-def _section(anatomy: Anatomy, item: OperatorClass, part: Total) -> str:
-    """The section that says most of a class: bounds where they are known, operators where it has any, kernels."""
+def _further(anatomy: Anatomy, item: OperatorClass, part: Total) -> Further:
+    """The section that says most of a class: bounds where they are known, operators where it has any, kernels; of the
+    last two more rows than the first screen has."""
     if part.reached:
-        return "roofline"
+        return Further(section="roofline", experiment=True)
     linked = sum(row.time_ns for row in anatomy.operators if row.operator_class is item)
-    return "operators" if linked >= _MOST * part.time_ns else "kernels"
+    section = "operators" if linked >= _MOST * part.time_ns else "kernels"
+    return Further(section=section, options=f"--top {_MORE}", experiment=True)
 
 
 def _capital(item: OperatorClass) -> str:
@@ -342,33 +306,42 @@ def _capital(item: OperatorClass) -> str:
     return LABEL[item][:1].upper() + LABEL[item][1:] + (" work" if item is OperatorClass.ELEMENTWISE else "")
 
 
+def _of_work(anatomy: Anatomy, ns: float) -> Phrase:
+    """A share as the tables of the page have it."""
+    return phrase("{} of the {}", Share(ns, total(anatomy.classes).time_ns), work_of(anatomy))
+
+
 def _largest(anatomy: Anatomy, item: OperatorClass) -> Phrase | str:
-    """The operator, or where most has none the kernel, that takes most of a class."""
+    """The operator, or where most has none the kernel, that takes most of a class; two of them where none does."""
     whole = sum(row.time_ns for row in anatomy.classes if row.operator_class is item)
     groups = {key: total(rows).time_ns for key, rows in grouped(anatomy.operators).items() if key[0] is item}
-    if sum(groups.values()) >= _MOST * whole:
-        largest = max(groups, key=lambda key: groups[key])
-        several = len({row.phase for row in anatomy.classes if row.operator_class is item}) > 1
-        where = f" in {largest[2].value}" if several and largest[2] is not Phase.OTHER else ""
-        return _most(phrase("{}" + where, Name(largest[1].removeprefix("aten::"))), groups[largest], whole)
-    kernels = [row for row in anatomy.kernels if row.operator_class is item]
-    if not kernels:
-        return ""
-    kernel = max(kernels, key=lambda row: row.time_ns)
-    return _most(phrase("the kernel {}", Name(short_name(kernel.kernel))), kernel.time_ns, whole)
+    if sum(groups.values()) < _MOST * whole:
+        rows = [row for row in anatomy.kernels if row.operator_class is item]
+        return _most([(phrase("the kernel {}", Name(short_name(row.kernel))), row.time_ns) for row in rows], whole)
+    several = len({row.phase for row in anatomy.classes if row.operator_class is item}) > 1
+    named = []
+    for (_, name, phase), ns in groups.items():
+        where = f" in {phase.value}" if several and phase is not Phase.OTHER else ""
+        named.append((phrase("{}" + where, Name(name.removeprefix("aten::"))), ns))
+    return _most(named, whole)
 
 
-def _most(name: Phrase, ns: float, whole: float) -> Phrase | str:
-    """That a part is most of a class, or what share of it; nothing of a small one."""
-    if ns < _MUCH * whole:
+def _most(named: Sequence[tuple[Phrase, float]], whole: float) -> Phrase | str:
+    """Which part is most of a class, or what share of it the two largest are; small ones are not named."""
+    much = [part for part in sorted(named, key=lambda part: -part[1])[:2] if part[1] >= _MUCH * whole]
+    if not much:
         return ""
+    (name, ns), *others = much
     if ns >= whole:
-        return phrase(", all of it {}", name)
-    return phrase(", {} of it {}", "most" if ns >= _MOST * whole else Share(ns, whole, decimals=0), name)
+        return phrase(" (all of it {})", name)
+    if ns >= _MOST * whole:
+        return phrase(" (most of it {})", name)
+    shares = (phrase("{} {}", Share(ns, whole, decimals=0), name) for name, ns in others)
+    return phrase(" ({})", joined((phrase("{} of it {}", Share(ns, whole, decimals=0), name), *shares)) or "")
 
 
 def _reached(part: Total) -> Phrase | str:
     if not part.reached:
         return ""
-    known = "" if part.covered == 1 else phrase(" (known for {})", Share(part.covered, 1, decimals=0))
+    known = "" if part.covered == 1 else phrase(", known for {} of its time", Share(part.covered, 1, decimals=0))
     return phrase(", at {} of its ceiling{}", Share(part.reached, 1), known)

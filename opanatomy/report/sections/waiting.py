@@ -1,4 +1,4 @@
-"""Several ranks: where their steps went once waiting is told from transferring, and who was waited for."""
+"""Several ranks: where their steps went once waiting is separated from transferring, and who was waited for."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def _notes(waiting: Waiting, shown: int) -> list[str | Phrase]:
     if waiting.is_lower_bound:
         notes.append(
             phrase(
-                "{} of {} ranks are at hand: waiting is a lower bound", Count(waiting.ranks), Count(waiting.world_size)
+                "{} of {} ranks were given: waiting is a lower bound", Count(waiting.ranks), Count(waiting.world_size)
             )
         )
     matched = joined(

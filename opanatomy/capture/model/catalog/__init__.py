@@ -20,7 +20,7 @@ _OWN_KEY: Final = "catalog"
 
 
 class Entry(Struct, frozen=True, kw_only=True):
-    """A built-in model as it is built where nothing else is asked for; `layers` and `hidden` of each stack."""
+    """A built-in model as it is built by default; `layers` and `hidden` of each stack."""
 
     name: str
     kind: str
@@ -41,7 +41,7 @@ def catalog_names() -> tuple[str, ...]:
 def find_name(model: str) -> str | None:
     """The Hub id of the embedded model that `model` means, `None` where there is none.
 
-    The full id and the part behind its slash (`bert-large-uncased`, `gpt2`) are understood, in any case.
+    The full id and the part after its slash (`bert-large-uncased`, `gpt2`) are understood, in any case.
     """
     wanted = model.lower()
     for name in catalog_names():

@@ -17,14 +17,21 @@ class Costs(Struct, frozen=True, kw_only=True):
     + `other_ns`; on the CPU it is 0, and the framework's time has a part of its own. `exposed_ns` is communication
     while no other work runs, `waiting_ns` the part of it that waits for another rank, where that is known. The time
     that computes is shared out among the classes of work, and among the phases, by their sums.
+
+    `host_bound_ns` and `unexplained_idle_ns` are host-bound and other idle time as `Timeline` has them, at the edges
+    too where these are counted.
     """
 
     whole_ns: float
+    #: Whether the whole trace is taken for one step.
+    of_trace: bool
     idle_ns: float
     edge_ns: float
     host_ns: float
     stream_ns: float
     other_ns: float
+    host_bound_ns: float
+    unexplained_idle_ns: float
     framework_ns: float
     exposed_ns: float
     waiting_ns: float | None
@@ -48,11 +55,14 @@ def costs_of(anatomy: Anatomy) -> Costs:
     idle = 0 if on_cpu else inner + counted_edge
     return Costs(
         whole_ns=timeline.busy_ns + inner if of_trace else (timeline.window_ns or work) - (timeline.outside_ns or 0),
+        of_trace=of_trace,
         idle_ns=idle,
         edge_ns=counted_edge,
         host_ns=host,
         stream_ns=stream,
         other_ns=max(inner - host - stream, 0),
+        host_bound_ns=host if of_trace else timeline.host_idle_ns or 0,
+        unexplained_idle_ns=max(inner - host - stream, 0) if of_trace else timeline.other_idle_ns or 0,
         framework_ns=_framework_ns(anatomy) if on_cpu else 0,
         exposed_ns=exposed,
         waiting_ns=_waiting_ns(anatomy),
@@ -68,7 +78,7 @@ def _framework_ns(anatomy: Anatomy) -> float:
 
 
 def _waiting_ns(anatomy: Anatomy) -> float | None:
-    """What of the window waits for other ranks, by the steps in which that could be told."""
+    """What of the window waits for other ranks, by the steps in which that is known."""
     if anatomy.waiting is None:
         return None
     steps = [step for rank in anatomy.waiting.each for step in rank.steps]
