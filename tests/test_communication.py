@@ -92,38 +92,64 @@ def test_buckets_are_a_copy_of_the_gradients_or_none(distributed_runs: Runs, nam
     assert of_rank["ddp_buckets"] == (copies * whole, copies * whole)
 
 
+def on_its_own(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Those of these events inside of which no other of them ran on their thread."""
+    return [
+        event
+        for event in events
+        if not any(
+            other is not event
+            and other["tid"] == event["tid"]
+            and event["ts"] <= other["ts"]
+            and other["ts"] + other["dur"] <= event["ts"] + event["dur"]
+            for other in events
+        )
+    ]
+
+
+def spans_of(events: list[dict[str, Any]]) -> list[tuple[float, float]]:
+    return [(event["ts"], event["ts"] + event["dur"]) for event in events]
+
+
+def without(spans: list[tuple[float, float]], others: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The parts of these spans that none of the others covers, each moment once."""
+    return [
+        (begin, end)
+        for begin, end in itertools.pairwise(sorted({time for span in (*spans, *others) for time in span}))
+        if any(start <= begin and end <= stop for start, stop in spans)
+        and not any(start <= begin and end <= stop for start, stop in others)
+    ]
+
+
+def nanoseconds(spans: list[tuple[float, float]]) -> float:
+    return sum(1e3 * (end - begin) for begin, end in spans)
+
+
 @pytest.mark.parametrize("name", ["ddp", "ddp4", "fsdp2"])
 def test_exposed_time_is_that_of_the_intervals(distributed_runs: Runs, name: str) -> None:
-    """Of gloo's annotations in the step, up to its end, what no operator that computes covers, by the events."""
+    """Of gloo's annotations in the step, up to its end, what no operator that computes covers, by the events.
+
+    An operator that left its work to one below it computed in that one alone: on a machine that is busy with something
+    else it may lose milliseconds before. The events do not tell which did, so they give a least and a most.
+    """
     run = distributed_runs[name]
     for rank, trace in enumerate(run.traces):
         anatomy = analyze_trace(trace)
         names = {row.operator for row in anatomy.operators if row.operator_class is not OperatorClass.COMMUNICATION}
-        (step,) = ((event["ts"], event["ts"] + event["dur"]) for event in run.events(rank, "ProfilerStep#"))
-        gloo = [
-            (event["ts"], min(event["ts"] + event["dur"], step[1]))
-            for event in run.events(rank, "gloo:")
-            if step[0] <= event["ts"] < step[1]
-        ]
-        threads = {event["tid"] for event in run.events(rank, "gloo:")}  # what runs there is part of the collective
+        (step,) = spans_of(run.events(rank, "ProfilerStep#"))
+        backend = run.events(rank, "gloo:")
+        gloo = [(start, min(end, step[1])) for start, end in spans_of(backend) if step[0] <= start < step[1]]
+        threads = {event["tid"] for event in backend}  # what runs there is part of the collective
         computing = [
-            (event["ts"], event["ts"] + event["dur"])
-            for event in run.events(rank, "")
-            if event.get("name") in names and event["tid"] not in threads
+            event for event in run.events(rank, "") if event.get("name") in names and event["tid"] not in threads
         ]
-        asking = [(event["ts"], event["ts"] + event["dur"]) for event in run.events(rank, "c10d::")]
-        bounds = sorted({time for span in (*gloo, *computing, *asking) for time in span})
-        exposed = running = 0.0
-        for begin, end in itertools.pairwise(bounds):
-            if any(start <= begin and end <= stop for start, stop in gloo):
-                running += end - begin
-                covered, asked = (
-                    any(start <= begin and end <= stop for start, stop in spans) for spans in (computing, asking)
-                )
-                if not covered or asked:  # by an operator in which the host asks for the next collective
-                    exposed += end - begin
-        assert communication(anatomy).running_ns == pytest.approx(1e3 * running, rel=0.01)
-        assert communication(anatomy).exposed_ns == pytest.approx(1e3 * exposed, rel=0.05, abs=2e5)
+        asking = spans_of(run.events(rank, "c10d::"))  # by an operator in which the host asks for the next collective
+        assert communication(anatomy).running_ns == pytest.approx(nanoseconds(without(gloo, [])), rel=0.01)
+        least, most = (
+            nanoseconds(without(gloo, without(spans_of(events), asking)))
+            for events in (computing, on_its_own(computing))
+        )
+        assert 0.95 * least - 2e5 <= communication(anatomy).exposed_ns <= 1.05 * most + 2e5
 
 
 def test_the_slow_rank_is_named_and_the_others_wait_for_it(distributed_runs: Runs) -> None:
