@@ -7,7 +7,6 @@ import csv
 import gzip
 import json
 from collections.abc import Callable
-from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -17,7 +16,6 @@ from msgspec.structs import replace
 
 import opanatomy
 from opanatomy.comparing import comparison_of
-from opanatomy.comparison.matching import Item, Key, matched
 from opanatomy.pipeline import analyze_trace
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.compared import Cause, Comparison, Decomposition, Part
@@ -446,11 +444,3 @@ def test_formats_for_machines_have_each_nanosecond() -> None:
     assert sum(int(row["change_ns"]) for row in rows) == 5_446_000
     figures = csv.DictReader(format_named("csv").write(comparison_of((*RANKS, CPU)), Page()).splitlines())
     assert [row[RANKS[1].name] for row in figures if row["figure"] == "step_profiled_ns"] == ["19901000"]
-
-
-def test_work_of_unlike_classes_is_not_the_same_calls() -> None:
-    """One kernel under two operators, `aten::neg` and `aten::clamp`: the time of each is counted in its class."""
-    kernel = "elementwise_kernel"
-    before = {Key("aten::neg", "", "", "backward", OperatorClass.STATISTICAL_NORMALIZATION, kernel): Item(Fraction(1))}
-    after = {Key("aten::clamp", "", "", "backward", OperatorClass.ELEMENTWISE, kernel): Item(Fraction(1))}
-    assert {match.cause for match in matched(before, after)} == {Cause.GONE, Cause.NEW}

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from opanatomy.comparison.matching import Item, Key, items_of, matched
-from opanatomy.comparison.parts import apportioned
+from opanatomy.comparison.matching import Item, Key, Match, items_of, matched, unsigned_operators
+from opanatomy.comparison.parts import Stepped, apportioned, decomposed
 from opanatomy.comparison.statistics import interleaved, interval_of_median, mann_whitney
 from opanatomy.records.breakdown import Breakdown, StepKind, WorkRow
 from opanatomy.records.compared import Cause
@@ -31,7 +31,8 @@ def item(calls: int, time_ns: int) -> Item:
     ("before", "after", "cause"),
     [
         (key(), key(), Cause.SAME_CALLS),
-        (key(), key(operator="aten::mul_"), Cause.SAME_CALLS),
+        (key(), key(operator="aten::mul_"), Cause.ANOTHER_OPERATOR),
+        (key(operator="triton_poi_fused_3"), key(operator="triton_poi_fused_17"), Cause.SAME_CALLS),
         (key(), key(phase="backward"), Cause.MOVED),
         (key(), key(kernel="other"), Cause.ANOTHER_KERNEL),
         (key(), key(signature="f[4]"), Cause.ANOTHER_SIGNATURE),
@@ -66,6 +67,63 @@ def test_the_number_of_a_compiled_kernel_says_nothing_its_signature_does(
     )  # fmt: skip
     (match,) = matched(*(items_of(side, side.kinds[0]) for side in (before, after)))
     assert match.cause is cause
+
+
+@pytest.mark.parametrize("change", [{"kernel": "other"}, {"kernel": "other", "phase": "backward"}])
+def test_a_name_alone_is_no_match(change: dict[str, str]) -> None:
+    """Without arguments and module much unlike work has one name: a copy to the host, a cast."""
+    unknown = key("aten::_to_copy", "", kernel="Memcpy DtoH")
+    matches = matched({unknown: item(1, 5)}, {unknown._replace(**change): item(1, 7)})
+    assert {match.cause for match in matches} == {Cause.NEW, Cause.GONE}
+
+
+def test_arguments_that_one_side_alone_knows_are_not_asked_for() -> None:
+    """A trace with shapes and one without them: `aten::mul` is matched without, `aten::add` with them."""
+    sides = [
+        Breakdown(
+            operators=("aten::mul", "aten::add"), modules=(), kernels=("k",),
+            signatures=tuple(SignatureText(text) for text in ("f[2]", "f[4]", signature)),
+            kinds=(StepKind(steps=(), count=1, wall_ns=10, rows=(
+                WorkRow(0, 2, -1, Phase.FORWARD, OperatorClass.ELEMENTWISE, 0, 1, 1, 5),
+                WorkRow(1, place, -1, Phase.FORWARD, OperatorClass.ELEMENTWISE, 0, 1, 1, 5),
+            )),),
+        )
+        for signature, place in (("f[3]", 0), ("", 1))
+    ]  # fmt: skip
+    unsigned = unsigned_operators(*((side, side.kinds[0]) for side in sides))
+    assert unsigned == {"aten::mul"}
+    matches = matched(*(items_of(side, side.kinds[0], unsigned) for side in sides))
+    assert {next(iter(match.before)).operator: match.cause for match in matches} == {
+        "aten::mul": Cause.SAME_CALLS, "aten::add": Cause.ANOTHER_SIGNATURE,
+    }  # fmt: skip
+
+
+def test_work_of_unlike_classes_is_not_the_same_calls() -> None:
+    """One kernel under two operators, `aten::neg` and `aten::clamp`: the time of each is counted in its class."""
+    kernel = "elementwise_kernel"
+    before = {Key("aten::neg", "", "", "backward", OperatorClass.STATISTICAL_NORMALIZATION, kernel): Item(Fraction(1))}
+    after = {Key("aten::clamp", "", "", "backward", OperatorClass.ELEMENTWISE, kernel): Item(Fraction(1))}
+    assert {match.cause for match in matched(before, after)} == {Cause.GONE, Cause.NEW}
+
+
+def test_parts_of_another_class_than_the_work_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the parts are checked with are sums of rows, which know nothing of matching."""
+    kind = StepKind(
+        steps=(), count=2, wall_ns=300, outside_ns=100,
+        rows=(WorkRow(0, -1, -1, Phase.FORWARD, OperatorClass.ELEMENTWISE, -1, 2, 0, 200),),
+    )  # fmt: skip
+    breakdown = Breakdown(operators=("aten::mul",), signatures=(), modules=(), kernels=(), kinds=(kind,))
+    side = Stepped(breakdown=breakdown, kind=kind, costs={})
+    parts = decomposed(side, side)
+    assert [(part.before_ns, part.after_ns) for part in parts.parts] == [(100, 100), (50, 50)]
+
+    def confused(before: dict[Key, Item], after: dict[Key, Item]) -> list[Match]:
+        wrong = {name._replace(operator_class=OperatorClass.TENSOR_CONTRACTION): item for name, item in before.items()}
+        return [Match(Cause.SAME_CALLS, wrong, after)]
+
+    monkeypatch.setattr("opanatomy.comparison.parts.matched", confused)
+    with pytest.raises(AssertionError, match="the parts of elementwise are 0 ns, its work 100 ns"):
+        decomposed(side, side)
 
 
 def test_what_nothing_matches_is_new_or_gone() -> None:

@@ -10,6 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from opanatomy.comparison.kinds import paired
+from opanatomy.comparison.matching import unsigned_operators
 from opanatomy.comparison.parts import Stepped, costs_of, decomposed
 from opanatomy.comparison.statistics import RUNS_NEEDED, interleaved, mann_whitney, ranges_of, spread_of
 from opanatomy.records.anatomy import Anatomy
@@ -56,7 +57,7 @@ def compared(sides: Sequence[SideInput]) -> Comparison:
         sides=tuple(_side(side, kind) for side, kind in zip(sides, chosen, strict=True)),
         figures=_figures(sides, chosen, claims=no_claim is None),
         decomposition=decomposition, other_kinds=others, no_claim=no_claim,
-        warnings=(*_warnings(sides, breakdowns), *_left_out(sides, chosen)),
+        warnings=(*_warnings(sides, breakdowns), *_left_out(sides, chosen), *_unsigned(breakdowns, kinds)),
     )  # fmt: skip
 
 
@@ -244,6 +245,16 @@ def _left_out(sides: Sequence[SideInput], kinds: Sequence[StepKind | None]) -> I
         ):
             if 1 < count > len(have):
                 yield f"{side.name}: the parts are of {len(have)} of {count} {what}, the others have no like steps"
+
+
+def _unsigned(breakdowns: Sequence[Breakdown | None], kinds: Sequence[Sequence[StepKind]] | None) -> Iterable[str]:
+    """What is matched with less than it should be: a trace without shapes against one with them."""
+    if kinds is None:
+        return
+    sides = [(each, kind) for each, kind in zip(breakdowns, kinds[0], strict=True) if each is not None]
+    if count := len(unsigned_operators(*sides)):
+        what = "operator has" if count == 1 else "operators have"
+        yield f"{count} {what} shapes on one side alone: their calls are matched without them"
 
 
 def _warnings(sides: Sequence[SideInput], breakdowns: Sequence[Breakdown | None]) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from fractions import Fraction
 from typing import Any, Final, NamedTuple
 
@@ -48,17 +49,18 @@ class Match(Struct, frozen=True):
     after: dict[Key, Item]
 
 
-def items_of(breakdown: Breakdown, kind: StepKind) -> dict[Key, Item]:
-    """The work of the mean step of a kind by its key."""
+def items_of(breakdown: Breakdown, kind: StepKind, unsigned: AbstractSet[str] = frozenset()) -> dict[Key, Item]:
+    """The work of the mean step of a kind by its key; that of `unsigned` operators without signatures."""
     items: dict[Key, Item] = {}
     for row in kind.rows:
         kernel = name_of(breakdown.kernels, row.kernel)
         operator = name_of(breakdown.operators, row.operator)
         chosen = operator.startswith("aten::") and row.operator_class is OperatorClass.TENSOR_CONTRACTION
         by_call = chosen or not row.events
+        signature = "" if operator in unsigned else str(name_of(breakdown.signatures, row.signature))
         key = Key(
-            operator, str(name_of(breakdown.signatures, row.signature)), name_of(breakdown.modules, row.module),
-            row.phase.value, row.operator_class, "" if chosen else _stem(kernel),
+            operator, signature, name_of(breakdown.modules, row.module), row.phase.value, row.operator_class,
+            "" if chosen else _stem(kernel),
         )  # fmt: skip
         item = items.setdefault(key, Item())
         item.calls += Fraction(row.calls if by_call else row.events, kind.count)
@@ -68,28 +70,60 @@ def items_of(breakdown: Breakdown, kind: StepKind) -> dict[Key, Item]:
     return items
 
 
+def unsigned_operators(*sides: tuple[Breakdown, StepKind]) -> frozenset[str]:
+    """Operators that all sides have, of which one knows no signature: the other's would match nothing."""
+    known = [_signed_by_operator(breakdown, kind) for breakdown, kind in sides]
+    return frozenset(
+        operator for operator in known[0] if all(operator in side for side in known)
+        and not all(side[operator] for side in known)
+    )  # fmt: skip
+
+
+def _signed_by_operator(breakdown: Breakdown, kind: StepKind) -> dict[str, bool]:
+    """Whether any call of each operator has a signature."""
+    known: dict[str, bool] = {}
+    for row in kind.rows:
+        operator = name_of(breakdown.operators, row.operator)
+        known[operator] = known.get(operator, False) or bool(name_of(breakdown.signatures, row.signature))
+    return known
+
+
 def name_of(names: Sequence[str], number: int) -> str:
     """The name with this number, of none empty."""
     return names[number] if number >= 0 else ""
 
 
 def _stem(kernel: str) -> str:
-    """A kernel's name without the number that the compiler gave it in its turn: the signature tells those apart."""
+    """A name without the number that the compiler gave in its turn, of a kernel or its operator.
+
+    The signature tells those apart.
+    """
     match = _TRITON.match(kernel)
     return match[1] if match else kernel
+
+
+def _signed(key: Key) -> bool:
+    """Whether the arguments are known: of those that are not nothing can be said."""
+    return bool(key.operator and key.signature)
+
+
+def _placed(key: Key) -> bool:
+    """Whether it is known what an operator was called with, or where: a name alone is of much unlike work."""
+    return bool(key.operator and (key.signature or key.module))
 
 
 #: What work must have in common to be matched, from the most to the least, and what that makes of a difference.
 _LEVELS: Final[tuple[tuple[Cause, Callable[[Key], Any]], ...]] = (
     (Cause.SAME_CALLS, lambda key: key),
     (Cause.SAME_CALLS, lambda key: (key.operator, key.signature, key.phase, key.kernel)),
-    (Cause.SAME_CALLS, lambda key: key.kernel and (key.kernel, key.signature, key.phase)),
+    (Cause.SAME_CALLS, lambda key: (_stem(key.operator), key.signature, key.phase, key.kernel)),
     (Cause.MOVED, lambda key: (key.operator, key.signature, key.kernel)),
-    (Cause.ANOTHER_KERNEL, lambda key: key.operator and (key.operator, key.signature, key.module, key.phase)),
-    (Cause.ANOTHER_KERNEL, lambda key: key.operator and key.signature and (key.operator, key.signature, key.phase)),
-    (Cause.ANOTHER_SIGNATURE, lambda key: key.operator and (key.operator, key.module, key.phase, key.kernel)),
-    (Cause.ANOTHER_SIGNATURE, lambda key: key.operator and (key.operator, key.module, key.phase)),
-    (Cause.ANOTHER_SIGNATURE, lambda key: key.operator and (key.operator, key.phase)),
+    (Cause.ANOTHER_OPERATOR, lambda key: key.kernel and (key.kernel, key.signature, key.phase)),
+    (Cause.ANOTHER_KERNEL, lambda key: _placed(key) and (key.operator, key.signature, key.module, key.phase)),
+    (Cause.ANOTHER_KERNEL, lambda key: _signed(key) and (key.operator, key.signature, key.phase)),
+    (Cause.ANOTHER_SIGNATURE, lambda key: _signed(key) and (key.operator, key.module, key.phase, key.kernel)),
+    (Cause.ANOTHER_SIGNATURE, lambda key: _signed(key) and (key.operator, key.module, key.phase)),
+    (Cause.ANOTHER_SIGNATURE, lambda key: _signed(key) and (key.operator, key.phase)),
 )
 
 

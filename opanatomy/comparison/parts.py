@@ -8,11 +8,11 @@ from typing import Final, TypeAlias
 
 from msgspec import Struct
 
-from opanatomy.comparison.matching import Item, Key, Match, items_of, matched
+from opanatomy.comparison.matching import Item, Key, Match, items_of, matched, unsigned_operators
 from opanatomy.records.anatomy import OperatorRow
 from opanatomy.records.breakdown import Breakdown, StepKind
 from opanatomy.records.compared import Cause, Decomposition, Part, Work
-from opanatomy.records.taxonomy import CLASSES
+from opanatomy.records.taxonomy import CLASSES, OperatorClass
 
 #: FLOPs and bytes of one call, by operator and signature.
 Costs: TypeAlias = "dict[tuple[str, str], tuple[float | None, float | None]]"
@@ -61,11 +61,31 @@ def decomposed(before: Stepped, after: Stepped) -> Decomposition:
         _part(term, before_ns, after_ns, before, after)
         for term, before_ns, after_ns in zip(terms, first, second, strict=True)
     ]
+    for side, spent in ((before, "before_ns"), (after, "after_ns")):
+        check_parts(parts, spent, side)
     return Decomposition(
         before_ns=sum(first), after_ns=sum(second), before_count=before.kind.count, after_count=after.kind.count,
         before_steps=before.kind.counted, after_steps=after.kind.counted,
         parts=tuple(sorted(parts, key=lambda part: -abs(part.change_ns))),
     )  # fmt: skip
+
+
+def check_parts(parts: Sequence[Part], spent: str, side: Stepped) -> None:
+    """Raise `AssertionError` unless the parts of each class are its work on that side, and all of them its step.
+
+    The rows that are summed here know nothing of what was matched with what. Each part is off by less than 1 ns.
+    """
+    work: dict[OperatorClass | None, int] = {}
+    for row in side.kind.rows:
+        work[row.operator_class] = work.get(row.operator_class, 0) + row.time_ns
+    sums = dict.fromkeys((*work, None), 0)
+    for part in parts:
+        sums[part.operator_class] = sums.get(part.operator_class, 0) + getattr(part, spent)
+    work[None] = side.kind.wall_ns - sum(work.values())
+    for name, time in sums.items():
+        mean = work.get(name, 0) / side.kind.count
+        if abs(time - mean) > len(parts):
+            raise AssertionError(f"the parts of {name or 'no class'} are {time} ns, its work {mean:.0f} ns")
 
 
 def apportioned(values: Sequence[Fraction]) -> list[int]:
@@ -79,7 +99,8 @@ def apportioned(values: Sequence[Fraction]) -> list[int]:
 
 
 def _work(before: Stepped, after: Stepped) -> list[_Term]:
-    first, second = (items_of(side.breakdown, side.kind) for side in (before, after))
+    unsigned = unsigned_operators((before.breakdown, before.kind), (after.breakdown, after.kind))
+    first, second = (items_of(side.breakdown, side.kind, unsigned) for side in (before, after))
     return [
         _Term(cause=match.cause, match=match, before_ns=_time(match.before), after_ns=_time(match.after))
         for match in matched(first, second)

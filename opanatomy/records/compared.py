@@ -25,6 +25,8 @@ class Cause(StrEnum):
     MOVED = auto()
     ANOTHER_SIGNATURE = auto()
     ANOTHER_KERNEL = auto()
+    #: The same kernel, signature and phase.
+    ANOTHER_OPERATOR = auto()
     NEW = auto()
     GONE = auto()
     #: Two kinds of work at once.
@@ -45,7 +47,7 @@ class Cause(StrEnum):
 _WORK = frozenset(
     (
         Cause.SAME_CALLS, Cause.MORE_CALLS, Cause.FEWER_CALLS, Cause.MOVED, Cause.ANOTHER_SIGNATURE,
-        Cause.ANOTHER_KERNEL, Cause.NEW, Cause.GONE,
+        Cause.ANOTHER_KERNEL, Cause.ANOTHER_OPERATOR, Cause.NEW, Cause.GONE,
     )
 )  # fmt: skip
 

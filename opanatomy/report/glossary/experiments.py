@@ -144,10 +144,12 @@ COMPARISON: Final = Chapter(
         term("change", "after less before; the changes of all parts sum to that of the step, to the nanosecond"),
         term("steps", "which like steps the means are of; steps of another kind, or disturbed, are set aside"),
         term("where the difference is from", "the parts of the difference by cause and class"),
+        term("and {} smaller", "parts that change by less than a thousandth of what the largest does"),
         term("without a difference", "the parts that take as long on both sides"),
         term("step", "the mean like step: what the parts sum to"),
         term("work", "the operator, kernel or collective that changed"),
-        term("what changed", "the same calls, more or fewer calls, moved, other arguments, another kernel, new, gone"),
+        term("what changed", "the same calls, more or fewer calls, moved, other arguments, another kernel or"
+             " operator, new, gone"),
         term("another kernel", "a contraction for which the library chose another kernel"),
         term("side", "which of the runs"),
         term("time", "the time of the like step"),
@@ -160,6 +162,8 @@ COMPARISON: Final = Chapter(
         term("moved | {}, moved from {} to {}", "the same work in another phase"),
         term("other arguments | {}, other arguments", "the same operator with other shapes or types"),
         term("{}, another kernel", "the same operator, done by another kernel"),
+        term("another operator | {}, another operator", "the same kernel, launched by an operator of another name;"
+             " times in whole microseconds can leave it open which operator was the innermost"),
         term("new | {}, new", "work that the first side has none of"),
         term("gone | {}, gone", "work that the second side has none of"),
         term("idle, host-bound", "idle time in which the host had not launched the next work yet"),

@@ -15,8 +15,9 @@ from opanatomy.report.section import Count, Name, Phrase, Time, TimeChange, join
 _NAMED: Final = {
     Cause.SAME_CALLS: "the same calls", Cause.MORE_CALLS: "more calls", Cause.FEWER_CALLS: "fewer calls",
     Cause.MOVED: "moved", Cause.ANOTHER_SIGNATURE: "other arguments", Cause.ANOTHER_KERNEL: "another kernel",
-    Cause.NEW: "new", Cause.GONE: "gone", Cause.HOST_IDLE: "idle, host-bound", Cause.STREAM_IDLE: "idle, stream waits",
-    Cause.OTHER_IDLE: "idle, other", Cause.OUTSIDE: "work of other steps", Cause.FRAMEWORK: "framework",
+    Cause.ANOTHER_OPERATOR: "another operator", Cause.NEW: "new", Cause.GONE: "gone",
+    Cause.HOST_IDLE: "idle, host-bound", Cause.STREAM_IDLE: "idle, stream waits", Cause.OTHER_IDLE: "idle, other",
+    Cause.OUTSIDE: "work of other steps", Cause.FRAMEWORK: "framework",
 }  # fmt: skip
 #: What the host records a collective as.
 _COLLECTIVE: Final = "record_param_comms"

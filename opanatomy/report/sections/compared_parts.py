@@ -21,8 +21,13 @@ from opanatomy.report.section import (
     Tone,
     phrase,
 )
-from opanatomy.report.sections.causes import bare, groups_of, name_of_part, named
+from opanatomy.report.sections.causes import Group, bare, groups_of, name_of_part, named
 
+_ELSEWHERE: Final = (
+    "calls that take 0 ns ran before the step or after it on the device: of each event the part in the step counts"
+)
+#: Of the largest change: causes that change less are one row.
+_SMALLEST: Final = 1e-3
 #: Contractions with another kernel that are listed.
 _KERNELS: Final = 8
 
@@ -30,17 +35,19 @@ _KERNELS: Final = 8
 def causes_table(parts: Decomposition) -> Section:
     """One row for the parts of one cause and class; they sum to the difference."""
     groups = groups_of(parts)
+    smallest = _SMALLEST * max((abs(group.change_ns) for group in groups), default=0)
+    shown = [group for group in groups if group.change_ns and abs(group.change_ns) >= smallest]
     rows = [
         Row(
             cells=(group.name, Time(group.before_ns), Time(group.after_ns), TimeChange(group.change_ns)),
             operator_class=group.operator_class,
         )
-        for group in groups
-        if group.change_ns
+        for group in shown
     ]
+    if small := [group for group in groups if 0 < abs(group.change_ns) < smallest]:
+        rows.append(_summed(phrase("and {} smaller", Count(len(small))), small))
     if same := [group for group in groups if not group.change_ns]:
-        before = sum(group.before_ns for group in same)
-        rows.append(Row(cells=("without a difference", Time(before), Time(before), TimeChange(0))))
+        rows.append(_summed("without a difference", same))
     rows.append(
         Row(cells=("step", Time(parts.before_ns), Time(parts.after_ns), TimeChange(parts.change_ns)), summary=True)
     )
@@ -52,6 +59,11 @@ def causes_table(parts: Decomposition) -> Section:
     return Section(
         name="causes", title="Where the difference comes from", columns=columns, rows=tuple(rows), notes=notes
     )
+
+
+def _summed(name: Cell, groups: Sequence[Group]) -> Row:
+    before, after = sum(group.before_ns for group in groups), sum(group.after_ns for group in groups)
+    return Row(cells=(name, Time(before), Time(after), TimeChange(after - before)))
 
 
 def changes_table(parts: Decomposition, top: int) -> Section:
@@ -75,7 +87,17 @@ def changes_table(parts: Decomposition, top: int) -> Section:
         Column(header="after", expendable=4),
         Column(header="change"),
     )
-    return Section(name="changes", title="What changed most", heading="changes", columns=columns, rows=tuple(rows))
+    elsewhere = any(_ran_elsewhere(part) for group in changed[:top] for part in group)
+    return Section(
+        name="changes", title="What changed most", heading="changes", columns=columns, rows=tuple(rows),
+        notes=(Note(text=_ELSEWHERE),) if elsewhere else (),
+    )  # fmt: skip
+
+
+def _ran_elsewhere(part: Part) -> bool:
+    """Whether one side calls the work and has none of its time."""
+    sides = (part.before, part.before_ns), (part.after, part.after_ns)
+    return any(work is not None and work.calls and not spent for work, spent in sides)
 
 
 def _change(group: Sequence[Part]) -> int:
