@@ -54,7 +54,7 @@ from opanatomy.records.device import DeviceFigures
 from opanatomy.records.memory import Memory
 from opanatomy.records.memory_columns import HostCalls, MemoryTable
 from opanatomy.records.memory_observations import MemoryObservations
-from opanatomy.records.rank_summary import CollectiveCalls, RankSummary, Spans, StepSpans
+from opanatomy.records.rank_summary import Exchanged, RankSummary
 from opanatomy.records.timeline import Ledger, Timeline
 from opanatomy.records.workload import Capture, Environment, SharedWeights, Workload
 from opanatomy.redaction.records import redacted
@@ -250,15 +250,15 @@ def summary_of_trace(
         write_trace(path, annotated, overlay_of(calls, kernels, trace.threads), trace.metadata)
     table = call_table(trace, calls, kernels)
     step_window = step_window_of(attribution, calls)
-    exchanged, hiding, steps = communication_of(trace, calls, kernels, attribution, step_window)
+    exchanged = communication_of(trace, calls, kernels, attribution, step_window)
     anatomy = build_anatomy(
         AnatomyInputs(
             provenance=_provenance(trace, path, name), environment=environment_of(trace), capture=trace.capture,
             calls=table, kernels=kernels,
             launched=launched_work(trace, attribution) if trace.on_device else None,
             step_window=step_window, linked=linked_time(calls),
-            spans=steps,
-            communication=_communication(trace, exchanged, hiding, steps),
+            spans=exchanged.steps,
+            communication=_communication(trace, exchanged),
             warnings=(
                 *trace.warnings,
                 *call_warnings,
@@ -276,15 +276,15 @@ def summary_of_trace(
         *check_communication(anatomy.communication, anatomy.workload.accumulate or 1),
     )
     anatomy = with_rank(replace(anatomy, checks=checks, collectives=collectives), trace.metadata)
-    return RankSummary(anatomy=anatomy, calls=exchanged, hiding=hiding, steps=steps)
+    return RankSummary(anatomy=anatomy, calls=exchanged.calls, hiding=exchanged.hiding, steps=exchanged.steps)
 
 
-def _communication(trace: Trace, calls: CollectiveCalls, hiding: Spans, steps: StepSpans) -> Communication | None:
+def _communication(trace: Trace, exchanged: Exchanged) -> Communication | None:
     """What the collectives of a trace cost, next to what the weights need that a capture saw to be shared."""
-    communication = communication_of_rank(calls, hiding, steps)
+    communication = communication_of_rank(exchanged)
     if trace.capture is None:
         return communication
-    return with_expected(communication, trace.capture.shared, trace.capture.workload, len(steps.number))
+    return with_expected(communication, trace.capture.shared, trace.capture.workload, len(exchanged.steps.number))
 
 
 def _provenance(trace: Trace, path: Path, name: str | None) -> Provenance:

@@ -230,14 +230,16 @@ def check_communication(sheet: Sheet) -> None:
 
 
 def check_ranks(sheet: Sheet) -> None:
-    """The slowest rank, and how the ranks wait for each other."""
+    """The longest step, and how the ranks wait for each other."""
     waiting, ranks = sheet.report["waiting"], sheet.report["ranks"]
     if waiting is None:
         return
     slowest = max(ranks, key=lambda rank: rank["wall_ns"])
     median = next(row["median_ns"] for row in sheet.report["spread"] if row["figure"] == "step")
-    sheet.said("The slowest is rank {}: {} a step, {} to the median.", slowest["rank"], slowest["wall_ns"],
-               percent(slowest["wall_ns"] - median, median))  # fmt: skip
+    waits = next(row["steps"] for row in waiting["each"] if row["rank"] == slowest["rank"])
+    sheet.said("The longest step is that of rank {}: {}, {} to the median; it waits at least {} of it for others.",
+               slowest["rank"], slowest["wall_ns"], percent(slowest["wall_ns"] - median, median),
+               sum(step["waiting_ns"] for step in waits) / len(waits))  # fmt: skip
     sheet.said("{} of {} ranks were given: waiting is a lower bound", len(ranks), ranks[0]["world_size"])
     assert not any((waiting["by_number"], waiting["by_time"], waiting["clocks"]["was_set"]))
     sheet.said("collectives matched: {} by order; clocks: agree as they are, to within {};", waiting["by_order"],

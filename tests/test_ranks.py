@@ -118,7 +118,7 @@ def test_the_spread_names_the_slowest_and_the_one_the_others_wait_for(four: Anat
     assert (spread["own"].max_ns, spread["own"].max_rank) == (890_000, 2)
     assert (spread["step"].max_ns, spread["step"].max_rank) == (900_000, 0)
     text = terminal_report(four, width=100)
-    assert "The slowest is rank 0: 900 us a step" in text
+    assert "The longest step is that of rank 0: 900 us" in text
     assert four.waiting is not None
     assert "no straggler is named: the ranks hardly wait for each other" in " ".join(text.split())
 

@@ -127,6 +127,21 @@ def test_what_no_other_work_hides_is_exposed(trace: Steps, tmp_path: Path) -> No
     assert (step.kernel_ns, step.memcpy_ns, step.memset_ns) == (90 * US, 30 * US, 10 * US)
 
 
+def test_other_steps_work_neither_counts_as_communication_nor_hides_it(trace: Steps, tmp_path: Path) -> None:
+    """A collective and a product launched by the step before, which run in this one."""
+    trace.run(NCCL, 50, 110, 30, stream=20)
+    trace.run(GEMM, 60, 150, 10, stream=7)
+    trace.annotation("ProfilerStep#1", 100, 200)
+    trace.run(GEMM, 101, 160, 20, stream=7)
+    trace.run(NCCL, 102, 140, 40, stream=20)
+    anatomy = trace.analyze(tmp_path)
+    timeline, communication = anatomy.timeline, anatomy.communication
+    assert communication is not None
+    assert [phase.calls for phase in communication.phases] == [1]
+    assert communication.running_ns == timeline.communication_ns == 40 * US
+    assert communication.exposed_ns == timeline.exposed_communication_ns == 20 * US
+
+
 def test_each_stream_has_a_row(trace: Steps, tmp_path: Path) -> None:
     trace.annotation("ProfilerStep#1", 100, 200)
     trace.run(MAP, 100, 110, 10, stream=7)

@@ -46,7 +46,8 @@ def table(
         group_size=numbers([size] * count), sequence=numbers([-1] * count if sequence is None else sequence),
         dtype=texts(["float32"] * count), sent_bytes=numbers([bytes] * count), received_bytes=numbers([bytes] * count),
         launched_ns=numbers([-1] * count), launching_ns=numbers([-1] * count), start_ns=numbers(starts),
-        end_ns=numbers(ends), phase=texts(["backward"] * count), module=texts([None] * count),
+        end_ns=numbers(ends), inside=np.ones(count, dtype=bool), phase=texts(["backward"] * count),
+        module=texts([None] * count),
         computed_at_start_ns=numbers([0] * count), computed_at_end_ns=numbers([0] * count),
     )  # fmt: skip
 

@@ -12,7 +12,7 @@ from opanatomy.records.communication import (
     CommunicationPhase,
     ModuleCommunication,
 )
-from opanatomy.records.rank_summary import CollectiveCalls, Spans, StepSpans
+from opanatomy.records.rank_summary import CollectiveCalls, Exchanged
 from opanatomy.records.taxonomy import PHASES, Phase
 
 #: Of these the whole message is what a rank has in the end, of the others what it gives.
@@ -20,18 +20,18 @@ _WHOLE_IS_RECEIVED = ("all_gather", "gather")
 _PHASE_ORDER = {phase: place for place, phase in enumerate(PHASES)}
 
 
-def communication_of_rank(calls: CollectiveCalls, hiding: Spans, steps: StepSpans) -> Communication | None:
-    """What the collectives cost that ran in the steps; `None` where there are none.
+def communication_of_rank(exchanged: Exchanged) -> Communication | None:
+    """What the collectives of the window's steps cost; `None` where there are none.
 
-    A collective belongs to the steps if it begins in one; its time is cut where the steps end.
+    Their time is cut where the steps end. Other steps' work counts on neither side: what runs among them is not
+    counted, and does not hide what is.
     """
+    calls, steps = exchanged.calls, exchanged.steps
     bounds = steps.start_ns, steps.end_ns
-    step = np.searchsorted(steps.start_ns, calls.start_ns, side="right") - 1
-    inside = (step >= 0) & (calls.start_ns < steps.end_ns[step]) if len(steps.start_ns) else step >= 0
-    rows = np.flatnonzero(inside)
+    rows = np.flatnonzero(calls.inside)
     if not len(rows):
         return None
-    hidden = hiding.start_ns, hiding.end_ns
+    hidden = exchanged.hiding_inside.start_ns, exchanged.hiding_inside.end_ns
     running = _running(calls, rows, bounds)
     return Communication(
         running_ns=length(running), exposed_ns=length(without(running, hidden)),

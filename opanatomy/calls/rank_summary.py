@@ -27,7 +27,7 @@ from opanatomy.records.columns import (
     at,
     distinct,
 )
-from opanatomy.records.rank_summary import CollectiveCalls, Spans, StepSpans
+from opanatomy.records.rank_summary import CollectiveCalls, Exchanged, Spans, StepSpans
 from opanatomy.records.taxonomy import CLASS_CODE, PHASES, OperatorClass
 from opanatomy.trace import Trace
 
@@ -46,14 +46,17 @@ class _Events(Struct, frozen=True, kw_only=True):
     kernel: Categorical[str]
     phase: Int64
     launched_ns: Int64
-    #: When the rank computed, and when it did anything.
+    #: Whether the event is work of the window.
+    inside: Bool
+    #: When the rank computed, when it did for the steps of the window, and when it did anything.
     computing: Intervals
+    computing_inside: Intervals
     busy: Intervals
 
 
 def communication_of(
     trace: Trace, calls: TraceCalls, kernels: KernelTable | None, attribution: Attribution, step_window: StepWindow
-) -> tuple[CollectiveCalls, Spans, StepSpans]:
+) -> Exchanged:
     """What a rank's trace says of its collectives, in and around the window, and of its steps.
 
     A process with several devices is taken for the one that communicates most.
@@ -68,14 +71,17 @@ def communication_of(
         _, starts, ends = device_steps(step_window, launched_work(trace, attribution))
     table = _calls(calls, events, base)
     running = union(table.start_ns - base, table.end_ns - table.start_ns)
-    hiding = overlap(events.computing, running)
     steps = StepSpans(
         number=np.array([*step_window.numbers, *range(len(step_window.numbers), len(starts))], dtype=np.int64),
         start_ns=starts + base, end_ns=ends + base,
         computing_ns=within(events.computing, starts, ends),
         busy_ns=within(together(events.busy, running), starts, ends),
     )  # fmt: skip
-    return table, Spans(start_ns=hiding[0] + base, end_ns=hiding[1] + base), steps
+    hiding, inside = (
+        Spans(start_ns=begins + base, end_ns=ends + base)
+        for begins, ends in (overlap(spans, running) for spans in (events.computing, events.computing_inside))
+    )
+    return Exchanged(calls=table, hiding=hiding, hiding_inside=inside, steps=steps)
 
 
 def _base_ns(metadata: Mapping[str, object]) -> int:
@@ -92,14 +98,16 @@ def _of_device(trace: Trace, calls: TraceCalls, kernels: KernelTable) -> _Events
     device = _device(kernels, communicates)
     events = np.flatnonzero(communicates & device)
     others = np.flatnonzero(~communicates & device)
+    own = others[kernels.inside[others]]
     call, arguments = of_events(trace, calls, events)
     launch = calls.work.launch[events]
     launched = at(trace.launches.start_ns, launch) if len(trace.launches.start_ns) else np.full(len(events), -1)
     start, end = kernels.start_ns[events], kernels.start_ns[events] + kernels.duration_ns[events]
     return _Events(
         start_ns=start, end_ns=end, call=call, arguments=arguments, kernel=kernels.kernel.take(events),
-        phase=kernels.phase.codes[events], launched_ns=launched,
+        phase=kernels.phase.codes[events], launched_ns=launched, inside=kernels.inside[events],
         computing=union(kernels.start_ns[others], kernels.duration_ns[others]),
+        computing_inside=union(kernels.start_ns[own], kernels.duration_ns[own]),
         busy=union(kernels.start_ns[device], kernels.duration_ns[device]),
     )  # fmt: skip
 
@@ -130,8 +138,8 @@ def _of_host(trace: Trace, calls: TraceCalls) -> _Events:
         start_ns=start, end_ns=end, call=np.where(operator >= 0, operator, rows), arguments=arguments,
         kernel=Categorical(host.name[rows], calls.names),
         phase=np.where(operator >= 0, at(host.phase, operator), host.phase[rows]),
-        launched_ns=at(host.start_ns, operator),
-        computing=computing,
+        launched_ns=at(host.start_ns, operator), inside=host.in_window[rows],
+        computing=computing, computing_inside=computing,
         busy=together(computing, running),
     )  # fmt: skip
 
@@ -167,8 +175,10 @@ def _calls(calls: TraceCalls, events: _Events, base: int) -> CollectiveCalls:
     np.minimum.at(start, groups.inverse, events.start_ns)
     end = np.full(len(groups.values), np.iinfo(np.int64).min)
     np.maximum.at(end, groups.inverse, events.end_ns)
+    inside = np.zeros(len(groups.values), dtype=bool)
+    inside[groups.inverse[events.inside]] = True
     order = np.lexsort((end, start))
-    first, start, end = groups.first[order], start[order], end[order]
+    first, start, end, inside = groups.first[order], start[order], end[order], inside[order]
     arguments = events.arguments.take(first)
     host = events.call[first]
     sides = bytes_of(arguments)
@@ -180,6 +190,7 @@ def _calls(calls: TraceCalls, events: _Events, base: int) -> CollectiveCalls:
         sent_bytes=sides[:, 0], received_bytes=sides[:, 1],
         launched_ns=np.where(events.launched_ns[first] >= 0, events.launched_ns[first] + base, -1),
         launching_ns=at(calls.host.duration_ns, host), start_ns=start + base, end_ns=end + base,
+        inside=inside,
         phase=Categorical(events.phase[first], tuple(str(phase) for phase in PHASES)),
         module=modules_served(calls, host),
         computed_at_start_ns=time_before(events.computing, start),

@@ -34,6 +34,8 @@ class CollectiveCalls(Struct, frozen=True, kw_only=True):
     launching_ns: Int64
     start_ns: Int64
     end_ns: Int64
+    #: Whether it is work of the window's steps, and not of others that runs among them.
+    inside: Bool
     phase: Categorical[str]
     #: The module that it serves.
     module: Categorical[str]
@@ -61,6 +63,16 @@ class StepSpans(Struct, frozen=True, kw_only=True):
     end_ns: Int64
     computing_ns: Int64
     busy_ns: Int64
+
+
+class Exchanged(Struct, frozen=True, kw_only=True):
+    """What a rank communicated, and when it computed while it did."""
+
+    calls: CollectiveCalls
+    #: When the rank computed while one of `calls` ran, and when it computed for the steps of the window meanwhile.
+    hiding: Spans
+    hiding_inside: Spans
+    steps: StepSpans
 
 
 class RankSummary(Struct, frozen=True, kw_only=True):

@@ -69,7 +69,7 @@ RANKS: Final = Chapter(
         term("min", "the least over the ranks", formula="spread[].min_ns"),
         term("median", "the middle over the ranks", formula="spread[].median_ns"),
         term("max", "the most over the ranks", formula="spread[].max_ns"),
-        term("slowest", "the rank with the longest step", formula="spread[figure = step].max_rank"),
+        term("longest step | slowest", "the rank with the longest step", formula="spread[figure = step].max_rank"),
     ),
 )  # fmt: skip
 

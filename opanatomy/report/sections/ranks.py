@@ -1,15 +1,30 @@
-"""Several ranks: a row for each, of many one for those that are alike, the spread over them, the slowest by name."""
+"""Several ranks: a row for each, of many one for those that are alike, the spread over them, the longest step."""
 
 from __future__ import annotations
 
 import string
+from statistics import fmean
 from typing import Final
 
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.ranks import Rank, Spread
 from opanatomy.report.glossary import note
 from opanatomy.report.like_ranks import LIKE, Group, groups_of
-from opanatomy.report.section import Cell, Change, Column, Count, Holds, Note, Row, Section, Share, Time, Tone, phrase
+from opanatomy.report.section import (
+    Cell,
+    Change,
+    Column,
+    Count,
+    Holds,
+    Note,
+    Phrase,
+    Row,
+    Section,
+    Share,
+    Time,
+    Tone,
+    phrase,
+)
 
 #: More ranks than this are shown in groups of like ones, the largest of them.
 _SHOWN: Final = 16
@@ -90,18 +105,11 @@ def _summaries(spreads: list[Spread]) -> tuple[Row, ...]:
 
 
 def _conclusions(anatomy: Anatomy, spread: dict[str, Spread]) -> list[Note]:
-    """The slowest rank, and where nothing better says for whom the others wait, the one that waits least."""
+    """The longest step, and where nothing better says for whom the others wait, the rank that waits least."""
     notes = []
     step, own = spread.get("step"), spread.get("own")
     if step is not None:
-        name = _name(step.max_rank, step.max_trace, "rank ")
-        text = phrase(
-            "The slowest is {}: {} a step, {} to the median.",
-            name,
-            Time(step.max_ns),
-            Change(step.max_ns, step.median_ns),
-        )
-        notes.append(Note(text=text, tone=Tone.CONCLUSION))
+        notes.append(Note(text=_longest(anatomy, step), tone=Tone.CONCLUSION))
     if anatomy.waiting is None and own is not None and own.max_ns > own.min_ns:
         name = _name(own.max_rank, own.max_trace, "rank ")
         text = phrase(
@@ -111,6 +119,22 @@ def _conclusions(anatomy: Anatomy, spread: dict[str, Spread]) -> list[Note]:
         )
         notes.append(Note(text=text, tone=Tone.CONCLUSION))
     return notes
+
+
+def _longest(anatomy: Anatomy, step: Spread) -> Phrase:
+    """The rank with the longest step; a rank that waits has a long step without being the one that is slow."""
+    name = _name(step.max_rank, step.max_trace, "rank ")
+    text = phrase(
+        "The longest step is that of {}: {}, {} to the median",
+        name, Time(step.max_ns), Change(step.max_ns, step.median_ns),
+    )  # fmt: skip
+    each = () if anatomy.waiting is None else anatomy.waiting.each
+    own = (row for row in each if _name(row.rank, row.trace) == _name(step.max_rank, step.max_trace))
+    waits_ns = fmean(part.waiting_ns for row in own for part in row.steps or ()) if each else 0
+    if not waits_ns or anatomy.waiting is None:
+        return phrase("{}.", text)
+    least = "at least " if anatomy.waiting.is_lower_bound else ""
+    return phrase("{}; it waits " + least + "{} of it for others.", text, Time(waits_ns))
 
 
 def _name(rank: int | None, trace: str | None, before: str = "") -> str:
