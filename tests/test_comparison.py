@@ -444,3 +444,11 @@ def test_formats_for_machines_have_each_nanosecond() -> None:
     assert sum(int(row["change_ns"]) for row in rows) == 5_446_000
     figures = csv.DictReader(format_named("csv").write(comparison_of((*RANKS, CPU)), Page()).splitlines())
     assert [row[RANKS[1].name] for row in figures if row["figure"] == "step_profiled_ns"] == ["19901000"]
+
+
+def test_sides_with_little_in_common_are_said() -> None:
+    """Another model on the other side is a mistake of the reader's more often than what he asks about."""
+    (devices, question) = comparison_of((TRACES / "gpu_v100_resnet_2021.json.gz", RANKS[0])).warnings
+    assert devices.startswith("the devices differ: ")
+    assert question.endswith(f"% of the work of {RANKS[0].name} is on the other side too: is it the same model?")
+    assert not comparison_of(RANKS).warnings

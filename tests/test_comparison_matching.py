@@ -81,11 +81,12 @@ def test_arguments_that_one_side_alone_knows_are_not_asked_for() -> None:
     """A trace with shapes and one without them: `aten::mul` is matched without, `aten::add` with them."""
     sides = [
         Breakdown(
-            operators=("aten::mul", "aten::add"), modules=(), kernels=("k",),
+            operators=("aten::mul", "aten::add", "aten::sub"), modules=(), kernels=("k",),
             signatures=tuple(SignatureText(text) for text in ("f[2]", "f[4]", signature)),
-            kinds=(StepKind(steps=(), count=1, wall_ns=10, rows=(
+            kinds=(StepKind(steps=(), count=1, wall_ns=15, rows=(
                 WorkRow(0, 2, -1, Phase.FORWARD, OperatorClass.ELEMENTWISE, 0, 1, 1, 5),
                 WorkRow(1, place, -1, Phase.FORWARD, OperatorClass.ELEMENTWISE, 0, 1, 1, 5),
+                WorkRow(2, -1, -1, Phase.FORWARD, OperatorClass.ELEMENTWISE, 0, 1, 1, 5),
             )),),
         )
         for signature, place in (("f[3]", 0), ("", 1))
@@ -94,7 +95,7 @@ def test_arguments_that_one_side_alone_knows_are_not_asked_for() -> None:
     assert unsigned == {"aten::mul"}
     matches = matched(*(items_of(side, side.kinds[0], unsigned) for side in sides))
     assert {next(iter(match.before)).operator: match.cause for match in matches} == {
-        "aten::mul": Cause.SAME_CALLS, "aten::add": Cause.ANOTHER_SIGNATURE,
+        "aten::mul": Cause.SAME_CALLS, "aten::add": Cause.ANOTHER_SIGNATURE, "aten::sub": Cause.SAME_CALLS,
     }  # fmt: skip
 
 

@@ -22,6 +22,8 @@ from opanatomy.records.taxonomy import OperatorClass
 
 _TIME, _PROFILED = "step_time_ns", "step_profiled_ns"
 _PLAIN: Final = "step_unprofiled_ns"
+#: Of a side's work: with less of it on the other side the two are hardly the same model.
+_IN_COMMON: Final = 0.5
 #: The figures that each like step has, and where.
 _OF_STEP: Final = {
     _PROFILED: "wall_ns", "idle_ns": "idle_ns", "exposed_communication_ns": "exposed_communication_ns",
@@ -57,7 +59,10 @@ def compared(sides: Sequence[SideInput]) -> Comparison:
         sides=tuple(_side(side, kind) for side, kind in zip(sides, chosen, strict=True)),
         figures=_figures(sides, chosen, claims=no_claim is None),
         decomposition=decomposition, other_kinds=others, no_claim=no_claim,
-        warnings=(*_warnings(sides, breakdowns), *_left_out(sides, chosen), *_unsigned(breakdowns, kinds)),
+        warnings=(
+            *_warnings(sides, breakdowns), *_left_out(sides, chosen), *_unsigned(breakdowns, kinds),
+            *_unlike(sides, decomposition),
+        ),
     )  # fmt: skip
 
 
@@ -257,13 +262,28 @@ def _unsigned(breakdowns: Sequence[Breakdown | None], kinds: Sequence[Sequence[S
         yield f"{count} {what} shapes on one side alone: their calls are matched without them"
 
 
+def _unlike(sides: Sequence[SideInput], parts: Decomposition | None) -> Iterable[str]:
+    """That the sides have little in common, where most of the work of one is not on the other."""
+    if parts is None:
+        return
+    both = [part for part in parts.parts if part.before is not None and part.after is not None]
+    shares = []
+    for side, name in zip(sides, ("before_ns", "after_ns"), strict=True):
+        work = sum(getattr(part, name) for part in parts.parts if part.cause.is_work)
+        if work:
+            shares.append((sum(getattr(part, name) for part in both) / work, side.name))
+    if shares and min(shares)[0] < _IN_COMMON:
+        share, name = min(shares)
+        yield f"{share:.1%} of the work of {name} is on the other side too: is it the same model?".replace("%", " %")
+
+
 def _warnings(sides: Sequence[SideInput], breakdowns: Sequence[Breakdown | None]) -> tuple[str, ...]:
     lines = []
     for what, values in (
         ("devices", [side.runs[0].anatomy.environment.device for side in sides]),
         ("torch releases", [side.runs[0].anatomy.environment.torch for side in sides]),
     ):
-        known = [value for value in values if value is not None]
+        known = [value for value in values if value]
         if len(set(known)) > 1:
             lines.append(f"the {what} differ: {', '.join(dict.fromkeys(known))}")
     kinds = {side.runs[0].anatomy.environment.device_kind == "cpu" for side in sides}

@@ -71,12 +71,10 @@ def items_of(breakdown: Breakdown, kind: StepKind, unsigned: AbstractSet[str] = 
 
 
 def unsigned_operators(*sides: tuple[Breakdown, StepKind]) -> frozenset[str]:
-    """Operators that all sides have, of which one knows no signature: the other's would match nothing."""
+    """Operators that all sides have, some of them without a signature: those of the others would match nothing."""
     known = [_signed_by_operator(breakdown, kind) for breakdown, kind in sides]
-    return frozenset(
-        operator for operator in known[0] if all(operator in side for side in known)
-        and not all(side[operator] for side in known)
-    )  # fmt: skip
+    everywhere = set(known[0]).intersection(*known[1:])
+    return frozenset(operator for operator in everywhere if len({side[operator] for side in known}) > 1)
 
 
 def _signed_by_operator(breakdown: Breakdown, kind: StepKind) -> dict[str, bool]:
