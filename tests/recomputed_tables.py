@@ -84,7 +84,8 @@ def classes(report: Report) -> Iterator[Numbers]:
         rows = [row for row in every if name in (None, row["operator_class"])]
         if not rows:
             continue
-        flops, size = sum_of(rows, lambda row: row["flops"]), sum_of(rows, moved)
+        most = 2 * costed(rows) >= time_of(rows)
+        flops, size = (sum_of(rows, column) if most else None for column in (lambda row: row["flops"], moved))
         bounded = sum(row["bounded_ns"] for row in rows)
         yield [
             sum(row["calls"] for row in rows) / steps,
@@ -94,7 +95,7 @@ def classes(report: Report) -> Iterator[Numbers]:
             None if flops is None else flops / steps,
             percent(flops, all_flops),
             None if size is None else size / steps,
-            ratio(flops, size) if 2 * costed(rows) >= time_of(rows) else None,
+            ratio(flops, size),
             *ceiling(rows, bounded),
         ]
 

@@ -23,7 +23,7 @@ from opanatomy.report.format import Page
 from tests import anatomies
 from tests.experiments import experiment
 from tests.printed_figures import Figure, figures_in
-from tests.recomputed_tables import step_time
+from tests.recomputed_tables import costed, step_time, time_of
 
 FOLDER = Path(__file__).parent / "traces"
 TRACES = sorted(path.name.removesuffix(".json.gz") for path in FOLDER.glob("*.json.gz"))
@@ -130,14 +130,15 @@ def _run(report: dict[str, Any]) -> Lines:
 def _step(report: dict[str, Any]) -> Lines:
     step, wall = report["step"], report["step"]["wall_ns"]
     yield "profiled steps", [step["count"]]
-    yield "step, profiled", [wall]
+    of_trace = any(row["number"] is None for row in step["steps"])
+    yield "whole trace, taken for one step" if of_trace else "step, profiled", [wall]
     yield "step, without the profiler", [step["unprofiled_wall_ns"]]
     yield "samples", [step["samples_per_second"]]
     for phase in ("forward", "backward", "optimizer", "prefill", "decoding"):
         yield phase, _part(step[f"{phase}_ns"], wall)
     if report["environment"]["device_kind"] == "cpu":
         yield "framework", _part(step["framework_ns"], wall)
-    elif wall is not None and step["busy_ns"] is not None:
+    elif wall is not None and step["busy_ns"] is not None and not of_trace:
         yield "device busy", _part(step["busy_ns"], wall)
         yield "kernel time", [step["kernel_time_ns"]]
     mfu = report["device"]["mfu"]
@@ -152,7 +153,9 @@ def _time(report: dict[str, Any]) -> Lines:
     if report["environment"]["device_kind"] != "cpu":
         own = step_time(report)
         window = own["whole"] / in_window
-        yield "mean step", [window]
+        of_trace = any(row["number"] is None for row in report["step"]["steps"])
+        of_trace = of_trace and timeline["inner_idle_ns"] is not None
+        yield "from the first to the last device work" if of_trace else "mean step", [window]
         yield "not in it, other steps' work", [(timeline["outside_ns"] or 0) / in_window or None]
         for label, ns in (
             ("device busy", timeline["busy_ns"]), ("device idle", own["idle"]),
@@ -169,6 +172,8 @@ def _time(report: dict[str, Any]) -> Lines:
     for rows in (classes[name] for name in order if classes[name]):
         moved = [{**row, "moved": _moved(row)} for row in rows]
         sums = [_sum(rows, "time_ns"), _sum(rows, "flops"), _sum(moved, "moved")]
+        if 2 * costed(rows) < time_of(rows):
+            sums[1:] = None, None
         time, flops, size = (None if value is None else value / steps for value in sums)
         yield "class", [*_part(time, work), flops, size]
     yield "no rule knows", _part(report["ledger"]["unknown_ns"] / steps or None, work)

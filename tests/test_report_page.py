@@ -108,8 +108,9 @@ def test_figures_are_of_one_step_and_headings_say_so() -> None:
     """Three equal steps are the page of one of them, but for the words."""
     one = anatomies.bert_on_cpu()
     rows = tuple(
-        replace(row, calls=3 * row.calls, time_ns=3 * row.time_ns, flops=3 * (row.flops or 0),
-                read_bytes=3 * (row.read_bytes or 0), written_bytes=3 * (row.written_bytes or 0))
+        replace(row, calls=3 * row.calls, time_ns=3 * row.time_ns, uncosted_ns=3 * row.uncosted_ns,
+                flops=3 * (row.flops or 0), read_bytes=3 * (row.read_bytes or 0),
+                written_bytes=3 * (row.written_bytes or 0))
         for row in one.classes
     )  # fmt: skip
     three = replace(one, step=replace(one.step, count=3), classes=rows)

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from opanatomy.anatomy.faster import QUANTITY, check_ceilings
 from opanatomy.anatomy.peaks import UNSURE, peak_name
-from opanatomy.records.anatomy import COMPUTE, COVERED_LEAST, MEMORY, Anatomy, ClassRow, OperatorRow
+from opanatomy.records.anatomy import COMPUTE, MEMORY, MIN_COVERED, Anatomy, ClassRow, OperatorRow
 from opanatomy.records.device import Ceilings, DeviceFigures
 from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.records.workload import Environment
@@ -164,7 +164,7 @@ def _figures(anatomy: Anatomy, named: _Peaks) -> DeviceFigures:
     devices = [device for device in anatomy.timeline.devices if device.kernel_time_ns]
     # The peak is that of one kind of device: of several kinds together it is not known.
     unlike = len({device.name for device in devices}) > 1
-    if not peak or not wall or unlike or figures.mfu_covered is None or figures.mfu_covered < COVERED_LEAST:
+    if not peak or not wall or unlike or figures.mfu_covered is None or figures.mfu_covered < MIN_COVERED:
         return figures
     attainable = peak * max(len(devices), 1) * anatomy.step.count * wall / _NS
     done = sum(row.flops or 0 for row in rows)

@@ -27,7 +27,7 @@ SCHEMA = 1
 
 
 #: A share of a peak or a ceiling says something only where what it is of covers this part of the time.
-COVERED_LEAST = 0.5
+MIN_COVERED = 0.5
 #: What `bound_by` of an operator is.
 COMPUTE, MEMORY = "compute", "memory"
 

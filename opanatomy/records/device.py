@@ -26,7 +26,7 @@ class DeviceFigures(Record, frozen=True, kw_only=True):
     `peak_flops_per_second` is of matrix products by data type, `vector_flops_per_second` of all other arithmetic.
     `mfu` is the share of the peak of `mfu_dtype`, the data type of most contractions, that the step's contractions
     reach without recompute, `hfu` with it; `mfu_covered` is the part of the time of contractions (and of what no rule
-    knows) whose FLOPs are known: below 1 both are lower bounds, below `COVERED_LEAST` they are `None`.
+    knows) whose FLOPs are known: below 1 both are lower bounds, below `MIN_COVERED` they are `None`.
     `no_ceilings` says why there are no ceilings, and how to get them. `unsure_ns` is the time of float32 products of
     which neither a kernel's name nor a setting says whether they ran as tf32: they have no bound.
     `utilization` is the union of the kernels over the total time of the steps. `sm_efficiency` is the

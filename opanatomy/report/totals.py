@@ -7,7 +7,8 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from opanatomy.records.anatomy import COVERED_LEAST, ClassRow, OperatorRow
+from opanatomy.records.anatomy import MIN_COVERED, ClassRow, OperatorRow
+from opanatomy.report.section import Bytes, Flops
 
 Row = TypeVar("Row", ClassRow, OperatorRow)
 
@@ -48,7 +49,7 @@ class Total(Struct, frozen=True, kw_only=True):
     @property
     def flops_cover(self) -> bool:
         """Whether the FLOPs are those of so much of the time that a share of them says something."""
-        return self.flops is not None and self.costed_ns >= COVERED_LEAST * self.time_ns
+        return self.flops is not None and self.costed_ns >= MIN_COVERED * self.time_ns
 
     @property
     def covered(self) -> float | None:
@@ -59,7 +60,7 @@ class Total(Struct, frozen=True, kw_only=True):
     def reached(self) -> float | None:
         """bound / time where the bound is known; `None` where that is too little of the time to say anything."""
         covered = self.covered
-        if covered is None or covered < COVERED_LEAST or not self.bounded_ns:
+        if covered is None or covered < MIN_COVERED or not self.bounded_ns:
             return None
         return (self.bound_ns or 0) / self.bounded_ns
 
@@ -67,6 +68,14 @@ class Total(Struct, frozen=True, kw_only=True):
     def intensity(self) -> float | None:
         """FLOPs a byte; `None` where one is not known or nothing moved."""
         return None if self.flops is None or not self.bytes else self.flops / self.bytes
+
+
+def amounts(part: Total) -> tuple[Flops, Bytes]:
+    """The FLOPs and the bytes, lower bounds where some of the time has no formula; none where most has none."""
+    if not part.flops_cover:
+        return Flops(None), Bytes(None)
+    at_least = not part.flops_are_all
+    return Flops(part.flops, at_least=at_least), Bytes(part.bytes, at_least=at_least)
 
 
 def total(rows: Iterable[Row]) -> Total:

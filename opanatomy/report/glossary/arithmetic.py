@@ -54,7 +54,8 @@ COLUMNS: Final = Chapter(
              " literature:"
              " b batch, s length, h hidden, a heads, L layers, V vocabulary"),
         term("and {} more", "the rows that are not listed, together; --top lists more, -f json all"),
-        term("≥", "some of the time has no formula", "The figure is a lower bound: what has none adds to it.",
+        term("≥", "some of the time has no formula", "The figure is a lower bound: what has none adds to it."
+             " Where most of the time has none, the figure is left out.",
              note="≥ some of the time has no formula"),
         term("-", "not known, or nothing to compare with"),
         term("(n %)", "reached in n % of the time, whose bound is known; none where that is less than half",

@@ -10,17 +10,15 @@ from opanatomy.report.glossary.figures_step import a_step, nanoseconds, quotient
 from opanatomy.report.scope import calls_a_step, steps_of
 from opanatomy.report.section import (
     ByteRate,
-    Bytes,
     Count,
     FlopRate,
-    Flops,
     Phrase,
     Share,
     Time,
     phrase,
 )
 from opanatomy.report.section import Ratio as Quotient
-from opanatomy.report.totals import Total, total
+from opanatomy.report.totals import Total, amounts, total
 
 _BACKWARD = (Phase.BACKWARD, Phase.RECOMPUTE)
 
@@ -59,7 +57,7 @@ def share_of_flops(anatomy: Anatomy) -> Iterator[Phrase | None]:
     whole = total(anatomy.classes)
 
     def line(part: Total) -> Phrase | None:
-        if part.flops is None or not whole.flops or not whole.flops_cover:
+        if part.flops is None or not part.flops_cover or not whole.flops or not whole.flops_cover:
             return None
         share = Share(part.flops, whole.flops)
         return phrase("{} FLOP / total {} FLOP = {}", _whole(part.flops), _whole(whole.flops), share)
@@ -72,9 +70,9 @@ def flops(anatomy: Anatomy) -> Iterator[Phrase | None]:
     steps = steps_of(anatomy)
 
     def line(part: Total) -> Phrase | None:
-        if part.flops is None:
+        result = amounts(part.a_step(steps))[0]
+        if part.flops is None or result.flops is None:
             return None
-        result = Flops(part.flops / steps, at_least=not part.flops_are_all)
         return a_step(phrase("{} FLOP", _whole(part.flops)), steps, result)
 
     return _each(anatomy, line)
@@ -85,12 +83,12 @@ def moved_bytes(anatomy: Anatomy) -> Iterator[Phrase | None]:
     steps = steps_of(anatomy)
     for name, rows in _parts(anatomy):
         part = total(rows)
-        if part.bytes is None:
+        result = amounts(part.a_step(steps))[1]
+        if result.bytes is None:
             continue
         counted = [row for row in rows if row.read_bytes is not None and row.written_bytes is not None]
         read, written = (sum(getattr(row, f"{way}_bytes") for row in counted) for way in ("read", "written"))
         amount = phrase("(read {} B + written {} B)", Count(read), Count(written))
-        result = Bytes(part.bytes / steps, at_least=not part.flops_are_all)
         yield phrase("{}: {}", name, a_step(amount, steps, result))
 
 

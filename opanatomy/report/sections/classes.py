@@ -7,10 +7,8 @@ from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.report.glossary import note
 from opanatomy.report.scope import calls_a_step, shares_of_work, steps_of
 from opanatomy.report.section import (
-    Bytes,
     Cell,
     Column,
-    Flops,
     Holds,
     Note,
     Ratio,
@@ -19,7 +17,7 @@ from opanatomy.report.section import (
     Share,
     Time,
 )
-from opanatomy.report.totals import Total, total
+from opanatomy.report.totals import Total, amounts, total
 
 #: What a share of a ceiling with another one after it means.
 PARTLY = note("classes", "(n %)")
@@ -59,7 +57,7 @@ def _columns(bounded: bool, phases: list[Phase]) -> tuple[Column, ...]:
 
 def _row(item: OperatorClass | None, members: list[ClassRow], whole: Total, phases: list[Phase], steps: int) -> Row:
     part = total(members).a_step(steps)
-    at_least = part.flops is not None and not part.flops_are_all
+    flops, moved = amounts(part)
     times = (sum(row.time_ns for row in members if row.phase is phase) / steps for phase in phases)
     cells: tuple[Cell, ...] = (
         item or "total",
@@ -67,9 +65,9 @@ def _row(item: OperatorClass | None, members: list[ClassRow], whole: Total, phas
         Time(part.time_ns),
         Share(part.time_ns, whole.time_ns),
         *(Time(ns or None) for ns in times),
-        Flops(part.flops, at_least=at_least),
-        Share(part.flops, whole.flops if whole.flops_cover else None),
-        Bytes(part.bytes, at_least=at_least),
+        flops,
+        Share(flops.flops, whole.flops if whole.flops_cover else None),
+        moved,
         Ratio(part.intensity if part.flops_cover else None),
         *((Share(part.reached, 1, covered=part.covered),) if whole.bound_ns is not None else ()),
     )
@@ -79,8 +77,12 @@ def _row(item: OperatorClass | None, members: list[ClassRow], whole: Total, phas
 
 def _notes(parts: list[Total]) -> tuple[Note, ...]:
     notes = []
-    if any(part.flops is not None and not part.flops_are_all for part in parts):
+    covered = [part for part in parts if part.flops_cover]
+    if any(not part.flops_are_all for part in covered):
         notes.append(Note(text=note("classes", "≥"), column="FLOP"))
+    if covered and any(part.flops is not None and not part.flops_cover for part in parts):
+        text = "- most of it has none" if notes else "- most of the time has no formula"
+        notes.append(Note(text=text, column="FLOP"))
     if any(part.reached is not None and part.covered != 1 for part in parts):
         notes.append(Note(text=PARTLY, column="ceiling"))
     return tuple(notes)

@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterable, Iterator
 from opanatomy.records.anatomy import Anatomy, Step
 from opanatomy.records.taxonomy import OperatorClass
 from opanatomy.report.costs import costs_of
-from opanatomy.report.scope import steps_of, steps_of_window
+from opanatomy.report.scope import is_whole_trace, steps_of, steps_of_window
 from opanatomy.report.section import (
     Bytes,
     Count,
-    Flops,
     Name,
     Phrase,
     Rate,
@@ -24,7 +23,7 @@ from opanatomy.report.section import (
 )
 from opanatomy.report.sections.classes import by_class
 from opanatomy.report.sections.operators import grouped
-from opanatomy.report.totals import Total, total
+from opanatomy.report.totals import Total, amounts, total
 
 Facts = Iterable[tuple[str, str | Phrase | None]]
 #: How many operators, kernels, modules, components and warnings are named.
@@ -72,13 +71,13 @@ def _run(anatomy: Anatomy) -> Facts:
 def _step(anatomy: Anatomy) -> Facts:
     step, wall_ns = anatomy.step, anatomy.step.wall_ns
     yield "profiled steps", phrase("{}", Count(step.count))
-    yield "step, profiled", _time(wall_ns)
+    yield "step, profiled" if not is_whole_trace(anatomy) else "whole trace, taken for one step", _time(wall_ns)
     yield "step, without the profiler", _time(step.unprofiled_wall_ns)
     yield "samples", None if step.samples_per_second is None else phrase("{}", Rate(step.samples_per_second, "samples"))
     yield from _phases(step)
     if anatomy.environment.device_kind == "cpu":
         yield "framework", _part(step.framework_ns, wall_ns)
-    elif step.busy_ns is not None and wall_ns is not None:
+    elif step.busy_ns is not None and wall_ns is not None and not is_whole_trace(anatomy):
         yield "device busy", _part(step.busy_ns, wall_ns)
         yield "kernel time", _time(step.kernel_time_ns)
     if anatomy.generation is not None:
@@ -99,7 +98,7 @@ def _time_by_part(anatomy: Anatomy) -> Iterator[tuple[str, str | Phrase | None]]
     if anatomy.environment.device_kind != "cpu":
         in_window, costs = steps_of_window(anatomy), costs_of(anatomy)
         whole_ns = costs.whole_ns / in_window
-        yield "mean step", _time(whole_ns)
+        yield "mean step" if not costs.of_trace else "from the first to the last device work", _time(whole_ns)
         yield "not in it, other steps' work", _time((timeline.outside_ns or 0) / in_window or None)
         for label, part_ns in (
             ("device busy", timeline.busy_ns), ("device idle", costs.idle_ns),
@@ -121,10 +120,10 @@ def _time_by_part(anatomy: Anatomy) -> Iterator[tuple[str, str | Phrase | None]]
 
 
 def _class(operator_class: OperatorClass, part: Total, work_ns: float) -> Phrase:
-    at_least = part.flops is not None and not part.flops_are_all
-    flops = None if part.flops is None else phrase("{}", Flops(part.flops, at_least=at_least))
-    moved = None if part.bytes is None else phrase("{}", Bytes(part.bytes, at_least=at_least))
-    figures = joined((_part(part.time_ns, work_ns), flops, moved))
+    flops, moved = amounts(part)
+    known = [phrase("{}", flops)] if flops.flops is not None else []
+    known += [phrase("{}", moved)] if moved.bytes is not None else []
+    figures = joined((_part(part.time_ns, work_ns), *known))
     return phrase("{}: {}", operator_class, figures or "")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from opanatomy.records.anatomy import Anatomy
+from opanatomy.records.anatomy import MIN_COVERED, Anatomy
 from opanatomy.records.taxonomy import Phase
 from opanatomy.report.module_tree import Amount, Node, module_tree
 from opanatomy.report.scope import shares_of_work, steps_of
@@ -116,6 +116,6 @@ def _sum(node: Node, phases: tuple[Phase, ...]) -> Amount:
 
 
 def _flops(amount: Amount, steps: int) -> Flops:
-    if amount.flops is None:
+    if amount.flops is None or amount.costed_ns < MIN_COVERED * amount.time_ns:
         return Flops(None)
     return Flops(amount.flops / steps, at_least=amount.costed_ns < amount.time_ns)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, TypeAlias
 
-from opanatomy.records.anatomy import COVERED_LEAST, Anatomy, OperatorRow
+from opanatomy.records.anatomy import MIN_COVERED, Anatomy, OperatorRow
 from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.report import units
 from opanatomy.report.scope import calls_a_step, shares_of_work, steps_of
@@ -107,7 +107,7 @@ def grouped(rows: Iterable[OperatorRow]) -> dict[Group, list[OperatorRow]]:
 def _cells(rows: list[OperatorRow], whole_ns: float, steps: int) -> tuple[Cell, ...]:
     part = total(rows).a_step(steps)
     # The rates of a small part of the time would stand for all of it.
-    known = part.costed_ns >= COVERED_LEAST * part.time_ns
+    known = part.costed_ns >= MIN_COVERED * part.time_ns
     return (
         calls_a_step(sum(row.calls for row in rows if row.part_of is None), steps),
         Time(part.time_ns),

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from typing import Final
 
-from opanatomy.records.anatomy import COVERED_LEAST, Anatomy, Step
+from opanatomy.records.anatomy import MIN_COVERED, Anatomy, Step
 from opanatomy.records.device import DeviceFigures
 from opanatomy.records.taxonomy import PEAK_OF_COMPUTE_TYPE, OperatorClass
 from opanatomy.report.scope import is_whole_trace
@@ -213,6 +213,6 @@ def _in_other_types(anatomy: Anatomy) -> Phrase | None:
 def _not_reached(device: DeviceFigures) -> Phrase | None:
     """Why there is no such share."""
     covered = device.mfu_covered
-    if device.mfu is not None or covered is None or covered >= COVERED_LEAST or not device.peak_flops_per_second:
+    if device.mfu is not None or covered is None or covered >= MIN_COVERED or not device.peak_flops_per_second:
         return None
     return phrase("no MFU: FLOPs are known of {} of the contractions' time", Share(covered, 1))
