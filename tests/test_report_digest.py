@@ -275,3 +275,9 @@ def test_a_comparison_has_the_figures_of_both_sides_and_the_causes() -> None:
     for (before, after), finding, evidence in zip(ranked[:3], found[::3], found[1::3], strict=True):
         assert figures_in(finding[1])[0].admits(after - before)
         assert all(map(admits, figures_in(evidence[1]), (before, after, 100 * (after - before) / whole)))
+
+
+def test_kernels_whose_names_differ_in_the_middle_are_told_apart() -> None:
+    names = [line.partition(": ")[2].partition("`: ")[0] for line in written("digest", "gpu_mi300_graph").splitlines()
+             if line.startswith("- kernel: `")]  # fmt: skip
+    assert len(names) == len(set(names)) == 5

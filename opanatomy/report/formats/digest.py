@@ -14,7 +14,7 @@ from opanatomy.report.format import Format
 from opanatomy.report.markdown_cells import markdown_cell
 from opanatomy.report.markdown_text import markdown_code
 from opanatomy.report.section import Fact, Phrase, Section
-from opanatomy.report.sections.digest import digest_of
+from opanatomy.report.sections.digest import NAME_WIDTH, digest_of
 from opanatomy.report.sections.digest_compared import digest_of_comparison, findings_of_comparison
 from opanatomy.report.sections.technique_digest import digest_of_techniques, technique_findings
 from opanatomy.report.sections.verdict import Finding, findings
@@ -25,7 +25,7 @@ _LINE_BYTES: Final = 256
 _LABEL_BYTES: Final = 64
 _FINDINGS: Final = 3
 #: The characters of names and of other texts that are tried one after the other until a line fits.
-_WIDTHS: Final = ((64, 1000), (64, 160), (40, 80), (24, 40), (12, 20), (4, 8))
+_WIDTHS: Final = ((NAME_WIDTH, 1000), (NAME_WIDTH, 160), (40, 80), (24, 40), (12, 20), (4, 8))
 _TITLE: Final = "# opanatomy digest"
 _NOTHING: Final = "- none"
 

@@ -116,12 +116,13 @@ def list_text(section: Section) -> str:
 
 
 def sentence(text: str | Phrase) -> str:
-    """A phrase in words, its long names cut in the middle."""
-    from opanatomy.report.table import cut
+    """A phrase in words, its long names cut in the middle, or where they differ."""
+    from opanatomy.report.table import cut_apart
 
     if isinstance(text, str):
         return text
-    return "".join(cut(part.name, _NAME_WIDTH) if isinstance(part, Name) else _part(part) for part in text.parts)
+    names = cut_apart([part.name for part in text.parts if isinstance(part, Name)], _NAME_WIDTH)
+    return "".join(names[part.name] if isinstance(part, Name) else _part(part) for part in text.parts)
 
 
 def _part(part: Cell) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from typing import Final
 
 from opanatomy.records.anatomy import Anatomy, Step
 from opanatomy.records.taxonomy import OperatorClass
@@ -23,11 +24,14 @@ from opanatomy.report.section import (
 )
 from opanatomy.report.sections.classes import by_class
 from opanatomy.report.sections.operators import grouped
+from opanatomy.report.table import cut_apart
 from opanatomy.report.totals import Total, amounts, total
 
 Facts = Iterable[tuple[str, str | Phrase | None]]
 #: How many operators, kernels, modules, components and warnings are named.
 _OPERATORS, _KERNELS, _MODULES, _COMPONENTS, _WARNINGS = 8, 5, 5, 8, 5
+#: What a line has for a name where there is room.
+NAME_WIDTH: Final = 64
 
 
 def digest_of(anatomy: Anatomy) -> tuple[Section, ...]:
@@ -146,7 +150,9 @@ def _most(
 ) -> Iterator[tuple[str, Phrase | None]]:
     """The longest times by name, ties in the order of the anatomy, and how many more there are."""
     ranked = sorted(times, key=lambda row: -row[1])
-    for name, time_ns in ranked[:most]:
+    names = cut_apart([name.name for name, _ in ranked[:most] if isinstance(name, Name)], NAME_WIDTH)
+    for whole, time_ns in ranked[:most]:
+        name = Name(names[whole.name]) if isinstance(whole, Name) else whole
         yield label, phrase("{}: {}", name, _part(time_ns, work_ns) or "")
     if ranked[most:]:
         others_ns = sum(time_ns for _, time_ns in ranked[most:])
