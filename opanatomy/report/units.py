@@ -15,15 +15,20 @@ from opanatomy.report.section import Quantity
 
 UNKNOWN: Final = "-"
 
-_Scale = Sequence[tuple[int, str]]
+#: From what value on a unit is used, what one of it is, and its name.
+_Scale = Sequence[tuple[int, int, str]]
+#: Seconds up to ten minutes: a sum is in the unit of what is summed.
 _TIME: Final[_Scale] = (
-    (1, "ns"), (10**3, "us"), (10**6, "ms"), (10**9, "s"), (60 * 10**9, "min"), (3600 * 10**9, "h"),
+    (1, 1, "ns"), (10**3, 10**3, "us"), (10**6, 10**6, "ms"), (10**9, 10**9, "s"), (600 * 10**9, 60 * 10**9, "min"),
+    (3600 * 10**9, 3600 * 10**9, "h"),
 )  # fmt: skip
-_DECIMAL: Final = tuple((1000**power, prefix) for power, prefix in enumerate(("", "k", "M", "G", "T", "P", "E")))
+_DECIMAL: Final = tuple(
+    (1000**power, 1000**power, prefix) for power, prefix in enumerate(("", "k", "M", "G", "T", "P", "E"))
+)
 
 
 def duration(ns: float | None) -> str:
-    """A duration of `ns` nanoseconds: `812 ns`, `4.12 ms`, `1.50 min`."""
+    """A duration of `ns` nanoseconds: `812 ns`, `4.12 ms`, `90.0 s`, `15.0 min`."""
     return _with_unit(ns, _TIME, "")
 
 
@@ -216,15 +221,15 @@ def _with_unit(value: float | None, scale: _Scale, unit: str) -> str:
 
 def _scaled(value: float, scale: _Scale) -> tuple[str, str]:
     """The number at three significant digits and the prefix that goes with it."""
-    index = max((i for i, (factor, _) in enumerate(scale) if value >= factor), default=0)
-    factor, prefix = scale[index]
+    index = max((i for i, (least, _, _) in enumerate(scale) if value >= least), default=0)
+    _, factor, prefix = scale[index]
     if index == 0 and value == int(value):
         return str(int(value)), prefix
     text = ratio(value / factor)
     upper = scale[index + 1] if index + 1 < len(scale) else None
-    # 999.7 ms and 59.97 s round to what is written 1.00 s and 1.00 min.
+    # 999.7 ms and 599.7 s round to what is written 1.00 s and 10.0 min.
     if upper and not text.startswith("<") and float(text.replace(",", "")) * factor >= upper[0]:
-        return ratio(value / upper[0]), upper[1]
+        return ratio(upper[0] / upper[1]), upper[2]
     return text, prefix
 
 
