@@ -297,5 +297,6 @@ def test_formulas_have_brackets_where_they_may_be_read_in_two_ways() -> None:
 
 def test_a_note_is_the_words_of_the_entry() -> None:
     assert glossary.note("ranks", "own") == "own: the step less exposed communication"
+    assert glossary.note("communication-phases", "exposed") == "exposed: nothing else ran meanwhile"
     with pytest.raises(KeyError):
         glossary.note("ranks", "headroom")

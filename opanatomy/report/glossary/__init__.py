@@ -85,9 +85,12 @@ def note(section: str, *wanted: str) -> str:
 
 
 def _note(section: str, name: str) -> str:
-    for _, entry in reversed(terms_named(name, section)):  # the table's own before what stands anywhere
-        return entry.note or f"{name}: {entry.meaning}"
-    raise KeyError(f"the glossary has no {name!r} of the section {section!r}")
+    known = terms_named(name, section)
+    # The table's own before what stands anywhere.
+    entries_of_it = [entry for chapter, entry in known if chapter.sections] or [entry for _, entry in known]
+    if not entries_of_it:
+        raise KeyError(f"the glossary has no {name!r} of the section {section!r}")
+    return entries_of_it[-1].note or f"{name}: {entries_of_it[-1].meaning}"
 
 
 def _without_articles(name: str) -> str:

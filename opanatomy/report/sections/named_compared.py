@@ -21,8 +21,9 @@ def names_of_comparison(report: Comparison) -> Iterator[Known]:
             groups.setdefault(key, []).append(part)
     for group in groups_of(parts):
         yield Known(group.name, "cause", lambda group=group: _changed(group.parts))  # type: ignore[misc]
+    code = {bare(name) for name, kind in groups if kind != "work"}
     for (name, kind), members in groups.items():
-        if kind != "work" or (name, "operator") not in groups:
+        if kind != "work" or name not in code:
             yield Known(name, kind, lambda members=members: _changed(members))  # type: ignore[misc]
     for place, side in enumerate(report.sides, 1):
         facts = lambda side=side: _side(side)  # noqa: E731
