@@ -21,7 +21,8 @@ from opanatomy.option_values import as_argument, checked
 from opanatomy.options import JOBS, PROCESSES, RunOptions, check_several
 from opanatomy.pipeline import analyze_traces
 from opanatomy.records.anatomy import Anatomy
-from opanatomy.report.given import report_in
+from opanatomy.records.compared import Comparison
+from opanatomy.report.given import document_in
 
 if TYPE_CHECKING:
     import torch
@@ -63,13 +64,17 @@ def analyze(
     try:
         return analyze_traces(paths, phases=rules, redact=redact, cluster=settings)
     except TraceError as error:
-        if len(paths) == 1 and isinstance(paths[0], Path) and report_in(paths[0]) is not None:
-            raise UsageError(f"analyze: {paths[0]} is a report, not a trace - read it with opanatomy.read") from error
+        document = document_in(paths[0]) if len(paths) == 1 and isinstance(paths[0], Path) else None
+        if document is not None:
+            what = "a saved comparison" if isinstance(document, Comparison) else "a report"
+            raise UsageError(f"analyze: {paths[0]} is {what}, not a trace - read it with opanatomy.read") from error
         raise
 
 
-def read(report: Name) -> Anatomy:
-    """The anatomy in a JSON report, as `Anatomy.to_json`, `opanatomy ... -f json` and `-o FILE.json` write them.
+def read(report: Name) -> Anatomy | Comparison:
+    """The `Anatomy` or the `Comparison` in a JSON report, equal to the one that was written.
+
+    Reports are what `to_json` of either, `opanatomy ... -f json` and `-o FILE.json` write.
 
     Raises `UsageError` for an invalid file name, `OpanatomyError` for a file that is not a report: a trace is
     analyzed by `opanatomy.analyze`.
@@ -78,13 +83,13 @@ def read(report: Name) -> Anatomy:
     if scheme_of(os.fspath(report)) is not None:
         raise UsageError(f"read: {os.fspath(report)}: it is an address, not a file - copy the report here first")
     _check_readable(path)
-    anatomy = report_in(path)
-    if anatomy is None:
+    document = document_in(path)
+    if document is None:
         raise OpanatomyError(
-            f"read: {path} is not a report of opanatomy - give what Anatomy.to_json or `opanatomy` wrote as JSON, and a"
-            " trace to opanatomy.analyze"
+            f"read: {path} is not a report of opanatomy - give what Anatomy.to_json, Comparison.to_json or `opanatomy`"
+            " wrote as JSON, and a trace to opanatomy.analyze"
         )
-    return anatomy
+    return document
 
 
 def profile(

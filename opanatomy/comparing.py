@@ -70,6 +70,8 @@ def _side(given: Any, *, redact: bool = False) -> SideInput:
         anatomies = _anatomies(given, redact=redact)
         name = _name(given)
     else:
+        if isinstance(given, Comparison):
+            raise UsageError("compare: a side is a Comparison already - give the runs that it compares")
         if not isinstance(given, Iterable) or isinstance(given, bytes):
             raise UsageError(f"compare: a side is an Anatomy, a path or a list of them, not {kind_of(given)}")
         runs = list(given)

@@ -1,4 +1,4 @@
-"""What the methods of `Anatomy` give: its figures in the forms that Python users have tools for.
+"""What the methods of `Anatomy` and `Comparison` give: figures in the forms that Python users have tools for.
 
 `records` imports nothing of ours; these are loaded when a method is called.
 """
@@ -21,6 +21,7 @@ from opanatomy.report.classes import LABEL
 from opanatomy.report.formats.json import json_report
 from opanatomy.report.frames import pandas_frame, polars_frame
 from opanatomy.report.metrics import metrics_of
+from opanatomy.report.metrics_compared import metrics_of_comparison
 from opanatomy.report.notebook import comparison_html, first_screen_html
 from opanatomy.report.printable import printable
 from opanatomy.report.table import cut
@@ -73,9 +74,10 @@ def line_of_comparison(comparison: Comparison) -> str:
     )
 
 
-def metrics(anatomy: Anatomy) -> dict[str, int | float]:
-    """The figures of `metrics_of` as plain numbers."""
-    return {name: metric.value for name, metric in metrics_of(anatomy).items()}
+def metrics(report: Anatomy | Comparison) -> dict[str, int | float]:
+    """The figures of a report by name as plain numbers."""
+    known = metrics_of_comparison(report) if isinstance(report, Comparison) else metrics_of(report)
+    return {name: metric.value for name, metric in known.items()}
 
 
 def plain_types(report: Anatomy | Comparison) -> dict[str, Any]:
@@ -84,9 +86,9 @@ def plain_types(report: Anatomy | Comparison) -> dict[str, Any]:
     return plain
 
 
-def write_json(anatomy: Anatomy, path: Name | None, *, force: bool) -> str:
+def write_json(report: Anatomy | Comparison, path: Name | None, *, force: bool) -> str:
     """The JSON report, which is also written to `path` where one is given."""
-    text = json_report(anatomy)
+    text = json_report(report)
     if path is not None:
         target = path_of("to_json: path", path)
         check_no_address("to_json: path", os.fspath(path))

@@ -91,7 +91,7 @@ def differing(parts: Decomposition) -> list[Part]:
 
 def first(parts: Decomposition) -> Part:
     """The part that the first sentence of the report is about."""
-    return groups_of(parts)[0].parts[0]
+    return groups_of(parts.parts)[0].parts[0]
 
 
 @pytest.mark.parametrize("name", ["gemm", "AllReduce", "elementwise"])
@@ -266,7 +266,7 @@ def test_a_compiled_gpt_before_and_after() -> None:
     parts = parts_of(comparison)
     assert (parts.before_ns, parts.after_ns, parts.change_ns) == (62_468_395, 61_594_261, -874_134)
     assert parts.before_steps == parts.after_steps == (11, 13)
-    groups = groups_of(parts)
+    groups = groups_of(parts.parts)
     assert groups[0].parts[0].pair == ("compute", "communication")
     assert round(groups[0].change_ns / 1000) == -445
     assert (groups[1].cause, groups[1].operator_class) == (Cause.SAME_CALLS, OperatorClass.TENSOR_CONTRACTION)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -12,13 +13,17 @@ from opanatomy.console.explanation import explain
 from opanatomy.console.names import Vocabulary
 from opanatomy.records.anatomy import Anatomy, KernelRow, ModuleRow
 from opanatomy.records.taxonomy import OperatorClass, Phase
+from opanatomy.records.timeline import Launching
 from opanatomy.report import read_anatomy
 from opanatomy.report.formats.json import json_report
-from opanatomy.report.glossary import terms_named
+from opanatomy.report.glossary import CHAPTERS, names, terms_named
 from opanatomy.report.metrics import metrics_of as anatomy_metrics
-from opanatomy.report.sections import sections_of
+from opanatomy.report.sections import SECTIONS, sections_of
+from opanatomy.report.sections.causes import bare
 from opanatomy.report.table import cut
 from tests import anatomies
+from tests.printed_names import printed_names
+from tests.test_glossary import report_of
 
 ROOT = Path(__file__).parent.parent
 BERT = ROOT / "reports" / "bert-large-uncased.json"
@@ -233,6 +238,140 @@ def test_every_name_on_the_page_is_known_as_it_is_printed() -> None:
                 shown = cut(text, width)
                 names = vocabulary.operators(shown) or vocabulary.shortened(shown)
                 assert name in names, shown
+
+
+#: Headings of names of one table each; what a row of it takes is said of the name.
+OF_ROWS = {"operator", "kernel", "module", "collective"}
+#: Rows that sum up, by terms.
+SUMS = re.compile(r"and .* more|outside modules|(without|launched by|and) .*")
+PAGES = [
+    "bert_cpu", "gpu_a100_alexnet", "gpu_h100_bert_inference_memory", "gpu_mi300_graph", "gpu_v100_dlrm_rank0of8",
+    "gpu_v100_resnet_2021", "bert-large", "llama_on_gpu", "two_ranks", "comparison", "comparison_of_three",
+    "experiment-bert-large-uncased", "experiment-bert-texts",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_printed_name_has_the_figures_of_its_row(name: str) -> None:
+    """At any width: names cut in the middle or where they differ, without their namespaces, with how many others."""
+    report = report_of(name)
+    cells = dict.fromkeys(cell for width in (60, 80, 100, 140, 200) for cell in printed_names(report, width))
+    assert cells
+    for section, header, text, time in cells:
+        if section == "steps" and header == "step":
+            continue  # a number
+        explanation = explain([text], report)
+        assert not explanation.unknown, (section, header, text)
+        if header in OF_ROWS and time and not SUMS.fullmatch(text):
+            assert time in " ".join(explanation.text.split()), (section, header, text)
+
+
+def test_a_name_of_several_is_said_to_be_of_several() -> None:
+    anatomy = anatomies.llama_on_gpu()
+    kernels = tuple(replace(anatomy.kernels[0], kernel=f"nvjet_tst_256x128_{place}_TNT") for place in range(9))
+    text = explain(["nvjet_tst_256x128…"], replace(anatomy, kernels=kernels)).text
+    assert all(kernel.kernel in text for kernel in kernels)
+    assert text.count("(kernel of the report)") == 4
+    assert "may also be" in text
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("compared") / "c.json"
+    traces = [ROOT / "tests" / "traces" / f"gpu_v100_dlrm_rank{rank}of8.json.gz" for rank in range(2)]
+    assert main(["compare", *map(str, traces), "-o", str(path)]) == 0
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t", ["kernel of the report", "before", "after, +5.51 ms"]),
+        ("communication, the same calls", ["cause of the report", "+5.54 ms"]),
+        ("step_time_ns", ["gpu_v100_dlrm_rank0of8.json.gz: 14,455,000", "rank1of8.json.gz: 19,901,000"]),
+        ("gpu_v100_dlrm_rank0of8.json.gz", ["side of the report", "V100"]),
+        ("work of other steps", ["time in which the device did only another step's work"]),
+    ],
+)
+def test_names_of_a_comparison(name: str, words: list[str], compared: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    assert main(["explain", name, "--report", str(compared)]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    for word in words:
+        assert word in text
+
+
+def test_kernels_of_anonymous_namespaces_have_names_in_a_comparison() -> None:
+    assert bare("void at::native::(anonymous namespace)::copy_kernel<4>(int, float*)") == "at::native::copy_kernel<4>"
+    assert bare("void (anonymous namespace)::softmax<int>(float*)") == "softmax<int>"
+
+
+def test_no_place_of_a_word_is_printed_for_the_word() -> None:
+    """A name in which a word differs is shown as it was asked for, or with `...` as the documentation has it."""
+    asked = explain(["overlap of compute"]).text
+    assert asked.startswith("overlap of compute (A comparison)")
+    assert explain(["overlap of ..."]).text.startswith("overlap of ... (A comparison)")
+    report = anatomies.llama_on_gpu()
+    every = [*names(), *(chapter.title for chapter in CHAPTERS), *SECTIONS]
+    for name in every:
+        for text in dict.fromkeys((name.replace("{}", "forward"), name.replace("{}", "..."), name)):
+            for explanation in (explain([text]), explain([text], report)):
+                assert not explanation.unknown, text
+                assert "{}" not in explanation.text, text
+    for letter in "abcdefghijklmnopqrstuvwxyz":
+        assert "{}" not in explain([f"{letter}…"]).text
+
+
+def test_launches_are_worked_out() -> None:
+    anatomy = anatomies.llama_on_gpu()
+    launching = Launching(
+        calls=2220, graph_calls=0, call_ns=90_000_000, synchronizing_calls=3, synchronizing_ns=6_000_000, delayed=2220,
+        delay_ns=2_220_000, median_delay_ns=1000, longest_queue=4, kernels=2220, kernel_ns=400_000_000,
+        tiny_kernels=222, tiny_kernel_ns=4_000_000, tiny_below_ns=10_000,
+    )  # fmt: skip
+    anatomy = replace(anatomy, timeline=replace(anatomy.timeline, launching=launching))
+    text = text_of("launches", anatomy)
+    assert "launches: 2,220 / 3 steps = 740" in text
+    assert "on the host: 90,000,000 ns / 3 steps = 30.0 ms" in text
+    assert "launches: 740 in 30.0 ms on the host" in text
+    text = text_of("synchronization", anatomy)
+    assert "synchronizing calls 3 / steps 3 = 1" in text
+    assert "synchronizing 6,000,000 ns / steps 3 = 2.00 ms" in text
+
+
+def test_the_formula_of_own_has_its_brackets() -> None:
+    assert "ranks[].wall_ns - (ranks[].exposed_communication_ns / ranks[].steps)" in text_of("own")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "set aside", "like steps", "like step", "same calls", "the same calls", "host-bound", "exposed", "straggler",
+        "stragglers", "mean step", "the mean step", "device work", "other steps' work", "work of other steps",
+        "a pause", "steps of another kind", "median step", "the middle step", "significant", "p value", "interleaved",
+        "like ranks",
+        "self time", "wall time", "hidden", "lead", "charged", "launch record", "synchronizations", "streams",
+        "CUDA graphs", "more call", "the fewer calls", "idle, stream wait", "process group", "units of rounding",
+        "the noise", "a prediction", "the collectives", "an operator", "the baselines", "world size", "device events",
+    ],
+)  # fmt: skip
+def test_words_of_the_pages_are_explained(name: str) -> None:
+    assert text_of(name)
+    assert "means" in text_of(name) or "section" in text_of(name)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [("same calls", "the same calls"), ("headrooms", "headroom"), ("the MFU", "MFU"),
+                       ("a like step", "like steps"), ("disagreement", "disagreements"), ("a phase", "phase")],
+)  # fmt: skip
+def test_articles_and_number_do_not_decide(one: str, other: str) -> None:
+    assert explain([one]).text == explain([other]).text
+    assert explain(one.split()).text == explain([other]).text
+
+
+@pytest.mark.parametrize("name", ["the", "a", "an", "bu", "clas", "the the"])
+def test_a_word_is_not_cut_to_another(name: str) -> None:
+    assert explain([name]).unknown
 
 
 def test_columns_of_an_experiment(capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,18 +5,23 @@ from __future__ import annotations
 import gzip
 import json
 import random
+import re
 import shutil
 from pathlib import Path
 
 import msgspec
 import pytest
 
+import opanatomy
+from opanatomy.comparing import comparison_of
 from opanatomy.console.dispatch import main
 from opanatomy.errors import OpanatomyError
+from opanatomy.gates.judging import gates_of, judged
+from opanatomy.records.compared import Comparison
 from opanatomy.records.device import Machine, Measured
 from opanatomy.report import format_names
 from opanatomy.report.formats.json import json_report
-from opanatomy.report.given import report_in
+from opanatomy.report.given import document_in, report_in
 from tests import anatomies
 from tests.test_techniques import experiment_of
 
@@ -119,12 +124,101 @@ def test_a_report_that_cannot_be_shown_says_why(tmp_path: Path, content: bytes |
     assert "\n" not in str(raised.value)
 
 
-def test_a_comparison_is_told_apart(tmp_path: Path) -> None:
-    _file(tmp_path, TEXT)
-    path = tmp_path / "c.json"
-    assert main(["compare", *[str(tmp_path / "given.json")] * 2, "-o", str(path)]) == 0
-    with pytest.raises(OpanatomyError, match=r"c\.json: a comparison, which is of several runs"):
+RANKS = [ALEXNET.with_name(f"gpu_v100_dlrm_rank{rank}of8.json.gz") for rank in range(2)]
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A comparison that the command line saved."""
+    path = tmp_path_factory.mktemp("compared") / "c.json"
+    assert main(["compare", *map(str, RANKS), "-o", str(path), "--fail-if", "time > +50%"]) == 0
+    return path
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_comparison_is_told_apart(compared: Path, tmp_path: Path, packed: bool) -> None:
+    content = gzip.compress(compared.read_bytes()) if packed else compared.read_bytes()
+    path = _file(tmp_path, content, "c.json")
+    document = document_in(path)
+    assert isinstance(document, Comparison)
+    assert document == judged(comparison_of(RANKS), gates_of(["time > +50%"]))
+    with pytest.raises(OpanatomyError, match=r"c\.json: a saved comparison, which is of several runs"):
         report_in(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (('"comparison_schema": 1', '"comparison_schema": 2'), "has schema 2, this opanatomy reads schema 1"),
+        (('"figures": [', '"figures": 3, "x": ['), "not a comparison of opanatomy"),
+        (None, "cut off or damaged"),
+    ],
+)
+def test_a_comparison_that_cannot_be_read_says_why(
+    compared: Path, tmp_path: Path, change: tuple[str, str] | None, said: str
+) -> None:
+    text = compared.read_text()
+    path = _file(tmp_path, text[: len(text) // 2] if change is None else text.replace(*change, 1))
+    for read in (document_in, opanatomy.read):
+        with pytest.raises(OpanatomyError, match=said) as raised:
+            read(path)
+        assert str(path) in str(raised.value)
+        assert "\n" not in str(raised.value)
+
+
+def test_a_comparison_is_shown_again_in_every_format(
+    compared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(compared, "kept.json")
+    for rank in range(2):
+        shutil.copy(RANKS[rank], RANKS[rank].name)
+    sides = [path.name for path in RANKS]
+    capsys.readouterr()
+    for name in format_names():
+        assert main(["compare", *sides, "-f", name, "--fail-if", "time > +50%"]) == 0
+        first = capsys.readouterr().out.replace(f"opanatomy compare {' '.join(sides)}", "opanatomy analyze kept.json")
+        assert main(["analyze", "kept.json", "-f", name]) == 0
+        again = capsys.readouterr()
+        assert again.out == first, name
+        assert again.err == "kept.json: a saved comparison, shown again; nothing was compared anew\n"
+
+
+def test_gates_hold_for_a_saved_comparison_as_they_do_for_its_sides(
+    compared: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    errors = []
+    for words in (["compare", *map(str, RANKS)], ["analyze", str(compared)]):
+        capsys.readouterr()
+        assert main([*words, "--fail-if", "time > +5%", "-f", "junit"]) == 3
+        errors.append([line for line in capsys.readouterr().err.splitlines() if "gate not met" in line])
+    assert errors[0] == errors[1] != []
+    assert main(["analyze", str(compared), "--fail-if", "speed > +5%"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["analyze", "C", "--redact"], "--redact: C is a saved comparison, and this needs the report of one run"),
+        (["analyze", "C", "--check"], "--check: C is a saved comparison, and this needs the report of one run"),
+        (["analyze", "C", "--peak", "3T"], "this needs the report of one run"),
+        (["analyze", "C", "--brief"], "this needs the report of one run"),
+        (["analyze", "C", "--section", "idle"], "this needs the report of one run"),
+        (["analyze", "C", "--jobs", "2"], "--jobs 2: C is a saved comparison, and this needs the trace of a run"),
+        (["analyze", "C", "C"], "C is a saved comparison, which is shown alone"),
+        (["compare", "C", "C"], "C: a saved comparison, which is of several runs - give the report or the trace"),
+        (["explain", "--unknown", "C"], "C: a saved comparison, which is of several runs"),
+    ],
+)
+def test_what_needs_a_run_is_refused_of_a_comparison(
+    compared: Path, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
+    assert main([str(compared) if word == "C" else word for word in words]) in (1, 2)
+    captured = capsys.readouterr()
+    assert re.sub(r"\bC\b", str(compared), said) in captured.err
+    assert captured.err.splitlines()[-1].startswith("opanatomy: ")
+    assert captured.out == ""
 
 
 def test_a_report_of_techniques_is_told_apart(tmp_path: Path) -> None:

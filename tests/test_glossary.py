@@ -15,7 +15,7 @@ import pytest
 
 import opanatomy.records
 from opanatomy.comparing import comparison_of
-from opanatomy.console.explanation import explain
+from opanatomy.console.explanation import explain, worked_lines
 from opanatomy.pipeline import analyze_trace
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.compared import Comparison
@@ -24,6 +24,7 @@ from opanatomy.records.techniques import Techniques
 from opanatomy.report import glossary, read_anatomy
 from opanatomy.report.classes import LABEL, SHORT_LABEL
 from opanatomy.report.formats.terminal import sentence
+from opanatomy.report.glossary.evaluated import _tokens
 from opanatomy.report.metric_names import definition_of
 from opanatomy.report.section import Fact, Name, Phrase, Row, Section
 from opanatomy.report.sections import SECTIONS, sections_of
@@ -141,7 +142,7 @@ def test_what_a_section_is_called_by_is_explained(name: str) -> None:
 def literals() -> Iterator[str]:
     """Headers and labels as they stand in the code of the sections, also of those that no kept report has."""
     for path in sorted((ROOT / "opanatomy" / "report" / "sections").glob("*.py")):
-        if path.stem in ("explained", "named", "printed"):
+        if path.stem in ("explained", "known", "named", "named_compared", "named_techniques", "printed"):
             continue
         for node in ast.walk(ast.parse(path.read_text())):
             if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
@@ -213,7 +214,7 @@ def test_what_is_worked_ends_in_what_is_printed(name: str) -> None:
     if isinstance(report, Comparison):
         return
     for chapter, term in glossary.entries():
-        lines = _worked(term, report) if term.names[0] in EXACT else []
+        lines = worked_lines(term, report) if term.names[0] in EXACT else []
         if not lines:
             continue
         on_page = " ".join(sentence(fact.text) for fact in printed(chapter, term, report))
@@ -237,15 +238,65 @@ EXACT = {
 }  # fmt: skip
 
 
-def _worked(term: glossary.Term, report: Anatomy | Techniques) -> list[Phrase]:
-    if isinstance(report, Techniques):
-        lines = term.worked_techniques(report) if term.worked_techniques is not None else ()
-    else:
-        lines = term.worked(report) if term.worked is not None else ()
-    return [line for line in lines if line is not None]
+#: Terms whose formulas calculate and are for a reader alone, and why.
+NOT_WORKED = {
+    "per step, mean of {}": "of any figure", "mean step": "of any figure",
+    "no formula": "names, with their shares", "and more": "rows that are not shown",
+    "training": "a sentence", "counting": "a sentence",
+}  # fmt: skip
+CALCULATES = re.compile(r" [-+/x] |\bsum of\b")
+
+
+def test_every_formula_that_calculates_is_worked() -> None:
+    """By a function of its own, or as it is written: then it is of keys alone, down to numbers."""
+    known = {term.names[0] for _, term in glossary.entries()}
+    assert set(NOT_WORKED) <= known
+    for _, term in glossary.entries():
+        if not CALCULATES.search(term.formula) or term.names[0] in NOT_WORKED:
+            continue
+        if term.worked is None and term.worked_techniques is None:
+            last = ""
+            for clause in re.split("[,;] ", term.formula):
+                tokens, last = _tokens(clause.rpartition(" = ")[2], last)
+                assert tokens, f"{term.names[0]}: {clause!r} is not of keys alone: give it a function"
+
+
+@EVERY
+def test_what_is_worked_as_it_is_written_is_what_is_printed(name: str) -> None:
+    report = report_of(name)
+    if isinstance(report, Comparison):
+        return
+    for chapter, term in glossary.entries():
+        if term.worked is not None or term.worked_techniques is not None or not CALCULATES.search(term.formula):
+            continue
+        on_page = " ".join(sentence(fact.text) for fact in printed(chapter, term, report))
+        for line in map(sentence, worked_lines(term, report)):
+            if on_page and " more" not in on_page and "= " in line:
+                assert line.rpartition("= ")[2] in on_page, f"{term.names[0]}: {line!r} beside {on_page!r}"
+
+
+def clauses_of(formula: str) -> Iterator[str]:
+    """What stands between brackets of a formula and outside of them, brackets replaced by `#`, clause by clause."""
+    text, inner = re.sub(r'"[^"]*"', "q", re.sub(r"\[[^\]]*\]", "", formula)), re.compile(r"\(([^()]*)\)")
+    while match := inner.search(text):
+        yield from re.split(r"[,;:] | = ", match[1])
+        text = f"{text[: match.start()]}#{text[match.end() :]}"
+    yield from re.split(r"[,;:] | = ", text)
+
+
+def test_formulas_have_brackets_where_they_may_be_read_in_two_ways() -> None:
+    """No sum or difference beside a product or quotient, nothing after a quotient, no sum over what is divided."""
+    assert list(clauses_of("a - (b / c), d")) == ["b / c", "a - #", "d"]
+    for _, term in glossary.entries():
+        for clause in clauses_of(term.formula):
+            signs = re.findall(r" ([-+/x]) ", clause)
+            mixed = {"+", "-"} & set(signs) and {"/", "x"} & set(signs)
+            assert not mixed, f"{term.names[0]}: {clause}"
+            assert not re.search(r" / .* [/x] |sum of .* [-+/x] ", clause), f"{term.names[0]}: {clause}"
 
 
 def test_a_note_is_the_words_of_the_entry() -> None:
     assert glossary.note("ranks", "own") == "own: the step less exposed communication"
+    assert glossary.note("communication-phases", "exposed") == "exposed: nothing else ran meanwhile"
     with pytest.raises(KeyError):
         glossary.note("ranks", "headroom")

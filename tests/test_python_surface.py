@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import copy
+import inspect
 import json
 import pickle
 import pydoc
@@ -11,6 +12,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import cache
 from html.parser import HTMLParser
 from importlib import import_module
 from pathlib import Path
@@ -29,6 +31,7 @@ from opanatomy.checks import require_agreement
 from opanatomy.option_values import on_command_line
 from opanatomy.pipeline import analyze_traces
 from opanatomy.records.anatomy import Anatomy, Provenance, StepRow
+from opanatomy.records.compared import Comparison
 from opanatomy.records.device import DeviceFigures
 from opanatomy.records.memory import Memory, MemoryPoint
 from opanatomy.records.taxonomy import Phase
@@ -255,6 +258,113 @@ def test_what_is_no_report_is_refused(tmp_path: Path) -> None:
         opanatomy.read(cut)
 
 
+# ---------------------------------------------------------------------------------------------------------- comparisons
+
+RANK_FILES = [TRACES / f"gpu_v100_dlrm_rank{rank}of8.json.gz" for rank in range(2)]
+#: Comparisons of two sides, of three, of several runs a side, with gates, redacted, and of sides without work.
+COMPARED: dict[str, Callable[[], Comparison]] = {
+    "two": lambda: opanatomy.compare(*RANK_FILES),
+    "three": lambda: opanatomy.compare(*RANK_FILES, TRACES / "bert_cpu.json.gz"),
+    "runs": lambda: opanatomy.compare([RANK_FILES[0]] * 2, [RANK_FILES[1]] * 3),
+    "gates": lambda: opanatomy.compare(*RANK_FILES, fail_if=["time > +50%", "flops > +10%"]),
+    "redacted": lambda: opanatomy.compare(*RANK_FILES, redact=True),
+    "cpu": lambda: opanatomy.compare(TRACES / "bert_cpu.json.gz", TRACES / "bert_checkpointing_amp_cpu.json.gz"),
+    "nothing": lambda: opanatomy.compare(anatomies.nothing(), anatomies.nothing()),
+    "huge": lambda: opanatomy.compare(
+        replace(anatomies.llama_on_gpu(), operators=(replace(anatomies.llama_on_gpu().operators[0], flops=2**60 + 1),)),
+        anatomies.llama_on_gpu(),
+    ),
+}
+OF_EACH = pytest.mark.parametrize("name", COMPARED)
+
+
+@cache
+def compared(name: str) -> Comparison:
+    return COMPARED[name]()
+
+
+@OF_EACH
+def test_a_comparison_is_written_whole_and_read_back(name: str, tmp_path: Path) -> None:
+    comparison, path = compared(name), tmp_path / "c.json"
+    text = comparison.to_json(path)
+    read = opanatomy.read(path)
+    assert read == comparison
+    assert hash(read) == hash(comparison)
+    assert read.to_json() == text == path.read_text()
+    assert (repr(read), read._repr_html_(), read.metrics()) == (
+        repr(comparison), comparison._repr_html_(), comparison.metrics()
+    )  # fmt: skip
+    assert pickle.loads(pickle.dumps(comparison)) == comparison
+    with pytest.raises(opanatomy.OutputError, match="it exists already - give force=True"):
+        comparison.to_json(path)
+
+
+@OF_EACH
+def test_metrics_of_a_comparison_are_plain_numbers_of_every_side(name: str) -> None:
+    comparison = compared(name)
+    metrics = comparison.metrics()
+    assert {type(value) for value in metrics.values()} <= {int, float}
+    sides = ("before", "after") if len(comparison.sides) == 2 else ("1", "2", "3")
+    for row in comparison.figures:
+        assert [metrics.get(f"{row.name}.{side}") for side in sides] == list(row.values)
+        known = len(sides) == 2 and row.change is not None
+        assert metrics.get(f"{row.name}.change") == (row.change if known else None)
+    causes = sum(value for key, value in metrics.items() if key.startswith("like_step_ns.change."))
+    assert causes == metrics.get("like_step_ns.change", 0)
+
+
+def test_frames_of_a_comparison_are_its_parts_to_the_nanosecond() -> None:
+    pandas, polars = pytest.importorskip("pandas"), pytest.importorskip("polars")
+    comparison = compared("two")
+    assert comparison.decomposition is not None
+    parts = comparison.decomposition.parts
+    for frame in (comparison.to_pandas(), comparison.to_polars("decomposition.parts")):
+        assert list(frame["before_ns"]) == [part.before_ns for part in parts]
+        assert list(frame["change_ns"]) == [part.after_ns - part.before_ns for part in parts]
+        assert int(frame["change_ns"].sum()) == comparison.decomposition.change_ns
+        assert list(frame["cause"]) == [str(part.cause) for part in parts]
+        operators = [None if part.after is None else list(part.after.operators) for part in parts]
+        assert [None if cell is None else list(cell) for cell in frame["after.operators"]] == operators
+    assert str(comparison.to_pandas()["change_ns"].dtype) == "Int64"
+    assert comparison.to_polars()["after_ns"].dtype == polars.Int64
+    figures = comparison.to_pandas("figures")
+    for place, side in enumerate(comparison.sides):
+        cells = [None if cell is pandas.NA else cell for cell in figures[f"values.{side.name}"]]
+        assert cells == [row.values[place] for row in comparison.figures]
+    assert "change" in figures.columns
+
+
+@OF_EACH
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_every_table_of_a_comparison_is_one(name: str, library: str) -> None:
+    pytest.importorskip(library)
+    comparison = compared(name)
+    to_frame = getattr(comparison, f"to_{library}")
+    first = "figures" if comparison.decomposition is None else "parts"
+    assert list(to_frame().columns) == list(to_frame(first).columns)
+    assert set(table_names(Comparison)) == {"parts", "figures", "sides", "kinds", "gates", "metrics"}
+    for table in table_names(Comparison):
+        assert len(to_frame(table)) == len(columns_of(comparison, table, "x")[0].values)
+    if len(comparison.sides) > 2:
+        assert "change" not in to_frame("figures").columns
+    with pytest.raises(opanatomy.UsageError, match=rf"^to_{library}: table='operators': not known.*parts") as caught:
+        to_frame("operators")
+    assert all(table in str(caught.value) for table in table_names(Comparison))
+
+
+def test_help_of_a_comparison_documents_every_field_and_method() -> None:
+    text = help_of(Comparison)
+    for name in Comparison.__struct_fields__:
+        assert re.search(rf"^ \|  {name}: \w.*$", text, re.MULTILINE), name
+    methods = [name for name, value in vars(Comparison).items() if callable(value) and not name.startswith("_")]
+    assert methods == [name for name, value in vars(Anatomy).items() if callable(value) and not name.startswith("_")]
+    for method in methods:
+        own, of_anatomy = (inspect.signature(getattr(kind, method)) for kind in (Comparison, Anatomy))
+        assert list(own.parameters) == list(of_anatomy.parameters)
+        assert getattr(Comparison, method).__doc__
+    assert all(name in (Comparison.to_pandas.__doc__ or "") for name in table_names(Comparison))
+
+
 # ---------------------------------------------------------------------------------------------------------- data frames
 
 
@@ -433,6 +543,8 @@ WRONG: dict[str, Callable[[], Any]] = {
     "nothing recorded": lambda: opanatomy.record().anatomy,
     "not started": lambda: opanatomy.record().step(),
     "read a trace": lambda: opanatomy.read(BERT),
+    "compare a comparison": lambda: opanatomy.compare(compared("two"), REPORT),  # type: ignore[arg-type]
+    "write a comparison at an address": lambda: compared("two").to_json("gs://bucket/r.json"),
     "write at an address": lambda: MADE[2].to_json("gs://bucket/r.json"),
     "a check": lambda: require_agreement(anatomies.llama_on_gpu()),
 }  # fmt: skip

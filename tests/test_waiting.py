@@ -15,12 +15,16 @@ from opanatomy.anatomy.waiting.clocks import clocks_of
 from opanatomy.anatomy.waiting.matching import by_number_and_order, by_time
 from opanatomy.anatomy.waiting.table import calls_of_ranks
 from opanatomy.checks import check_parts
+from opanatomy.console.explanation import explain
 from opanatomy.pipeline import analyze_traces
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.columns import Categorical, Int64
 from opanatomy.records.rank_summary import CollectiveCalls, Spans, StepSpans
 from opanatomy.records.ranks import Rank
-from opanatomy.records.waiting import Waiting
+from opanatomy.records.waiting import Straggler, Waiting
+from opanatomy.report import format_named, terminal_report
+from opanatomy.report.format import Page
+from tests import anatomies
 
 SHARED = Path(__file__).parents[2] / "shared"
 BASE = 1_700_000_000_000_000_000
@@ -220,6 +224,33 @@ def test_what_the_straggler_did_instead() -> None:
     assert slow_device.computing_longer_ns == 5 * 2_000_000 > slow_device.idle_longer_ns
     assert slow_host.computing_longer_ns == 0
     assert slow_host.idle_longer_ns == pytest.approx(5 * 2_000_000, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("computing_ns", "idle_ns", "words"),
+    [
+        (0, 1_390_000, ", and before those it is idle 1.39 ms longer than the others in all"),
+        (2_000_000, 500_000, ", and before those it computes 2.00 ms longer than the others in all"),
+        (-5, 0, ""),
+    ],
+)
+def test_how_late_the_straggler_is_has_the_same_words_everywhere(computing_ns: int, idle_ns: int, words: str) -> None:
+    found = waiting(made([(0, 0), (0, 0), (4_000_000, 0), (0, 0)]))
+    straggler = Straggler(
+        rank=2, trace=None, charged_ns=13_560_000, waiting_ns=13_799_000, last=6, lead_ns=505_000,
+        computing_longer_ns=computing_ns, idle_longer_ns=idle_ns,
+    )  # fmt: skip
+    anatomy = anatomies.llama_on_gpu()
+    timeline = replace(anatomy.timeline, exposed_communication_ns=anatomy.timeline.busy_ns // 2)
+    anatomy = replace(anatomy, timeline=timeline, waiting=replace(found, straggler=straggler))
+    wanted = f"it begins 6 of 12 collectives last, a median of 505 us after the rank before it{words}"
+    texts = {
+        "page": terminal_report(anatomy, width=200, sections=("waiting",)),
+        "digest": format_named("digest").write(anatomy, Page()),
+        "worked": explain(["straggler"], anatomy).text,
+    }
+    assert {name: wanted in " ".join(text.split()) for name, text in texts.items()} == dict.fromkeys(texts, True)
+    assert not [text for text in texts.values() if "in the middle" in text or "nothing" in text]
 
 
 # ------------------------------------------------------------------------------------------------------------ matching

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from opanatomy.console.parser import add_options
 from opanatomy.errors import UsageError
 from opanatomy.options import ANALYZE
+from opanatomy.records.compared import Comparison
 
 if TYPE_CHECKING:
     from opanatomy.attribution import PhaseRule
@@ -38,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the verb takes."""
     parser.description = (
         "Report the anatomy of the steps in a torch.profiler trace (.json or .json.gz), or of the ranks of one run in"
-        " several traces, a folder or a zip. A JSON report is shown again."
+        " several traces, a folder or a zip. A JSON report or a saved comparison is shown again."
     )
     add_options(parser, ANALYZE)
 
@@ -46,11 +47,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Read the traces, write the annotated one where it is wanted, show the anatomy."""
     with _without_collector():
-        anatomy = _run(arguments)
+        report = _run(arguments)
     if arguments.check or arguments.fail_if:
         from opanatomy.console.gated import hold_to_gates
 
-        hold_to_gates(anatomy, arguments)
+        hold_to_gates(report, arguments)
 
 
 @contextmanager
@@ -65,13 +66,13 @@ def _without_collector() -> Iterator[None]:
             gc.enable()
 
 
-def _run(arguments: argparse.Namespace) -> Anatomy:
-    from opanatomy.console.gated import gates_on_report
+def _run(arguments: argparse.Namespace) -> Anatomy | Comparison:
+    from opanatomy.console.gated import check_gates, gates_on_report
     from opanatomy.console.limits import keep_to_limits
     from opanatomy.files.addresses import local_name
     from opanatomy.files.remote import Address
 
-    gates = gates_on_report(arguments)
+    check_gates(arguments)
     keep_to_limits()
     from opanatomy.console.made_reports import made_report
     from opanatomy.trace.pipes import STDIN, spooled
@@ -85,21 +86,25 @@ def _run(arguments: argparse.Namespace) -> Anatomy:
     with spooled(given) as paths:
         report = made_report(paths, names, arguments)
         if report is not None:
-            return _shown_again(report, arguments, gates)
-        return _reported(paths, arguments, gates, piped=paths != given)
+            return _shown_again(report, arguments)
+        return _reported(paths, arguments, gates_on_report(arguments), piped=paths != given)
 
 
-def _shown_again(report: MadeReport, arguments: argparse.Namespace, gates: tuple[Gate, ...]) -> Anatomy:
+def _shown_again(report: MadeReport, arguments: argparse.Namespace) -> Anatomy | Comparison:
     from opanatomy.console.destination import destination, note, show, stem_of
-    from opanatomy.console.made_reports import anatomy_shown, what_it_is
+    from opanatomy.console.gated import gates_on_report, with_gates
+    from opanatomy.console.made_reports import as_shown, what_it_is
     from opanatomy.device import parse_overrides
 
+    gates = () if isinstance(report.report, Comparison) else gates_on_report(arguments)
     stem = stem_of(report.path.name).removesuffix(".report") or "trace"
     with destination(arguments, stem=stem, traces=[report.path], read="report to show", gates=gates) as where:
-        anatomy = anatomy_shown(report, parse_overrides(arguments.peak, arguments.bandwidth), redact=arguments.redact)
-        show(anatomy, where)
+        shown = as_shown(report, parse_overrides(arguments.peak, arguments.bandwidth), redact=arguments.redact)
+        if isinstance(shown, Comparison):
+            shown = with_gates(shown, arguments)
+        show(shown, where)
     note(what_it_is(report))
-    return anatomy
+    return shown
 
 
 def _reported(

@@ -171,7 +171,7 @@ def _samples(side: SideInput, kind: StepKind | None) -> dict[str, list[float]]:
 
 def _of_run(run: RunInput, numbers: tuple[int, ...] | None) -> dict[str, list[float]]:
     """The figures of a run, those of its like steps in place of the ones of all its steps."""
-    values = {name: [metric.value] for name, metric in run.metrics.items()}
+    values = {name: [float(metric.value)] for name, metric in run.metrics.items()}
     breakdown = run.anatomy.breakdown
     kinds = () if breakdown is None else breakdown.kinds
     return {**values, **_of_steps(next((kind for kind in kinds if kind.numbers == numbers), None), values)}

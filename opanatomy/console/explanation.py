@@ -14,16 +14,19 @@ from opanatomy.console.names import Vocabulary, is_shortened
 from opanatomy.device.match import sheets_named
 from opanatomy.device.sheets import Sheet
 from opanatomy.records.anatomy import Anatomy
+from opanatomy.records.compared import Comparison
+from opanatomy.records.reports import Report
 from opanatomy.records.taxonomy import OperatorClass
 from opanatomy.records.techniques import Techniques
 from opanatomy.report.formats.terminal import sentence
-from opanatomy.report.glossary import Chapter, Term, chapter_of, names, terms_named
+from opanatomy.report.glossary import Chapter, Term, chapter_of, loosely_named, names, terms_named
+from opanatomy.report.glossary.evaluated import evaluated
 from opanatomy.report.metric_names import definition_of
 from opanatomy.report.metrics import metrics_of
 from opanatomy.report.printable import printable
-from opanatomy.report.section import Fact
+from opanatomy.report.section import Fact, Phrase
 from opanatomy.report.sections.explained import examples
-from opanatomy.report.sections.named import Known
+from opanatomy.report.sections.known import Known
 from opanatomy.report.sections.printed import printed
 
 #: Names that one shortened name may stand for and that are explained.
@@ -44,7 +47,7 @@ class Explanation(Struct, frozen=True):
     unknown: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
-def explain(words: Sequence[str], report: Anatomy | Techniques | None = None) -> Explanation:
+def explain(words: Sequence[str], report: Report | None = None) -> Explanation:
     """A few lines on each name: what it means or is classed as, its formula, and what a report has of it.
 
     Words that together are a term or a device are one name: `stream waits`, `NVIDIA H100`.
@@ -72,7 +75,8 @@ def _joined(words: Sequence[str]) -> Iterator[str]:
 
 
 def _is_one(name: str) -> bool:
-    return bool(terms_named(name) or chapter_of(name) or sheets_named(name) or any(_technique(name)))
+    known = terms_named(name) or chapter_of(name) or sheets_named(name) or loosely_named(name)
+    return bool(known) or any(_technique(name))
 
 
 def _blocks(name: str, vocabulary: Vocabulary) -> Iterator[str]:
@@ -93,7 +97,12 @@ def _blocks(name: str, vocabulary: Vocabulary) -> Iterator[str]:
 
 def _exact(name: str, vocabulary: Vocabulary) -> Iterator[str]:
     """The terms, operators, devices and names of the report with this name."""
-    terms = list(_terms(name, vocabulary.report))
+    exact = list(_named_exactly(name, vocabulary))
+    yield from exact or _terms(name, loosely_named(name), vocabulary.report)
+
+
+def _named_exactly(name: str, vocabulary: Vocabulary) -> Iterator[str]:
+    terms = list(_terms(name, terms_named(name), vocabulary.report))
     yield from terms or _section(name)
     yield from (_block(operator, _operator(operator, vocabulary)) for operator in vocabulary.operators(name))
     yield from _technique(name)
@@ -109,7 +118,7 @@ def _section(name: str) -> Iterator[str]:
     """The lines and columns of the section of this name."""
     chapter = chapter_of(name)
     if chapter is not None:
-        facts = [Fact(label="" if place else "section", text=f"{term.names[0]}: {term.meaning}")
+        facts = [Fact(label="" if place else "section", text=f"{term.title}: {term.meaning}")
                  for place, term in enumerate(chapter.terms)]  # fmt: skip
         yield _block(chapter.title, facts)
 
@@ -124,7 +133,7 @@ def _technique(name: str) -> Iterator[str]:
             yield _block(f"{technique.name} (technique)", facts)
 
 
-def _metric(name: str, report: Anatomy | Techniques | None) -> Iterator[str]:
+def _metric(name: str, report: Report | None) -> Iterator[str]:
     """A figure by its name in `Anatomy.metrics()`, in gates and in comparisons."""
     definition = definition_of(name.casefold())
     if definition is None or name in names():
@@ -133,36 +142,57 @@ def _metric(name: str, report: Anatomy | Techniques | None) -> Iterator[str]:
     if definition.better is not None:
         facts.append(Fact(label="better", text=definition.better))
     known = metrics_of(report).get(name.casefold()) if isinstance(report, Anatomy) else None
+    row = (
+        next((row for row in report.figures if row.name == name.casefold()), None)
+        if isinstance(report, Comparison)
+        else None
+    )
     if known is not None:
         facts.append(Fact(label="report", text=f"{known.value:,} {known.unit}"))
+    elif row is not None and isinstance(report, Comparison):
+        values = ("not known" if value is None else f"{value:,} {row.unit}" for value in row.values)
+        each = [f"{side.name}: {value}" for side, value in zip(report.sides, values, strict=True)]
+        facts += [Fact(label="" if place else "report", text=text) for place, text in enumerate(each)]
     elif report is not None:
         facts.append(Fact(label="report", text="has no such figure"))
     yield _block(f"{name.casefold()} (metric)", facts)
 
 
-def _terms(name: str, report: Anatomy | Techniques | None) -> Iterator[str]:
+def _terms(name: str, named: Sequence[tuple[Chapter, Term]], report: Report | None) -> Iterator[str]:
     """The terms of this name; with a report those that it has figures of, all of them where it has none."""
-    every = [(chapter, term, _figures(chapter, term, report)) for chapter, term in terms_named(name)]
+    every = [(chapter, term, _figures(chapter, term, report)) for chapter, term in named]
     shown = [(chapter, term, figures) for chapter, term, figures in every if figures] or every
     for chapter, term, figures in shown:
         facts = [Fact(label="means", text=f"{term.meaning}.{f' {term.more}' if term.more else ''}")]
         facts += [Fact(label="formula", text=term.formula)] if term.formula else []
         if report is not None and not figures:
             facts.append(Fact(label="report", text="has no such figure"))
-        yield _block(f"{term.names[0]} ({chapter.title})", [*facts, *figures])
+        yield _block(f"{_as_asked(term, name)} ({chapter.title})", [*facts, *figures])
 
 
-def _figures(chapter: Chapter, term: Term, report: Anatomy | Techniques | None) -> list[Fact]:
+def _as_asked(term: Term, name: str) -> str:
+    """The usual name of a term; of one in which a word differs the name with the word that was asked for."""
+    return name.replace("{}", "...") if "{}" in term.names[0] and not is_shortened(name) else term.title
+
+
+def _figures(chapter: Chapter, term: Term, report: Report | None) -> list[Fact]:
     """A term's formula with the figures of a report, and what the page has of it."""
     if report is None:
         return []
-    if isinstance(report, Techniques):
-        lines = term.worked_techniques(report) if term.worked_techniques is not None else ()
-    else:
-        lines = term.worked(report) if term.worked is not None else ()
-    known = [line for line in lines if line is not None]
+    known = worked_lines(term, report)
     worked = [Fact(label="" if place else "worked", text=line) for place, line in enumerate(known)]
     return [*worked, *printed(chapter, term, report)]
+
+
+def worked_lines(term: Term, report: Report) -> list[Phrase]:
+    """A term's formula worked on a report: by its own function, or as it is written where keys are all of it."""
+    lines: Iterable[Phrase | None] = ()
+    if isinstance(report, Techniques):
+        own = term.worked_techniques
+        lines = evaluated(term.formula, report) if own is None else own(report)
+    elif isinstance(report, Anatomy):
+        lines = evaluated(term.formula, report) if term.worked is None else term.worked(report)
+    return [line for line in lines if line is not None]
 
 
 def _operator(name: str, vocabulary: Vocabulary) -> Iterator[Fact]:

@@ -1,13 +1,26 @@
-"""The gates on one report, `--fail-if` and `--check`: parsed before the run, checked after the report."""
+"""The gates on one report, `--fail-if` and `--check`: parsed before the run, checked after the report.
+
+On a comparison that is shown again they are those of `compare`.
+"""
 
 from __future__ import annotations
 
 import argparse
 from typing import TYPE_CHECKING
 
+from opanatomy.records.compared import Comparison
+
 if TYPE_CHECKING:
     from opanatomy.gates.judging import Gate
     from opanatomy.records.anatomy import Anatomy
+
+
+def check_gates(arguments: argparse.Namespace) -> None:
+    """Raise `UsageError` for what is no gate at all, of whatever report."""
+    if arguments.fail_if:
+        from opanatomy.gates.judging import gates_of
+
+        gates_of(arguments.fail_if)
 
 
 def gates_on_report(arguments: argparse.Namespace) -> tuple[Gate, ...]:
@@ -19,23 +32,37 @@ def gates_on_report(arguments: argparse.Namespace) -> tuple[Gate, ...]:
     return gates_of_one(arguments.fail_if)
 
 
-def hold_to_gates(anatomy: Anatomy, arguments: argparse.Namespace) -> None:
+def with_gates(comparison: Comparison, arguments: argparse.Namespace) -> Comparison:
+    """The comparison with the results of the gates of `--fail-if`, without any with those that it had."""
+    if not arguments.fail_if:
+        return comparison
+    from opanatomy.gates.judging import gates_of, judged
+
+    return judged(comparison, gates_of(arguments.fail_if))
+
+
+def hold_to_gates(report: Anatomy | Comparison, arguments: argparse.Namespace) -> None:
     """Raise `GateError` with a reason for each gate that is not met and, with `--check`, for what is not confirmed."""
     from opanatomy.errors import GateError
 
+    if isinstance(report, Comparison):
+        from opanatomy.gates.judging import require_met
+
+        require_met(report.gates)
+        return
     reasons: list[str] = []
     if arguments.check:
         from opanatomy.checks import require_agreement
 
         try:
-            require_agreement(anatomy)
+            require_agreement(report)
         except GateError as error:
             reasons += error.reasons
     if arguments.fail_if:
         from opanatomy.gates.judging import judged_report, require_met
 
         try:
-            require_met(judged_report(anatomy, gates_on_report(arguments)))
+            require_met(judged_report(report, gates_on_report(arguments)))
         except GateError as error:
             reasons += error.reasons
     if reasons:

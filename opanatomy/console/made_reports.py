@@ -1,4 +1,4 @@
-"""A report that was made before, given to `analyze`: shown again as it is, with no trace to read."""
+"""A report or a comparison that was made before, given to `analyze`: shown again as it is, with no trace to read."""
 
 from __future__ import annotations
 
@@ -14,23 +14,31 @@ from opanatomy.errors import UsageError
 from opanatomy.files.remote import Address
 from opanatomy.option_values import as_flag
 from opanatomy.options import ANALYZE
+from opanatomy.records.anatomy import Anatomy
+from opanatomy.records.compared import Comparison
 
 if TYPE_CHECKING:
     from opanatomy.device import Overrides
-    from opanatomy.records.anatomy import Anatomy
 
 #: The options of `analyze` that say how a trace is read, or where it is written.
 _OF_TRACES: Final = ("phases", "summaries", "dask", "jobs", "annotated")
+#: Those that need the report of one run, which a comparison is not.
+_OF_ONE_RUN: Final = ("check", "redact", "peak", "bandwidth", "brief", "section", "sort")
 #: Names are said up to this many.
 _NAMED: Final = 4
 
 
 class MadeReport(Struct, frozen=True, kw_only=True):
-    """An anatomy as it was written, and the file that it is in; `name` is what the user calls that."""
+    """A report as it was written, and the file that it is in; `name` is what the user calls that."""
 
     path: Path
     name: str
-    anatomy: Anatomy
+    report: Anatomy | Comparison
+
+    @property
+    def what(self) -> str:
+        """What it is in words."""
+        return "a saved comparison" if isinstance(self.report, Comparison) else "a report"
 
 
 def made_report(
@@ -40,13 +48,13 @@ def made_report(
 
     Raises `UsageError` where it is not alone, and for an option that needs its trace.
     """
-    from opanatomy.report.given import report_in
+    from opanatomy.report.given import document_in
 
     reports = []
     for path, name in zip(paths, names, strict=True):
-        anatomy = report_in(path) if isinstance(path, Path) else None
-        if anatomy is not None:
-            reports.append(MadeReport(path=path, name=name, anatomy=anatomy))  # type: ignore[arg-type]  # no address
+        report = document_in(path) if isinstance(path, Path) else None
+        if report is not None:
+            reports.append(MadeReport(path=path, name=name, report=report))  # type: ignore[arg-type]  # no address
     if not reports:
         return None
     if len(paths) > 1:
@@ -56,6 +64,9 @@ def made_report(
 
 
 def _several(reports: Sequence[MadeReport], names: Sequence[str]) -> str:
+    compared = next((report for report in reports if isinstance(report.report, Comparison)), None)
+    if compared is not None:
+        return f"analyze: {compared.name} is {compared.what}, which is shown alone - leave the other names out"
     compare = shlex.join(["opanatomy", "compare", *names[:_NAMED]]) + (" ..." if len(names) > _NAMED else "")
     if len(reports) == len(names):
         return f"analyze: {len(reports)} reports are given, it shows one again - to see what changed: {compare}"
@@ -68,22 +79,35 @@ def _several(reports: Sequence[MadeReport], names: Sequence[str]) -> str:
 def _check_options(report: MadeReport, arguments: argparse.Namespace) -> None:
     for option in ANALYZE:
         value = getattr(arguments, option.name)
-        if option.name in _OF_TRACES and value != option.default and value != []:
-            trace = report.anatomy.provenance.trace
-            shown = " ".join(as_flag(option, item) for item in (value if isinstance(value, list) else [value]))
+        if value in (option.default, []):
+            continue
+        values = value if isinstance(value, list) else [value]
+        shown = " ".join(map(str, (as_flag(option, item) for item in values)))
+        if option.name in _OF_TRACES:
+            raise UsageError(f"{shown}: {report.name} is {report.what}, and this needs {_trace_of(report)}")
+        if option.name in _OF_ONE_RUN and isinstance(report.report, Comparison):
             raise UsageError(
-                f"{shown}: {report.name} is a report, and this needs its trace - give the trace"
-                + (f" ({trace})" if trace else "")
+                f"{shown}: {report.name} is {report.what}, and this needs the report of one run - give that"
+                + (", or compare its runs again" if option.name == "redact" else "")
             )
 
 
-def anatomy_shown(report: MadeReport, ceilings: Overrides, *, redact: bool) -> Anatomy:
-    """The anatomy as it was written; compared with these ceilings where any are given."""
+def _trace_of(report: MadeReport) -> str:
+    if isinstance(report.report, Comparison):
+        return "the trace of a run - give that"
+    trace = report.report.provenance.trace
+    return f"its trace - give the trace{f' ({trace})' if trace else ''}"
+
+
+def as_shown(report: MadeReport, ceilings: Overrides, *, redact: bool) -> Anatomy | Comparison:
+    """The report as it was written; an anatomy compared with these ceilings where any are given."""
     from opanatomy.pipeline import with_ceilings
     from opanatomy.redaction.records import redacted
     from opanatomy.redaction.texts import Texts
 
-    anatomy = report.anatomy
+    anatomy = report.report
+    if isinstance(anatomy, Comparison):
+        return anatomy
     if ceilings:
         anatomy = with_ceilings(anatomy, ceilings)
     return redacted(anatomy, Texts(everything=True)) if redact else anatomy
@@ -93,7 +117,9 @@ def what_it_is(report: MadeReport) -> str:
     """A line on where the figures are from."""
     from opanatomy.trace.pipes import STDIN
 
-    provenance = report.anatomy.provenance
-    when = f" of {provenance.created}" if provenance.created else ""
     name = "stdin" if report.name == STDIN else report.name
+    if isinstance(report.report, Comparison):
+        return f"{name}: {report.what}, shown again; nothing was compared anew"
+    provenance = report.report.provenance
+    when = f" of {provenance.created}" if provenance.created else ""
     return f"{name}: a report{when} by opanatomy {provenance.opanatomy}, shown again; no trace was read"

@@ -9,10 +9,13 @@ from functools import cached_property
 from typing import Final
 
 from opanatomy.records.anatomy import Anatomy
+from opanatomy.records.compared import Comparison
+from opanatomy.records.reports import Report
 from opanatomy.records.taxonomy import Phase
-from opanatomy.records.techniques import Techniques
 from opanatomy.report.glossary import names
-from opanatomy.report.sections.named import ALIKE, MODULES, Known, known_names
+from opanatomy.report.metrics import metrics_of
+from opanatomy.report.sections.known import Known
+from opanatomy.report.sections.named import ALIKE, MODULES, known_names
 
 #: What stands for the middle of a name that was cut: the report's mark, what a plain terminal has, what people write.
 _ELLIPSIS: Final = re.compile(r"…|\.\.\.|~")
@@ -27,7 +30,7 @@ _ATEN: Final = "aten::"
 class Vocabulary:
     """The names that mean something, with a report those of the report too; capital letters do not matter."""
 
-    def __init__(self, report: Anatomy | Techniques | None = None) -> None:
+    def __init__(self, report: Report | None = None) -> None:
         self.report = report
 
     @cached_property
@@ -61,6 +64,13 @@ class Vocabulary:
             for start in range(1, len(parts) if modules else 0):
                 every.setdefault(".".join(parts[start:]), []).extend(modules)
         return {name: tuple(each) for name, each in every.items()}
+
+    @property
+    def _figures(self) -> Iterable[str]:
+        """The figures of the report by their names in gates and loggers."""
+        if isinstance(self.report, Comparison):
+            return [row.name for row in self.report.figures]
+        return metrics_of(self.report) if isinstance(self.report, Anatomy) else ()
 
     def operators(self, name: str) -> tuple[str, ...]:
         """The operators of this name, also without `aten::` and with their phase after it."""
@@ -97,9 +107,12 @@ class Vocabulary:
             yield name, every[0].name
             if any(known.kind == "operator" for known in every):
                 yield from _with_phases(every[0].name)
+        yield from ((name, name) for name in self._figures)
 
     def _of_tables(self) -> Iterator[tuple[str, str]]:
-        yield from ((name.casefold(), name) for name in names())
+        for name in names():
+            each = [name.replace("{}", phase) for phase in Phase] if "{}" in name else []
+            yield from ((text.casefold(), text) for text in (name.replace("{}", "..."), *each))
         for full in dict.fromkeys(self._operators.values()):
             yield full.casefold(), full
             yield from _with_phases(full)

@@ -13,27 +13,32 @@ import msgspec
 
 from opanatomy.errors import OpanatomyError
 from opanatomy.records.anatomy import Anatomy
+from opanatomy.records.compared import Comparison
 from opanatomy.records.techniques import Techniques
 from opanatomy.redaction.records import redacted
 from opanatomy.redaction.texts import Texts
 from opanatomy.report.formats.json import read_anatomy
+from opanatomy.report.given import document_in, report_in
 from opanatomy.report.section import Fact
 
 _LONGEST = 24
 
 
-def read_report(path: Path) -> Anatomy | Techniques:
-    """The anatomy or the experiment in a JSON report; `OpanatomyError` where it cannot be read."""
+def read_report(path: Path) -> Anatomy | Techniques | Comparison:
+    """What a JSON report holds: the anatomy of a run, an experiment, a comparison; `OpanatomyError` for all else."""
     text = _read(path)
     try:
         return redacted(msgspec.json.decode(text, type=Techniques), Texts())
     except (msgspec.DecodeError, UnicodeDecodeError):
-        return _anatomy(path, text)
+        document = document_in(path)
+        return _anatomy(path, text) if document is None else document
 
 
 def read_anatomy_of(path: Path) -> Anatomy:
-    """The anatomy in a JSON report; `OpanatomyError` where it cannot be read or is of an experiment."""
-    return _anatomy(path, _read(path))
+    """The anatomy in a JSON report; `OpanatomyError` where it cannot be read, or is of several runs."""
+    text = _read(path)
+    anatomy = report_in(path)
+    return _anatomy(path, text) if anatomy is None else anatomy
 
 
 def _read(path: Path) -> bytes:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from enum import auto
 from typing import Any
 
+from opanatomy.records.metric import Better
 from opanatomy.records.record import Record
 from opanatomy.records.taxonomy import OperatorClass, StrEnum
 
@@ -114,7 +116,7 @@ class FigureRow(Record, frozen=True, kw_only=True):
 
     name: str
     unit: str
-    better: str | None
+    better: Better | None
     values: tuple[float | None, ...]
     spreads: tuple[Spread | None, ...] = ()
     ranges: str | None = None
@@ -180,18 +182,37 @@ class GateResult(Record, frozen=True, kw_only=True):
 
 
 class Comparison(Record, frozen=True, kw_only=True):
-    """Sides in the order in which they were given, their figures, and of two sides where the difference comes from."""
+    """Sides next to each other: the figures of all of them, and of two where the difference of the step comes from.
+
+    sides: what is compared, in the order in which it was given.
+    figures: each figure on all sides; `None` where a side does not have it.
+    decomposition: of two sides the parts that sum to the difference; `None` of more, and where it is not known.
+    other_kinds: steps of other kinds than those that are compared, of which both sides have some.
+    no_claim: why nothing is called significant; `None` where the runs allow it.
+    gates: what was asked for with `fail_if`, and whether it was met.
+    warnings: what a reader must know of the figures.
+    comparison_schema: the version of the JSON report.
+    """
 
     sides: tuple[Side, ...]
     figures: tuple[FigureRow, ...]
     decomposition: Decomposition | None = None
-    #: Steps of other kinds.
     other_kinds: tuple[Kinds, ...] = ()
-    #: Why nothing is called significant; `None` where the runs allow it.
     no_claim: str | None = None
     gates: tuple[GateResult, ...] = ()
     warnings: tuple[str, ...] = ()
     comparison_schema: int = COMPARISON_SCHEMA
+
+    def metrics(self) -> dict[str, int | float]:
+        """Every figure of every side as one flat dictionary of numbers, for any logger.
+
+        Of two sides each figure of `Anatomy.metrics()` has `.before`, `.after` and `.change` (after over before, less
+        one) behind its name, of more the number of the side (`.1`, `.2`, ...). `like_step_ns.change.CAUSE` is what a
+        cause adds to the difference, in nanoseconds. What is not known is left out.
+        """
+        from opanatomy import methods
+
+        return methods.metrics(self)
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON report as dictionaries, lists, texts and numbers."""
@@ -199,13 +220,42 @@ class Comparison(Record, frozen=True, kw_only=True):
 
         return methods.plain_types(self)
 
+    def to_json(self, path: str | os.PathLike[str] | None = None, *, force: bool = False) -> str:
+        """The JSON report, which `opanatomy.read` takes back; also written to the new file `path` where one is given.
+
+        `force` writes in place of an old file. Raises `OutputError` where it cannot be written.
+        """
+        from opanatomy import methods
+
+        return methods.write_json(self, path, force=force)
+
+    def to_pandas(self, table: str | None = None) -> Any:
+        """A table as a `pandas.DataFrame`: a column for each field, in base units; what is not known is `<NA>`.
+
+        Tables: parts (of the difference, where it is known: by default), figures (a column `values.SIDE` for each side:
+        by default where there are no parts), sides, kinds, gates, metrics. Raises `UsageError` with all names for
+        another one, `OpanatomyError` without pandas (the extra `data`).
+        """
+        from opanatomy import methods
+
+        return methods.pandas_frame(self, table)
+
+    def to_polars(self, table: str | None = None) -> Any:
+        """A table as a `polars.DataFrame`, null where something is not known; tables and errors as of `to_pandas`."""
+        from opanatomy import methods
+
+        return methods.polars_frame(self, table)
+
     def __repr__(self) -> str:
         from opanatomy import methods
 
         return methods.line_of_comparison(self)
 
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        return [*(("side", side.name) for side in self.sides), ("metrics", self.metrics())]
+
     def _repr_html_(self) -> str:
-        """The page, for notebooks."""
+        """What a notebook shows: the page."""
         from opanatomy import methods
 
         return methods.html(self)

@@ -81,8 +81,9 @@ class Straggler(Record, frozen=True, kw_only=True):
     """The rank that the others wait for.
 
     `charged_ns` of all waiting `waiting_ns` was for it, in `last` of the collectives; its lead there, how much later it
-    began than the rank before it, is `lead_ns` in the middle of what is charged. Before them it computed
-    `computing_longer_ns` and did nothing (or something else) `idle_longer_ns` longer than the middle of the others.
+    began than the rank before it, has the median `lead_ns`, weighted by the waiting. Since the collective before each
+    of them it computed `computing_longer_ns` and was idle (or did something else) `idle_longer_ns` longer than the
+    median of the others, all of them together.
     """
 
     rank: int | None

@@ -1,4 +1,4 @@
-"""The tables of an anatomy as data frames: every tuple of records in it, a column a field, in base units.
+"""The tables of a report as data frames: every tuple of records in it, a column a field, in base units.
 
 A table is called by the place that it has in the JSON report (`operators`, `memory.components`), some by a short name
 too (`memory`, `steps`). What is not known is null.
@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from importlib import import_module
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from msgspec import Struct
 from msgspec import inspect as types
@@ -18,9 +18,13 @@ from msgspec import inspect as types
 from opanatomy.errors import OpanatomyError, UsageError
 from opanatomy.option_values import instead_of
 from opanatomy.records.anatomy import Anatomy
+from opanatomy.records.compared import Comparison, FigureRow, Part
 from opanatomy.report.metrics import Metric, metrics_of
+from opanatomy.report.metrics_compared import metrics_of_comparison
 
-#: That of `Anatomy.metrics()`, with units.
+#: What has tables.
+Tabled: TypeAlias = "Anatomy | Comparison"
+#: That of `metrics()`, with units.
 METRICS: Final = "metrics"
 #: Short names of tables that are parts of a part; the others have those of the JSON report.
 _SHORT: Final = {
@@ -38,6 +42,11 @@ _SHORT: Final = {
     "batches": "texts.batches",
     "tokenizers": "texts.tokenizers",
 }
+_SHORT_OF_COMPARISON: Final = {"parts": "decomposition.parts", "kinds": "other_kinds"}
+#: What a row says besides its fields.
+_DERIVED: Final[dict[type, tuple[tuple[str, str], ...]]] = {
+    Part: (("change_ns", "int"),), FigureRow: (("change", "float"),),
+}  # fmt: skip
 _SCALARS: Final[dict[type, str]] = {
     types.IntType: "int",
     types.FloatType: "float",
@@ -58,23 +67,52 @@ class Column(Struct, frozen=True, kw_only=True):
     values: list[Any]
 
 
-def table_names() -> tuple[str, ...]:
-    """The names of all tables, short where they have a short one."""
-    short = {path: name for name, path in _SHORT.items()}
-    return (*(short.get(path, path) for path in _tables()), METRICS)
+def table_names(report: type[Tabled] = Anatomy) -> tuple[str, ...]:
+    """The names of all tables of such a report, short where they have a short one."""
+    short = {path: name for name, path in _short(report).items()}
+    return (*(short.get(path, path) for path in _tables(report)), METRICS)
 
 
-def columns_of(anatomy: Anatomy, table: str, function: str) -> list[Column]:
-    """The columns of a table; `UsageError`, which begins with `function` and lists all tables, where there is none."""
-    names = {_word(name): name for name in (*_tables(), METRICS)} | {_word(name): _SHORT[name] for name in _SHORT}
+def columns_of(report: Tabled, table: str | None, function: str) -> list[Column]:
+    """The columns of a table; `UsageError`, which begins with `function` and lists all tables, where there is none.
+
+    `None` is the table that says most: operators, of a comparison the parts of the difference, else the figures.
+    """
+    kind = type(report)
+    table = _first_of(report) if table is None else table
+    names = {_word(name): name for name in (*_tables(kind), METRICS)}
+    names |= {_word(name): path for name, path in _short(kind).items()}
     path = names.get(_word(str(table)))
     if path is None:
-        raise UsageError(f"{function}: table={table!r}: not known - {instead_of(table, table_names())}")
+        raise UsageError(f"{function}: table={table!r}: not known - {instead_of(table, table_names(kind))}")
     if path == METRICS:
-        metrics = metrics_of(anatomy)
+        metrics = metrics_of_comparison(report) if isinstance(report, Comparison) else metrics_of(report)
         name = Column(name="metric", kind="str", values=list(metrics))
         return [name, *_columns(Metric, list(metrics.values()))]
-    return _columns(_tables()[path], _rows(anatomy, path))
+    columns = _columns(_tables(kind)[path], _rows(report, path))
+    return list(_by_side(columns, report)) if isinstance(report, Comparison) and path == "figures" else columns
+
+
+def _first_of(report: Tabled) -> str:
+    if isinstance(report, Anatomy):
+        return "operators"
+    return "figures" if report.decomposition is None else "parts"
+
+
+def _short(report: type[Tabled]) -> dict[str, str]:
+    return _SHORT if report is Anatomy else _SHORT_OF_COMPARISON
+
+
+def _by_side(columns: Iterable[Column], comparison: Comparison) -> Iterator[Column]:
+    """The columns with one for each side in place of that of the values; a change is of two sides."""
+    for column in columns:
+        if column.name != "values":
+            if column.name != "change" or len(comparison.sides) == 2:
+                yield column
+            continue
+        for place, side in enumerate(comparison.sides):
+            values = [row.values[place] for row in comparison.figures]
+            yield Column(name=f"values.{side.name}", kind="float", values=values)
 
 
 def _word(name: str) -> str:
@@ -82,7 +120,7 @@ def _word(name: str) -> str:
     return re.sub(r"[\W_]+", "", name.lower())
 
 
-def pandas_frame(anatomy: Anatomy, table: str) -> Any:
+def pandas_frame(report: Tabled, table: str | None) -> Any:
     """The table as a `pandas.DataFrame` of nullable types; integers beyond 64 bits are floats."""
     pandas = _library("pandas")
     kinds = {"int": "Int64", "float": "Float64", "bool": "boolean", "str": "string"}
@@ -91,10 +129,10 @@ def pandas_frame(anatomy: Anatomy, table: str) -> Any:
         values = part.values
         return pandas.Series(values, dtype=object) if part.listed else pandas.array(values, dtype=kinds[part.kind])
 
-    return _frame(anatomy, table, pandas, column)
+    return _frame(report, table, pandas, column)
 
 
-def polars_frame(anatomy: Anatomy, table: str) -> Any:
+def polars_frame(report: Tabled, table: str | None) -> Any:
     """The table as a `polars.DataFrame`; integers beyond 64 bits are floats."""
     polars = _library("polars")
     kinds = {"int": polars.Int64, "float": polars.Float64, "bool": polars.Boolean, "str": polars.String}
@@ -103,11 +141,11 @@ def polars_frame(anatomy: Anatomy, table: str) -> Any:
         kind = polars.List(kinds[part.kind]) if part.listed else kinds[part.kind]
         return polars.Series(part.name, part.values, dtype=kind)
 
-    return _frame(anatomy, table, polars, column)
+    return _frame(report, table, polars, column)
 
 
-def _frame(anatomy: Anatomy, table: str, library: Any, column: Callable[[Column], Any]) -> Any:
-    columns = columns_of(anatomy, table, f"to_{library.__name__}")
+def _frame(report: Tabled, table: str | None, library: Any, column: Callable[[Column], Any]) -> Any:
+    columns = columns_of(report, table, f"to_{library.__name__}")
     return library.DataFrame({part.name: column(part) for part in map(_fitting, columns)})
 
 
@@ -133,9 +171,9 @@ def _library(name: str) -> Any:
 
 
 @cache
-def _tables() -> dict[str, type]:
-    """The record of each table by its place in the report, in the order of the report."""
-    return dict(_tables_of(types.type_info(Anatomy), ""))
+def _tables(report: type[Tabled]) -> dict[str, type]:
+    """The record of each table by its place in such a report, in the order of the report."""
+    return dict(_tables_of(types.type_info(report), ""))
 
 
 def _tables_of(kind: types.Type, prefix: str) -> Iterator[tuple[str, type]]:
@@ -159,8 +197,8 @@ def _known(kind: types.Type) -> types.Type:
     return next((one for one in kinds if isinstance(one, types.FloatType)), kinds[0])
 
 
-def _rows(anatomy: Anatomy, path: str) -> list[Any]:
-    value: Any = anatomy
+def _rows(report: Tabled, path: str) -> list[Any]:
+    value: Any = report
     for name in path.split("."):
         value = getattr(value, name, None)
     return list(value or ())
@@ -168,10 +206,14 @@ def _rows(anatomy: Anatomy, path: str) -> list[Any]:
 
 def _columns(record: type, rows: list[Any]) -> list[Column]:
     """The columns of records; what a row has as a table of its own is left out."""
-    return [
+    columns = [
         column
         for field in _fields(types.type_info(record))
         for column in _of_field(field.name, _known(field.type), [getattr(row, field.name) for row in rows])
+    ]
+    derived = _DERIVED.get(record, ())
+    return columns + [
+        Column(name=name, kind=kind, values=[getattr(row, name) for row in rows]) for name, kind in derived
     ]
 
 

@@ -5,22 +5,25 @@ from __future__ import annotations
 import gzip
 import os
 import re
+import shlex
 import zlib
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 from msgspec import Struct
 
 from opanatomy.errors import OpanatomyError
+from opanatomy.option_values import as_asked
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.compared import Comparison
 from opanatomy.records.device import Measured
 from opanatomy.records.techniques import Techniques
 from opanatomy.redaction.records import redacted
 from opanatomy.redaction.texts import Texts
-from opanatomy.report.formats.json import read_anatomy
+from opanatomy.report.formats.json import read_anatomy, read_comparison
 
 #: Text at the beginning in which the keys of the document are looked for.
 _HEAD_BYTES: Final = 1 << 16
@@ -38,27 +41,27 @@ _TOKEN: Final = re.compile(rb'("(?:[^"\\]|\\.)*(?:"|\Z))(\s*:)?|[{}\[\]]', re.DO
 _EVENTS: Final = "traceEvents"
 
 
+#: What is read here.
+Document: TypeAlias = "Anatomy | Comparison"
+
+
 class _Kind(Struct, frozen=True):
-    """A kind of document of ours: its keys, two that each one has, and why it cannot be shown as a report of a run."""
+    """A kind of document of ours: its keys, two that each one has, and how it is read, or why it is not."""
 
     keys: frozenset[str]
     sure: tuple[str, str]
-    refusal: str | None = None
+    read: Callable[[bytes], Document] | None = None
+    refusal: str = ""
 
 
-_REPORT: Final = _Kind(frozenset(Anatomy.__struct_fields__), ("schema", "provenance"))
 _KINDS: Final = (
-    _REPORT,
+    _Kind(frozenset(Anatomy.__struct_fields__), ("schema", "provenance"), read_anatomy),
+    _Kind(frozenset(Comparison.__struct_fields__), ("comparison_schema", "sides"), read_comparison),
     _Kind(
         frozenset(Techniques.__struct_fields__),
         ("schema", "rows"),
-        "a report of techniques, which is of several runs - give the report of one of them: each is in the folder of"
-        " the experiment, as NAME.report.json",
-    ),
-    _Kind(
-        frozenset(Comparison.__struct_fields__),
-        ("comparison_schema", "sides"),
-        "a comparison, which is of several runs - give the report of one of them",
+        refusal="a report of techniques, which is of several runs - give the report of one of them: each is in the"
+        " folder of the experiment, as NAME.report.json",
     ),
     # What `ceilings -f json` prints, and what is kept of it.
     _Kind(
@@ -67,17 +70,34 @@ _KINDS: Final = (
              *Measured.__struct_fields__)
         ),
         ("schema", "peaks"),
-        "measured ceilings, no report of a run - give a file that `opanatomy profile ... -f json` wrote",
+        refusal="measured ceilings, no report of a run - give a file that `opanatomy profile ... -f json` wrote",
     ),
 )  # fmt: skip
 
 
 def report_in(path: Path) -> Anatomy | None:
-    """The anatomy in a JSON report of ours, packed or not; `None` where the file is a trace, or anything else.
+    """As `document_in`, where a report of one run is needed; `OpanatomyError` for a comparison."""
+    document = document_in(path)
+    if isinstance(document, Comparison):
+        raise OpanatomyError(not_of_one_run(path))
+    return document
+
+
+def not_of_one_run(path: Path) -> str:
+    """What is said of a saved comparison where a run is needed."""
+    again = as_asked(f"opanatomy analyze {shlex.quote(str(path))}", "opanatomy.read")
+    return (
+        f"{path}: a saved comparison, which is of several runs - give the report or the trace of one of them;"
+        f" to see the comparison again: {again}"
+    )
+
+
+def document_in(path: Path) -> Document | None:
+    """The anatomy or the comparison in a JSON report of ours, packed or not; `None` for a trace, or anything else.
 
     A trace is known by its first bytes and not read further. `None` too for a folder, a pipe and what cannot be opened,
     for whoever reads traces to speak of. Raises `OpanatomyError` for a damaged report, one of another schema, a report
-    of techniques, a comparison and measured ceilings.
+    of techniques and measured ceilings.
     """
     try:
         if not os.path.isfile(path):
@@ -95,8 +115,8 @@ def report_in(path: Path) -> Anatomy | None:
     return _read(path, text, kind, certain=kind.sure[1] in _keys(text[:_HEAD_BYTES]))
 
 
-def _read(path: Path, text: bytes, kind: _Kind, *, certain: bool) -> Anatomy | None:
-    """The anatomy; `certain` where the beginning has the key that says the kind."""
+def _read(path: Path, text: bytes, kind: _Kind, *, certain: bool) -> Document | None:
+    """The document; `certain` where the beginning has the key that says the kind."""
     try:
         keys = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -105,10 +125,10 @@ def _read(path: Path, text: bytes, kind: _Kind, *, certain: bool) -> Anatomy | N
         return None
     if _EVENTS in keys or not keys.keys() >= set(kind.sure):
         return None
-    if kind.refusal is not None:
+    if kind.read is None:
         raise OpanatomyError(f"{path}: {kind.refusal}")
     try:
-        return redacted(read_anatomy(text), Texts())
+        return redacted(kind.read(text), Texts())
     except OpanatomyError as error:
         raise OpanatomyError(f"{path}: {error}") from error
 

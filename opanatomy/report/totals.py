@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from opanatomy.records.anatomy import MIN_COVERED, ClassRow, OperatorRow
+from opanatomy.records.anatomy import MIN_COVERED, Anatomy, ClassRow, OperatorRow
 from opanatomy.report.section import Bytes, Flops
 
 Row = TypeVar("Row", ClassRow, OperatorRow)
@@ -91,6 +91,14 @@ def total(rows: Iterable[Row]) -> Total:
         bound_ns=_known(row.bound_ns for row in rows),
         bounded_ns=sum(row.bounded_ns for row in bounded),
     )
+
+
+def without_operator_ns(anatomy: Anatomy) -> tuple[int, int]:
+    """(launched by graphs, all else) of the device work that no operator call launched by itself, over all steps."""
+    left = sum(row.time_ns for row in anatomy.classes) - sum(row.time_ns for row in anatomy.operators)
+    # A kernel of a graph may be an operator's by its name.
+    graphs = min(anatomy.ledger.graph_launched_ns, max(left - anatomy.ledger.no_launch_record_ns, 0))
+    return graphs, left - graphs
 
 
 def moved(row: ClassRow | OperatorRow) -> int | None:

@@ -28,7 +28,7 @@ _LONGEST_BOUNDARY: Final = 256
 
 _EVENTS_KEY = re.compile(rb'(?<!\\)"traceEvents"\s*:\s*\[')
 #: How a JSON report of ours begins.
-_REPORT_KEYS: Final = re.compile(rb'\s*\{\s*"schema"\s*:\s*\d+\s*,\s*"provenance"\s*:')
+_REPORT_KEYS: Final = re.compile(rb'\s*\{\s*"(?:schema"\s*:\s*\d+\s*,\s*"provenance"\s*:|sides"\s*:\s*\[)')
 _SEPARATORS: Final = b", \t\r\n"
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from opanatomy.errors import OpanatomyError
 from opanatomy.records.anatomy import SCHEMA, Anatomy
-from opanatomy.records.compared import Comparison
+from opanatomy.records.compared import COMPARISON_SCHEMA, Comparison
 from opanatomy.records.reports import Report
 from opanatomy.records.signature_text import SignatureText
 from opanatomy.records.techniques import Techniques
@@ -23,12 +23,19 @@ _SECTIONS: Final = (
 )  # fmt: skip
 
 
+Read = TypeVar("Read", Anatomy, Comparison)
+
+
 class _Head(msgspec.Struct):
     schema: int
 
 
+class _HeadOfComparison(msgspec.Struct):
+    comparison_schema: int
+
+
 def json_report(report: Report) -> str:
-    """The report as JSON text of schema 1; `read_anatomy` takes that of an anatomy back."""
+    """The report as JSON text of schema 1, as `read_anatomy` and `read_comparison` take it back."""
     if isinstance(report, Techniques | Comparison):
         typed_report = msgspec.json.decode(msgspec.json.encode(report, enc_hook=_plain), type=type(report))
         return _block("{", [f"{_line(name)}: {_rows(value, depth=1)}" for name, value in _keys(typed_report).items()],
@@ -38,7 +45,7 @@ def json_report(report: Report) -> str:
 
 def _anatomy_report(anatomy: Anatomy) -> str:
     # A whole number in a field of fractions is written as the fraction it is read back as: hence the typed round trip.
-    typed = _decoded(msgspec.json.encode(anatomy, enc_hook=_plain))
+    typed = _decoded(msgspec.json.encode(anatomy, enc_hook=_plain), Anatomy)
     sections = {name: getattr(typed, name, ()) for name in _SECTIONS}
     sections["conventions"] = dict(sorted(typed.conventions.items()))
     return _block("{", [f"{_line(name)}: {_section(value)}" for name, value in sections.items()], "}", depth=0) + "\n"
@@ -49,7 +56,7 @@ def read_anatomy(text: str | bytes) -> Anatomy:
     try:
         schema = msgspec.json.decode(text, type=_Head).schema
         if schema == SCHEMA:
-            return _decoded(text)
+            return _decoded(text, Anatomy)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise OpanatomyError(
             f"not an opanatomy report - {error} - give a file that `opanatomy ... -f json` wrote"
@@ -57,6 +64,22 @@ def read_anatomy(text: str | bytes) -> Anatomy:
     raise OpanatomyError(
         f"the report has schema {schema}, this opanatomy reads schema {SCHEMA} - "
         "use the opanatomy that wrote it, or write it again from its trace"
+    )
+
+
+def read_comparison(text: str | bytes) -> Comparison:
+    """The comparison in its JSON report; `OpanatomyError` where the text is none of this schema."""
+    try:
+        schema = msgspec.json.decode(text, type=_HeadOfComparison).comparison_schema
+        if schema == COMPARISON_SCHEMA:
+            return _decoded(text, Comparison)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise OpanatomyError(
+            f"not a comparison of opanatomy - {error} - give a file that `opanatomy compare ... -f json` wrote"
+        ) from error
+    raise OpanatomyError(
+        f"the comparison has schema {schema}, this opanatomy reads schema {COMPARISON_SCHEMA} - "
+        "use the opanatomy that wrote it, or compare the reports again"
     )
 
 
@@ -87,8 +110,8 @@ def _line(value: object) -> str:
     return msgspec.json.format(text, indent=0).decode()
 
 
-def _decoded(text: str | bytes) -> Anatomy:
-    return msgspec.json.decode(text, type=Anatomy, dec_hook=lambda kind, value: kind(value))
+def _decoded(text: str | bytes, kind: type[Read]) -> Read:
+    return msgspec.json.decode(text, type=kind, dec_hook=lambda kind, value: kind(value))
 
 
 def _plain(value: SignatureText) -> str:

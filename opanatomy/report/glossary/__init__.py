@@ -18,15 +18,17 @@ from opanatomy.report.glossary.memory import ACTIVATIONS, COMPONENTS, FAILURE, P
 from opanatomy.report.glossary.run import GENERATION, RUN, TEXTS
 from opanatomy.report.glossary.step import STEP
 from opanatomy.report.glossary.term import Chapter, Term
+from opanatomy.report.glossary.words import WORDS
 
-__all__ = ["CHAPTERS", "Chapter", "Term", "chapter_of", "is_named", "names", "note", "terms_named"]
+__all__ = ["CHAPTERS", "Chapter", "Term", "chapter_of", "is_named", "loosely_named", "names", "note", "terms_named"]
 
 #: In the order of the page; what stands in many tables comes first.
 CHAPTERS: Final = (
     COLUMNS, RUN, STEP, GENERATION, TEXTS, CLASSES, PHASES, RATIOS, OPERATORS, ROOFLINE, COMMUNICATION, RANKS, WAITING,
     COMPONENTS, PEAK, SNAPSHOTS, ACTIVATIONS, FAILURE, LEDGER, CHECKS, SUGGESTIONS, TECHNIQUES, SAME, UNDERFLOW, GUIDES,
-    COMPARISON,
+    COMPARISON, WORDS,
 )  # fmt: skip
+_ARTICLES: Final = ("the", "a", "an")
 
 
 def entries() -> Iterator[tuple[Chapter, Term]]:
@@ -51,6 +53,19 @@ def terms_named(name: str, section: str | None = None) -> tuple[tuple[Chapter, T
     )
 
 
+def loosely_named(name: str) -> tuple[tuple[Chapter, Term], ...]:
+    """The terms of this name where articles and the number of a word do not count: `same calls`, `a like step`.
+
+    For what no term is called exactly; terms that differ from the name in articles alone come before all others.
+    """
+    for alike in (_without_articles, _in_the_singular):
+        wanted = alike(name)
+        known = [pair for pair in entries() if wanted and any(_is(alike(text), wanted) for text in pair[1].names)]
+        if known:
+            return tuple(known)
+    return ()
+
+
 def is_named(entry: Term, name: str) -> bool:
     """Whether the report calls a term so, in any case."""
     wanted = _plain(name)
@@ -70,9 +85,28 @@ def note(section: str, *wanted: str) -> str:
 
 
 def _note(section: str, name: str) -> str:
-    for _, entry in reversed(terms_named(name, section)):  # the table's own before what stands anywhere
-        return entry.note or f"{name}: {entry.meaning}"
-    raise KeyError(f"the glossary has no {name!r} of the section {section!r}")
+    known = terms_named(name, section)
+    # The table's own before what stands anywhere.
+    entries_of_it = [entry for chapter, entry in known if chapter.sections] or [entry for _, entry in known]
+    if not entries_of_it:
+        raise KeyError(f"the glossary has no {name!r} of the section {section!r}")
+    return entries_of_it[-1].note or f"{name}: {entries_of_it[-1].meaning}"
+
+
+def _without_articles(name: str) -> str:
+    return " ".join(word for word in _plain(name).split() if word not in _ARTICLES)
+
+
+def _in_the_singular(name: str) -> str:
+    return " ".join(map(_singular, _without_articles(name).split()))
+
+
+def _singular(word: str) -> str:
+    if word.endswith("ies") and len(word) > 4:
+        return f"{word[:-3]}y"
+    if re.search(r"(?:ss|x|ch|sh)es$", word):
+        return word[:-2]
+    return word[:-1] if re.search(r"[^su]s$", word) and len(word) > 3 else word
 
 
 def _is(known: str, wanted: str) -> bool:

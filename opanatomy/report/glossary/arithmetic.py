@@ -17,10 +17,10 @@ COLUMNS: Final = Chapter(
              formula="sum of classes[].time_ns, operators[].time_ns, kernels[].time_ns, modules[].time_ns",
              worked=figures.time),
         term("share", "the part of the time of all classes",
-             formula="time_ns / sum of classes[].time_ns",
+             formula="time_ns / (sum of classes[].time_ns)",
              worked=figures.share),
         term("FLOP share", "the part of the FLOPs of all classes, where these are known of half of the time at least",
-             formula="flops / sum of classes[].flops", worked=figures.share_of_flops),
+             formula="flops / (sum of classes[].flops)", worked=figures.share_of_flops),
         term("calls", "how often: of an operator, of a collective; calls that are part of another one are not counted",
              formula="classes[].calls, operators[].calls where part_of is null", worked=figures.calls),
         term("FLOP | FLOPs | flops", "floating-point operations by formula: a multiply-add is two, no mask is taken"
@@ -35,10 +35,10 @@ COLUMNS: Final = Chapter(
              formula="flops / (read_bytes + written_bytes)", worked=figures.intensity),
         term("FLOP/s", "FLOPs a second, over the time whose FLOPs are known",
              "Of operators nothing where that is less than half of their time.",
-             formula="flops / (time_ns - uncosted_ns) x 10^9", worked=figures.flop_rate),
+             formula="10^9 x flops / (time_ns - uncosted_ns)", worked=figures.flop_rate),
         term("B/s", "bytes a second, over the time whose bytes are known", "With the least bytes, so a lower bound of"
              " the traffic. Of operators nothing where that is less than half of their time.",
-             formula="(read_bytes + written_bytes) / (time_ns - uncosted_ns) x 10^9",
+             formula="10^9 x (read_bytes + written_bytes) / (time_ns - uncosted_ns)",
              worked=figures.byte_rate),
         term("phase", "the part of the step: forward, backward, recompute, optimizer, other; of a generation prefill"
              " and"
@@ -60,7 +60,7 @@ COLUMNS: Final = Chapter(
         term("-", "not known, or nothing to compare with"),
         term("(n %)", "reached in n % of the time, whose bound is known; none where that is less than half",
              "`61.2 % (84 %)`: 61.2 % of the ceiling is reached in the 84 % of the time whose bound is known.",
-             formula="sum of bounded_ns / sum of time_ns"),
+             formula="(sum of classes[].bounded_ns) / (sum of classes[].time_ns)"),
         term("per step, mean of {} | per step of a rank, mean of {} | per step", "sums over all profiled steps, of all"
              " ranks, divided by their number, so that parts sum to their whole", formula="x / step.count"),
         term("all {} steps together | all steps", "the figures are sums over all profiled steps", formula="step.count"),
@@ -130,8 +130,8 @@ RATIOS: Final = Chapter(
              " time, FLOPs and bytes", "Of all the work of a class: no ratio of FLOPs or bytes where a call of either"
              " side has no cost, and none where the forward is less than 1 % of the backward. Classes of"
              " less than 1 % of the time are left out, which a line below says.",
-             formula="sum over phases backward and recompute / sum over phase forward of classes[].time_ns, flops,"
-             " read_bytes + written_bytes", worked=figures.ratios),
+             formula="(sum over phases backward and recompute) / (sum over phase forward), of classes[].time_ns,"
+             " flops, read_bytes + written_bytes", worked=figures.ratios),
         term("FLOP theory | bytes theory | theory", "what theory says of this step: 2 for contractions where all"
              " weights and inputs need gradients"
              " (3 with checkpointing), 1.5 in bytes for maps and norms", "Each forward product counts its backward's,"
@@ -139,8 +139,9 @@ RATIOS: Final = Chapter(
              formula="ratios[].theory_flops, ratios[].theory_bytes"),
         term("-", "a part without formula, or a forward of less than 1 % of the backward"),
         term("the paper's classes", "the shares of the first three classes among themselves, optimizer left out, next"
-             " to those of the paper", formula="sum of flops (time_ns) of the class / sum over the three classes,"
-             " phase not optimizer"),
+             " to those of the paper",
+             formula="(sum of flops, of time_ns, of the class) / (sum over the three classes), phase"
+             " not optimizer", worked=figures.of_paper),
         term("FLOP paper | time paper | paper", "arXiv 2007.00072, BERT-large encoder layer, V100",
              "Of the FLOPs contractions have 99.80 %, normalizations 0.17 %, element-wise maps 0.03 %; of the time"
              " 61.0 %, 25.5 %, 13.5 %."),
@@ -164,15 +165,18 @@ OPERATORS: Final = Chapter(
         term("launched by", "the operator that launched the kernel; none where a graph did",
              formula="kernels[].operators"),
         term("launched by graphs", "device work of graphs, which no operator launched by itself",
-             formula="ledger.graph_launched_ns / step.count"),
+             formula="the lesser of ledger.graph_launched_ns and ((sum of classes[].time_ns) - (sum of"
+             " operators[].time_ns) - ledger.no_launch_record_ns), / step.count", worked=figures.by_graphs),
         term("without an operator", "device work that no operator call launched by itself",
-             formula="(sum of classes[].time_ns - sum of operators[].time_ns - ledger.graph_launched_ns) / step.count"),
+             formula="((sum of classes[].time_ns) - (sum of operators[].time_ns) - what is launched by graphs) /"
+             " step.count", worked=figures.without_operator),
         term("without a kernel", "work that is no device event: collectives on the host's threads",
-             formula="(sum of classes[].time_ns - sum of kernels[].time_ns) / step.count"),
+             formula="((sum of classes[].time_ns) - (sum of kernels[].time_ns)) / step.count"),
         term("outside modules", "work that no module's range has: the loss, the optimizer, what lies between steps",
-             formula="(sum of classes[].time_ns - sum of modules[].time_ns) / step.count"),
+             formula="((sum of classes[].time_ns) - (sum of modules[].time_ns)) / step.count"),
         term("fwd FLOP | bwd FLOP | prefill FLOP | decode FLOP", "FLOPs of the module with all that lies in it, in that"
-             " phase; backward with recompute", formula="modules[].flops by phase / step.count"),
+             " phase; backward with recompute",
+             formula="(sum of modules[].flops by phase) / step.count", worked=figures.of_modules),
         term("signature", "shapes and data types of an operator's arguments", formula="operators[].signature"),
         term("rule", "the line of the tables of names that classed an operator or kernel", formula="operators[].rule,"
              " kernels[].rule"),
@@ -192,7 +196,7 @@ ROOFLINE: Final = Chapter(
              " device, by the least bytes.", formula="max(flops / device.peak_flops_per_second[type], (read_bytes +"
              " written_bytes) / device.bandwidth_bytes_per_second)", worked=figures.bound),
         term("bound by", "what sets the bound: compute, memory, or the share of it that memory sets",
-             formula="sum of classes[].memory_bound_ns / sum of classes[].bound_ns", worked=figures.bound_by),
+             formula="(sum of classes[].memory_bound_ns) / (sum of classes[].bound_ns)", worked=figures.bound_by),
         term("memory", "bound by memory: bytes / bandwidth is the longer",
              formula='operators[].bound_by is "memory"', worked=figures.bound_by),
         term("compute", "bound by compute: FLOP / peak is the longer", formula='operators[].bound_by is "compute"',
@@ -200,7 +204,7 @@ ROOFLINE: Final = Chapter(
         term("ceiling", "bound / time - where memory bounds, the paper's MUE, whose factors (needless traffic, reached"
              " bandwidth) only hardware counters can separate", "Of the calls whose bound is known. Above 100 % where"
              " caches give what memory could not: such operators are in `checks`, quantity ceiling.",
-             formula="sum of bound_ns / sum of bounded_ns (of operators: time_ns - uncosted_ns)",
+             formula="(sum of bound_ns) / (sum of bounded_ns; of operators time_ns - uncosted_ns)",
              worked=figures.reached),
         term("headroom", "time - bound", "Operator by operator and phase, never below 0: what fusion or a better kernel"
              " could win.", formula="sum of classes[].headroom_ns", worked=figures.headroom),

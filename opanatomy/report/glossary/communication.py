@@ -23,7 +23,7 @@ COMMUNICATION: Final = Chapter(
              " the"
              " size in an all-reduce, (n - 1) / n in an all-gather, reduce-scatter and all-to-all, all of it in a"
              " broadcast. Waiting is in the time, so this is what was reached, not what the links can do.",
-             formula="factor x bytes / collectives[].sized_ns x 10^9", worked=figures.bus),
+             formula="10^9 x factor x bytes / collectives[].sized_ns", worked=figures.bus),
         term("~", "the trace names no group: all ranks are taken", note="~ the trace names no group: all ranks are"
              " taken"),
         term("communication", "the collectives of each phase: the union of the times in which any of them ran",
@@ -57,7 +57,7 @@ RANKS: Final = Chapter(
              formula="ranks[].wall_ns; the other times are sums / ranks[].steps"),
         term("step", "the median step of the rank", formula="ranks[].wall_ns"),
         term("own", "the step less exposed communication", "What the rank does of its own while others may be waiting"
-             " for it.", formula="ranks[].wall_ns - ranks[].exposed_communication_ns / ranks[].steps",
+             " for it.", formula="ranks[].wall_ns - (ranks[].exposed_communication_ns / ranks[].steps)",
              worked=figures.own),
         term("busy", "the union of the rank's device work, a step", formula="ranks[].busy_ns / ranks[].steps"),
         term("kernels", "the sum of the rank's device work, a step", formula="ranks[].kernel_time_ns / ranks[].steps"),
@@ -109,8 +109,8 @@ WAITING: Final = Chapter(
              " how far nine in ten ends of short collectives are from their middle", formula="waiting.clocks"),
         term("matched", "the collectives that were matched over the ranks", formula="waiting.collectives[]"),
         term("number", "how many collectives", formula="waiting.collectives[].collectives"),
-        term("time", "of all ranks together: transferring and waiting", formula="duration_ns = transferring_ns +"
-             " waiting_ns"),
+        term("time", "of all ranks together: transferring and waiting", formula="waiting.collectives[].duration_ns ="
+             " waiting.collectives[].transferring_ns + .waiting_ns"),
         term("time and waiting", "of all ranks together", note="time and waiting of all ranks together"),
         term("bus", "the bus bandwidth over the whole duration", formula="waiting.collectives[].bus_bytes_per_second"),
         term("bus in transfer", "from the start of the last rank on", "The bus bandwidth while data could flow.",

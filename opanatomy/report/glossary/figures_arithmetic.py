@@ -18,7 +18,7 @@ from opanatomy.report.section import (
     phrase,
 )
 from opanatomy.report.section import Ratio as Quotient
-from opanatomy.report.totals import Total, amounts, total
+from opanatomy.report.totals import Total, amounts, total, without_operator_ns
 
 _BACKWARD = (Phase.BACKWARD, Phase.RECOMPUTE)
 
@@ -230,3 +230,49 @@ def _amount(rows: Iterable[ClassRow], what: str) -> int:
     if what == "FLOP":
         return sum(row.flops or 0 for row in rows)
     return sum((row.read_bytes or 0) + (row.written_bytes or 0) for row in rows)
+
+
+def by_graphs(anatomy: Anatomy) -> Iterator[Phrase | None]:
+    """The work of graphs that is no operator's, of one step."""
+    steps, ns = steps_of(anatomy), without_operator_ns(anatomy)[0]
+    if ns:
+        yield a_step(nanoseconds(ns), steps, Time(ns / steps))
+
+
+def without_operator(anatomy: Anatomy) -> Iterator[Phrase | None]:
+    """The work that is neither an operator's nor a graph's, of one step."""
+    steps, (graphs, ns) = steps_of(anatomy), without_operator_ns(anatomy)
+    known = sum(row.time_ns for row in anatomy.operators)
+    if ns:
+        amount = phrase("(time {} - of operators {} - of graphs {})", nanoseconds(total(anatomy.classes).time_ns),
+                        nanoseconds(known), nanoseconds(graphs))  # fmt: skip
+        yield a_step(amount, steps, Time(ns / steps))
+
+
+def of_modules(anatomy: Anatomy) -> Iterator[Phrase | None]:
+    """The FLOPs of all modules by phase, of one step."""
+    steps = steps_of(anatomy)
+    groups = (("forward", (Phase.FORWARD,)), ("backward", _BACKWARD), ("prefill", (Phase.PREFILL,)),
+              ("decoding", (Phase.DECODING,)))  # fmt: skip
+    for name, phases in groups:
+        rows = [row for row in anatomy.modules if row.phase in phases and row.flops is not None]
+        if rows:
+            known = sum(row.flops or 0 for row in rows)
+            at_least = len(rows) < len([row for row in anatomy.modules if row.phase in phases])
+            result = Flops(known / steps, at_least=at_least)
+            yield phrase("{}: {}", name, a_step(phrase("{} FLOP", _whole(known)), steps, result))
+
+
+def of_paper(anatomy: Anatomy) -> Iterator[Phrase | None]:
+    """The FLOPs and the time of each class of the paper, over those of the three, optimizer left out."""
+    classes = (OperatorClass.TENSOR_CONTRACTION, OperatorClass.STATISTICAL_NORMALIZATION, OperatorClass.ELEMENTWISE)
+    members = [
+        row for row in anatomy.classes if row.operator_class in classes and row.phase is not Phase.OPTIMIZER
+    ]  # fmt: skip
+    whole = total(members)
+    for item in classes:
+        part = total(row for row in members if row.operator_class is item)
+        if part.flops is not None and whole.flops and whole.time_ns:
+            yield phrase("{}: {} FLOP / {} FLOP = {}, {}", item, _whole(part.flops), _whole(whole.flops),
+                         Share(part.flops, whole.flops, decimals=2),
+                         quotient("time", part.time_ns, "time", whole.time_ns) or "")  # fmt: skip

@@ -8,6 +8,7 @@ from opanatomy.records.anatomy import Anatomy
 from opanatomy.report.glossary.figures_step import a_step, nanoseconds, quotient
 from opanatomy.report.scope import steps_of
 from opanatomy.report.section import ByteRate, Count, Phrase, Share, Time, phrase
+from opanatomy.report.straggler import how_late, name_of
 
 _SHOWN = 4
 
@@ -82,6 +83,5 @@ def straggler(anatomy: Anatomy) -> Iterator[Phrase | None]:
         yield phrase("none is named: {}", waits.no_straggler or "no rank is waited for more than the others")
         return
     row = waits.straggler
-    name = row.trace or "?" if row.rank is None else f"rank {row.rank}"
-    yield quotient(f"{name}: charged", row.charged_ns, "all waiting", row.waiting_ns)
-    yield phrase("last in {}, by {} in the middle", Count(row.last, "collective"), Time(row.lead_ns))
+    yield quotient(f"{name_of(row)}: charged", row.charged_ns, "all waiting", row.waiting_ns)
+    yield how_late(row, waits)

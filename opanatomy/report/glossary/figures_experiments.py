@@ -8,7 +8,7 @@ from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.comparison import figures_of, memory_error, time_error
 from opanatomy.records.taxonomy import Phase
 from opanatomy.records.techniques import StepFigures, Techniques
-from opanatomy.report.section import Change, Count, Phrase, Ratio, phrase
+from opanatomy.report.section import Change, Count, Phrase, Ratio, Share, phrase
 
 
 def suggested(anatomy: Anatomy) -> Iterator[Phrase | None]:
@@ -71,3 +71,15 @@ def off_by(report: Techniques) -> Iterator[Phrase | None]:
                          Count(row.measured.peak_bytes), Change(1 + memory, 1))  # fmt: skip
         if time is not None:
             yield phrase("{}, step: {}", row.name, Change(1 + time, 1))
+
+
+def losses_apart(report: Techniques) -> Iterator[Phrase | None]:
+    """The step at which the losses of each are farthest from the baseline's."""
+    for row in report.rows:
+        if row.losses is None:
+            continue
+        pairs = [(ours, theirs) for ours, theirs in zip(row.losses.losses, row.losses.baseline, strict=True) if theirs]
+        if pairs:
+            ours, theirs = max(pairs, key=lambda pair: abs(pair[0] - pair[1]) / abs(pair[1]))
+            yield phrase("{}: |{} - {}| / {} = {}", row.name, f"{ours:.6g}", f"{theirs:.6g}", f"{abs(theirs):.6g}",
+                         Share(abs(ours - theirs), abs(theirs)))  # fmt: skip

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.report.costs import costs_of
-from opanatomy.report.scope import steps_of_window
+from opanatomy.report.scope import calls_a_step, steps_of, steps_of_window
 from opanatomy.report.section import Change, Count, Phrase, Quantity, Rate, Share, Time, joined, phrase
 
 
@@ -155,9 +155,20 @@ def outside(anatomy: Anatomy) -> Iterator[Phrase | None]:
     yield quotient("other steps' work", anatomy.timeline.outside_ns, "window", anatomy.timeline.window_ns)
 
 
+def computing(anatomy: Anatomy) -> Iterator[Phrase | None]:
+    """What of the step the device computes or copies: busy without exposed communication."""
+    timeline = anatomy.timeline
+    yield of_step("busy without exposed", timeline.busy_ns - (timeline.exposed_communication_ns or 0), anatomy)
+
+
 def exposed(anatomy: Anatomy) -> Iterator[Phrase | None]:
     """Exposed communication over the step."""
     yield of_step("exposed", anatomy.timeline.exposed_communication_ns, anatomy)
+
+
+def waiting_of_step(anatomy: Anatomy) -> Iterator[Phrase | None]:
+    """What of the step waits for other ranks, by the steps in which that is known."""
+    yield of_step("waiting", costs_of(anatomy).waiting_ns, anatomy)
 
 
 def communication(anatomy: Anatomy) -> Iterator[Phrase | None]:
@@ -177,10 +188,14 @@ def kernel_time(anatomy: Anatomy) -> Iterator[Phrase | None]:
 
 
 def launches(anatomy: Anatomy) -> Iterator[Phrase | None]:
-    """The mean delay of a launch, and the tiny kernels."""
-    launching = anatomy.timeline.launching
+    """The launches of a step and what they take of the host, the mean delay, and the tiny kernels."""
+    launching, steps = anatomy.timeline.launching, steps_of(anatomy)
     if launching is None:
         return
+    if launching.calls:
+        number = phrase("launches: {}", Count(launching.calls))
+        yield number if steps == 1 else a_step(number, steps, calls_a_step(launching.calls, steps))
+        yield a_step(phrase("on the host: {}", nanoseconds(launching.call_ns)), steps, Time(launching.call_ns / steps))
     if launching.delayed:
         yield phrase("mean delay: {} / {} = {}", nanoseconds(launching.delay_ns), Count(launching.delayed, "launch"),
                      Time(launching.delay_ns // launching.delayed))  # fmt: skip

@@ -73,8 +73,8 @@ TEXTS: Final = Chapter(
         term("batch", "a batch that was run, in the order of the run"),
         term("length", "the tokens that each text of the batch is padded to", formula="texts.batches[].length"),
         term("tokens", "texts x length: with padding", formula="texts.batches[].tokens"),
-        term("useful", "the share of the tokens that is of texts", formula="useful_tokens / tokens"),
+        term("useful", "the share of the tokens that is of texts", formula="texts.batches[].useful_tokens / .tokens"),
         term("step", "the median of the batch's steps without the profiler", formula="texts.batches[].step_ns"),
-        term("useful tokens", "tokens of texts a second", formula="useful_tokens / step_ns x 10^9"),
+        term("useful tokens", "tokens of texts a second", formula="10^9 x texts.batches[].useful_tokens / .step_ns"),
     ),
 )  # fmt: skip

@@ -72,10 +72,11 @@ STEP: Final = Chapter(
         term("busy", "the union of the device work launched in the steps: some kernel, copy or fill runs",
              formula=f"timeline.busy_ns / {_OF_STEP}", worked=figures.busy),
         term("compute and copies", "the device computes or copies, whatever communication it hides",
-             formula=f"(timeline.busy_ns - .exposed_communication_ns) / {_OF_STEP}"),
+             formula=f"(timeline.busy_ns - .exposed_communication_ns) / {_OF_STEP}", worked=figures.computing),
         term("in it waiting for other ranks", "the part of exposed communication in which a rank waits for others that"
-             " have not begun the same collective, where that is known", formula="waiting.each[].steps[].waiting_ns /"
-             " .wall_ns"),
+             " have not begun the same collective, where that is known", formula="("
+             "timeline.window_ns x (sum of waiting.each[].steps[].waiting_ns) / (sum of waiting.each[].steps[].wall_ns)"
+             f") / {_OF_STEP}, at most what is exposed", worked=figures.waiting_of_step),
         term("kernel time", "the sum of the step's device work over all streams, so that it may exceed the step",
              formula="step.kernel_time_ns", worked=figures.kernel_time),
         term("overlap", "communication and copies, and what of them nothing hides",
@@ -107,7 +108,8 @@ STEP: Final = Chapter(
              " (the step before it, most often) or after; not counted as busy or idle",
              formula="timeline.outside_ns / step.count", worked=figures.outside),
         term("launches | launching", "calls of the host that launch kernels or graphs, and the host time inside them",
-             formula="timeline.launching.calls, .call_ns", worked=figures.launches),
+             formula="timeline.launching.calls / step.count, timeline.launching.call_ns / step.count",
+             worked=figures.launches),
         term("mean delay", "from the start of a launch on the host to the start of its first kernel, the mean",
              "Summed delay over the window is the mean length of the queue.",
              formula="timeline.launching.delay_ns / timeline.launching.delayed", worked=figures.launches),
@@ -143,11 +145,11 @@ STEP: Final = Chapter(
              " where it"
              " was measured. With ≥ a lower bound, over the part of the contractions' time whose FLOPs are known;"
              " below half of it there is none.",
-             formula="sum of operators[].flops of tensor_contraction, phase not recompute / (step.count x"
+             formula="(sum of operators[].flops of tensor_contraction, phase not recompute) / (step.count x"
              " step.unprofiled_wall_ns (else wall_ns) x device.peak_flops_per_second[device.mfu_dtype] x devices with"
              " kernels)", worked=figures.mfu),
-        term("HFU | hardware FLOPs utilization", "as MFU, with the FLOPs of recompute", formula="sum of"
-             " operators[].flops of tensor_contraction / (step.count x step.unprofiled_wall_ns (else wall_ns) x"
+        term("HFU | hardware FLOPs utilization", "as MFU, with the FLOPs of recompute", formula="(sum of"
+             " operators[].flops of tensor_contraction) / (step.count x step.unprofiled_wall_ns (else wall_ns) x"
              " device.peak_flops_per_second[device.mfu_dtype] x devices with kernels)", worked=figures.hfu),
     ),
 )  # fmt: skip

@@ -31,6 +31,11 @@ class Term(Struct, frozen=True, kw_only=True):
     worked: Worked | None = None
     worked_techniques: WorkedTechniques | None = None
 
+    @property
+    def title(self) -> str:
+        """The usual name, with `...` for a word that differs."""
+        return self.names[0].replace("{}", "...")
+
 
 class Chapter(Struct, frozen=True, kw_only=True):
     """The terms of some sections of the report, which `sections` names; those of a chapter of none stand anywhere."""

@@ -7,7 +7,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from opanatomy.records.compared import Cause, Decomposition, Part, Work
+from opanatomy.records.compared import Cause, Part, Work
 from opanatomy.records.taxonomy import OperatorClass
 from opanatomy.report.classes import SHORT_LABEL
 from opanatomy.report.section import Count, Name, Phrase, Time, TimeChange, joined, phrase
@@ -21,6 +21,8 @@ _NAMED: Final = {
 }  # fmt: skip
 #: What the host records a collective as.
 _COLLECTIVE: Final = "record_param_comms"
+#: A namespace of C++ whose brackets are no parameters.
+_ANONYMOUS: Final = "(anonymous namespace)::"
 #: Operators of a group that a sentence names.
 _OPERATORS: Final = 2
 
@@ -49,10 +51,10 @@ class Group(Struct, frozen=True, kw_only=True):
         return self.after_ns - self.before_ns
 
 
-def groups_of(parts: Decomposition) -> list[Group]:
-    """All parts by cause and class, and where work moved by from where to where; the largest change first."""
+def groups_of(parts: Iterable[Part]) -> list[Group]:
+    """Parts by cause and class, and where work moved by from where to where; the largest change first."""
     groups: dict[tuple[Cause, str], list[Part]] = {}
-    for part in parts.parts:
+    for part in parts:
         groups.setdefault((part.cause, _name(part)), []).append(part)
     made = [
         Group(name=name, cause=cause, operator_class=members[0].operator_class, parts=tuple(members))
@@ -91,8 +93,8 @@ def name_of_part(part: Part) -> str:
 
 
 def bare(name: str) -> str:
-    """A kernel's name without its C++ type and arguments."""
-    return name.removeprefix("void ").partition("(")[0] or name
+    """A kernel's name without its C++ type and parameters."""
+    return name.removeprefix("void ").replace(_ANONYMOUS, "").partition("(")[0] or name
 
 
 def _telling(side: Work) -> tuple[str, ...]:

@@ -58,7 +58,9 @@ def _what_changed(comparison: Comparison) -> Section:
     parts = comparison.decomposition
     if parts is None:
         return Section(name="changed", title="What changed", notes=_extremes(comparison))
-    sentences = [phrase("{}.", sentence_of(group)) for group in groups_of(parts)[:IN_SENTENCES] if group.change_ns]
+    sentences = [
+        phrase("{}.", sentence_of(group)) for group in groups_of(parts.parts)[:IN_SENTENCES] if group.change_ns
+    ]
     notes = [Note(text=headline(comparison, parts), tone=Tone.CONCLUSION)]
     notes += [Note(text=text, tone=Tone.PLAIN) for text in sentences]
     if comparison.no_claim is not None and parts.change_ns:

@@ -34,7 +34,7 @@ _KERNELS: Final = 8
 
 def causes_table(parts: Decomposition) -> Section:
     """One row for the parts of one cause and class; they sum to the difference."""
-    groups = groups_of(parts)
+    groups = groups_of(parts.parts)
     smallest = _SMALLEST * max((abs(group.change_ns) for group in groups), default=0)
     shown = [group for group in groups if group.change_ns and abs(group.change_ns) >= smallest]
     rows = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Final
 
 from opanatomy.records.compared import Comparison, FigureRow, Side
@@ -18,7 +19,7 @@ _CAUSES: Final = 12
 def digest_of_comparison(comparison: Comparison) -> tuple[Section, ...]:
     """What was compared, where the difference comes from, the figures, gates and warnings."""
     parts = comparison.decomposition
-    groups = [] if parts is None else [group for group in groups_of(parts) if group.change_ns]
+    groups = [] if parts is None else [group for group in groups_of(parts.parts) if group.change_ns]
     causes = [
         (group.name, phrase("{} ({} before, {} after)", TimeChange(group.change_ns), Time(group.before_ns),
                             Time(group.after_ns)))
@@ -56,19 +57,21 @@ def _side(side: Side) -> Phrase | None:
 
 
 def findings_of_comparison(comparison: Comparison, *, source: str | None = None) -> tuple[Finding, ...]:
-    """The largest causes of the difference, each with its share of the step before; `source` is the sides as typed.
+    """The largest causes of the difference, each with its share of the step before.
 
+    `source` is the sides as typed, or the name of the saved comparison.
     The command shows the parts with their operators, signatures and kernels.
     """
     parts = comparison.decomposition
     if parts is None:
         return ()
+    verb = "compare" if source is None or len(shlex.split(source)) > 1 else "analyze"
     return tuple(
         Finding(
             name=group.name, text=sentence_of(group),
             evidence=phrase("{} before, {} after, {} of the step before", Time(group.before_ns), Time(group.after_ns),
                             Change(parts.before_ns + group.change_ns, parts.before_ns)),
-            next_command=None if source is None else f"opanatomy compare {source} -f json",
+            next_command=None if source is None else f"opanatomy {verb} {source} -f json",
         )
-        for group in groups_of(parts) if group.change_ns
+        for group in groups_of(parts.parts) if group.change_ns
     )  # fmt: skip

@@ -61,7 +61,9 @@ def short_name(kernel: str) -> str:
 
 def _operators(names: tuple[str, ...]) -> Name | None:
     """The operators that launched a kernel; none of a graph's kernels."""
-    if not names:
-        return None
-    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-    return Name(f"{names[0]}{more}")
+    return Name(operators_of(names)) if names else None
+
+
+def operators_of(names: tuple[str, ...]) -> str:
+    """The first of some operators, and how many more there are."""
+    return names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "")

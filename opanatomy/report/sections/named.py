@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, TypeVar
 
-from msgspec import Struct
-
 from opanatomy.records.anatomy import Anatomy, KernelRow, ModuleRow, OperatorRow
-from opanatomy.records.comparison import figures_of
+from opanatomy.records.compared import Comparison
 from opanatomy.records.memory import MemoryBlocks
+from opanatomy.records.ranks import Rank
+from opanatomy.records.reports import Report
 from opanatomy.records.taxonomy import OperatorClass
-from opanatomy.records.techniques import TechniqueRow, Techniques
+from opanatomy.records.techniques import Techniques
 from opanatomy.report.module_tree import Node, module_tree
 from opanatomy.report.scope import calls_a_step, steps_of
 from opanatomy.report.section import (
@@ -29,16 +29,16 @@ from opanatomy.report.section import (
     joined,
     phrase,
 )
-from opanatomy.report.sections.kernels import short_name
+from opanatomy.report.sections.kernels import operators_of, short_name
+from opanatomy.report.sections.known import Known, listed
+from opanatomy.report.sections.named_compared import names_of_comparison
+from opanatomy.report.sections.named_techniques import names_of_techniques
 from opanatomy.report.totals import total
 
-#: Rows of one kind, and names, that are listed of one thing.
+#: Rows of one kind that are listed of one thing.
 _ROWS: Final = 6
-_NAMES: Final = 3
-_NAMESPACES: Final = re.compile(r"^(?:void )?(?:(?!aten::)\w+::|\(anonymous namespace\)::)*")
 #: Numbers of modules as the tree has them.
 _SPANS: Final = re.compile(r"\d+(?:-\d+)?(?:, \d+(?:-\d+)?)*")
-_ARGUMENTS: Final = re.compile(r"[<(].*", re.DOTALL)
 Timed = TypeVar("Timed", OperatorRow, KernelRow)
 #: What modules are called: one, and several that are alike.
 ALIKE: Final = "modules"
@@ -46,31 +46,24 @@ MODULES: Final = ("module", ALIKE)
 _NO_RULE: Final = "none: no rule knows this name, so that it is in the class unknown"
 
 
-class Known(Struct, frozen=True):
-    """A name of a report as it stands there, what it is the name of, and what the report knows of it."""
-
-    name: str
-    kind: str
-    facts: Callable[[], tuple[Fact, ...]]
-    #: What the page calls it, where that is less.
-    short: str = ""
-
-    @property
-    def spellings(self) -> tuple[str, ...]:
-        """The name, without C++'s namespaces and return type, and without template arguments and parameters too."""
-        plain = _NAMESPACES.sub("", self.name)
-        own = _ARGUMENTS.sub("", plain)
-        return tuple(dict.fromkeys(text for text in (self.name, self.short, plain, own) if text))
-
-
-def known_names(report: Anatomy | Techniques) -> Iterator[Known]:
+def known_names(report: Report) -> Iterator[Known]:
     """Every name of a report, one that is of two things twice."""
-    return _of_techniques(report) if isinstance(report, Techniques) else _of_anatomy(report)
+    if isinstance(report, Techniques):
+        return names_of_techniques(report)
+    return names_of_comparison(report) if isinstance(report, Comparison) else _of_anatomy(report)
 
 
 def _of_anatomy(anatomy: Anatomy) -> Iterator[Known]:
-    for name in dict.fromkeys(row.operator for row in anatomy.operators):
-        yield Known(name, "operator", lambda name=name: _operator(name, anatomy))  # type: ignore[misc]
+    others: dict[str, dict[str, None]] = {}
+    for kernel in anatomy.kernels:
+        if len(kernel.operators) > 1:
+            text = operators_of(kernel.operators)
+            others.setdefault(kernel.operators[0], {}).update(dict.fromkeys((text, text.removeprefix("aten::"))))
+    launching = (name for kernel in anatomy.kernels for name in kernel.operators)
+    for name in dict.fromkeys((*(row.operator for row in anatomy.operators), *launching)):
+        together = tuple(others.get(name, ()))
+        yield Known(name, "operator", lambda name=name: _operator(name, anatomy), together=together)  # type: ignore[misc]
+    yield from _ranks(anatomy)
     for kernel in anatomy.kernels:
         facts = lambda kernel=kernel: _kernel(kernel, anatomy)  # noqa: E731
         yield Known(kernel.kernel, "kernel", facts, short_name(kernel.kernel))
@@ -85,6 +78,27 @@ def _of_anatomy(anatomy: Anatomy) -> Iterator[Known]:
     for row in anatomy.memory.published:
         fact = Fact(label="report", text=f"published {row.published:g} {row.unit}, {_ours(row.measured, row.unit)}")
         yield Known(row.figure, "figure of the classic run", lambda fact=fact: (fact,))  # type: ignore[misc]
+
+
+def _ranks(anatomy: Anatomy) -> Iterator[Known]:
+    """The ranks of a run of several."""
+    for rank in anatomy.ranks if len(anatomy.ranks) > 1 else ():
+        name = rank.trace or "?" if rank.rank is None else f"rank {rank.rank}"
+        yield Known(name, "rank", lambda rank=rank: _rank(rank, anatomy), name.removeprefix("rank "))  # type: ignore[misc]
+
+
+def _rank(rank: Rank, anatomy: Anatomy) -> tuple[Fact, ...]:
+    """The step of a rank and its parts, and how long the others wait for it."""
+    parts = (("busy", "busy"), ("idle", "idle"), ("kernels", "kernel_time"), ("communication", "communication"),
+             ("exposed", "exposed_communication"))  # fmt: skip
+    times = (phrase("{} {}", label, Time(ns)) for label, field in parts if (ns := rank.a_step(field)) is not None)
+    step = phrase("step {}, the median of {}", Time(rank.wall_ns), Count(rank.steps, "step"))
+    facts = [Fact(label="report", text=step), Fact(label="", text=joined(times) or "")]
+    for row in anatomy.waiting.each if anatomy.waiting is not None else ():
+        if (row.rank, row.trace) == (rank.rank, rank.trace):
+            waited = (Time(ns / max(len(row.steps), 1)) for ns in (row.waiting_ns, row.charged_ns))
+            facts.append(Fact(label="", text=phrase("a step it waits {}, and is waited for {}", *waited)))
+    return tuple(facts)
 
 
 def _modules(anatomy: Anatomy) -> Iterator[Known]:
@@ -144,18 +158,30 @@ def _operator(name: str, anatomy: Anatomy) -> tuple[Fact, ...]:
     """Class, time by phase, the calls that it is a part of, the kernels that it launched, what it allocated."""
     own = [row for row in anatomy.operators if row.operator == name]
     parts = [row for row in anatomy.operators if row.part_of == name]
-    facts = [*_classed(own), Fact(label="report", text=_time_of(own, parts, anatomy))]
+    facts = [*_classed(own)]
+    if own or parts:
+        facts.append(Fact(label="report", text=_time_of(own, parts, anatomy)))
     for phase, part_of in dict.fromkeys((row.phase, row.part_of) for row in own):
         members = [row for row in own if (row.phase, row.part_of) == (phase, part_of)]
         below = [row for row in parts if row.phase is phase] if part_of is None else []
         inside = "" if part_of is None else phrase(", as a part of {}", Name(part_of))
         took = _part_of_time(members, below, steps_of(anatomy))
         facts.append(Fact(label="", text=phrase("{}: {}{}", phase.value, took, inside)))
-    facts += _listed("parts", (phrase("{} {}", Name(row.operator), Time(row.time_ns)) for row in _longest(parts)))
+        facts += _by_class(phase.value, (*members, *below), steps_of(anatomy))
+    facts += listed("parts", (phrase("{} {}", Name(row.operator), Time(row.time_ns)) for row in _longest(parts)))
     launched = [row for row in anatomy.kernels if name in row.operators]
-    facts += _listed("kernels", (_launched(row) for row in _longest(launched)))
-    facts += _listed("memory", (_block(row) for row in anatomy.memory.blocks if row.operator == name))
+    facts += listed("kernels", (_launched(row) for row in _longest(launched)))
+    facts += listed("memory", (_block(row) for row in anatomy.memory.blocks if row.operator == name))
     return (*facts, *_differences(name, anatomy))
+
+
+def _by_class(phase: str, rows: Sequence[OperatorRow], steps: int) -> Iterator[Fact]:
+    """What of the time in a phase is of each class, where there are several: each has a row of the page."""
+    times: Counter[OperatorClass] = Counter()
+    for row in rows:
+        times[row.operator_class] += row.time_ns
+    for item, ns in times.most_common() if len(times) > 1 else ():
+        yield Fact(label="", text=phrase("{}, {}: {}", phase, item, Time(ns / steps)))
 
 
 def _time_of(own: Sequence[OperatorRow], parts: Sequence[OperatorRow], anatomy: Anatomy) -> Phrase:
@@ -188,14 +214,6 @@ def _block(row: MemoryBlocks) -> Phrase:
     return phrase("{} of {} at the peak{}", Bytes(row.bytes), row.component.replace("_", " "), where)
 
 
-def _listed(label: str, texts: Iterable[Phrase]) -> Iterator[Fact]:
-    """A line with the first of some texts and how many more there are; none where there are none."""
-    every = list(texts)
-    more = phrase("{} more", Count(len(every) - _NAMES)) if len(every) > _NAMES else None
-    if text := joined((*every[:_NAMES], more), by="; "):
-        yield Fact(label=label, text=text)
-
-
 def _differences(name: str, anatomy: Anatomy) -> Iterator[Fact]:
     for check in anatomy.checks:
         for row in check.differences[:_ROWS]:
@@ -207,7 +225,7 @@ def _differences(name: str, anatomy: Anatomy) -> Iterator[Fact]:
 def _kernel(kernel: KernelRow, anatomy: Anatomy) -> tuple[Fact, ...]:
     """Class, time, and the operators that launched it."""
     text = phrase("{}, in {}", _took(kernel.time_ns, anatomy), Count(kernel.count, "launch"))
-    by = list(_listed("operators", (phrase("{}", Name(name)) for name in kernel.operators)))
+    by = list(listed("operators", (phrase("{}", Name(name)) for name in kernel.operators)))
     nobody = Fact(label="operators", text="none: a graph launched it, or the trace has no record of its launch")
     return (*_classed([kernel]), Fact(label="report", text=text), *(by or [nobody]))
 
@@ -267,34 +285,12 @@ def _saved(module: str, anatomy: Anatomy) -> tuple[Fact, ...]:
 
 def _collective(name: str, anatomy: Anatomy) -> tuple[Fact, ...]:
     rows = [row for row in anatomy.collectives if row.collective.replace("_", " ") == name]
+    steps = steps_of(anatomy)
+    a_step = " a step" if steps > 1 else ""
     texts = (
-        phrase("{} among {}: {} in {}, {}, bus {}", row.dtype or "a type that is not known",
-               Count(row.group_size, "rank"), Time(row.time_ns), Count(row.calls, "call"), Bytes(row.bytes),
-               ByteRate(row.bus_bytes_per_second))
+        phrase("{} among {}: {} in {} calls{}, {}, bus {}", row.dtype or "a type that is not known",
+               Count(row.group_size, "rank"), Time(row.time_ns / steps), calls_a_step(row.calls, steps), a_step,
+               Bytes(None if row.bytes is None else row.bytes / steps), ByteRate(row.bus_bytes_per_second))
         for row in rows[:_ROWS]
     )  # fmt: skip
     return tuple(Fact(label="" if place else "report", text=text) for place, text in enumerate(texts))
-
-
-def _of_techniques(report: Techniques) -> Iterator[Known]:
-    for row in report.rows:
-        yield Known(row.name, "technique", lambda row=row: _technique(row, report))  # type: ignore[misc]
-
-
-def _technique(row: TechniqueRow, report: Techniques) -> tuple[Fact, ...]:
-    """What the option is, what was measured and predicted, or why not."""
-    facts = [Fact(label="technique", text=row.title)]
-    if row.option:
-        facts.append(Fact(label="option", text=row.option))
-    for label, figures in (("measured", row.measured), ("predicted", row.predicted)):
-        if figures is not None:
-            text = phrase("peak {}, step {}", Bytes(figures.peak_bytes), Time(figures.step_ns))
-            facts.append(Fact(label=label, text=text))
-    for label, why in (("not run", row.failed), ("not predicted", row.not_predicted)):
-        if why:
-            facts.append(Fact(label=label, text=why))
-    base, ours = figures_of(report.baseline), figures_of(row)
-    if row.name != report.baseline.name and base is not None and ours is not None:
-        baseline = phrase("baseline: peak {}, step {}", Bytes(base.peak_bytes), Time(base.step_ns))
-        facts.append(Fact(label="", text=baseline))
-    return tuple(facts)

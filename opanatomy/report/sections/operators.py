@@ -23,7 +23,7 @@ from opanatomy.report.section import (
     Time,
     phrase,
 )
-from opanatomy.report.totals import total
+from opanatomy.report.totals import total, without_operator_ns
 
 Group: TypeAlias = tuple[OperatorClass, str, Phase]
 
@@ -72,10 +72,8 @@ def operators(anatomy: Anatomy, top: int, sort: str = "time") -> Section | None:
 
 def _without_operator(anatomy: Anatomy, whole_ns: float, steps: int) -> Iterator[Row]:
     """The device work that no operator call launched by itself: of graphs, and of what has no launch record."""
-    left = total(anatomy.classes).time_ns - sum(row.time_ns for row in anatomy.operators)
-    # A kernel of a graph may be an operator's by its name.
-    graphs = min(anatomy.ledger.graph_launched_ns, max(left - anatomy.ledger.no_launch_record_ns, 0))
-    for name, ns in (("launched by graphs", graphs), ("without an operator", left - graphs)):
+    graphs, others = without_operator_ns(anatomy)
+    for name, ns in (("launched by graphs", graphs), ("without an operator", others)):
         if ns > 0:
             part = ns / steps
             yield Row(cells=(name, None, None, None, Time(part), Share(part, whole_ns), None, None))

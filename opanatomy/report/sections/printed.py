@@ -6,9 +6,8 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from opanatomy.records.anatomy import Anatomy
+from opanatomy.records.reports import Report
 from opanatomy.records.taxonomy import OperatorClass
-from opanatomy.records.techniques import Techniques
 from opanatomy.report.classes import LABEL
 from opanatomy.report.glossary import Chapter, Term, is_named
 from opanatomy.report.section import Cell, Fact, Phrase, Row, Section, phrase
@@ -18,7 +17,7 @@ from opanatomy.report.sections import sections_of
 _SHOWN: Final = 10
 
 
-def printed(chapter: Chapter, term: Term, report: Anatomy | Techniques) -> tuple[Fact, ...]:
+def printed(chapter: Chapter, term: Term, report: Report) -> tuple[Fact, ...]:
     """The lines and cells of the page that a term is the name of, with the title of their section."""
     lines = [line for section in sections_of(report) if _stands_in(chapter, section) for line in _in(section, term)]
     facts = [Fact(label="" if place else "printed", text=line) for place, line in enumerate(lines[:_SHOWN])]

@@ -28,6 +28,7 @@ from opanatomy.report.section import (
 from opanatomy.report.sections.commands import Further, commands_of
 from opanatomy.report.sections.kernels import short_name
 from opanatomy.report.sections.operators import grouped
+from opanatomy.report.straggler import how_late, name_of
 from opanatomy.report.totals import Total, total
 
 #: A finding is one from this part of the step on; the second one stands in the headline from there on.
@@ -220,17 +221,15 @@ def _communication(anatomy: Anatomy, costs: Costs) -> Iterator[Finding]:
 
 def _waiting(anatomy: Anatomy, share: float) -> Finding:
     """Ranks that wait for each other, and for which most of all."""
-    straggler = None if anatomy.waiting is None else anatomy.waiting.straggler
+    waiting = anatomy.waiting
+    straggler = None if waiting is None else waiting.straggler
     for_whom: Phrase | str = "."
     evidence = None
-    if straggler is not None:
-        name = straggler.trace or "?" if straggler.rank is None else f"rank {straggler.rank}"
+    if waiting is not None and straggler is not None:
         # Of all waiting, also what other work hides.
-        for_whom = phrase("; {} of all waiting is for {}.", Share(straggler.charged_ns, straggler.waiting_ns), name)
-        did = ("it computes", straggler.computing_longer_ns)
-        if straggler.idle_longer_ns > straggler.computing_longer_ns:
-            did = ("it does nothing", straggler.idle_longer_ns)
-        evidence = phrase("{} {} longer than the others before", did[0], Time(did[1])) if did[1] > 0 else None
+        share_of = Share(straggler.charged_ns, straggler.waiting_ns)
+        for_whom = phrase("; {} of all waiting is for {}.", share_of, name_of(straggler))
+        evidence = how_late(straggler, waiting)
     what = "Waiting for other ranks, in collectives that keep the device busy,"
     text = phrase("{} takes {} of the step on average{}", what, Share(share, 1), for_whom)
     return Finding(name="waiting", text=text, evidence=evidence, further=Further(section="waiting"), share=share)

@@ -24,6 +24,7 @@ from opanatomy.report.section import (
     joined,
     phrase,
 )
+from opanatomy.report.straggler import how_late, name_of
 
 #: More ranks than this are shown by those that are charged most.
 _SHOWN: Final = 16
@@ -126,14 +127,6 @@ def _conclusions(waiting: Waiting) -> list[Note]:
 
 def _straggler(straggler: Straggler, waiting: Waiting) -> Phrase:
     """Who was waited for, how often, and what it did instead."""
-    name = straggler.trace or "?" if straggler.rank is None else f"rank {straggler.rank}"
-    last = phrase(
-        "The others wait for {}: {} of all waiting, last in {} of {} collectives, by {} in the middle.",
-        name, Share(straggler.charged_ns, straggler.waiting_ns), Count(straggler.last),
-        Count(waiting.by_number + waiting.by_order + waiting.by_time), Time(straggler.lead_ns),
-    )  # fmt: skip
-    computing, idle = straggler.computing_longer_ns, straggler.idle_longer_ns
-    if max(computing, idle) <= 0:
-        return last
-    did = ("computed", computing) if computing >= idle else ("did nothing", idle)
-    return phrase("{} Before those it {} {} longer than the others.", last, did[0], Time(did[1]))
+    share = Share(straggler.charged_ns, straggler.waiting_ns)
+    return phrase("The others wait for {}, {} of all waiting: {}.", name_of(straggler), share,
+                  how_late(straggler, waiting))  # fmt: skip
