@@ -72,10 +72,15 @@ class Total(Struct, frozen=True, kw_only=True):
 
 def amounts(part: Total) -> tuple[Flops, Bytes]:
     """The FLOPs and the bytes, lower bounds where some of the time has no formula; none where most has none."""
-    if not part.flops_cover:
-        return Flops(None), Bytes(None)
-    at_least = not part.flops_are_all
-    return Flops(part.flops, at_least=at_least), Bytes(part.bytes, at_least=at_least)
+    flops = known_flops(part.flops, part.costed_ns, part.time_ns)
+    return flops, Bytes(None if flops.flops is None else part.bytes, at_least=flops.at_least)
+
+
+def known_flops(flops: float | None, costed_ns: float, time_ns: float) -> Flops:
+    """FLOPs that are known of `costed_ns` of the time: a lower bound where that is not all, none below half of it."""
+    if flops is None or costed_ns < MIN_COVERED * time_ns:
+        return Flops(None)
+    return Flops(flops, at_least=costed_ns < time_ns)
 
 
 def total(rows: Iterable[Row]) -> Total:

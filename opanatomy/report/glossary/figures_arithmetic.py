@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from opanatomy.records.anatomy import Anatomy, ClassRow
 from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.report.glossary.figures_step import a_step, nanoseconds, quotient
+from opanatomy.report.module_tree import Amount
 from opanatomy.report.scope import calls_a_step, steps_of
 from opanatomy.report.section import (
     ByteRate,
@@ -18,7 +19,7 @@ from opanatomy.report.section import (
     phrase,
 )
 from opanatomy.report.section import Ratio as Quotient
-from opanatomy.report.totals import Total, amounts, total, without_operator_ns
+from opanatomy.report.totals import Total, amounts, known_flops, total, without_operator_ns
 
 _BACKWARD = (Phase.BACKWARD, Phase.RECOMPUTE)
 
@@ -255,11 +256,13 @@ def of_modules(anatomy: Anatomy) -> Iterator[Phrase | None]:
     groups = (("forward", (Phase.FORWARD,)), ("backward", _BACKWARD), ("prefill", (Phase.PREFILL,)),
               ("decoding", (Phase.DECODING,)))  # fmt: skip
     for name, phases in groups:
-        rows = [row for row in anatomy.modules if row.phase in phases and row.flops is not None]
-        if rows:
-            known = sum(row.flops or 0 for row in rows)
-            at_least = len(rows) < len([row for row in anatomy.modules if row.phase in phases])
-            result = Flops(known / steps, at_least=at_least)
+        amount = Amount()
+        for row in anatomy.modules:
+            if row.phase in phases:
+                amount.add(row)
+        known = amount.flops or 0
+        result = known_flops(None if amount.flops is None else known / steps, amount.costed_ns, amount.time_ns)
+        if result.flops is not None:
             yield phrase("{}: {}", name, a_step(phrase("{} FLOP", _whole(known)), steps, result))
 
 

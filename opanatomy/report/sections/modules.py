@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from opanatomy.records.anatomy import MIN_COVERED, Anatomy
+from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.taxonomy import Phase
 from opanatomy.report.module_tree import Amount, Node, module_tree
 from opanatomy.report.scope import shares_of_work, steps_of
 from opanatomy.report.section import Cell, Column, Flops, Holds, Note, Row, Section, Share, Time
-from opanatomy.report.totals import total
+from opanatomy.report.totals import known_flops, total
 
 #: Rows of the tree for each operator that is listed, at most; what takes less of the time than this is not opened.
 _ROWS: Final = 2
@@ -116,6 +116,5 @@ def _sum(node: Node, phases: tuple[Phase, ...]) -> Amount:
 
 
 def _flops(amount: Amount, steps: int) -> Flops:
-    if amount.flops is None or amount.costed_ns < MIN_COVERED * amount.time_ns:
-        return Flops(None)
-    return Flops(amount.flops / steps, at_least=amount.costed_ns < amount.time_ns)
+    flops = None if amount.flops is None else amount.flops / steps
+    return known_flops(flops, amount.costed_ns, amount.time_ns)
