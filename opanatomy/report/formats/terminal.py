@@ -13,7 +13,7 @@ from opanatomy.records.taxonomy import OperatorClass
 from opanatomy.report import units
 from opanatomy.report.classes import COLOUR, LABEL, SHORT_LABEL
 from opanatomy.report.format import Format, Page
-from opanatomy.report.section import Cell, Fact, Holds, Name, Note, Phrase, Section, Share, Tone
+from opanatomy.report.section import WITH, Cell, Fact, Holds, Name, Note, Phrase, Section, Share, Tone
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -46,7 +46,7 @@ _TITLE: Final = "title"
 _JOINED: Final = (_TITLE, "experiment", "run")
 _STYLE: Final = {
     Tone.PLAIN: "", Tone.TITLE: "bold", Tone.FOOTNOTE: "dim", Tone.REMARK: "dim", Tone.WARNING: "yellow",
-    Tone.CONCLUSION: "bold", Tone.COMMAND: "",
+    Tone.CONCLUSION: "bold", Tone.COMMAND: "", Tone.OPTIONS: "",
 }  # fmt: skip
 
 
@@ -188,6 +188,8 @@ def _notes(notes: list[Note], width: int) -> Iterator[Text]:
             yield from _title(sentence(note.text), width)
         elif note.tone is Tone.COMMAND:
             yield from command(sentence(note.text), width, label="next:")
+        elif note.tone is Tone.OPTIONS:
+            yield from command(sentence(note.text), width, label=f"next: {WITH}")
         elif note.tone is not Tone.FOOTNOTE:
             yield from prose(sentence(note.text), width, style=_STYLE[note.tone])
 
