@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from io import StringIO
 from typing import TYPE_CHECKING, Final
@@ -233,7 +232,7 @@ def _column(section: Section, place: int) -> table.Column:
     column = section.columns[place]
     least = _LATER_LEAST.get(column.header, _LEAST) if place else _FIRST_LEAST.get(section.name, _LEAST)
     # Half a formula is a wrong formula: all of it or none.
-    least = sys.maxsize if column.holds is Holds.FORMULAS else least
+    least = table.WHOLE if column.holds is Holds.FORMULAS else least
     return table.Column(
         header=column.header, name=column.holds is not Holds.NUMBERS, least=least, drop=column.expendable
     )
