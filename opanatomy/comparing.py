@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -100,12 +100,17 @@ def _anatomies(given: Any, *, redact: bool) -> list[Anatomy]:
             return [analyze_traces([address], redact=redact)]
         name = Path(given)
     if name.is_dir():
-        files = sorted(file for file in name.iterdir() if file.name.endswith(_REPORT_ENDINGS))
-        reports = [anatomy for file in files if (anatomy := report_in(file)) is not None]
+        reports = list(reports_among(name))
         if reports:
             return reports
     report = report_in(name)
     return [analyze_traces([name], redact=redact)] if report is None else [report]
+
+
+def reports_among(folder: Path) -> Iterator[Anatomy]:
+    """The anatomies in the JSON reports that lie in a folder, by the names of these."""
+    files = sorted(file for file in folder.iterdir() if file.name.endswith(_REPORT_ENDINGS))
+    return (anatomy for file in files if (anatomy := report_in(file)) is not None)
 
 
 def _run(anatomy: Anatomy) -> RunInput:

@@ -412,14 +412,34 @@ def test_what_is_given_goes_before_what_is_known() -> None:
     assert over.matrix_peak("bfloat16") == 250e12
     assert over.matrix_peak("float16") == 312e12
     assert over.bandwidth_bytes_per_second == 1.4e12
-    assert over.source == f"--peak and --bandwidth; else {sheet.source}"
+    assert over.source == f"--peak bf16=250T and --bandwidth 1.4T; else {sheet.source}"
+    assert [(one.name, one.option, one.known_per_second) for one in over.given] == [
+        ("bfloat16", "--peak bf16=250T", 312e12), ("bandwidth", "--bandwidth 1.4T", sheet.bandwidth_bytes_per_second),
+    ]  # fmt: skip
     alone = parse_overrides("1T,fp32=2T", None).over(None, "my card")
-    assert alone == Ceilings(
-        device="my card",
-        source="--peak",
-        matrix_flops_per_second={**dict.fromkeys(PEAK_TYPES, 1e12), "float32": 2e12},
-    )
+    assert (alone.device, alone.source) == ("my card", "--peak 1T,fp32=2T")
+    assert alone.matrix_flops_per_second == {**dict.fromkeys(PEAK_TYPES, 1e12), "float32": 2e12}
+    assert {one.option for one in alone.given} == {"--peak 1T", "--peak fp32=2T"}
+    # Without the words that gave it, the option alone.
+    assert Overrides(peaks={"any": 1e12}).over(None, "my card").source == "--peak"
     assert not Overrides()
+
+
+def test_the_higher_of_what_is_given_and_what_is_known() -> None:
+    """A given ceiling that was measured on a busy device is no longer that measurement."""
+    known = Ceilings(
+        device="x", source="measured", matrix_flops_per_second={"bfloat16": 300e12, "float32": 20e12},
+        bandwidth_bytes_per_second=1e12, disturbed=("bfloat16", "float32", "bandwidth"),
+    )  # fmt: skip
+    over = parse_overrides("bf16=100T,fp32=30T,fp16=50T", "2T").over(known, "x")
+    assert over.disturbed == ("bfloat16",)
+    assert over.matrix_flops_per_second == {"bfloat16": 100e12, "float32": 30e12, "float16": 50e12}
+    assert over.reference.matrix_flops_per_second == {"bfloat16": 300e12, "float32": 30e12, "float16": 50e12}
+    assert over.reference.bandwidth_bytes_per_second == 2e12
+    assert [one.name for one in over.reference.given] == ["float32", "float16", "bandwidth"]
+    slow = parse_overrides(None, "0.5T").over(known, "x")
+    assert (slow.bandwidth_bytes_per_second, slow.reference.bandwidth_bytes_per_second) == (5e11, 1e12)
+    assert parse_overrides("fp32=30T", None).over(known, "x").reference.given[0].name == "float32"
 
 
 # ------------------------------------------------------------------------------------------------------- what is kept
@@ -579,7 +599,7 @@ def test_of_an_unknown_device_a_line_or_what_is_given(tmp_path: Path) -> None:
     assert given.why_not is None
     assert given.ceilings is not None
     assert given.ceilings.matrix_peak("float16") == 1e15
-    assert given.ceilings.source == "--peak and --bandwidth"
+    assert given.ceilings.source == "--peak 1P and --bandwidth 1T"
 
 
 def test_a_part_of_a_device_gets_no_sheet(tmp_path: Path) -> None:

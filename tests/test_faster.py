@@ -7,13 +7,20 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from opanatomy.__main__ import main
 from opanatomy.anatomy.roofline import with_roofline
+from opanatomy.checks import require_agreement
+from opanatomy.device import parse_overrides
 from opanatomy.device.sheets import SHEETS
+from opanatomy.errors import GateError
 from opanatomy.pipeline import analyze_traces
-from opanatomy.records.anatomy import OperatorRow
+from opanatomy.records.anatomy import Anatomy, OperatorRow
 from opanatomy.records.checks import Check, Difference
+from opanatomy.records.device import Ceilings
 from opanatomy.records.signature_text import SignatureText
 from opanatomy.records.taxonomy import OperatorClass, Phase
+from opanatomy.report import format_named, terminal_report
+from opanatomy.report.format import Page
 from tests.test_roofline import ADD, CEILINGS, MM, anatomy_of, operator
 
 SHARED = Path(__file__).parent.parent.parent / "shared"
@@ -169,6 +176,121 @@ def test_other_ceilings_check_again() -> None:
 def test_where_nothing_has_a_bound_that_is_said() -> None:
     check = checked(operator("aten::mm", MM, 4, None, None))
     assert (check.compared, check.not_checked) == (0, "no bound is known")
+
+
+# ------------------------------------------------------------------------------------------- ceilings of the user's own
+
+
+def given(peak: str | None, bandwidth: str | None, *rows: OperatorRow, known: Ceilings | None = CACHED) -> Anatomy:
+    return with_roofline(anatomy_of(*rows), parse_overrides(peak, bandwidth).over(known, "made up"))
+
+
+def exceeded(anatomy: Anatomy) -> list[tuple[str, str, float, float | None, str]]:
+    return [
+        (one.ceiling, one.option, one.reached_per_second, one.known_per_second, one.operator)
+        for one in anatomy.device.exceeded
+    ]
+
+
+#: 1,000,000 FLOPs at 100 a ns take 10,000 ns at least, 80,000 bytes at 2 a ns 40,000: both take a fourth longer here.
+PRODUCT = operator("aten::mm", MM, 12_500, 1_000_000, 10)
+COPY = operator("aten::copy_", MOVE, 50_000, 0, 80_000)
+
+
+@pytest.mark.parametrize(
+    ("peak", "bandwidth", "above"),
+    [
+        (None, None, []),
+        ("100G", "2G", []),  # the ceilings that are known
+        ("90G", "1.7G", []),  # still above what was reached, 80 and 1.6
+        ("200G", "20G", []),
+        ("20G", None, [("bfloat16", "--peak 20G", 80e9, 100e9, "aten::mm")]),
+        ("bf16=20G,fp32=1G", None, [("bfloat16", "--peak bf16=20G", 80e9, 100e9, "aten::mm")]),
+        ("fp32=1G", None, []),
+        # Of 80,000 bytes a cache of 600 may hold 600.
+        (None, "1 GB/s", [("bandwidth", "--bandwidth 1GB/s", 79_400 / 50_000 * 1e9, 2e9, "aten::copy_")]),
+        (
+            "20G", "1G",
+            [("bfloat16", "--peak 20G", 80e9, 100e9, "aten::mm"),
+             ("bandwidth", "--bandwidth 1G", 79_400 / 50_000 * 1e9, 2e9, "aten::copy_")],
+        ),
+    ],
+)  # fmt: skip
+def test_a_ceiling_of_the_users_own_that_the_trace_is_above(
+    peak: str | None, bandwidth: str | None, above: list[tuple[str, str, float, float, str]]
+) -> None:
+    """It is said of the option, and changes nothing in the checks: the option is no second source."""
+    anatomy = given(peak, bandwidth, PRODUCT, COPY)
+    assert exceeded(anatomy) == above
+    assert anatomy.checks == with_roofline(anatomy_of(PRODUCT, COPY), CACHED).checks
+    assert anatomy.checks[0].differences == ()
+    require_agreement(anatomy)
+    page = terminal_report(anatomy, width=200)
+    first = page.split("\n\n")[0]
+    for _, option, _, _, operator_name in above:
+        assert page.count(f"{option} is below what was measured in this trace: ") == 1
+        assert f"{option} is below what was measured in this trace: {operator_name.removeprefix('aten::')}" in first
+        assert f"warning: {option} is below what was measured" in format_named("digest").write(anatomy, Page())
+    assert ("is below what was measured" in page) == bool(above)
+    assert "does not agree" not in page
+
+
+def test_what_is_above_the_device_too_is_a_disagreement_whatever_is_given() -> None:
+    """In 5,000 ns: neither 20 nor 100 FLOPs a ns are enough. Said of the device, and not of the option."""
+    fast = replace(PRODUCT, time_ns=5000)
+    for peak in (None, "20G", "150G"):
+        anatomy = given(peak, None, fast)
+        assert anatomy.device.exceeded == ()
+        assert [one.operator for one in anatomy.checks[0].unexplained] == ["class tensor_contraction", "aten::mm"]
+        with pytest.raises(GateError, match="2 figures are not confirmed"):
+            require_agreement(anatomy)
+        limit = "--peak 150G allows" if peak == "150G" else "made up can do"
+        assert f"what {limit}; 10 bytes a call" in (anatomy.checks[0].differences[0].evidence or "")
+    # A higher one that it is not above is believed.
+    assert given("250G", None, fast).checks[0].differences == ()
+
+
+def test_where_nothing_else_is_known_the_option_is_the_cause() -> None:
+    anatomy = given("20G", "1T", PRODUCT, known=None)
+    assert [row[:2] for row in exceeded(anatomy)] == [("bfloat16", "--peak 20G")]
+    (check,) = anatomy.checks
+    assert check.unexplained == ()
+    assert cause(check, "aten::mm") == (
+        "--peak 20G is below what was measured, and nothing else is known of the device"
+    )
+
+
+def test_what_a_number_explains_is_not_above_the_option() -> None:
+    """A causal mask leaves half of the products: 500 FLOPs in 30 ns are below 20 a ns."""
+    row = replace(operator("aten::_flash", MM, 30, 1000, 10), causal_flops=500)
+    assert given("20G", None, row).device.exceeded == ()
+    assert exceeded(given("10G", None, row)) == [("bfloat16", "--peak 10G", pytest.approx(500 / 30 * 1e9), 100e9,
+                                                  "aten::_flash")]  # fmt: skip
+
+
+def test_the_peak_of_what_a_product_was_computed_in() -> None:
+    """A product of float32 in tf32 goes by the peak of tf32, given or disturbed."""
+    row = replace(operator("aten::mm", MM, 1000, 40_000, 10, dtype="float32"), compute_type="tf32")
+    assert [one[0] for one in exceeded(given("tf32=10G", None, row))] == ["tf32"]
+    assert exceeded(given("fp32=1G", None, row)) == []
+    fast = replace(row, time_ns=100)
+    for disturbed, explained in ((("tf32",), True), (("float32",), False)):
+        anatomy = with_roofline(anatomy_of(fast), replace(CEILINGS, disturbed=disturbed))
+        assert (cause(anatomy.checks[0], "aten::mm") is not None) is explained
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the folder of shared traces is not next to the checkout")
+def test_a_low_peak_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """The first words of the page name the option; --check is met, and says on stderr that it was exceeded."""
+    trace = str(SHARED / "more_traces/compare/train_h100_compile_gpt_rank0of8_before.json.gz")
+    assert main(["analyze", trace, "--peak", "100T", "--check"]) == 0
+    out, err = capsys.readouterr()
+    assert out.splitlines()[1].startswith("--peak 100T is below what was measured in this trace: _scaled_mm in")
+    assert "does not agree" not in out
+    assert "H100 SXM can do" not in out
+    assert "--peak 100T; else data sheet of H100 SXM" in out
+    assert err.count("check: --peak 100T is below what was measured in the trace") == 1
+    assert main(["analyze", trace, "--peak", "100T", "--fail-if", "mfu > 100%", "--brief"]) == 3
 
 
 def test_last_caches_of_data_sheets() -> None:

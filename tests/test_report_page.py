@@ -304,8 +304,8 @@ def page_of(*words: str) -> object:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--section", "idel"), "--section idel: not known - did you mean idle? It is one of disagreements, headline,"),
-        (("--section", "idle,nonsense"), "--section nonsense: not known - one of disagreements,"),
+        (("--section", "idel"), "--section idel: not known - did you mean idle? It is one of given-ceilings,"),
+        (("--section", "idle,nonsense"), "--section nonsense: not known - one of given-ceilings, disagreements,"),
         (("--section", ","), "--section: the name is empty - give one of "),
         (("--section", "idle", "--brief"), "--brief and --section: each is a part of the report - leave one out"),
         (("--brief", "-f", "json"), "--brief: -f json is for machines and always whole"),

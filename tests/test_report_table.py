@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from opanatomy.report.printable import printable
-from opanatomy.report.table import Column, Row, cut, prose, table
+from opanatomy.report.table import WHOLE, Column, Row, cut, prose, table
 
 COLUMNS = (
     Column(header="operator", name=True, least=10),
@@ -44,7 +44,19 @@ def test_names_give_way_before_columns_drop() -> None:
 def test_the_column_with_the_highest_drop_goes_first_and_the_essential_stay() -> None:
     assert lines(24)[0].split() == ["operator", "time"]
     assert lines(26)[0].split() == ["operator", "calls", "time"]
-    assert lines(5)[2] == "aten:…ward  318 ms"
+    assert lines(18)[2] == "aten:…ward  318 ms"
+
+
+def test_where_names_cannot_be_shorter_the_last_columns_go_too() -> None:
+    """Never the first one; of names that are whole or not shown, no half."""
+    assert lines(17)[2] == "aten…ward  318 ms"
+    assert lines(16)[2] == "aten…ard  318 ms"
+    assert lines(15)[2] == "aten::n…ackward"
+    assert lines(5)[2] == "at…rd"
+    whole = (Column(header="model", name=True, least=WHOLE), Column(header="task", name=True, least=WHOLE))
+    rows = (Row(cells=("bert-base", "masked language modelling")),)
+    assert table(whole, rows, 30)[0][2].plain == "bert-base"
+    assert table(whole, rows, 5)[0][2].plain == "bert-base"
 
 
 def test_a_narrow_column_comes_back_where_a_wide_one_left_room() -> None:
@@ -62,10 +74,13 @@ def test_a_bar_is_drawn_where_there_is_room() -> None:
 
 @given(width=st.integers(1, 120), name=st.text(max_size=60), number=st.integers(0, 10**15))
 def test_numbers_are_never_cut(width: int, name: str, number: int) -> None:
-    for line in lines(width, (Row(cells=(name, "1", f"{number:,}", "2")), *ROWS))[2:3]:
-        assert f"{number:,}" in line
-        assert line == line.rstrip()
-        assert "\n" not in line
+    texts, shown = table(COLUMNS, (Row(cells=(name, "1", f"{number:,}", "2")), *ROWS), width)
+    line = texts[2].plain
+    assert ("time" in shown) or width < 10 + 2 + len(f"{number:,}")
+    assert (f"{number:,}" in line) or "time" not in shown
+    assert all(cell_len(text.plain) <= width for text in texts)
+    assert line == line.rstrip()
+    assert "\n" not in line
 
 
 @given(name=st.text(max_size=80), width=st.integers(1, 40))

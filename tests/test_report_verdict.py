@@ -17,7 +17,7 @@ from opanatomy.records.timeline import Timeline
 from opanatomy.records.waiting import ClockSetting, RankWaiting, StepParts, Straggler, Waiting
 from opanatomy.records.workload import Environment, Workload
 from opanatomy.report.formats.terminal import sentence
-from opanatomy.report.sections.commands import pattern_of
+from opanatomy.report.sections.commands import Next, pattern_of
 from opanatomy.report.sections.verdict import findings, headline
 from tests import anatomies
 
@@ -166,13 +166,17 @@ LATE = Straggler(
     ],
 )  # fmt: skip
 def test_the_largest_cost_is_the_headline(made: Anatomy, name: str, words: str, section: str) -> None:
-    first, *others = findings(made)
+    first, *others = findings(made, source="'a trace.json.gz'")
     assert (first.name, sentence(first.text)) == (name, words)
     assert all((other.share or 0) <= (first.share or 0) for other in others)
     assert sentence(headline(made)[0]).startswith(words)
-    assert first.next_command is not None
-    parsed = make_parser().parse_args(shlex.split(first.next_command)[1:])
-    assert parsed.section == [section]
+    assert first.next is not None
+    assert first.next.whole
+    parsed = make_parser().parse_args(shlex.split(first.next.text)[1:])
+    assert (parsed.trace, parsed.section) == (["a trace.json.gz"], [section])
+    # Nothing to call the trace by: the same options, and no name that is made up.
+    (alone, *_) = findings(made)
+    assert alone.next == Next(text=first.next.text.removeprefix("opanatomy analyze 'a trace.json.gz' "), whole=False)
 
 
 def test_the_parts_of_the_time_are_all_of_it() -> None:
@@ -207,7 +211,7 @@ def test_memory_near_the_limit_is_in_the_headline() -> None:
     made = anatomy(row(CONTRACTION, 90), row(ELEMENTWISE, 10))
     full = replace(made, memory=Memory(peak_bytes=950))
     assert sentence(headline(full)[0]).endswith("Memory is nearly full: 950 B of the device's 1.00 kB.")
-    assert findings(full)[1].next_command == "opanatomy analyze 'a trace.json.gz' --section memory"
+    assert findings(full, source="a.json")[1].next == Next(text="opanatomy analyze a.json --section memory")
     assert "memory" not in [finding.name for finding in findings(replace(made, memory=Memory(peak_bytes=890)))]
 
 
@@ -243,28 +247,37 @@ def test_nothing_to_explain() -> None:
 
 def test_a_model_that_a_command_can_name_is_tried_with_techniques() -> None:
     made = anatomies.bert_on_cpu()
-    assert headline(made)[1] == ("opanatomy techniques google-bert/bert-large-uncased --batch 4",)
+    assert headline(made)[1] == (Next(text="opanatomy techniques google-bert/bert-large-uncased --batch 4"),)
     changed = replace(made, workload=replace(made.workload, changes=("num_hidden_layers=2",)))
-    assert ["--section" in command for command in headline(changed)[1]] == [True]
+    assert ["--section" in following.text for following in headline(changed)[1]] == [True]
 
 
 def test_the_command_calls_the_trace_as_it_was_typed() -> None:
     made = anatomy(row(CONTRACTION, 40), idle=60, host=60)
     assert headline(made, source="'my traces/a.json'")[1] == (
-        "opanatomy analyze 'my traces/a.json' --section idle,kernels --top 30",
+        Next(text="opanatomy analyze 'my traces/a.json' --section idle,kernels --top 30"),
     )
-    assert headline(of_ranks(60, 10, 30))[1] == ("opanatomy analyze rank-*.json --section waiting,kernels --top 30",)
+    assert headline(of_ranks(60, 10, 30), source="rank-*.json")[1] == (
+        Next(text="opanatomy analyze rank-*.json --section waiting,kernels --top 30"),
+    )
 
 
 def test_a_command_for_each_finding_of_the_headline() -> None:
     """One for both where both are sections of the report; a model that a command can name is tried with techniques."""
     made = replace(anatomy(row(CONTRACTION, 40), idle=60, host=60), workload=anatomies.bert_on_cpu().workload)
-    assert headline(made)[1] == (
-        "opanatomy analyze 'a trace.json.gz' --section idle",
-        "opanatomy techniques google-bert/bert-large-uncased --batch 4",
+    assert headline(made, source="a.json")[1] == (
+        Next(text="opanatomy analyze a.json --section idle"),
+        Next(text="opanatomy techniques google-bert/bert-large-uncased --batch 4"),
     )
     one = anatomy(row(CONTRACTION, 80, 9, bound=30), row(ELEMENTWISE, 20, 9, bound=10))
-    assert headline(one)[1] == ("opanatomy analyze 'a trace.json.gz' --section roofline",)
+    assert headline(one, source="a.json")[1] == (Next(text="opanatomy analyze a.json --section roofline"),)
+
+
+def test_a_report_without_a_trace_names_no_section_of_it() -> None:
+    """The trace was not kept: nothing to look at again."""
+    made = anatomy(row(CONTRACTION, 40), idle=60, host=60)
+    gone = replace(made, provenance=replace(made.provenance, trace=None))
+    assert headline(gone)[1] == ()
 
 
 @pytest.mark.parametrize(

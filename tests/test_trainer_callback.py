@@ -246,6 +246,18 @@ def test_files_and_the_line_that_names_them(recorded: Recorded) -> None:
     assert repr(recorded.callback) == "<opanatomy.TrainerCallback, steps 3 to 5, recorded>"
 
 
+@pytest.mark.parametrize(
+    ("redact", "source"), [(False, "'my runs/step.trace.json.gz'"), (True, None)], ids=["named", "redacted"]
+)
+def test_the_report_calls_the_trace_so_that_a_shell_takes_it(
+    redact: bool, source: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    callback = opanatomy.TrainerCallback(redact=redact)
+    trace = property(lambda self: Path("my runs/step.trace.json.gz"))
+    monkeypatch.setattr(opanatomy.TrainerCallback, "trace", trace)
+    assert callback._source() == source
+
+
 def test_what_is_not_known_says_why(recorded: Recorded) -> None:
     reasons = [check.not_checked for check in recorded.callback.anatomy.checks if "dispatch mode" in check.source]
     assert set(reasons) == {"calls are counted a second time with check=True"}

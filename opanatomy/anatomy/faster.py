@@ -6,7 +6,8 @@ A bound counts every operand as moved to or from memory once, and all of the pro
 - a look-up reads each distinct row once, and which rows repeat is in its data,
 - the last cache holds what was written before: of the bytes of a call as many as it has need not come from memory,
 - the ceiling was measured while something else was busy on the device.
-What is still above is an error: a peak, a cost or a time is wrong.
+What is still above is an error: a peak, a cost or a time is wrong. What is above a ceiling of the user's own alone is
+none of this tool: those are said apart, and the check is against what is known of the device, where that is more.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ from math import prod
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from opanatomy.records.anatomy import MEMORY, OperatorRow
 from opanatomy.records.checks import Check, Difference
-from opanatomy.records.device import BANDWIDTH, VECTOR, Ceilings, vector_name
+from opanatomy.records.device import BANDWIDTH, VECTOR, Ceilings, ExceededCeiling, GivenCeiling, vector_name
 from opanatomy.records.taxonomy import OperatorClass, Phase
 
 QUANTITY: Final = "ceiling"
@@ -32,9 +34,16 @@ _LOOK_UP: Final = re.compile(r"(?:^aten::|_)(?:embedding|index|gather|index_sele
 _FUSED: Final = re.compile(r"triton_(?:poi|red|per|unk)_")
 _MIB: Final = 1 << 20
 
-#: The bound in ns of (row, FLOPs, bytes), `None` where it has none.
-Bounding = Callable[[OperatorRow, int, int], int | None]
 Group = tuple[OperatorClass, Phase, str]
+
+
+class Bounding(Struct, frozen=True, kw_only=True):
+    """How rows are bounded: the ceilings, the bound in ns of (row, FLOPs, bytes), `None` where it has none, and the
+    name of the peak that a product is compared with."""
+
+    ceilings: Ceilings
+    bound_ns: Callable[[OperatorRow, int, int], int | None]
+    peak_name: Callable[[OperatorRow], str | None]
 
 
 class _Without(Struct, frozen=True, kw_only=True):
@@ -46,16 +55,18 @@ class _Without(Struct, frozen=True, kw_only=True):
     cache: int = 0
 
 
-def check_ceilings(operators: Iterable[OperatorRow], ceilings: Ceilings, bounding: Bounding) -> Check:
+#: Without all that a bound may count too much, but for the cache, which the ceilings have.
+_ALL: Final = _Without(causal=True, fused=True, looked_up=True)
+
+
+def check_ceilings(operators: Iterable[OperatorRow], by: Bounding) -> Check:
     """Operators (in a phase, their parts with them) and classes against the bounds they must not undercut."""
-    groups: dict[Group, list[OperatorRow]] = {}
+    groups = _groups(operators)
     classes: dict[Group, list[OperatorRow]] = {}
-    for row in operators:
-        if row.bound_ns is not None:
-            groups.setdefault((row.operator_class, row.phase, row.part_of or row.operator), []).append(row)
-            classes.setdefault((row.operator_class, row.phase, f"class {row.operator_class}"), []).append(row)
+    for (operator_class, phase, _), rows in groups.items():
+        classes.setdefault((operator_class, phase, f"class {operator_class}"), []).extend(rows)
     every = [*classes.items(), *groups.items()]
-    above = [_difference(key, rows, ceilings, bounding) for key, rows in every]
+    above = [_difference(key, rows, by) for key, rows in every]
     differences = tuple(difference for difference in above if difference is not None)
     return Check(
         quantity=QUANTITY, source=_SOURCE, unit="ns", compared=len(every), equal=len(every) - len(differences),
@@ -63,13 +74,58 @@ def check_ceilings(operators: Iterable[OperatorRow], ceilings: Ceilings, boundin
     )  # fmt: skip
 
 
-def _difference(key: Group, rows: Sequence[OperatorRow], ceilings: Ceilings, bounding: Bounding) -> Difference | None:
-    time, bound = sum(row.bounded_ns for row in rows), sum(row.bound_ns or 0 for row in rows)
+def exceeded_ceilings(operators: Iterable[OperatorRow], by: Bounding, check: Check) -> tuple[ExceededCeiling, ...]:
+    """The ceilings that the user gave and that operators are above, the furthest first; for each the furthest operator.
+
+    `check` is that of the same operators: what is above all that is known of the device is said there.
+    """
+    unexplained = {(difference.operator, difference.phase) for difference in check.unexplained}
+    furthest: dict[str, ExceededCeiling] = {}
+    for (_, phase, operator), rows in _groups(operators).items():
+        time_ns = _time(rows)
+        given = _given(rows, by) if _above(_bound(rows), time_ns) else None
+        if given is None or (operator, phase) in unexplained or _cause(rows, time_ns, by):
+            continue
+        set_by_it = [row for row in rows if _ceiling_name(row, by) == given.name]
+        least_ns, _ = _bound_without(set_by_it, replace(_ALL, cache=by.ceilings.cache_bytes or 0), by)
+        exceeded = ExceededCeiling(
+            ceiling=given.name, option=given.option, given_per_second=given.per_second,
+            reached_per_second=given.per_second * least_ns / max(time_ns, 1),
+            known_per_second=given.known_per_second, operator=operator, phase=phase,
+        )  # fmt: skip
+        before = furthest.get(given.name)
+        if before is None or exceeded.reached_per_second > before.reached_per_second:
+            furthest[given.name] = exceeded
+    return tuple(sorted(furthest.values(), key=lambda one: -one.reached_per_second / one.given_per_second))
+
+
+def _groups(operators: Iterable[OperatorRow]) -> dict[Group, list[OperatorRow]]:
+    """The rows that have a bound by class, phase and operator, parts with the operator that they are part of."""
+    groups: dict[Group, list[OperatorRow]] = {}
+    for row in operators:
+        if row.bound_ns is not None:
+            groups.setdefault((row.operator_class, row.phase, row.part_of or row.operator), []).append(row)
+    return groups
+
+
+def _time(rows: Sequence[OperatorRow]) -> int:
+    return sum(row.bounded_ns for row in rows)
+
+
+def _bound(rows: Sequence[OperatorRow]) -> int:
+    return sum(row.bound_ns or 0 for row in rows)
+
+
+def _difference(key: Group, rows: Sequence[OperatorRow], by: Bounding) -> Difference | None:
+    time, bound = _time(rows), _bound(rows)
     if not _above(bound, time):
         return None
-    cause = _cause(rows, time, ceilings.cache_bytes or 0, bounding) or _disturbed(rows, ceilings)
-    cache = "of unknown size" if ceilings.cache_bytes is None else f"of {ceilings.cache_bytes / _MIB:g} MiB"
-    evidence = f"{_times(bound, time)} what {ceilings.device} can do; {_moved(rows)} a call, last cache {cache}"
+    given = _given(rows, by)
+    limit = f"what {by.ceilings.device} can do" if given is None else f"what {given.option} allows"
+    cause = _cause(rows, time, by) or _disturbed(rows, by) or _only_given(given)
+    size = by.ceilings.cache_bytes
+    cache = "of unknown size" if size is None else f"of {size / _MIB:g} MiB"
+    evidence = f"{_times(bound, time)} {limit}; {_moved(rows)} a call, last cache {cache}"
     return Difference(operator=key[2], phase=key[1], ours=time, other=bound, cause=cause, evidence=evidence)
 
 
@@ -78,42 +134,63 @@ def _above(bound_ns: int, time_ns: int) -> bool:
     return bound_ns - 1 > (1 + MARGIN) * time_ns
 
 
-def _cause(rows: Sequence[OperatorRow], time_ns: int, cache: int, bounding: Bounding) -> str | None:
+def _cause(rows: Sequence[OperatorRow], time_ns: int, by: Bounding) -> str | None:
     """The first of these that is enough, or all together, with its numbers."""
+    cache = by.ceilings.cache_bytes or 0
     every = (
         _Without(causal=True),
         _Without(fused=True),
         _Without(looked_up=True),
         _Without(cache=cache),
-        _Without(causal=True, fused=True, looked_up=True, cache=cache),
+        replace(_ALL, cache=cache),
     )
     for without in every:
-        bound_ns, cause = _bound_without(rows, without, bounding)
+        bound_ns, cause = _bound_without(rows, without, by)
         if not _above(bound_ns, time_ns):
             return cause
     return None
 
 
-def _disturbed(rows: Sequence[OperatorRow], ceilings: Ceilings) -> str | None:
+def _disturbed(rows: Sequence[OperatorRow], by: Bounding) -> str | None:
     """That what sets most of the bound was measured on a busy device, where it was."""
+    name = _ceiling_of(rows, by)
+    if name not in by.ceilings.disturbed:
+        return None
+    return f"the {name} was measured while something else was busy: measure the ceilings again"
+
+
+def _given(rows: Sequence[OperatorRow], by: Bounding) -> GivenCeiling | None:
+    """The ceiling of the user's own that sets most of the bound, where one does."""
+    name = _ceiling_of(rows, by)
+    return next((given for given in by.ceilings.given if given.name == name), None)
+
+
+def _only_given(given: GivenCeiling | None) -> str | None:
+    """That nothing but the user says what the device can do, where that is so."""
+    if given is None or given.known_per_second is not None:
+        return None
+    return f"{given.option} is below what was measured, and nothing else is known of the device"
+
+
+def _ceiling_of(rows: Sequence[OperatorRow], by: Bounding) -> str | None:
+    """What sets most of the bound of the rows; `None` where nothing does."""
     bounds: Counter[str] = Counter()
     for row in rows:
-        bounds[_bounding_name(row)] += row.bound_ns or 0
-    disturbed = [name for name in ceilings.disturbed if 2 * bounds[name] > bounds.total()]
-    if not disturbed:
-        return None
-    return f"the {disturbed[0]} was measured while something else was busy: measure the ceilings again"
+        bounds[_ceiling_name(row, by)] += row.bound_ns or 0
+    name, most = max(bounds.items(), key=lambda item: item[1])
+    return name if 2 * most > bounds.total() else None
 
 
-def _bounding_name(row: OperatorRow) -> str:
-    """What sets the bound of a row, as `Ceilings.disturbed` calls it."""
-    dtype = row.signature.record.compute_dtype
+def _ceiling_name(row: OperatorRow, by: Bounding) -> str:
+    """What sets the bound of a row, by its name among the ceilings."""
     if row.bound_by == MEMORY:
         return BANDWIDTH
-    return dtype or "" if row.operator_class is OperatorClass.TENSOR_CONTRACTION else VECTOR + vector_name(dtype)
+    if row.operator_class is OperatorClass.TENSOR_CONTRACTION:
+        return by.ceilings.matrix_name(by.peak_name(row)) or ""
+    return VECTOR + vector_name(row.signature.record.compute_dtype)
 
 
-def _bound_without(rows: Sequence[OperatorRow], without: _Without, bounding: Bounding) -> tuple[int, str]:
+def _bound_without(rows: Sequence[OperatorRow], without: _Without, by: Bounding) -> tuple[int, str]:
     """The bound of the rows without that, and the words that say what it was."""
     bound_ns = masked = sure = counted = cached = 0
     for row in rows:
@@ -129,7 +206,7 @@ def _bound_without(rows: Sequence[OperatorRow], without: _Without, bounding: Bou
             moved = touched
         held = min(without.cache * row.calls, moved)
         cached += held
-        bound_ns += bounding(row, flops, moved - held) or 0
+        bound_ns += by.bound_ns(row, flops, moved - held) or 0
     named = [name for name, left_out in (("fused kernels", without.fused), ("look-ups", without.looked_up)) if left_out]
     words = [f"a causal mask leaves {masked:,} FLOPs out"] if masked else []
     words += [f"{' and '.join(named)} need {sure:,} of {counted:,} bytes at least"] if sure < counted else []

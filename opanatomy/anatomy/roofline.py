@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from opanatomy.anatomy.faster import QUANTITY, check_ceilings
+from opanatomy.anatomy.faster import QUANTITY, Bounding, check_ceilings, exceeded_ceilings
 from opanatomy.anatomy.peaks import UNSURE, peak_name
 from opanatomy.records.anatomy import COMPUTE, MEMORY, MIN_COVERED, Anatomy, ClassRow, OperatorRow
 from opanatomy.records.device import Ceilings, DeviceFigures
@@ -37,19 +37,19 @@ def with_roofline(anatomy: Anatomy, ceilings: Ceilings) -> Anatomy:
     one has a bound of 0: its work is counted there.
     """
     named = _Peaks(ceilings, anatomy.environment)
-    operators = _with_parts(_bounded(row, named) for row in anatomy.operators)
-
-    def bounding(row: OperatorRow, flops: int, moved_bytes: int) -> int | None:
-        bound = _bound(row, flops, moved_bytes, named)
-        return bound.ns if bound else None
-
-    others = tuple(check for check in anatomy.checks if check.quantity != QUANTITY)
+    operators = named.bounded(anatomy.operators)
+    # A ceiling that the user sets lower than what is known confirms nothing and contradicts nothing.
+    reference = _Peaks(ceilings.reference, anatomy.environment)
+    compared = operators if reference.ceilings is ceilings else reference.bounded(anatomy.operators)
+    check = check_ceilings(compared, reference.bounding)
+    exceeded = exceeded_ceilings(operators, named.bounding, check) if ceilings.given else ()
+    others = tuple(other for other in anatomy.checks if other.quantity != QUANTITY)
     return replace(
         anatomy,
         operators=operators,
-        checks=(*others, check_ceilings(operators, ceilings, bounding)),
+        checks=(*others, check),
         classes=tuple(_class_row(row, operators) for row in anatomy.classes),
-        device=_figures(anatomy, named),
+        device=replace(_figures(anatomy, named), exceeded=exceeded),
     )
 
 
@@ -65,6 +65,19 @@ class _Peaks(Struct, frozen=True):
         if row.operator_class is not OperatorClass.TENSOR_CONTRACTION:
             return dtype
         return peak_name(row.compute_type, row.part_of or row.operator, dtype, self.ceilings, self.environment)
+
+    def bounded(self, operators: Iterable[OperatorRow]) -> tuple[OperatorRow, ...]:
+        """The rows with their bounds by these ceilings."""
+        return _with_parts(_bounded(row, self) for row in operators)
+
+    @property
+    def bounding(self) -> Bounding:
+        """How these ceilings bound a row."""
+        return Bounding(ceilings=self.ceilings, bound_ns=self._bound_ns, peak_name=self.name)
+
+    def _bound_ns(self, row: OperatorRow, flops: int, moved_bytes: int) -> int | None:
+        bound = _bound(row, flops, moved_bytes, self)
+        return bound.ns if bound else None
 
 
 def bound_of(

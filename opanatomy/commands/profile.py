@@ -134,10 +134,25 @@ def _on_a_rank(arguments: argparse.Namespace, options: RunOptions, place: Launch
         from opanatomy.pipeline import anatomy_of_ranks
 
         anatomy = anatomy_of_ranks(summaries, ceilings=ceilings, redact=options.redact)
-        show(anatomy if trace else _without_trace(anatomy), where)
+        if trace is None:
+            show(_without_trace(anatomy), where)
+        else:
+            show(anatomy, _of_all_ranks(where, trace, place.world_size, redact=options.redact))
         if trace is not None:
             note(f"traces: {trace.path}, and next to it those of the other ranks")
     hold_to_gates(anatomy, arguments)
+
+
+def _of_all_ranks(where: Destination, first: Claim, ranks: int, *, redact: bool) -> Destination:
+    """The destination of a report whose commands name the traces of all ranks, where those are next to the first."""
+    from msgspec.structs import replace
+
+    from opanatomy.console.page import source_of_files
+    from opanatomy.files.outputs import name_of_rank
+
+    names = [name_of_rank(first.path, rank) for rank in range(ranks)]
+    source = None if redact else source_of_files(names)
+    return replace(where, page=replace(where.page, source=source))
 
 
 def _summary(options: RunOptions, trace: Claim | None, where: Destination | None, group: Joined) -> bytes:

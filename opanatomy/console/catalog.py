@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
 from io import StringIO
@@ -79,7 +78,7 @@ def _whole(header: str, *, drop: int = 0) -> table.Column:
     """A column of words that are typed or pasted, and so not cut."""
     from opanatomy.report import table
 
-    return table.Column(header=header, name=True, least=sys.maxsize, drop=drop)
+    return table.Column(header=header, name=True, least=table.WHOLE, drop=drop)
 
 
 def _parameters(number: int) -> str:

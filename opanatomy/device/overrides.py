@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterator
 from typing import Final
 
 from msgspec import Struct, field
@@ -11,7 +12,7 @@ from msgspec.structs import replace
 
 from opanatomy.errors import UsageError
 from opanatomy.records.data_types import PEAK_TYPES, peak_type_of
-from opanatomy.records.device import Ceilings
+from opanatomy.records.device import BANDWIDTH, Ceilings, GivenCeiling
 
 _QUANTITY: Final = re.compile(
     r"(?P<number>\d+\.?\d*(?:e[+-]?\d+)?|\.\d+(?:e[+-]?\d+)?)\s*(?P<prefix>[kMGTPE]?)(?P<unit>[A-Za-z/]*)", re.ASCII
@@ -24,42 +25,67 @@ _MIN_RATE, _MAX_RATE = 1e8, 1e18
 
 
 class Overrides(Struct, frozen=True, kw_only=True):
-    """What the user gave: peaks of matrix multiplication by data type (`any` is all of them), bytes a second."""
+    """What the user gave: peaks of matrix multiplication by data type (`any` is all of them), bytes a second.
+
+    `typed` are the words that gave each, by the same names and `BANDWIDTH`.
+    """
 
     peaks: dict[str, float] = field(default_factory=dict)
     bandwidth: float | None = None
+    typed: dict[str, str] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return bool(self.peaks) or self.bandwidth is not None
 
     def over(self, known: Ceilings | None, device: str) -> Ceilings:
         """`known` with these figures in place of its own."""
-        given = [] if not self.peaks else ["--peak"]
-        given += [] if self.bandwidth is None else ["--bandwidth"]
-        source = " and ".join(given)
-        named = {name: peak for name, peak in self.peaks.items() if name != "any"}
-        every = dict.fromkeys(PEAK_TYPES, self.peaks["any"]) if "any" in self.peaks else {}
-        if known is None:
-            return Ceilings(
-                device=device,
-                source=source,
-                matrix_flops_per_second={**every, **named},
-                bandwidth_bytes_per_second=self.bandwidth,
-            )
+        before = Ceilings(device=device, source="") if known is None else known
+        given = tuple(self._given(before))
+        peaks = {one.name: one.per_second for one in given if one.name != BANDWIDTH}
+        own = {one.name for one in given if one.per_second >= (one.known_per_second or 0)}
         return replace(
-            known,
-            source=f"{source}; else {known.source}",
-            matrix_flops_per_second={**known.matrix_flops_per_second, **every, **named},
-            bandwidth_bytes_per_second=known.bandwidth_bytes_per_second if self.bandwidth is None else self.bandwidth,
+            before,
+            source="; else ".join(filter(None, (self._options(), before.source))),
+            matrix_flops_per_second={**before.matrix_flops_per_second, **peaks},
+            bandwidth_bytes_per_second=before.bandwidth_bytes_per_second if self.bandwidth is None else self.bandwidth,
+            disturbed=tuple(name for name in before.disturbed if name not in own),
+            given=given,
         )
+
+    def _given(self, known: Ceilings) -> Iterator[GivenCeiling]:
+        """Each ceiling that is given, with the words that gave it and what was known before."""
+        for name in PEAK_TYPES:
+            by = name if name in self.peaks else "any"
+            if by in self.peaks:
+                before = known.matrix_flops_per_second.get(name)
+                yield GivenCeiling(
+                    name=name, option=self._option("--peak", by), per_second=self.peaks[by], known_per_second=before
+                )
+        if self.bandwidth is not None:
+            before = known.bandwidth_bytes_per_second
+            option = self._option("--bandwidth", BANDWIDTH)
+            yield GivenCeiling(name=BANDWIDTH, option=option, per_second=self.bandwidth, known_per_second=before)
+
+    def _option(self, flag: str, *names: str) -> str:
+        """The flag with the words that gave these."""
+        words = ",".join(self.typed[name] for name in names if name in self.typed)
+        return f"{flag} {words}" if words else flag
+
+    def _options(self) -> str:
+        """All options that gave something, as typed."""
+        given = [self._option("--peak", *self.peaks)] if self.peaks else []
+        given += [] if self.bandwidth is None else [self._option("--bandwidth", BANDWIDTH)]
+        return " and ".join(given)
 
 
 def parse_overrides(peak: str | None, bandwidth: str | None) -> Overrides:
     """The texts of `--peak` and `--bandwidth`; `UsageError` where one makes no sense."""
-    return Overrides(
-        peaks={} if peak is None else parse_peaks(peak),
-        bandwidth=None if bandwidth is None else parse_bandwidth(bandwidth),
-    )
+    peaks = {} if peak is None else parse_peaks(peak)
+    # The parts are in the order of the peaks, one for each.
+    typed = dict(zip(peaks, ("".join(part.split()) for part in (peak or "").split(",")), strict=peak is not None))
+    if bandwidth is not None:
+        typed[BANDWIDTH] = "".join(bandwidth.split())
+    return Overrides(peaks=peaks, bandwidth=None if bandwidth is None else parse_bandwidth(bandwidth), typed=typed)
 
 
 def parse_peaks(text: str) -> dict[str, float]:

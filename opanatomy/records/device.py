@@ -6,9 +6,10 @@ from datetime import datetime, timezone
 from typing import Final
 
 from msgspec import field
+from msgspec.structs import replace
 
 from opanatomy.records.record import Record
-from opanatomy.records.taxonomy import PEAK_OF_COMPUTE_TYPE, THREE_TF32
+from opanatomy.records.taxonomy import FLOAT32, PEAK_OF_COMPUTE_TYPE, TF32, THREE_TF32, Phase
 
 #: What the bandwidth is called among the names of peaks.
 BANDWIDTH: Final = "bandwidth"
@@ -20,6 +21,22 @@ _DISTURBED: Final = 0.5
 NO_CEILINGS: Final = "no ceilings: "
 
 
+class ExceededCeiling(Record, frozen=True, kw_only=True):
+    """A ceiling that the user gave and that work in the trace was faster than, most of all `operator` in `phase`.
+
+    `ceiling` is the data type of a matrix peak or `BANDWIDTH`, `option` what gave it (`--peak 100T`). Rates are
+    operations or bytes a second: as given, as reached, and as known of the device without the option.
+    """
+
+    ceiling: str
+    option: str
+    given_per_second: float
+    reached_per_second: float
+    known_per_second: float | None = None
+    operator: str
+    phase: Phase
+
+
 class DeviceFigures(Record, frozen=True, kw_only=True):
     """Ceilings of the device and what of them was reached; `source` says where the ceilings are from.
 
@@ -27,6 +44,7 @@ class DeviceFigures(Record, frozen=True, kw_only=True):
     `mfu` is the share of the peak of `mfu_dtype`, the data type of most contractions, that the step's contractions
     reach without recompute, `hfu` with it; `mfu_covered` is the part of the time of contractions (and of what no rule
     knows) whose FLOPs are known: below 1 both are lower bounds, below `MIN_COVERED` they are `None`.
+    `exceeded` are the ceilings of the user's own that the trace is above, the furthest first.
     `no_ceilings` says why there are no ceilings, and how to get them. `unsure_ns` is the time of float32 products of
     which neither a kernel's name nor a setting says whether they ran as tf32: they have no bound.
     `utilization` is the union of the kernels over the total time of the steps. `sm_efficiency` is the
@@ -41,6 +59,7 @@ class DeviceFigures(Record, frozen=True, kw_only=True):
     vector_flops_per_second: dict[str, float] = field(default_factory=dict)
     bandwidth_bytes_per_second: float | None = None
     source: str | None = None
+    exceeded: tuple[ExceededCeiling, ...] = ()
     no_ceilings: str | None = None
     mfu: float | None = None
     hfu: float | None = None
@@ -57,6 +76,18 @@ class DeviceFigures(Record, frozen=True, kw_only=True):
     def why_no_ceilings(self) -> str:
         """`no_ceilings` under a heading that says what is missing."""
         return (self.no_ceilings or "").removeprefix(NO_CEILINGS)
+
+
+class GivenCeiling(Record, frozen=True, kw_only=True):
+    """A ceiling that the user gave by `option` (`--peak 100T`), and what is known of the device without it.
+
+    `name` is the data type of a matrix peak, or `BANDWIDTH`.
+    """
+
+    name: str
+    option: str
+    per_second: float
+    known_per_second: float | None = None
 
 
 class Ceilings(Record, frozen=True, kw_only=True):
@@ -79,19 +110,39 @@ class Ceilings(Record, frozen=True, kw_only=True):
     #: What was measured while something else was busy on the device: data types of matrix peaks, those of vector peaks
     #: after `VECTOR`, and `BANDWIDTH`.
     disturbed: tuple[str, ...] = ()
+    #: Those among them that the user gave.
+    given: tuple[GivenCeiling, ...] = ()
+
+    @property
+    def reference(self) -> Ceilings:
+        """These, and where the user gave less than is known of the device that: what second sources say it can do."""
+        less = {one.name: known for one in self.given if (known := one.known_per_second or 0) > one.per_second}
+        if not less:
+            return self
+        bandwidth = less.pop(BANDWIDTH, self.bandwidth_bytes_per_second)
+        return replace(
+            self,
+            matrix_flops_per_second={**self.matrix_flops_per_second, **less},
+            bandwidth_bytes_per_second=bandwidth,
+            given=tuple(one for one in self.given if (one.known_per_second or 0) <= one.per_second),
+        )
 
     def matrix_peak(self, dtype: str | None, *, tf32: bool = False) -> float | None:
         """Operations a second of matrix products of `dtype` (torch's name), float32 ones in tf32 if `tf32`.
 
         Of `THREE_TF32` a third of the tf32 peak: three products each.
         """
-        if dtype == THREE_TF32:
-            peak = self.matrix_flops_per_second.get(PEAK_OF_COMPUTE_TYPE[THREE_TF32])
-            return None if peak is None else peak / 3
-        name = "float8" if dtype is not None and dtype.startswith("float8") else dtype
-        if name == "float32" and tf32:
-            return self.matrix_flops_per_second.get("tf32", self.matrix_flops_per_second.get("float32"))
-        return self.matrix_flops_per_second.get(name) if name is not None else None
+        name = self.matrix_name(dtype, tf32=tf32)
+        peak = None if name is None else self.matrix_flops_per_second.get(name)
+        return peak / 3 if peak is not None and dtype == THREE_TF32 else peak
+
+    def matrix_name(self, dtype: str | None, *, tf32: bool = False) -> str | None:
+        """What the peak of matrix products of `dtype` is called in `matrix_flops_per_second`."""
+        if dtype is None:
+            return None
+        if dtype == FLOAT32 and tf32:
+            return TF32 if TF32 in self.matrix_flops_per_second else FLOAT32
+        return "float8" if dtype.startswith("float8") else PEAK_OF_COMPUTE_TYPE.get(dtype, dtype)
 
     def vector_peak(self, dtype: str | None) -> float | None:
         """Operations a second of element-wise work and reductions of `dtype`; torch computes halves in float32."""

@@ -25,6 +25,7 @@ _OURS: Final = words(
     " MemoryBlocks.component MemoryBlocks.rule MemorySaving.technique MemorySaving.option PublishedFigure.figure"
     " PublishedFigure.unit PublishedFigure.published_device Memory.measured_by Check.quantity Check.source Check.unit"
     " Difference.cause Spread.figure DeviceFigures.source DeviceFigures.peak_flops_per_second"
+    " ExceededCeiling.ceiling ExceededCeiling.option"
     " DeviceFigures.vector_flops_per_second DeviceFigures.mfu_dtype Provenance.opanatomy Provenance.created"
     " Provenance.trace_sha256 Rank.trace_sha256 Capture.created Capture.version Capture.list_arguments"
     " MemoryObservations.measured_by MemoryObservations.storage_bytes AllocatorObservation.name"
@@ -49,7 +50,7 @@ _NAMES: Final = words(
     " ModelShape.activation ContextColumns.operators TensorType.dtype StepObservations.device"
     " MemoryObservations.device MemoryObservations.other_devices ModuleCommunication.collective"
     " ExpectedCommunication.collective MatchedCollective.collective MatchedCollective.dtype Breakdown.operators"
-    " Breakdown.kernels"
+    " Breakdown.kernels ExceededCeiling.operator"
 )
 #: With `everything`, what is left of fields that say who ran what from where.
 _PLACES: Final = {

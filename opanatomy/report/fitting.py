@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.report.format import Page
-from opanatomy.report.section import Section
+from opanatomy.report.section import Note, Section
 from opanatomy.report.sections import first_screen
 
 #: What gives way to the lines above it, and the fewest rows that are worth a table.
@@ -17,6 +17,7 @@ _LAST: Final = ("operators", "kernels")
 _FEWEST: Final = 2
 #: The lines that give way next.
 _MINOR: Final = ("software", "profiler", "reached", "steps", "framework")
+_LEFT_OUT: Final = "left out of this screen: --section {}"
 
 
 def fitting(anatomy: Anatomy, page: Page, text_of: Callable[[Sequence[Section]], str]) -> str:
@@ -34,7 +35,8 @@ def fitting(anatomy: Anatomy, page: Page, text_of: Callable[[Sequence[Section]],
         left_out += [old.name for old, new in zip(sections, less, strict=True) if old != new]
         sections = less
         names = ",".join(dict.fromkeys(left_out))
-        text = text_of(sections) + (f"left out of this screen: --section {names}\n" if names else "")
+        left = Section(name="left-out", title="Left out", notes=(Note(text=_LEFT_OUT.format(names)),))
+        text = text_of(sections) + (text_of((left,)) if names else "")
         if text.count("\n") <= height:
             break
     return text

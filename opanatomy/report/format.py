@@ -14,7 +14,8 @@ class Page(Struct, frozen=True, kw_only=True):
     """What a format for readers lays the report out on: cells across, and whether it shows colour.
 
     `brief` wants the first screen alone, `sections` those of these names (of `sections.SECTIONS`) alone; tables have
-    the `top` rows, that of the operators in the order of `sort`. `source` is what a command calls the trace by.
+    the `top` rows, that of the operators in the order of `sort`. `source` is what a command calls the trace by,
+    `sides` what one calls each side of a comparison by; `None` is what none can call.
     A first screen of more than `height` lines has fewer rows.
     `gates` are those on a single report.
     """
@@ -26,6 +27,7 @@ class Page(Struct, frozen=True, kw_only=True):
     top: int = 8
     sort: str = "time"
     source: str | None = None
+    sides: tuple[str | None, ...] = ()
     height: int | None = None
     gates: tuple[GateResult, ...] = ()
 

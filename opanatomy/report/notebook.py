@@ -15,7 +15,7 @@ from opanatomy.records.taxonomy import OperatorClass
 from opanatomy.report import units
 from opanatomy.report.classes import COLOUR, LABEL
 from opanatomy.report.printable import printable
-from opanatomy.report.section import Cell, Column, Holds, Name, Note, Phrase, Row, Section, Tone
+from opanatomy.report.section import WITH, Cell, Column, Holds, Name, Note, Phrase, Row, Section, Tone
 from opanatomy.report.sections import first_screen, sections_of
 from opanatomy.report.table import cut
 
@@ -84,6 +84,8 @@ def _note(note: Note) -> str:
         return f"<p><strong>{_text(note.text)}</strong></p>"
     if note.tone is Tone.COMMAND:
         return f"<p>next: <code>{_text(note.text)}</code></p>"
+    if note.tone is Tone.OPTIONS:
+        return f"<p>next: {WITH} <code>{_text(note.text)}</code></p>"
     if note.tone is Tone.WARNING:
         return f"<p>&#9888; {_text(note.text)}</p>"
     return f'<p style="{_SOFT}"><small>{_text(note.text)}</small></p>'

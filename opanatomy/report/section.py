@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import Enum, auto
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from msgspec import Struct
 
@@ -192,9 +192,13 @@ class Fact(Struct, frozen=True, kw_only=True):
     warning: bool = False
 
 
+#: What stands before options that a command is to be typed with, where it cannot be said whole.
+WITH: Final = "the report with"
+
+
 class Tone(Enum):
-    """How a note is meant: as plain text, the title, what marks in a table mean, a remark, a warning, a conclusion, or
-    a command to type next."""
+    """How a note is meant: as plain text, the title, what marks in a table mean, a remark, a warning, a conclusion,
+    a command to type next, or the options that the report is to be made with next."""
 
     PLAIN = auto()
     TITLE = auto()
@@ -203,6 +207,7 @@ class Tone(Enum):
     WARNING = auto()
     CONCLUSION = auto()
     COMMAND = auto()
+    OPTIONS = auto()
 
 
 class Note(Struct, frozen=True, kw_only=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Sequence
 from itertools import zip_longest
 from typing import Final
@@ -21,6 +22,10 @@ _WORD: Final = 6
 #: What is longer is no prose: a device name of a megabyte.
 _LONGEST: Final = 4000
 _GAP: Final = 2
+#: The least cells of names that are shown whole or not at all.
+WHOLE: Final = sys.maxsize
+#: The least cells of a name where nothing else can give way.
+_SHORTEST: Final = 8
 #: The words of a command as a shell reads them, quotes and all.
 _ARGUMENT: Final = re.compile(r"(?:[^\s'\"]|'[^']*'|\"[^\"]*\"|['\"])+")
 #: The space after a number, and the character that stands for it while lines are broken.
@@ -31,9 +36,11 @@ _BAR_LEAST, _BAR_MOST = 8, 24
 
 
 class Column(Struct, frozen=True, kw_only=True):
-    """A column of numbers, right-aligned; with `name` one of text that may be cut, down to `least` cells.
+    """A column of numbers, right-aligned; with `name` one of text that may be cut, down to `least` cells (`WHOLE`: not
+    at all).
 
-    Where the table is too wide still, the column with the highest `drop` goes first, and one of `drop` 0 never.
+    Where the table is too wide still, the column with the highest `drop` goes first; those of `drop` 0 only where names
+    that are as short as can be leave no room for them, the last one first. The first column always stays.
     """
 
     header: str
@@ -199,13 +206,27 @@ def _fit(columns: Sequence[Column], natural: dict[int, int], width: int) -> dict
     while (widths := _widths(columns, natural, kept, width)) is None:
         last = max((i for i in kept if columns[i].drop), key=lambda i: columns[i].drop, default=None)
         if last is None:
-            return {i: min(natural[i], columns[i].least) if columns[i].name else natural[i] for i in kept}
+            return _narrowest(columns, natural, kept, width)
         kept.remove(last)
         dropped.append(last)
     for i in reversed(dropped[:-1]):
         more = _widths(columns, natural, sorted((*kept, i)), width)
         if more is not None:
             kept, widths = sorted((*kept, i)), more
+    return widths
+
+
+def _narrowest(columns: Sequence[Column], natural: dict[int, int], kept: Sequence[int], width: int) -> dict[int, int]:
+    """The widths where no column is left that may go: names shorter than their least, then the last columns out."""
+    shorter = [
+        replace(column, least=min(column.least, _SHORTEST)) if column.least < WHOLE else column for column in columns
+    ]
+    kept = list(kept)
+    while (widths := _widths(shorter, natural, kept, width)) is None:
+        if len(kept) == 1:
+            only = kept[0]
+            return {only: max(width, 1) if columns[only].name and columns[only].least < WHOLE else natural[only]}
+        kept.pop()
     return widths
 
 

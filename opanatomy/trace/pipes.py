@@ -31,7 +31,7 @@ def spooled(paths: Sequence[Path | Address]) -> Iterator[list[Path | Address]]:
     with ExitStack() as stack:
         files: list[Path | Address] = []
         for number, path in enumerate(paths, 1):
-            if isinstance(path, Address) or not _is_stream(path):
+            if isinstance(path, Address) or not is_stream(path):
                 files.append(path)
             else:
                 files.append(stack.enter_context(_spooled(path, number)))
@@ -98,7 +98,7 @@ def _read(source: BinaryIO, name: str) -> bytes:
         raise TraceError(f"cannot read {name}: {error.strerror or error}") from error
 
 
-def _is_stream(path: Path) -> bool:
+def is_stream(path: Path) -> bool:
     """Whether it is stdin, or a pipe, socket or device."""
     if str(path) == STDIN:
         return not os.path.exists(path)

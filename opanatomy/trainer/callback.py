@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
 import warnings
@@ -16,6 +17,7 @@ from opanatomy.arguments import Name
 from opanatomy.errors import CaptureError, OpanatomyError
 from opanatomy.files.outputs import Claim, claimed
 from opanatomy.options import RunOptions
+from opanatomy.redaction.texts import spoken
 from opanatomy.redaction.values import of_process
 from opanatomy.report import format_named
 from opanatomy.report.format import Page
@@ -268,7 +270,7 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
         """Write the report and say where, on the main process; its figures are logged when the Trainer goes on."""
         claim = self._report
         if claim is not None:
-            text = format_named(self._format).write(self.anatomy, Page(width=_WIDTH, source=str(self.trace)))
+            text = format_named(self._format).write(self.anatomy, Page(width=_WIDTH, source=self._source()))
             with claim.written() as partial:
                 partial.write_text(text, encoding="utf-8")
             metrics = metrics_of(self.anatomy)
@@ -276,6 +278,11 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
             count = self.anatomy.step.count
             _say(f"opanatomy: {named(self._profiled[:count])} of the training: {claim.path}, trace {self.trace}")
         self._give_up()
+
+    def _source(self) -> str | None:
+        """What a command calls the trace by; nothing where its path is left out, or has a secret in it."""
+        source = shlex.quote(str(self.trace))
+        return None if self._options.redact or spoken(source) != source else source
 
     def _log(self, state: Any, control: Any) -> None:
         """Hand the figures to the Trainer's log, once, and leave what else is to be logged as it is."""

@@ -5,6 +5,7 @@ What does not fit goes line by line, from the section that is longest; names are
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from opanatomy.records.compared import Comparison
@@ -30,12 +31,12 @@ _TITLE: Final = "# opanatomy digest"
 _NOTHING: Final = "- none"
 
 
-def digest(report: Report, *, source: str | None = None) -> str:
+def digest(report: Report, *, source: str | None = None, sides: Sequence[str | None] = ()) -> str:
     """The digest as Markdown of at most `MOST_BYTES` bytes; the same report gives the same bytes.
 
-    `source` is what a command calls the trace by.
+    `source` is what a command calls the trace by, `sides` what one calls each side of a comparison by.
     """
-    sections, ranked = _said_of(report, source)
+    sections, ranked = _said_of(report, source, sides)
     blocks = [_Block(section.title, [_fact(fact) for fact in section.facts]) for section in sections]
     # Warnings come last; findings are never left out.
     ahead = len(blocks) - (sections[-1].name == "warnings")
@@ -47,11 +48,13 @@ def digest(report: Report, *, source: str | None = None) -> str:
     return f"{_TITLE}\n\n" + "\n".join((*texts[:ahead], found, *texts[ahead:]))
 
 
-def _said_of(report: Report, source: str | None) -> tuple[tuple[Section, ...], tuple[Finding, ...]]:
+def _said_of(
+    report: Report, source: str | None, sides: Sequence[str | None]
+) -> tuple[tuple[Section, ...], tuple[Finding, ...]]:
     if isinstance(report, Techniques):
         return digest_of_techniques(report), technique_findings(report)
     if isinstance(report, Comparison):
-        return digest_of_comparison(report), findings_of_comparison(report, source=source)
+        return digest_of_comparison(report), findings_of_comparison(report, sides)
     return digest_of(report), findings(report, source=source)
 
 
@@ -82,8 +85,8 @@ def _findings(ranked: tuple[Finding, ...]) -> str:
         lines += [f"### {place}: {_fitting(finding.name)}", f"- finding: {_fitting(finding.text)}"]
         if finding.evidence is not None:
             lines.append(f"- evidence: {_fitting(finding.evidence)}")
-        if finding.next_command is not None:
-            lines.append(f"- command: {_command(finding.next_command)}")
+        if finding.next is not None:
+            lines.append(f"- {'command' if finding.next.whole else 'options'}: {_command(finding.next.text)}")
     return "\n".join(lines or [_NOTHING])
 
 
@@ -107,5 +110,6 @@ def _size(text: str) -> int:
 
 
 FORMAT: Final = Format(
-    ending=".digest.md", write=lambda report, page: digest(report, source=page.source), machine_readable=True
-)
+    ending=".digest.md", write=lambda report, page: digest(report, source=page.source, sides=page.sides),
+    machine_readable=True,
+)  # fmt: skip

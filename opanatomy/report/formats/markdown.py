@@ -14,7 +14,7 @@ from opanatomy.report.curve import curve_lines
 from opanatomy.report.format import Format, Page
 from opanatomy.report.markdown_cells import markdown_cell
 from opanatomy.report.markdown_text import markdown_code, markdown_text
-from opanatomy.report.section import Cell, Fact, Holds, Name, Note, Row, Section, Tone
+from opanatomy.report.section import WITH, Cell, Fact, Holds, Name, Note, Row, Section, Tone
 from opanatomy.report.sections import first_screen, page_sections
 
 #: GitHub takes 65,536 characters; what is left is room for words around the report.
@@ -137,6 +137,9 @@ def _notes(notes: Sequence[Note]) -> Iterator[str]:
     for note in notes:
         if note.tone is Tone.COMMAND and isinstance(note.text, str):
             yield f"next: {markdown_code(note.text, in_cell=False)}\n"
+            continue
+        if note.tone is Tone.OPTIONS and isinstance(note.text, str):
+            yield f"next: {WITH} {markdown_code(note.text, in_cell=False)}\n"
             continue
         text = markdown_cell(note.text)
         if note.tone is not Tone.FOOTNOTE and text:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from io import StringIO
 from typing import TYPE_CHECKING, Final
@@ -13,7 +12,7 @@ from opanatomy.records.taxonomy import OperatorClass
 from opanatomy.report import units
 from opanatomy.report.classes import COLOUR, LABEL, SHORT_LABEL
 from opanatomy.report.format import Format, Page
-from opanatomy.report.section import Cell, Fact, Holds, Name, Note, Phrase, Section, Share, Tone
+from opanatomy.report.section import WITH, Cell, Fact, Holds, Name, Note, Phrase, Section, Share, Tone
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -46,7 +45,7 @@ _TITLE: Final = "title"
 _JOINED: Final = (_TITLE, "experiment", "run")
 _STYLE: Final = {
     Tone.PLAIN: "", Tone.TITLE: "bold", Tone.FOOTNOTE: "dim", Tone.REMARK: "dim", Tone.WARNING: "yellow",
-    Tone.CONCLUSION: "bold", Tone.COMMAND: "",
+    Tone.CONCLUSION: "bold", Tone.COMMAND: "", Tone.OPTIONS: "",
 }  # fmt: skip
 
 
@@ -189,6 +188,8 @@ def _notes(notes: list[Note], width: int) -> Iterator[Text]:
             yield from _title(sentence(note.text), width)
         elif note.tone is Tone.COMMAND:
             yield from command(sentence(note.text), width, label="next:")
+        elif note.tone is Tone.OPTIONS:
+            yield from command(sentence(note.text), width, label=f"next: {WITH}")
         elif note.tone is not Tone.FOOTNOTE:
             yield from prose(sentence(note.text), width, style=_STYLE[note.tone])
 
@@ -232,7 +233,7 @@ def _column(section: Section, place: int) -> table.Column:
     column = section.columns[place]
     least = _LATER_LEAST.get(column.header, _LEAST) if place else _FIRST_LEAST.get(section.name, _LEAST)
     # Half a formula is a wrong formula: all of it or none.
-    least = sys.maxsize if column.holds is Holds.FORMULAS else least
+    least = table.WHOLE if column.holds is Holds.FORMULAS else least
     return table.Column(
         header=column.header, name=column.holds is not Holds.NUMBERS, least=least, drop=column.expendable
     )

@@ -79,8 +79,11 @@ def _check_terms() -> tuple[Term, ...]:
 
 CHECKS: Final = Chapter(
     title="Second sources",
-    sections=("ledger", "disagreements"),
+    sections=("ledger", "disagreements", "given-ceilings"),
     terms=(
+        term("given-ceilings", "ceilings of --peak and --bandwidth that the trace is above",
+             "The option is most likely too low. It is no second source: what is known of the device otherwise is what"
+             " the check `ceiling` compares with.", formula="device.exceeded"),
         term("does not agree | disagreements", "figures that a second source does not confirm, and no known cause"
              " explains",
              "An error of this tool, a damaged trace, or a step that did not repeat itself.",

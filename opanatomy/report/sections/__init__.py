@@ -61,6 +61,8 @@ def _of(make: Callable[[Anatomy], Section | None]) -> _Maker:
 
 #: What a reader comes for, section by section.
 _FIRST: Final[Mapping[str, _Maker]] = {
+    # What the user gave and cannot be makes what rests on it meaningless.
+    "given-ceilings": _of(checks.given_ceilings),
     # What two sources do not agree on makes all that follows uncertain.
     "disagreements": _of(checks.disagreements),
     "headline": lambda anatomy, wanted: verdict.conclusion(anatomy, source=wanted.source),

@@ -1,16 +1,22 @@
-"""What second sources say of the report: disagreements before all else, agreement in one line."""
+"""What second sources say of the report: disagreements before all else, agreement in one line.
+
+A ceiling of the user's own is no second source: that the trace is above one is said of the option that gave it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.checks import Check, Difference
+from opanatomy.records.device import BANDWIDTH, ExceededCeiling
 from opanatomy.report.section import (
+    ByteRate,
     Column,
     Count,
     Exact,
+    FlopRate,
     Holds,
     Name,
     Note,
@@ -30,6 +36,44 @@ _MEANS: Final = (
     "not confirmed by a second source, and no known cause explains it: an error of this tool, a damaged trace, or a"
     " step that did not repeat itself. Figures that rest on these operators are uncertain"
 )
+
+
+def given_ceilings(anatomy: Anatomy) -> Section | None:
+    """The ceilings that the user gave and that the trace is above: a sentence for each option."""
+    exceeded = anatomy.device.exceeded
+    if not exceeded:
+        return None
+    options: dict[str, list[ExceededCeiling]] = {}
+    for one in exceeded:
+        options.setdefault(one.option, []).append(one)
+    notes = tuple(Note(text=_exceeded(*item), tone=Tone.WARNING) for item in options.items())
+    return Section(name="given-ceilings", title="Ceilings that were given", notes=notes)
+
+
+def _exceeded(option: str, ceilings: Sequence[ExceededCeiling]) -> Phrase:
+    of_products = any(one.ceiling != BANDWIDTH for one in ceilings)
+    return phrase(
+        "{} is below what was measured in this trace: {}. It is most likely too low, and what rests on it is no figure"
+        " of the device: bounds, their shares{} and headroom.",
+        option, joined((_reached(one) for one in ceilings), "; ") or "", ", MFU" if of_products else "",
+    )  # fmt: skip
+
+
+def exceeded_texts(anatomy: Anatomy) -> Iterator[Phrase]:
+    """A sentence for each ceiling that the user gave and that the trace is above, the furthest first."""
+    for one in anatomy.device.exceeded:
+        yield phrase("{} is below what was measured: {}", one.option, _reached(one))
+
+
+def _reached(one: ExceededCeiling) -> Phrase:
+    """The rate that an operator reached, and what is known of the device without the option."""
+    rate = ByteRate if one.ceiling == BANDWIDTH else FlopRate
+    of = "" if one.ceiling == BANDWIDTH else f" of {one.ceiling}"
+    known: Phrase | str = ""
+    if one.known_per_second is not None:
+        known = phrase(" (ceiling without the option: {})", rate(one.known_per_second))
+    name = Name(one.operator.removeprefix("aten::"))
+    return phrase("{} in {} reaches at least {}{}{}", name, one.phase.value, rate(one.reached_per_second), of, known)
 
 
 def disagreements(anatomy: Anatomy) -> Section | None:

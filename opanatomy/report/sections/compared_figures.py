@@ -110,8 +110,8 @@ def _cell(row: FigureRow, place: int) -> Cell:
 def _table(rows: Sequence[FigureRow], name: str, title: str) -> Section:
     """The figures that differ between two sides."""
     columns = (
-        Column(header="figure", holds=Holds.NAMES), Column(header="before"), Column(header="after"),
-        Column(header="change"), Column(header="ranges", holds=Holds.NAMES, expendable=1),
+        Column(header="figure", holds=Holds.NAMES), Column(header="before", expendable=1), Column(header="after"),
+        Column(header="change"), Column(header="ranges", holds=Holds.NAMES, expendable=2),
     )  # fmt: skip
     changed = [row for row in rows if len(set(row.values)) > 1]
     cells = tuple(

@@ -22,6 +22,7 @@ from opanatomy.report.section import (
     joined,
     phrase,
 )
+from opanatomy.report.sections.checks import exceeded_texts
 from opanatomy.report.sections.classes import by_class
 from opanatomy.report.sections.operators import grouped
 from opanatomy.report.table import cut_apart
@@ -168,6 +169,7 @@ def _memory(anatomy: Anatomy) -> Facts:
 
 
 def _warnings(anatomy: Anatomy) -> Facts:
+    yield from (("warning", text) for text in exceeded_texts(anatomy))
     unconfirmed = sum(len(check.unexplained) for check in anatomy.checks)
     yield "figures that a second source does not confirm", _count(unconfirmed or None)
     yield from (("warning", text) for text in anatomy.warnings[:_WARNINGS])

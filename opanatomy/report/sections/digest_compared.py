@@ -2,18 +2,36 @@
 
 from __future__ import annotations
 
-import shlex
+from collections.abc import Sequence
 from typing import Final
 
-from opanatomy.records.compared import Comparison, FigureRow, Side
+from opanatomy.records.compared import Cause, Comparison, FigureRow, Side
+from opanatomy.records.taxonomy import OperatorClass
 from opanatomy.report.section import Change, Count, Name, Phrase, Section, Time, TimeChange, facts_of, joined, phrase
-from opanatomy.report.sections.causes import groups_of, sentence_of
+from opanatomy.report.sections.causes import Group, groups_of, sentence_of
+from opanatomy.report.sections.commands import Further, Next, looked_at
 from opanatomy.report.sections.compared import headline
 from opanatomy.report.sections.compared_figures import quantity, shown_figures
 from opanatomy.report.sections.verdict import Finding
 
 #: How many causes are named.
 _CAUSES: Final = 12
+#: The rows of a table that is to have what changed among them.
+_TOP: Final = "--top 30"
+_BY_CALLS: Final = f"--sort calls {_TOP}"
+#: Where a report says more of work that changed for this cause: kernels where they are what is other.
+_OF_WORK: Final = {
+    Cause.SAME_CALLS: Further(section="kernels", options=_TOP),
+    Cause.ANOTHER_KERNEL: Further(section="kernels", options=_TOP),
+    Cause.MORE_CALLS: Further(section="operators", options=_BY_CALLS),
+    Cause.FEWER_CALLS: Further(section="operators", options=_BY_CALLS),
+}  # fmt: skip
+_OPERATORS: Final = Further(section="operators", options=_TOP)
+#: The same of what is no work.
+_OF_TIME: Final = {
+    Cause.FRAMEWORK: Further(section="operators", options=_BY_CALLS), Cause.OUTSIDE: Further(section="step"),
+}  # fmt: skip
+_IDLE: Final = Further(section="idle")
 
 
 def digest_of_comparison(comparison: Comparison) -> tuple[Section, ...]:
@@ -56,22 +74,42 @@ def _side(side: Side) -> Phrase | None:
     )  # fmt: skip
 
 
-def findings_of_comparison(comparison: Comparison, *, source: str | None = None) -> tuple[Finding, ...]:
+def findings_of_comparison(comparison: Comparison, sides: Sequence[str | None] = ()) -> tuple[Finding, ...]:
     """The largest causes of the difference, each with its share of the step before.
 
-    `source` is the sides as typed, or the name of the saved comparison.
-    The command shows the parts with their operators, signatures and kernels.
+    The command shows what is most of the cause on the side that has more of it; it calls that as in `sides`.
     """
     parts = comparison.decomposition
     if parts is None:
         return ()
-    verb = "compare" if source is None or len(shlex.split(source)) > 1 else "analyze"
     return tuple(
         Finding(
             name=group.name, text=sentence_of(group),
             evidence=phrase("{} before, {} after, {} of the step before", Time(group.before_ns), Time(group.after_ns),
                             Change(parts.before_ns + group.change_ns, parts.before_ns)),
-            next_command=None if source is None else f"opanatomy {verb} {source} -f json",
+            next=_next(group, comparison, sides),
         )
         for group in groups_of(parts.parts) if group.change_ns
     )  # fmt: skip
+
+
+def _next(group: Group, comparison: Comparison, sides: Sequence[str | None]) -> Next:
+    """The sections that say more of a cause, of the side on which it takes longer; an overlap is negative time."""
+    before, after = abs(group.before_ns), abs(group.after_ns)
+    place = 0 if before > after else 1
+    side = sides[place] if place < len(sides) else None
+    several = comparison.sides[place].ranks > 1
+    return looked_at(further_of(group, several=several), side)
+
+
+def further_of(group: Group, *, several: bool) -> tuple[Further, ...]:
+    """Where a report says more of a cause; of `several` ranks also who waits for whom."""
+    if group.cause is Cause.OVERLAP:
+        pair = group.parts[0].pair or ()
+        return (_IDLE, Further(section="communication")) if "communication" in pair else (_IDLE,)
+    if not group.cause.is_work:
+        return (_OF_TIME.get(group.cause, _IDLE),)
+    if group.operator_class is OperatorClass.COMMUNICATION:
+        sections = ("communication", "waiting") if several else ("communication",)
+        return tuple(Further(section=section) for section in sections)
+    return (_OF_WORK.get(group.cause, _OPERATORS),)

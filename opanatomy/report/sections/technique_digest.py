@@ -8,6 +8,7 @@ from typing import Final
 from opanatomy.records.comparison import figures_of, within_noise
 from opanatomy.records.techniques import StepFigures, TechniqueRow, Techniques
 from opanatomy.report.section import Bytes, Change, Count, Name, Phrase, Rate, Section, Time, facts_of, joined, phrase
+from opanatomy.report.sections.commands import Next
 from opanatomy.report.sections.verdict import Finding
 
 #: How many components and warnings are named.
@@ -103,16 +104,16 @@ def _finding(row: TechniqueRow, base: StepFigures, report: Techniques) -> Findin
                 phrase("step {} for {}", Time(figures.step_ns), Time(base.step_ns)),
             )
         ),
-        next_command=_command(row, report),
+        next=_next(row, report),
     )  # fmt: skip
 
 
-def _command(row: TechniqueRow, report: Techniques) -> str | None:
+def _next(row: TechniqueRow, report: Techniques) -> Next | None:
     """What shows the step with the technique: its trace where it ran and is kept, else a run of its own."""
     if row.measured is not None and row.trace and report.folder:
-        return f"opanatomy analyze {shlex.quote(f'{report.folder}/{row.trace}')}"
+        return Next(text=f"opanatomy analyze {shlex.quote(f'{report.folder}/{row.trace}')}")
     model = report.workload.model
-    return f"opanatomy profile {shlex.quote(model)} {row.option}" if model and row.option else None
+    return Next(text=f"opanatomy profile {shlex.quote(model)} {row.option}") if model and row.option else None
 
 
 def _warnings(report: Techniques) -> list[tuple[str, str | Phrase]]:

@@ -25,7 +25,7 @@ from opanatomy.report.section import (
     joined,
     phrase,
 )
-from opanatomy.report.sections.commands import Further, commands_of
+from opanatomy.report.sections.commands import Further, Next, next_of
 from opanatomy.report.sections.kernels import short_name
 from opanatomy.report.sections.operators import grouped
 from opanatomy.report.straggler import how_late, name_of
@@ -49,15 +49,15 @@ _SLOWED: Final = 1.1
 class Finding(Struct, frozen=True, kw_only=True):
     """One thing that costs time or memory.
 
-    `text` is a sentence; `evidence` what shows it, words that follow a colon; `next_command` what to type to see more
-    of it, `None` where nothing does, made from `further`. `share` is the part of the step that it takes, `None` of what
+    `text` is a sentence; `evidence` what shows it, words that follow a colon; `next` what to type to see more of it,
+    `None` where nothing does, made from `further`. `share` is the part of the step that it takes, `None` of what
     takes no time.
     """
 
     name: str
     text: Phrase
     evidence: Phrase | None = None
-    next_command: str | None = None
+    next: Next | None = None
     further: Further | None = None
     share: float | None = None
 
@@ -71,27 +71,27 @@ def findings(anatomy: Anatomy, *, source: str | None = None) -> tuple[Finding, .
     kept = [finding for finding in known if (finding.share or 0) >= LEAST] or known[:1]
     if full := _memory(anatomy):
         kept.insert(1, full)
-    return tuple(_with_command(finding, anatomy, source) for finding in kept)
+    return tuple(_with_next(finding, anatomy, source) for finding in kept)
 
 
-def _with_command(finding: Finding, anatomy: Anatomy, source: str | None) -> Finding:
+def _with_next(finding: Finding, anatomy: Anatomy, source: str | None) -> Finding:
     wanted = () if finding.further is None else (finding.further,)
-    return replace(finding, next_command=next(iter(commands_of(wanted, anatomy, source)), None))
+    return replace(finding, next=next(iter(next_of(wanted, anatomy, source)), None))
 
 
-def headline(anatomy: Anatomy, *, source: str | None = None) -> tuple[Phrase, tuple[str, ...]]:
-    """What costs most in one or two sentences, and the commands that say more of each."""
+def headline(anatomy: Anatomy, *, source: str | None = None) -> tuple[Phrase, tuple[Next, ...]]:
+    """What costs most in one or two sentences, and what to type to see more of each."""
     first, *others = findings(anatomy, source=source)
     second = next((item for item in others[:1] if item.share is None or item.share >= SECOND), None)
     text = first.text if second is None else phrase("{} {}", first.text, second.text)
     wanted = [item.further for item in (first, second) if item is not None and item.further is not None]
-    return text, commands_of(wanted, anatomy, source)
+    return text, next_of(wanted, anatomy, source)
 
 
 def conclusion(anatomy: Anatomy, *, source: str | None = None) -> Section:
     """The headline as the part of the report that it is."""
-    text, commands = headline(anatomy, source=source)
-    notes = [Note(text=text, tone=Tone.CONCLUSION), *(Note(text=each, tone=Tone.COMMAND) for each in commands)]
+    text, following = headline(anatomy, source=source)
+    notes = [Note(text=text, tone=Tone.CONCLUSION), *(each.note for each in following)]
     return Section(name="headline", title="What costs most", notes=tuple(notes))
 
 

@@ -40,8 +40,8 @@ def steps(anatomy: Anatomy) -> Section | None:
         shown = tuple(sorted(shown, key=lambda row: -row.charged_ns)[: _SHOWN // 2])
     columns = (
         Column(header="a step of rank", holds=Holds.NAMES), Column(header="step"),
-        Column(header="other work", expendable=2), Column(header="transfer"), Column(header="waiting"),
-        Column(header="unmatched", expendable=3), Column(header="idle", expendable=1), Column(header="waited for"),
+        Column(header="other work", expendable=3), Column(header="transfer", expendable=1), Column(header="waiting"),
+        Column(header="unmatched", expendable=4), Column(header="idle", expendable=2), Column(header="waited for"),
     )  # fmt: skip
     notes = [Note(text=text) for text in _notes(waiting, len(shown))]
     return Section(

@@ -1,0 +1,237 @@
+"""What a report says to type next can be typed: a command on files that are there, or options alone."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from opanatomy.__main__ import main
+from opanatomy.commands.profile import _of_all_ranks
+from opanatomy.comparing import comparison_of
+from opanatomy.console.destination import Destination
+from opanatomy.console.page import wanted_page
+from opanatomy.console.parser import make_parser
+from opanatomy.files.outputs import Claim
+from opanatomy.records.compared import Cause, Part
+from opanatomy.records.taxonomy import OperatorClass
+from opanatomy.report import format_named
+from opanatomy.report.format import Page
+from opanatomy.report.notebook import first_screen_html
+from opanatomy.report.sections import HEADINGS
+from opanatomy.report.sections.causes import Group, groups_of
+from opanatomy.report.sections.digest_compared import findings_of_comparison, further_of
+from tests import anatomies
+
+FOLDER = Path(__file__).parent / "traces"
+TRACE = FOLDER / "gpu_mi250_training.json.gz"
+RANKS = [FOLDER / f"gpu_v100_dlrm_rank{rank}of8.json.gz" for rank in (0, 1)]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def page_of(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert main(list(words)) == 0
+    return capsys.readouterr().out
+
+
+def commands_in(page: str) -> list[str]:
+    """The commands of a page, as a shell takes them, and the options that stand alone."""
+    joined = page.replace("\\\n", "").replace("`", "")
+    return re.findall(r"^(?:next:|- (?:command|options):) (.+)$", joined, re.MULTILINE)
+
+
+def words_of(command: str) -> list[str]:
+    """The words that a shell makes of a command where it is typed."""
+    printed = subprocess.run(["sh", "-c", f"printf '%s\\0' {command}"], capture_output=True, check=True)
+    return [os.fsdecode(word) for word in printed.stdout.split(b"\0")[:-1]]
+
+
+def on_stdin(monkeypatch: pytest.MonkeyPatch, trace: Path) -> None:
+    stdin = io.TextIOWrapper(trace.open("rb"))
+    monkeypatch.setattr(sys, "stdin", stdin)
+
+
+# ------------------------------------------------------------------------------------------------------- one report
+
+
+@pytest.mark.parametrize("format_name", ["terminal", "markdown", "digest"])
+@pytest.mark.parametrize("how", ["stdin", "descriptor", "redacted"])
+def test_what_cannot_be_named_gets_options_alone(
+    how: str, format_name: str, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with TRACE.open("rb") as file:
+        if how == "stdin":
+            on_stdin(monkeypatch, TRACE)
+        words = {"stdin": ["-"], "descriptor": [f"/dev/fd/{file.fileno()}"], "redacted": [str(TRACE), "--redact"]}[how]
+        page = page_of(capsys, "analyze", *words, "-f", format_name)
+    assert "opanatomy analyze" not in page
+    assert str(FOLDER) not in page
+    found = commands_in(page)
+    assert found
+    for options in found:
+        options = options.removeprefix("the report with ")
+        shown = page_of(capsys, "analyze", str(TRACE), *words_of(options))
+        assert "nothing: this report does not have" not in shown
+
+
+@pytest.mark.parametrize(
+    ("given", "others"),
+    [
+        (["a trace.json.gz"], []),
+        (["below/it's.json.gz"], []),
+        (["rank-0.json.gz", "rank-1.json.gz"], []),
+        (["rank-0.json.gz", "rank-1.json.gz", "rank-2.json.gz"], []),
+        # The pattern would take one more, or one less.
+        (["rank-0.json.gz", "rank-1.json.gz", "rank-2.json.gz"], ["rank-30.json.gz"]),
+        (["a/0/t.json.gz", "a/1/b/t.json.gz", "a/2/t.json.gz"], []),
+    ],
+)
+def test_the_command_is_of_the_files_that_were_given(
+    given: list[str], others: list[str], here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in (*given, *others):
+        (here / name).parent.mkdir(parents=True, exist_ok=True)
+        (here / name).write_bytes(b"{}")
+    arguments = make_parser().parse_args(["analyze", *given])
+    source = wanted_page(arguments, "terminal", []).source
+    assert source is not None
+    assert sorted(words_of(source)) == sorted(given)
+    assert ("*" in source) == (len(given) == 3 and not others and "a/0/t.json.gz" not in given)
+
+
+def test_the_command_that_is_printed_runs(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for rank, trace in enumerate((*RANKS, RANKS[0])):
+        shutil.copy(trace, here / f"of rank{rank}.json.gz")
+    for given in (["of rank0.json.gz"], ["of rank0.json.gz", "of rank1.json.gz"]):
+        (command, *_) = commands_in(page_of(capsys, "analyze", *given, "--brief"))
+        program, *words = words_of(command)
+        assert program == "opanatomy"
+        shown = page_of(capsys, *words)
+        assert "nothing: this report does not have" not in shown
+        assert re.findall(r"\w+", shown)
+
+
+def test_a_trace_that_profile_writes_is_called_by_where_it_is(here: Path) -> None:
+    arguments = make_parser().parse_args(["profile", "gpt2"])
+    folder = here / "below"
+    folder.mkdir()
+    for trace, source in (
+        (here / "t.json", "t.json"), (folder / "a t.json", "'below/a t.json'"),
+        (here.parent / "t.json", str(here.parent / "t.json")),
+    ):  # fmt: skip
+        assert wanted_page(arguments, "terminal", [trace]).source == source
+    assert wanted_page(arguments, "terminal", []).source is None
+    redacting = make_parser().parse_args(["profile", "gpt2", "--redact"])
+    assert wanted_page(redacting, "terminal", [here / "t.json"]).source is None
+
+
+@pytest.mark.parametrize(
+    ("there", "redact", "source"),
+    [(3, False, "gpt2.rank*.trace.json.gz"), (3, True, None), (2, False, None)],  # one is on another machine
+)
+def test_a_run_on_ranks_is_called_by_the_traces_of_all(
+    there: int, redact: bool, source: str | None, here: Path
+) -> None:
+    for rank in range(there):
+        (here / f"gpt2.rank{rank}.trace.json.gz").touch()
+    path = Path("gpt2.rank0.trace.json.gz")
+    claim = Claim(path=path, target=path, partial=path, force=False, numbered=False, lock=None)
+    where = Destination(format="terminal", stream=io.StringIO(), page=Page(source="gpt2.rank0.trace.json.gz"))
+    assert _of_all_ranks(where, claim, 3, redact=redact).page.source == source
+
+
+def test_a_notebook_names_no_file() -> None:
+    """What an anatomy knows of its trace is a name without a folder."""
+    anatomy = anatomies.llama_on_gpu()
+    assert anatomy.provenance.trace is not None
+    html = first_screen_html(anatomy)
+    assert "<p>next: the report with <code>--section roofline</code></p>" in html
+    assert "opanatomy analyze" not in html
+
+
+# ------------------------------------------------------------------------------------------------------- comparisons
+
+
+def test_each_finding_of_a_comparison_has_its_own_command(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It shows what is most of the cause, on the side where that takes longer."""
+    sides = ["a b.json.gz", "after.json.gz"]
+    for name, trace in zip(sides, (TRACE, RANKS[0]), strict=True):
+        shutil.copy(trace, here / name)
+    found = commands_in(page_of(capsys, "compare", *sides, "-f", "digest"))
+    assert len(found) == 3
+    assert len(set(found)) > 1
+    comparison = comparison_of(sides)
+    assert comparison.decomposition is not None
+    for command, group in zip(found, groups_of(comparison.decomposition), strict=False):
+        program, verb, side, *options = words_of(command)
+        assert (program, verb) == ("opanatomy", "analyze")
+        assert side == sides[abs(group.after_ns) >= abs(group.before_ns)]
+        shown = page_of(capsys, verb, side, *options)
+        assert "nothing: this report does not have" not in shown
+
+
+@pytest.mark.parametrize("how", ["redacted", "python"])
+def test_a_side_that_cannot_be_named_gets_options_alone(how: str, capsys: pytest.CaptureFixture[str]) -> None:
+    if how == "python":
+        page = format_named("digest").write(comparison_of((TRACE, RANKS[0])), Page())
+    else:
+        page = page_of(capsys, "compare", str(TRACE), str(RANKS[0]), "--redact", "-f", "digest")
+    found = commands_in(page)
+    assert len(found) == 3
+    assert all(options.startswith("--section ") for options in found)
+    assert "opanatomy analyze" not in page
+
+
+def test_a_side_that_comes_through_a_pipe_has_no_name() -> None:
+    arguments = make_parser().parse_args(["compare", "/dev/stdin", "/dev/fd/7", "/proc/self/fd/7"])
+    assert wanted_page(arguments, "digest", []).sides == (None, None, None)
+
+
+def test_several_runs_of_a_side_are_no_trace(here: Path) -> None:
+    """`analyze` reads no folder of the reports of several runs."""
+    runs = here / "runs"
+    runs.mkdir()
+    (runs / "run-1.report.json").write_text(format_named("json").write(anatomies.llama_on_gpu(), Page()))
+    ranks = here / "ranks"
+    ranks.mkdir()
+    shutil.copy(RANKS[0], ranks)
+    arguments = make_parser().parse_args(["compare", "runs", "ranks", "a b.json"])
+    assert wanted_page(arguments, "digest", []).sides == (None, "ranks", "'a b.json'")
+
+
+@pytest.mark.parametrize("cause", Cause)
+@pytest.mark.parametrize("item", [OperatorClass.COMMUNICATION, OperatorClass.TENSOR_CONTRACTION])
+def test_every_cause_has_a_section_that_there_is(cause: Cause, item: OperatorClass) -> None:
+    pair = ("communication", "compute") if cause is Cause.OVERLAP else None
+    part = Part(cause=cause, before_ns=1, after_ns=2, operator_class=item if cause.is_work else None, pair=pair)
+    group = Group(name="x", cause=cause, operator_class=part.operator_class, parts=(part,))
+    for several in (False, True):
+        wanted = further_of(group, several=several)
+        sections = [further.section for further in wanted]
+        assert set(sections) <= set(HEADINGS)
+        assert ("waiting" in sections) == (several and cause.is_work and item is OperatorClass.COMMUNICATION)
+        words = shlex.split(" ".join(further.options for further in wanted))
+        make_parser().parse_args(["analyze", "t.json", *words])
+
+
+def test_the_side_that_takes_longer() -> None:
+    comparison = comparison_of((TRACE, RANKS[0]))
+    turned = comparison_of((RANKS[0], TRACE))
+    for made, sides in ((comparison, ("a", "b")), (turned, ("b", "a"))):
+        assert made.decomposition is not None
+        for finding, group in zip(findings_of_comparison(made, sides), groups_of(made.decomposition), strict=False):
+            assert finding.next is not None
+            longer = sides[abs(group.after_ns) >= abs(group.before_ns)]
+            assert finding.next.text.startswith(f"opanatomy analyze {longer} --section ")
