@@ -174,7 +174,7 @@ def test_each_finding_of_a_comparison_has_its_own_command(here: Path, capsys: py
     assert len(set(found)) > 1
     comparison = comparison_of(sides)
     assert comparison.decomposition is not None
-    for command, group in zip(found, groups_of(comparison.decomposition), strict=False):
+    for command, group in zip(found, groups_of(comparison.decomposition.parts), strict=False):
         program, verb, side, *options = words_of(command)
         assert (program, verb) == ("opanatomy", "analyze")
         assert side == sides[abs(group.after_ns) >= abs(group.before_ns)]
@@ -231,7 +231,9 @@ def test_the_side_that_takes_longer() -> None:
     turned = comparison_of((RANKS[0], TRACE))
     for made, sides in ((comparison, ("a", "b")), (turned, ("b", "a"))):
         assert made.decomposition is not None
-        for finding, group in zip(findings_of_comparison(made, sides), groups_of(made.decomposition), strict=False):
+        for finding, group in zip(
+            findings_of_comparison(made, sides), groups_of(made.decomposition.parts), strict=False
+        ):
             assert finding.next is not None
             longer = sides[abs(group.after_ns) >= abs(group.before_ns)]
             assert finding.next.text.startswith(f"opanatomy analyze {longer} --section ")
