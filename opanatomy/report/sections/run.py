@@ -8,6 +8,8 @@ from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.workload import Workload
 from opanatomy.report.section import Bytes, Count, Fact, Note, Phrase, Section, Tone, facts_of, joined, phrase
 
+#: The makers of devices by torch's names of their kinds.
+_MAKERS: Final = {"cuda": "NVIDIA", "rocm": "AMD", "xpu": "Intel"}
 #: What scaled_dot_product_attention calls where it is not one kernel.
 _SOFTMAX_OF_SDPA: Final = {"aten::_safe_softmax", "aten::_scaled_dot_product_attention_math"}
 
@@ -151,6 +153,11 @@ def _batch(anatomy: Anatomy) -> Phrase | None:
     )
 
 
+def _unnamed(kind: str | None) -> str:
+    maker = _MAKERS.get(kind or "")
+    return f"an {maker} GPU that the trace does not name" if maker else kind or "not named in the trace"
+
+
 def _device(anatomy: Anatomy) -> str | Phrase | None:
     environment = anatomy.environment
     if environment.device_kind == "cpu" and environment.processor is None and environment.device_count:
@@ -162,7 +169,7 @@ def _device(anatomy: Anatomy) -> str | Phrase | None:
     memory, devices = environment.device_memory_bytes, environment.device_count or 1
     return joined(
         (
-            environment.device or environment.device_kind or "not named in the trace",
+            environment.device or _unnamed(environment.device_kind),
             None if memory is None else phrase("{}", Bytes(memory)),
             f"{devices} in the machine" if devices > 1 else None,
         )
