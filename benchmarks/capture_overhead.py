@@ -68,7 +68,7 @@ class Bench:
 
     def __init__(self, subject: Subject) -> None:
         from opanatomy.capture.model.workload import prepare
-        from opanatomy.options import RunOptions
+        from opanatomy.run_options import RunOptions
 
         request = RunOptions(
             device="cpu", model=subject.model, batch=subject.batch, seq=subject.seq, settings=subject.settings

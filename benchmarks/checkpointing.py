@@ -32,9 +32,9 @@ from opanatomy.memory.curve import curve_of
 from opanatomy.memory.held import held_of
 from opanatomy.memory.measured import measured_step
 from opanatomy.memory.step_table import table_of
-from opanatomy.options import RunOptions
 from opanatomy.records.memory_observations import StepObservations
 from opanatomy.records.simulated import SimulatedStep
+from opanatomy.run_options import RunOptions
 from opanatomy.techniques import jobs
 from opanatomy.techniques.figures import predicted_figures
 from opanatomy.techniques.workers import run_job, run_jobs

@@ -18,8 +18,8 @@ from opanatomy.capture.model.quiet import quiet_libraries
 from opanatomy.capture.model.workload import prepare
 from opanatomy.capture.step.stepper import StepObserver, Stepper, make_optimizer
 from opanatomy.memory import memory_of_observations
-from opanatomy.options import RunOptions
 from opanatomy.records.memory_observations import MemoryObservations
+from opanatomy.run_options import RunOptions
 
 ROUNDS = 15
 SETTINGS = (("vocab_size", "500"), ("num_hidden_layers", "2"))

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from opanatomy.console.progress import Display
-from opanatomy.options import RunOptions
 from opanatomy.records.comparison import memory_agrees, memory_error, time_agrees, time_error
 from opanatomy.records.techniques import TechniqueRow, Techniques
 from opanatomy.report.formats.json import json_report
+from opanatomy.run_options import RunOptions
 from opanatomy.techniques.experiment import Experiment, Settings
 from opanatomy.techniques.store import Store
 

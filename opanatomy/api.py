@@ -17,12 +17,14 @@ from opanatomy.errors import OpanatomyError, TraceError, UsageError
 from opanatomy.files.addresses import local_name, scheme_of
 from opanatomy.files.outputs import claimed, name_of_rank, temporary
 from opanatomy.files.remote import Address
+from opanatomy.option_checks import check_several
 from opanatomy.option_values import as_argument, checked
-from opanatomy.options import JOBS, PROCESSES, RunOptions, check_several
+from opanatomy.options import JOBS, PROCESSES
 from opanatomy.pipeline import analyze_traces
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.compared import Comparison
 from opanatomy.report.given import document_in
+from opanatomy.run_options import RunOptions
 
 if TYPE_CHECKING:
     import torch

@@ -1,18 +1,14 @@
 """Every option, declared once: the command line, its checks, those of `opanatomy.profile`, and what a report records.
 
-An option of a run is one `Option` here, its field of `RunOptions`, and where Python takes it a keyword of
+An option of a run is one `Option` here, its field of `run_options.RunOptions`, and where Python takes it a keyword of
 `opanatomy.profile`; a test holds the three equal.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
-from msgspec import Struct
-from msgspec.structs import force_setattr
-
-from opanatomy.errors import UsageError
-from opanatomy.option_values import Choice, Kind, Option, Spelling, as_argument, checked, choice_of, instead_of
+from opanatomy.option_values import Choice, Kind, Option, choice_of, instead_of
 from opanatomy.records.data_types import DATA_TYPES
 from opanatomy.records.optimizers import OPTIMIZERS
 
@@ -411,159 +407,3 @@ CEILINGS: Final = (
     Option(name="refresh", kind=Kind.SWITCH, default=False, help="measure again what was kept"),
     Option(name="debug", kind=Kind.SWITCH, default=False, help=DEBUG.help),
 )  # fmt: skip
-
-
-class RunOptions(Struct, frozen=True, kw_only=True):
-    """The options of one run, checked, each choice by its own name; `None` leaves it to the model and the device.
-
-    `model` is empty where a module is given. `seq` is in tokens, of raw audio in samples. `settings` are pairs of a
-    configuration key (dots reach into parts) and its value. With `generate` it is `inference`, of 1 of the `beams`
-    where no other number is given.
-    """
-
-    model: str = ""
-    batch: int | None = None
-    seq: int | None = None
-    task: str | None = None
-    seed: int = 0
-    texts: str | None = None
-    padding: str | None = None
-    tokenizer: str | None = None
-    layers: int | None = None
-    settings: tuple[tuple[str, str], ...] = ()
-    dtype: str = "float32"
-    attention: str | None = None
-    weights: str = "random"
-    hub: bool = False
-    trust_remote_code: bool = False
-    device: str = "auto"
-    amp: str | None = None
-    checkpointing: str | None = None
-    checkpoint_every: int | None = None
-    compile: bool = False
-    optimizer: str | None = None
-    accumulate: int = 1
-    clip: float | None = None
-    freeze: str | None = None
-    lora: int | None = None
-    fused_loss: bool = False
-    inference: bool = False
-    generate: int | None = None
-    beams: int | None = None
-    memory: bool = False
-    check: bool = False
-    steps: int = 1
-    warmup: int | None = None
-    parallel: str | None = None
-    bucket_mb: float | None = None
-    bucket_view: bool = False
-    redact: bool = False
-
-    def __post_init__(self) -> None:
-        for option in RUN:
-            given = getattr(self, option.name)
-            value = checked(option, given, as_argument)
-            if value is not given:
-                force_setattr(self, option.name, value)
-        check_together(self, as_argument)
-        if self.checkpoint_every is not None and self.checkpointing is None:
-            force_setattr(self, CHECKPOINTING.name, CHECKPOINTING.bare)
-        if self.generate is not None:
-            force_setattr(self, INFERENCE.name, True)
-            force_setattr(self, BEAMS.name, self.beams or 1)
-
-
-def recorded(options: RunOptions) -> dict[str, Any]:
-    """The fields of `Workload` that are options of the run, as they were given."""
-    return {option.recorded: getattr(options, option.name) for option in RUN if option.recorded}
-
-
-# --------------------------------------------------------------------------------------------------------------- checks
-
-
-def check_together(options: Any, spelled: Spelling) -> None:
-    """Raise `UsageError` where one option leaves another without effect."""
-    if options.inference or options.generate is not None:
-        forward_only = spelled(INFERENCE, True) if options.generate is None else spelled(GENERATE, options.generate)
-        for option in OF_BACKWARD:
-            value = getattr(options, option.name)
-            if value != option.default:
-                raise UsageError(f"{forward_only} has no backward: leave out {spelled(option, value)}")
-    _check_texts(options, spelled)
-    _check_generation(options, spelled)
-    _check_ranks(options, spelled)
-    if options.lora is not None and options.freeze is not None:
-        raise UsageError(
-            f"{spelled(LORA, options.lora)} freezes all but its adapters: leave out {spelled(FREEZE, options.freeze)}"
-        )
-    if options.clip is not None and options.optimizer is None:
-        raise UsageError(
-            f"{spelled(CLIP, options.clip)} is a part of the update, and there is none - add"
-            f" {spelled(OPTIMIZER, OPTIMIZERS[0].name)}"
-        )
-    if getattr(options, NO_TRACE.name, False) and options.trace is not None:
-        raise UsageError(
-            f"{spelled(NO_TRACE, True)} keeps no trace, {spelled(TRACE, options.trace)} does - leave one out"
-        )
-
-
-def _check_ranks(options: Any, spelled: Spelling) -> None:
-    parallel = getattr(options, PARALLEL.name, None)
-    if parallel in (None, DDP):
-        return
-    for option in (BUCKET_MB, BUCKET_VIEW):
-        if getattr(options, option.name) != option.default:
-            raise UsageError(
-                f"{spelled(option, getattr(options, option.name))} is for DDP: leave out {spelled(PARALLEL, parallel)}"
-            )
-    if options.generate is not None:
-        raise UsageError(
-            f"{spelled(GENERATE, options.generate)} runs on each rank by itself: leave out"
-            f" {spelled(PARALLEL, parallel)}"
-        )
-    if parallel == CHECKPOINTED and options.checkpointing is not None:
-        raise UsageError(
-            f"{spelled(PARALLEL, parallel)} recomputes activations already: leave out"
-            f" {spelled(CHECKPOINTING, options.checkpointing)}"
-        )
-
-
-def check_several(options: Any, processes: int, spelled: Spelling) -> None:
-    """Refuse for one process what only several can do."""
-    for option in OF_RANKS:
-        value = getattr(options, option.name)
-        if value != option.default and processes == 1:
-            raise UsageError(
-                f"{spelled(option, value)} needs several processes: add {spelled(PROCESSES, 2)}, or start them with"
-                " torchrun or accelerate launch"
-            )
-    if options.parallel == HSDP and (processes < 4 or processes % 2):
-        raise UsageError(
-            f"{spelled(PARALLEL, HSDP)} shards in two groups, each with a copy of the weights: {processes} processes"
-            " make no two groups of several - start 4, 6, 8, ..."
-        )
-
-
-def _check_texts(options: Any, spelled: Spelling) -> None:
-    texts = getattr(options, TEXTS.name, None)
-    if texts is not None and options.generate is not None:
-        raise UsageError(
-            f"{spelled(GENERATE, options.generate)} needs prompts of one length: leave out {spelled(TEXTS, texts)}"
-        )
-    for option in OF_TEXTS:
-        value = getattr(options, option.name, None)
-        if texts is None and value is not None:
-            raise UsageError(f"{spelled(option, value)} needs texts: give {spelled(TEXTS, SAMPLE)} too")
-
-
-def _check_generation(options: Any, spelled: Spelling) -> None:
-    if options.generate is None:
-        if options.beams is not None:
-            needed = spelled(GENERATE, 32)
-            raise UsageError(f"{spelled(BEAMS, options.beams)} needs a generation: give {needed} too")
-        return
-    if options.compile:
-        raise UsageError(
-            f"{spelled(GENERATE, options.generate)} runs the model's own forward, not a compiled one: leave out"
-            f" {spelled(COMPILE, True)}"
-        )

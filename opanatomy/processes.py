@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from opanatomy.errors import UsageError
 from opanatomy.files.outputs import claimed, name_of_rank, temporary
 from opanatomy.launched import launched
-from opanatomy.options import RunOptions
 from opanatomy.pipeline import anatomy_of_ranks, packed_summary_of
 from opanatomy.records.anatomy import Anatomy
+from opanatomy.run_options import RunOptions
 
 if TYPE_CHECKING:
     from opanatomy.capture.step.subject import Subject

@@ -15,9 +15,9 @@ from msgspec.structs import replace
 from opanatomy.arguments import Name, check_module, check_no_profiler, check_switch, trace_target
 from opanatomy.errors import CaptureError, UsageError
 from opanatomy.files.outputs import Claim, claimed, name_of_rank, temporary
-from opanatomy.options import RunOptions
 from opanatomy.pipeline import analyze_traces
 from opanatomy.records.anatomy import Anatomy
+from opanatomy.run_options import RunOptions
 
 if TYPE_CHECKING:
     import torch

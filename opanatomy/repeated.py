@@ -15,12 +15,12 @@ from msgspec.structs import replace
 from opanatomy.device import Overrides
 from opanatomy.errors import CaptureError, OutputError
 from opanatomy.files.outputs import Claim, claimed, temporary
-from opanatomy.options import RunOptions
 from opanatomy.pipeline import analyze_traces
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.report import format_named
 from opanatomy.report.format import Page
 from opanatomy.report.metrics import metrics_of
+from opanatomy.run_options import RunOptions
 from opanatomy.techniques import jobs
 from opanatomy.techniques.workers import JobFailed, run_job
 

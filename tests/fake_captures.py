@@ -26,8 +26,8 @@ from opanatomy.capture.model.quiet import quiet_libraries
 from opanatomy.capture.model.workload import Prepared, prepare
 from opanatomy.capture.step.ranges import module_ranges
 from opanatomy.capture.step.recorder import Subject, record_step
-from opanatomy.options import RunOptions
 from opanatomy.records.workload import Workload
+from opanatomy.run_options import RunOptions
 from tests.fake_device import DEVICE, fake_device
 from tests.tiny import TINY, tiny_request
 

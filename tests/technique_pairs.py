@@ -14,11 +14,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from opanatomy.errors import OpanatomyError
-from opanatomy.options import RunOptions
 from opanatomy.records.memory import Memory
 from opanatomy.records.sameness import Sameness
 from opanatomy.records.simulated import SimulatedStep
 from opanatomy.records.techniques import StepFigures
+from opanatomy.run_options import RunOptions
 from opanatomy.techniques import workers
 from opanatomy.techniques.entries import BASELINE, Situation
 from opanatomy.techniques.variants import Variant, variants_of

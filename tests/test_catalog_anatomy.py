@@ -17,11 +17,11 @@ from torch.utils.flop_counter import FlopCounterMode, conv_flop_count, sdpa_back
 from opanatomy.capture.model.quiet import quiet_libraries
 from opanatomy.capture.model.workload import prepare
 from opanatomy.capture.step.recorder import Subject, record_step
-from opanatomy.options import RunOptions
 from opanatomy.pipeline import analyze_trace
 from opanatomy.records.anatomy import Anatomy, OperatorRow
 from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.records.workload import Workload
+from opanatomy.run_options import RunOptions
 from tests.observer import BY_MASK, depends_on_values
 from tests.tiny import DISTINCT, tiny_request
 

@@ -23,7 +23,7 @@ from benchmarks.checkpointing import (
     segments_fit,
 )
 from opanatomy.estimate.simulate import simulate
-from opanatomy.options import RunOptions
+from opanatomy.run_options import RunOptions
 from opanatomy.techniques.entries import Situation
 from opanatomy.techniques.variants import Variant, variants_of
 

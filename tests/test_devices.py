@@ -18,8 +18,8 @@ from opanatomy.capture.model.building import build_module
 from opanatomy.capture.step import profile, run
 from opanatomy.device import ceilings_for
 from opanatomy.device.sheets import GIB
-from opanatomy.options import RunOptions
 from opanatomy.records.workload import Environment
+from opanatomy.run_options import RunOptions
 from tests.fake_cuda import FakeGpu, FakeMachine, install
 
 TWO = (FakeGpu(), FakeGpu(uuid="22222222-0000-0000-0000-000000000000"))

@@ -20,7 +20,6 @@ from opanatomy.estimate.rates import CallTimes, Timed, call_times, phase_times, 
 from opanatomy.estimate.recording import recording
 from opanatomy.estimate.simulate import simulate
 from opanatomy.memory import memory_of_observations
-from opanatomy.options import RunOptions
 from opanatomy.pipeline import analyze_traces
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.memory_observations import MemoryObservations
@@ -29,6 +28,7 @@ from opanatomy.records.signature import Signature, Tensor
 from opanatomy.records.simulated import SimulatedCall, SimulatedStep
 from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.records.workload import Workload
+from opanatomy.run_options import RunOptions
 from opanatomy.techniques.figures import contraction_flops, measured_figures
 from tests.handmade import HandMade
 from tests.tiny import BERT, tiny_request

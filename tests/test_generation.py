@@ -30,8 +30,8 @@ from opanatomy.errors import CaptureError, UsageError
 from opanatomy.memory.cache import cache_theory
 from opanatomy.memory.savings import savings_of
 from opanatomy.memory.theory import needed_bytes
+from opanatomy.option_checks import check_together
 from opanatomy.option_values import as_flag
-from opanatomy.options import RunOptions, check_together
 from opanatomy.pipeline import analyze_trace, with_ceilings
 from opanatomy.records.anatomy import Anatomy, ClassRow
 from opanatomy.records.memory import CacheShape, Memory, MemoryComponent, MemoryFailure
@@ -39,6 +39,7 @@ from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.records.workload import Capture, Environment, Workload
 from opanatomy.report import terminal_report
 from opanatomy.report.formats.json import json_report, read_anatomy
+from opanatomy.run_options import RunOptions
 from tests.handmade import HandMade
 from tests.memory_steps import memory_of_observed
 from tests.test_memory_trace import Recorded, memory_of

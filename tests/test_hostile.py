@@ -27,8 +27,8 @@ from opanatomy.capture.step.export import export_trace
 from opanatomy.console.progress import Display
 from opanatomy.errors import ModelError, OutOfMemory, OutputError
 from opanatomy.files.outputs import claimed
-from opanatomy.options import RunOptions
 from opanatomy.records.workload import Capture, Environment, Workload
+from opanatomy.run_options import RunOptions
 from tests.handmade import training_step
 from tests.tiny import message_of, on_cpu
 

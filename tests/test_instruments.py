@@ -25,10 +25,10 @@ from opanatomy.capture.model.workload import prepare
 from opanatomy.capture.step.recorder import NullProgress, Subject, record_step
 from opanatomy.capture.step.roots import backward_roots, materialized
 from opanatomy.errors import CaptureError
-from opanatomy.options import RunOptions
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.taxonomy import Phase
 from opanatomy.records.workload import Workload
+from opanatomy.run_options import RunOptions
 from tests.tiny import on_cpu
 
 X = torch.arange(12.0).reshape(3, 4) / 12

@@ -21,10 +21,10 @@ from opanatomy.capture.distributed.plugins import asked_of_launcher, parallel_of
 from opanatomy.errors import UsageError
 from opanatomy.files.outputs import name_of_rank, numbered_name
 from opanatomy.launched import Launched, launched
-from opanatomy.options import RunOptions
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.taxonomy import Phase
 from opanatomy.report import read_anatomy
+from opanatomy.run_options import RunOptions
 from tests import command
 from tests.distributed_runs import (
     GPT2,

@@ -18,9 +18,9 @@ from opanatomy.capture.step.recorder import Subject, record_step
 from opanatomy.capture.step.stepper import Stepper
 from opanatomy.console.parser import make_parser
 from opanatomy.errors import CaptureError
-from opanatomy.options import RunOptions
 from opanatomy.records.taxonomy import Phase
 from opanatomy.records.workload import Workload
+from opanatomy.run_options import RunOptions
 from tests.test_out_of_memory import Stages
 
 INPUT = torch.ones(4, 8)

@@ -24,12 +24,12 @@ from opanatomy.capture.step.recorder import Subject, record_step
 from opanatomy.capture.step.stepper import Stepper, make_optimizer
 from opanatomy.checks import check_memory
 from opanatomy.memory import memory_of_observations, warnings_of
-from opanatomy.options import RunOptions
 from opanatomy.records.checks import Check
 from opanatomy.records.memory import Memory
 from opanatomy.records.memory_observations import AllocatorObservation
 from opanatomy.records.taxonomy import Phase
 from opanatomy.records.workload import PHASE_RANGE, Workload
+from opanatomy.run_options import RunOptions
 from opanatomy.trace import read_trace
 from tests.allocator import allocation, range_of
 from tests.allocator.standin import DEVICE, WORKSPACE, Standin

@@ -30,12 +30,12 @@ from opanatomy.memory.components import (
 )
 from opanatomy.memory.groups import alike
 from opanatomy.memory.outside import outside_the_allocator
-from opanatomy.options import RunOptions
 from opanatomy.records.memory import Memory, MemorySnapshot
 from opanatomy.records.memory_observations import MarkKind
 from opanatomy.records.out_of_memory import requested_bytes
 from opanatomy.records.taxonomy import Phase
 from opanatomy.records.workload import Workload
+from opanatomy.run_options import RunOptions
 from opanatomy.trace import read_trace
 from tests.command import run_code
 from tests.memory_steps import curve, measured, memory_of_observed
@@ -396,7 +396,7 @@ from opanatomy.capture.memory.measurement import held_bytes
 from opanatomy.capture.model.workload import prepare
 from opanatomy.capture.step.recorder import Subject, record_step
 from opanatomy.errors import OutOfMemory
-from opanatomy.options import RunOptions
+from opanatomy.run_options import RunOptions
 from opanatomy.memory import memory_of_observations
 from opanatomy.records.workload import Workload
 name = "google-bert/bert-base-uncased"

@@ -26,10 +26,11 @@ from opanatomy.console.dispatch import main
 from opanatomy.console.parser import make_parser
 from opanatomy.errors import OpanatomyError, UsageError
 from opanatomy.option_values import Kind, Option
-from opanatomy.options import ANALYZE, PROFILE, RUN, RunOptions
+from opanatomy.options import ANALYZE, PROFILE, RUN
 from opanatomy.records.data_types import ITEM_SIZE
 from opanatomy.records.optimizers import BY_NAME
 from opanatomy.records.workload import Workload
+from opanatomy.run_options import RunOptions, recorded
 from tests.tiny import BERT, tiny_request
 
 TYPES: dict[Kind, tuple[object, ...]] = {
@@ -86,7 +87,7 @@ def test_what_a_report_records_are_fields_of_the_workload() -> None:
     names = {field.name for field in msgspec.structs.fields(Workload)}
     assert {option.recorded for option in RUN if option.recorded} <= names
     chosen = RunOptions(amp="half", checkpointing="Reentrant", compile=True, optimizer="SGD", steps=2, warmup=5)
-    assert options.recorded(chosen) == {
+    assert recorded(chosen) == {
         "amp": "fp16", "checkpointing": "reentrant", "compiled": True, "optimizer": "sgd", "inference": False,
         "generate": None, "beams": None, "steps": 2, "warmup": 5, "accumulate": 1, "frozen": None,
         "checkpoint_every": None, "clip": None, "lora": None, "fused_loss": False,

@@ -22,10 +22,10 @@ from opanatomy.capture.step.recorder import Subject, record_step
 from opanatomy.capture.step.stepper import Stepper, make_optimizer
 from opanatomy.errors import OutOfMemory
 from opanatomy.memory import memory_of_observations
-from opanatomy.options import RunOptions
 from opanatomy.records.out_of_memory import is_out_of_memory, requested_bytes
 from opanatomy.records.taxonomy import Phase
 from opanatomy.records.workload import Workload
+from opanatomy.run_options import RunOptions
 from tests.command import run_code
 
 GIB = 1 << 30
@@ -415,7 +415,7 @@ import torch._dynamo, transformers  # what a run loads on its way would count
 from opanatomy.capture.memory.measurement import held_bytes
 from opanatomy.capture.step.recorder import Subject, record_step
 from opanatomy.errors import OutOfMemory
-from opanatomy.options import RunOptions
+from opanatomy.run_options import RunOptions
 from opanatomy.memory import memory_of_observations
 from opanatomy.records.workload import Workload
 module = torch.nn.Sequential(*(torch.nn.Linear(1024, 1024, bias=False) for _ in range(16)))

@@ -19,9 +19,9 @@ from opanatomy.capture.model.building import enable_checkpointing
 from opanatomy.capture.model.workload import prepare
 from opanatomy.capture.step.recorder import Subject, record_step
 from opanatomy.capture.step.stepper import Stepper
-from opanatomy.options import RunOptions
 from opanatomy.records.taxonomy import PHASES, Phase
 from opanatomy.records.workload import Workload
+from opanatomy.run_options import RunOptions
 from opanatomy.trace import Trace, read_trace
 from tests.tiny import TINY, on_cpu
 

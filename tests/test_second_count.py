@@ -14,13 +14,13 @@ from msgspec.structs import replace
 from opanatomy.__main__ import main
 from opanatomy.calls import costs, trace_calls
 from opanatomy.capture.step.recorder import Subject, record_step
-from opanatomy.options import RunOptions
 from opanatomy.pipeline import analyze_trace
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.columns import HostTable, Int64
 from opanatomy.records.signature import Cost
 from opanatomy.records.workload import Workload
 from opanatomy.report import terminal_report
+from opanatomy.run_options import RunOptions
 from opanatomy.trace import Trace
 from tests.damage import Event, doubled, dropped, moved, off_by_one, planted
 

@@ -70,8 +70,8 @@ def test_a_run_that_fails_keeps_those_before_it(
     several_runs: tuple[Path, int, str, str], here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from opanatomy.device import Overrides
-    from opanatomy.options import RunOptions
     from opanatomy.repeated import Repetition, Run, median_run, repeated
+    from opanatomy.run_options import RunOptions
     from opanatomy.techniques.workers import JobFailed
 
     trace = TRACES / "bert_cpu.json.gz"

@@ -10,8 +10,8 @@ import pytest
 from opanatomy.capture.model import adapters
 from opanatomy.capture.model.workload import prepare
 from opanatomy.errors import CaptureError, UsageError
-from opanatomy.options import RunOptions
 from opanatomy.records.taxonomy import Phase
+from opanatomy.run_options import RunOptions
 from tests.test_technique_freezing import ATTENTION, HEAD, PROJECTIONS, TOKENS
 from tests.test_techniques_options import GPT2, LLAMA, T5, VIT, captured, contractions, gradients_of
 from tests.tiny import BERT, tiny_request

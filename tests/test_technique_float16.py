@@ -14,11 +14,11 @@ from torch import Tensor, nn
 
 from opanatomy.capture.step.underflow import gradient_underflow
 from opanatomy.errors import CaptureError
-from opanatomy.options import RunOptions
 from opanatomy.records.techniques import Techniques
 from opanatomy.records.underflow import ScaledGradients, Underflow
 from opanatomy.report import format_named
 from opanatomy.report.format import Page
+from opanatomy.run_options import RunOptions
 from opanatomy.techniques.variants import variants_of
 from tests.test_techniques import experiment_of, row, situation
 from tests.tiny import BERT, tiny_request

@@ -14,8 +14,8 @@ from opanatomy.capture.model.workload import prepare
 from opanatomy.capture.step.profile import capture_model
 from opanatomy.capture.step.progress_hooks import NullProgress
 from opanatomy.errors import OutOfMemory, UsageError
-from opanatomy.options import RunOptions
 from opanatomy.records.taxonomy import Phase
+from opanatomy.run_options import RunOptions
 from tests.test_techniques_options import GPT2, LLAMA, T5, VIT, captured, contractions, measured
 from tests.tiny import BERT, DISTINCT, message_of, planned, tiny_request
 

@@ -8,11 +8,11 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from opanatomy.options import RunOptions
 from opanatomy.records.guides import GuideRow
 from opanatomy.records.techniques import StepFigures, Techniques
 from opanatomy.report import format_named
 from opanatomy.report.format import Page
+from opanatomy.run_options import RunOptions
 from opanatomy.techniques.guides import MeasuredRun, guide_rows
 from tests.test_techniques import experiment_of
 

@@ -7,8 +7,8 @@ from random import Random
 
 import pytest
 
-from opanatomy.options import RunOptions
 from opanatomy.records.techniques import StepFigures, TechniqueRow
+from opanatomy.run_options import RunOptions
 from opanatomy.techniques.timing import baseline_runs, median_range, shuffled, timed
 from opanatomy.techniques.variants import Variant
 

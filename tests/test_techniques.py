@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from opanatomy.capture.step.outcome import compare_outcome, first_difference, keep_outcome
 from opanatomy.errors import UsageError
-from opanatomy.options import RUN, RunOptions
+from opanatomy.options import RUN
 from opanatomy.records.comparison import memory_agrees, time_agrees, time_error, within_noise
 from opanatomy.records.sameness import LossCurve, Sameness
 from opanatomy.records.taxonomy import Phase
@@ -25,6 +25,7 @@ from opanatomy.records.techniques import OperatorError, StepFigures, TechniqueRo
 from opanatomy.records.workload import Environment, Workload
 from opanatomy.report import format_named
 from opanatomy.report.format import Page
+from opanatomy.run_options import RunOptions
 from opanatomy.techniques.advice import advice_of
 from opanatomy.techniques.entries import BASELINE, TECHNIQUE, TECHNIQUES, Situation, option_text
 from opanatomy.techniques.experiment import Experiment, Settings

@@ -28,10 +28,10 @@ from opanatomy.capture.texts.sample import sample
 from opanatomy.capture.texts.training import trained_tokenizer
 from opanatomy.checks import require_agreement
 from opanatomy.errors import UsageError
-from opanatomy.options import RunOptions
 from opanatomy.pipeline import analyze_traces
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.report.sections import sections_of
+from opanatomy.run_options import RunOptions
 from tests.tiny import BERT, TINY, message_of, tiny_request
 
 GPT2, T5, LLAMA = "openai-community/gpt2", "google-t5/t5-base", "meta-llama/Llama-3.1-8B"

@@ -10,7 +10,7 @@ import torch
 from opanatomy.capture.model.quiet import quiet_libraries
 from opanatomy.capture.model.workload import Plan, Prepared, plan_of, prepare
 from opanatomy.errors import OpanatomyError
-from opanatomy.options import RunOptions
+from opanatomy.run_options import RunOptions
 
 BERT = "google-bert/bert-base-uncased"
 

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Final
 from opanatomy.console.parser import add_options
 from opanatomy.errors import OpanatomyError, OutOfMemory, UsageError
 from opanatomy.launched import Launched, launched
+from opanatomy.option_checks import check_several, check_together
 from opanatomy.option_values import as_flag
-from opanatomy.options import PROCESSES, PROFILE, RUN, RUNS, RunOptions, check_several, check_together
+from opanatomy.options import PROCESSES, PROFILE, RUN, RUNS
+from opanatomy.run_options import RunOptions
 
 if TYPE_CHECKING:
     from opanatomy.capture.distributed.ranks import Joined

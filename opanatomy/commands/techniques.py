@@ -7,8 +7,10 @@ import sys
 from typing import TYPE_CHECKING, Final
 
 from opanatomy.console.parser import add_options
+from opanatomy.option_checks import check_together
 from opanatomy.option_values import as_flag
-from opanatomy.options import RUN, TECHNIQUES, RunOptions, check_together
+from opanatomy.options import RUN, TECHNIQUES
+from opanatomy.run_options import RunOptions
 
 if TYPE_CHECKING:
     from opanatomy.console.progress import Display

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 from opanatomy.errors import CaptureError, UsageError
 from opanatomy.option_values import as_flag
-from opanatomy.options import RUNS, TRACE, RunOptions
+from opanatomy.options import RUNS, TRACE
 from opanatomy.report.units import duration, noun, share
+from opanatomy.run_options import RunOptions
 
 if TYPE_CHECKING:
     from opanatomy.gates.judging import Gate

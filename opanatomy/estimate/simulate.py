@@ -25,9 +25,9 @@ from opanatomy.capture.step.subject import Subject
 from opanatomy.errors import EstimateError, OpanatomyError
 from opanatomy.estimate.fake import fake_tensors
 from opanatomy.estimate.recording import Recording, recording
-from opanatomy.options import RunOptions
 from opanatomy.records.memory_observations import AllocatorObservation, MarkKind, MemoryObservations, TensorType
 from opanatomy.records.simulated import SimulatedCall, SimulatedStep
+from opanatomy.run_options import RunOptions
 
 if TYPE_CHECKING:
     import torch

@@ -9,8 +9,9 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from opanatomy.options import RUN, RunOptions
+from opanatomy.options import RUN
 from opanatomy.records.optimizers import BY_NAME
+from opanatomy.run_options import RunOptions
 
 Switch = Callable[["Situation"], Mapping[str, Any]]
 #: What the baseline is called in tables and file names.

@@ -10,12 +10,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from opanatomy.errors import OpanatomyError
-from opanatomy.options import RunOptions
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.sameness import LossCurve
 from opanatomy.records.techniques import TechniqueRow, Techniques
 from opanatomy.redaction.records import redacted
 from opanatomy.redaction.texts import Texts
+from opanatomy.run_options import RunOptions
 from opanatomy.techniques.advice import advice_of
 from opanatomy.techniques.figures import measured_figures
 from opanatomy.techniques.guides import MeasuredRun, guide_rows

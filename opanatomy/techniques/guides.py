@@ -9,11 +9,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from opanatomy.memory.components import GRADIENTS, OPTIMIZER_STATE, WEIGHT_CASTS, WEIGHTS
-from opanatomy.options import RunOptions
 from opanatomy.records.comparison import within_noise
 from opanatomy.records.guides import GuideClaim, GuideMeasurement, GuideRow
 from opanatomy.records.optimizers import BY_NAME, FULL_STATE_BYTES, SMALL
 from opanatomy.records.techniques import StepFigures
+from opanatomy.run_options import RunOptions
 
 _ANATOMY: Final = "Hugging Face, Model training anatomy"
 _SINGLE_GPU: Final = "Hugging Face, Methods and tools for efficient training on a single GPU"

@@ -9,10 +9,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from opanatomy.errors import OpanatomyError
-from opanatomy.options import RunOptions
 from opanatomy.records.sameness import Sameness
 from opanatomy.records.simulated import SimulatedStep
 from opanatomy.records.underflow import Underflow
+from opanatomy.run_options import RunOptions
 
 
 class Planned(Struct, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from textwrap import wrap
 from typing import Final
 
-from opanatomy.options import RunOptions
+from opanatomy.run_options import RunOptions
 from opanatomy.techniques import jobs
 from opanatomy.techniques.entries import TECHNIQUE, Situation
 from opanatomy.techniques.variants import variants_of

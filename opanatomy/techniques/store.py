@@ -14,8 +14,8 @@ import msgspec
 from msgspec import Struct
 
 from opanatomy.errors import OutputError, UsageError
-from opanatomy.options import RunOptions
 from opanatomy.records.anatomy import Anatomy
+from opanatomy.run_options import RunOptions
 
 Result = TypeVar("Result")
 

@@ -19,10 +19,10 @@ from opanatomy.errors import OpanatomyError
 from opanatomy.estimate.price import Rates, predicted_time, rates_of
 from opanatomy.estimate.rates import call_times
 from opanatomy.memory import memory_of_observations
-from opanatomy.options import RunOptions
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.simulated import SimulatedStep
 from opanatomy.records.suggestion import Suggestion, Suggestions
+from opanatomy.run_options import RunOptions
 from opanatomy.techniques import jobs, recorded
 from opanatomy.techniques.entries import Situation
 from opanatomy.techniques.prediction import peaks_of

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from opanatomy.errors import UsageError
 from opanatomy.option_values import instead_of
-from opanatomy.options import RunOptions
+from opanatomy.run_options import RunOptions
 from opanatomy.techniques.entries import BASELINE, TECHNIQUE, TECHNIQUES, Situation, Technique, option_text
 
 #: What joins the techniques of a combination.

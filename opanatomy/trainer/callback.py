@@ -16,12 +16,12 @@ import transformers
 from opanatomy.arguments import Name
 from opanatomy.errors import CaptureError, OpanatomyError
 from opanatomy.files.outputs import Claim, claimed
-from opanatomy.options import RunOptions
 from opanatomy.redaction.texts import spoken
 from opanatomy.redaction.values import of_process
 from opanatomy.report import format_named
 from opanatomy.report.format import Page
 from opanatomy.report.metrics import metrics_of
+from opanatomy.run_options import RunOptions
 from opanatomy.trainer.arguments import Output, check_output, checked_steps, output_of
 from opanatomy.trainer.host import Guard, calling_trainer
 from opanatomy.trainer.plan import Training, named, not_coming, plan_of

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from opanatomy.capture.loop.numbered_steps import NumberedSteps, StepPlan
 from opanatomy.errors import CaptureError
-from opanatomy.options import RunOptions
 from opanatomy.recording import Recorder, running
+from opanatomy.run_options import RunOptions
 
 if TYPE_CHECKING:
     import torch

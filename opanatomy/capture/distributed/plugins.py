@@ -10,7 +10,8 @@ from msgspec.structs import replace
 
 from opanatomy.errors import UsageError
 from opanatomy.option_values import spelled
-from opanatomy.options import CHECKPOINTED, COMPILE, DDP, FSDP2, HSDP, PARALLEL, TP, RunOptions
+from opanatomy.options import CHECKPOINTED, COMPILE, DDP, FSDP2, HSDP, PARALLEL, TP
+from opanatomy.run_options import RunOptions
 
 #: A rank that waits longer than this in a collective waits for one that will not come.
 TIMEOUT: Final = timedelta(minutes=10)

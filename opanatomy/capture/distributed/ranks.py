@@ -14,7 +14,7 @@ from opanatomy.capture.distributed.plugins import handlers_of, mesh_of, parallel
 from opanatomy.capture.model.quiet import quiet_libraries
 from opanatomy.errors import CaptureError, UsageError
 from opanatomy.launched import Launched
-from opanatomy.options import RunOptions
+from opanatomy.run_options import RunOptions
 
 if TYPE_CHECKING:
     from accelerate import Accelerator

@@ -12,8 +12,9 @@ from opanatomy.capture.distributed.training import RankTraining, SharedTraining
 from opanatomy.capture.model.batches import move
 from opanatomy.capture.model.workload import Plan
 from opanatomy.capture.step.subject import Subject
-from opanatomy.options import CHECKPOINTED, CHECKPOINTING, DDP, TP, RunOptions
+from opanatomy.options import CHECKPOINTED, CHECKPOINTING, DDP, TP
 from opanatomy.records.workload import Workload
+from opanatomy.run_options import RunOptions
 
 
 def shared(subject: Subject, plan: Plan | None, options: RunOptions, joined: Joined) -> Subject:

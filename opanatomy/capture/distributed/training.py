@@ -19,9 +19,10 @@ from opanatomy.capture.step.stepper import make_optimizer
 from opanatomy.capture.step.training import Training
 from opanatomy.errors import CaptureError, OpanatomyError
 from opanatomy.option_values import spelled
-from opanatomy.options import PARALLEL, TP, RunOptions
+from opanatomy.options import PARALLEL, TP
 from opanatomy.records.out_of_memory import is_out_of_memory
 from opanatomy.records.workload import SharedWeights
+from opanatomy.run_options import RunOptions
 
 if TYPE_CHECKING:
     import torch

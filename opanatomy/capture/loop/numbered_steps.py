@@ -27,9 +27,9 @@ from opanatomy.capture.loop.stages import (
 )
 from opanatomy.capture.step.profiled import STEP_RANGE, StepProfiler
 from opanatomy.capture.step.restore import quiet_kineto
-from opanatomy.options import RunOptions
 from opanatomy.records.memory import WEIGHTS
 from opanatomy.records.memory_observations import MemoryObservations
+from opanatomy.run_options import RunOptions
 
 if TYPE_CHECKING:
     import torch

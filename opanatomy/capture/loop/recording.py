@@ -39,10 +39,10 @@ from opanatomy.capture.step.profiled import STEP_RANGE
 from opanatomy.capture.step.profiler_times import profiler_times_ns
 from opanatomy.capture.step.tensor_lists import tensor_lists
 from opanatomy.errors import CaptureError
-from opanatomy.options import RunOptions
 from opanatomy.records.memory import WEIGHTS
 from opanatomy.records.memory_observations import MemoryObservations
 from opanatomy.records.workload import Capture, ObservedCount
+from opanatomy.run_options import RunOptions
 
 if TYPE_CHECKING:
     import torch

@@ -18,10 +18,10 @@ from opanatomy.capture.memory.snapshots import Snapshots
 from opanatomy.capture.step.observer import Observation
 from opanatomy.capture.step.ranges import OpenRanges
 from opanatomy.capture.step.stepper import StepObserver
-from opanatomy.options import RunOptions
 from opanatomy.records.memory_observations import MemoryObservations, StepObservations
 from opanatomy.records.taxonomy import Phase
 from opanatomy.records.workload import ObservedCount
+from opanatomy.run_options import RunOptions
 
 if TYPE_CHECKING:
     import torch

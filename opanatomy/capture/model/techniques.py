@@ -11,7 +11,7 @@ from opanatomy.capture.model.fused_loss import fuse_loss
 from opanatomy.capture.model.parts import embeddings_of
 from opanatomy.capture.model.segments import checkpoint_in_segments
 from opanatomy.errors import UsageError
-from opanatomy.options import RunOptions
+from opanatomy.run_options import RunOptions
 
 if TYPE_CHECKING:
     import torch

@@ -24,10 +24,11 @@ from opanatomy.capture.texts.inputs import TextInputs, TextPlan, plan_texts
 from opanatomy.capture.texts.tokenizing import OfModel
 from opanatomy.errors import ModelError, OpanatomyError, UsageError
 from opanatomy.option_values import as_flag
-from opanatomy.options import DTYPE, GENERATE, RUN, RunOptions, recorded
+from opanatomy.options import DTYPE, GENERATE, RUN
 from opanatomy.records.optimizers import SMALL
 from opanatomy.records.out_of_memory import is_out_of_memory
 from opanatomy.records.workload import Workload
+from opanatomy.run_options import RunOptions, recorded
 
 if TYPE_CHECKING:
     import torch

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 from opanatomy.capture.step.ranges import open_phase
 from opanatomy.errors import CaptureError, UsageError
 from opanatomy.option_values import as_asked
-from opanatomy.options import RunOptions
 from opanatomy.records.taxonomy import Phase
+from opanatomy.run_options import RunOptions
 
 if TYPE_CHECKING:
     import torch

@@ -13,8 +13,8 @@ from msgspec import Struct
 
 from opanatomy.capture.step.ready import ready_to_step
 from opanatomy.capture.step.stepper import StepObserver
-from opanatomy.options import RunOptions
 from opanatomy.records.sameness import Difference, Sameness
+from opanatomy.run_options import RunOptions
 
 if TYPE_CHECKING:
     import torch

@@ -24,10 +24,10 @@ from opanatomy.capture.step.recorder import Progress, Subject, record_step
 from opanatomy.capture.step.stepper import check_installed
 from opanatomy.errors import OpanatomyError, OutOfMemory
 from opanatomy.launched import launched
-from opanatomy.options import RunOptions
 from opanatomy.records.data_types import ITEM_SIZE
 from opanatomy.records.optimizers import BY_NAME
 from opanatomy.records.out_of_memory import is_out_of_memory
+from opanatomy.run_options import RunOptions
 
 
 def capture_model(

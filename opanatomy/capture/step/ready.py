@@ -19,7 +19,7 @@ from opanatomy.capture.step.recorder import make_stepper
 from opanatomy.capture.step.restore import Kept
 from opanatomy.capture.step.stepper import Stepper
 from opanatomy.capture.step.subject import Subject
-from opanatomy.options import RunOptions
+from opanatomy.run_options import RunOptions
 
 if TYPE_CHECKING:
     import torch

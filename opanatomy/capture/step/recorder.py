@@ -31,11 +31,12 @@ from opanatomy.capture.step.stepper import Stepper, make_optimizer
 from opanatomy.capture.step.subject import Subject
 from opanatomy.errors import CaptureError, OpanatomyError
 from opanatomy.option_values import as_argument, as_asked, as_flag
-from opanatomy.options import DEVICE, GENERATE, RunOptions
+from opanatomy.options import DEVICE, GENERATE
 from opanatomy.records.memory import WEIGHTS
 from opanatomy.records.memory_observations import MemoryObservations
 from opanatomy.records.out_of_memory import is_out_of_memory
 from opanatomy.records.taxonomy import Phase
+from opanatomy.run_options import RunOptions
 
 if TYPE_CHECKING:
     import torch

@@ -40,12 +40,12 @@ from opanatomy.capture.step.tensor_lists import tensor_lists
 from opanatomy.capture.step.text_steps import timed_on_texts
 from opanatomy.capture.step.training import Training
 from opanatomy.capture.texts.inputs import TextInputs
-from opanatomy.options import RunOptions
 from opanatomy.records.memory_observations import MemoryObservations
 from opanatomy.records.optimizers import BY_NAME
 from opanatomy.records.out_of_memory import is_out_of_memory
 from opanatomy.records.texts import TextObservations
 from opanatomy.records.workload import Capture
+from opanatomy.run_options import RunOptions
 
 if TYPE_CHECKING:
     import torch

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from opanatomy.capture.step.ready import ready_to_step
 from opanatomy.capture.step.stepper import Stepper
-from opanatomy.options import RunOptions
+from opanatomy.run_options import RunOptions
 
 #: Steps are repeated until there are this many, or until they have taken this long.
 _MIN_STEPS, _MAX_STEPS, _LONG_NS = 3, 50, 2 * 10**9

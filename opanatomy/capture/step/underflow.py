@@ -13,8 +13,8 @@ from opanatomy.capture.step.ready import ready_to_step
 from opanatomy.capture.step.restore import RandomState
 from opanatomy.capture.step.stepper import Stepper
 from opanatomy.errors import CaptureError
-from opanatomy.options import RunOptions
 from opanatomy.records.underflow import ScaledGradients, Underflow
+from opanatomy.run_options import RunOptions
 
 if TYPE_CHECKING:
     import torch

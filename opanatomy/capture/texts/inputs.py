@@ -15,8 +15,9 @@ from opanatomy.capture.texts.batching import Batches, batches_of
 from opanatomy.capture.texts.reading import Texts, read_texts
 from opanatomy.capture.texts.tokenizing import OfModel, Tokenized, tokenized
 from opanatomy.errors import UsageError
-from opanatomy.options import TEXTS, RunOptions
+from opanatomy.options import TEXTS
 from opanatomy.records.texts import TextBatch, TextObservations
+from opanatomy.run_options import RunOptions
 
 if TYPE_CHECKING:
     import torch
