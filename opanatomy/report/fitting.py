@@ -1,4 +1,5 @@
-"""The first screen on a terminal of few lines: rows of operators give way, then their table, then minor lines."""
+"""The first screen in the lines of a terminal: rows of operators fill it, or give way, then their table, then minor
+lines."""
 
 from __future__ import annotations
 
@@ -23,10 +24,14 @@ _LEFT_OUT: Final = "left out of this screen: --section {}"
 def fitting(anatomy: Anatomy, page: Page, text_of: Callable[[Sequence[Section]], str]) -> str:
     """The first screen in at most `page.height` lines where that can be; what is left out is named by its section."""
     height = page.height or 0
+
+    def with_rows(top: int) -> str:
+        return text_of(first_screen(anatomy, top=top, sort=page.sort, source=page.source))
+
     for top in range(page.top, min(page.top, _FEWEST) - 1, -1):
-        text = text_of(first_screen(anatomy, top=top, sort=page.sort, source=page.source))
+        text = with_rows(top)
         if text.count("\n") <= height:
-            return text
+            return text if top < Page().top else _filled(text, with_rows, height)
     every = first_screen(anatomy, source=page.source)
     sections = tuple(section for section in every if section.name not in _LAST)
     left_out = [section.name for section in every if section.name in _LAST]
@@ -39,6 +44,16 @@ def fitting(anatomy: Anatomy, page: Page, text_of: Callable[[Sequence[Section]],
         text = text_of(sections) + (text_of((left,)) if names else "")
         if text.count("\n") <= height:
             break
+    return text
+
+
+def _filled(text: str, with_rows: Callable[[int], str], height: int) -> str:
+    """The screen with as many rows as it has lines for, where nobody asked for a number of rows."""
+    for top in range(Page().top + 1, height):
+        more = with_rows(top)
+        if more == text or more.count("\n") > height:
+            break
+        text = more
     return text
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from io import StringIO
 from typing import TYPE_CHECKING, Final
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
     from opanatomy.report import table
 
+#: The namespaces of torch's own operators, left out where room is short.
+_OF_TORCH: Final = re.compile(r"^(?:aten|c10d)::")
 #: From this width on, classes and operators have their full names.
 _ROOMY: Final = 100
 _LABEL_WIDTH: Final = 11
@@ -263,7 +266,7 @@ def _cell(cell: Cell, unit: str, *, first: bool, roomy: bool) -> str:
     if isinstance(cell, OperatorClass):
         return (LABEL if roomy and first else SHORT_LABEL)[cell]
     if isinstance(cell, Name):
-        name = cell.name if roomy else cell.name.removeprefix("aten::")
+        name = cell.name if roomy else _OF_TORCH.sub("", cell.name)
         return name if first else cut(name, _SECOND_NAME_WIDTH)
     if isinstance(cell, Phrase):
         return "".join(_cell(part, "", first=first, roomy=roomy) for part in cell.parts)

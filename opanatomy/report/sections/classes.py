@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from opanatomy.records.anatomy import Anatomy, ClassRow
 from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.report.glossary import note
@@ -19,6 +21,8 @@ from opanatomy.report.section import (
 )
 from opanatomy.report.totals import Total, amounts, total
 
+#: Of the busy time: so much more work than that is said to overlap.
+_OVERLAP: Final = 0.005
 #: What a share of a ceiling with another one after it means.
 PARTLY = note("classes", "(n %)")
 
@@ -36,7 +40,7 @@ def classes(anatomy: Anatomy) -> Section | None:
     return Section(
         name="classes", title="Operator classes", scope=shares_of_work(anatomy),
         columns=_columns(whole.bound_ns is not None, shown), rows=rows,
-        notes=_notes([total(members) for _, members in parts]),
+        notes=(*_notes([total(members) for _, members in parts]), *_at_once(anatomy)),
     )  # fmt: skip
 
 
@@ -86,6 +90,15 @@ def _notes(parts: list[Total]) -> tuple[Note, ...]:
     if any(part.reached is not None and part.covered != 1 for part in parts):
         notes.append(Note(text=PARTLY, column="ceiling"))
     return tuple(notes)
+
+
+def _at_once(anatomy: Anatomy) -> tuple[Note, ...]:
+    """That the sum of all work is longer than the device was busy, where it is."""
+    busy_ns = anatomy.timeline.busy_ns
+    overlaps = anatomy.environment.device_kind != "cpu" and busy_ns > 0
+    if not overlaps or total(anatomy.classes).time_ns < (1 + _OVERLAP) * busy_ns:
+        return ()
+    return (Note(text="work that ran at once counts in each class"),)
 
 
 def by_class(anatomy: Anatomy) -> list[tuple[OperatorClass, list[ClassRow]]]:

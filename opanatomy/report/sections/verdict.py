@@ -342,5 +342,6 @@ def _most(named: Sequence[tuple[Phrase, float]], whole: float) -> Phrase | str:
 def _reached(part: Total) -> Phrase | str:
     if not part.reached:
         return ""
-    known = "" if part.covered == 1 else phrase(", known for {} of its time", Share(part.covered, 1, decimals=0))
-    return phrase(", at {} of its ceiling{}", Share(part.reached, 1), known)
+    covered = Share(part.covered, 1, decimals=0)
+    where = "" if part.covered == 1 else phrase(" in the {} of its time for which that is known", covered)
+    return phrase(", at {} of its ceiling{}", Share(part.reached, 1), where)
