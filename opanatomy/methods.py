@@ -68,10 +68,11 @@ def line_of_comparison(comparison: Comparison) -> str:
     parts = comparison.decomposition
     if parts is None:
         return f"<Comparison of {names}>"
-    change = f"{units.duration_change(parts.change_ns)} ({units.change(parts.after_ns, parts.before_ns)})"
-    return (
-        f"<Comparison of {names}: step {units.duration(parts.before_ns)} to {units.duration(parts.after_ns)}, {change}>"
-    )
+    row = next((row for row in comparison.figures if row.name == "step_unprofiled_ns"), None)
+    plain = [] if row is None else [value for value in row.values if value is not None]
+    before, after = plain if len(plain) == 2 else (parts.before_ns, parts.after_ns)
+    change = f"{units.duration_change(after - before)} ({units.change(after, before)})"
+    return f"<Comparison of {names}: step {units.duration(before)} to {units.duration(after)}, {change}>"
 
 
 def metrics(report: Anatomy | Comparison) -> dict[str, int | float]:

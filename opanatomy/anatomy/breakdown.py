@@ -17,7 +17,7 @@ from opanatomy.anatomy.steps import step_of_calls
 from opanatomy.anatomy.timeline import DeviceTime, StepWindow
 from opanatomy.records.anatomy import StepRow
 from opanatomy.records.breakdown import Breakdown, LikeStep, Overlap, StepKind, WorkRow
-from opanatomy.records.columns import CallTable, Categorical, Int64, KernelTable
+from opanatomy.records.columns import CallTable, Categorical, Int64, KernelTable, distinct
 from opanatomy.records.signature_text import NO_SIGNATURE, SignatureText
 from opanatomy.records.taxonomy import CLASS_CODE, OperatorClass, Phase
 
@@ -78,7 +78,7 @@ def _of_host(
     begins, ends = (np.array([span[edge] for span in spans], dtype=np.int64) for edge in (0, 1))
     step = step_of_calls(begins, ends, calls)
     work = _Work(
-        operator=calls.operator, signature=calls.signature, module=calls.module, phase=calls.phase,
+        operator=_operators_within(calls), signature=calls.signature, module=calls.module, phase=calls.phase,
         operator_class=calls.operator_class, kernel=Categorical(np.full(len(step), -1, dtype=np.int64), ()), step=step,
         called=np.ones(len(step), dtype=np.int64), events=np.zeros(len(step), dtype=np.int64),
     )  # fmt: skip
@@ -91,6 +91,17 @@ def _of_host(
         time_in=lambda chosen: np.where(np.isin(step, chosen), calls.time_ns, 0),
     )  # fmt: skip
     return work, [of_process]
+
+
+def _operators_within(calls: CallTable) -> Categorical[str]:
+    """The operator of each call, of one that is part of another with that one's name: it has its class."""
+    outer = calls.part_of.codes
+    pairs = distinct(calls.operator.codes * (len(calls.part_of.values) + 1) + outer + 1)
+    names = []
+    for row in pairs.first.tolist():
+        name, owner = calls.operator.at(row) or "", calls.part_of.at(row)
+        names.append(name if owner is None else f"{name} in {owner}")
+    return Categorical(pairs.inverse, tuple(names))
 
 
 def _device_work(kernels: KernelTable, time: DeviceTime) -> _Work:

@@ -18,10 +18,14 @@ from opanatomy.records.breakdown import Breakdown, LikeStep, StepKind
 from opanatomy.records.breakdown_sums import BreakdownSums
 from opanatomy.records.compared import Comparison, Decomposition, FigureRow, Kinds, Sample, Side
 from opanatomy.records.metric import Metric
-from opanatomy.records.taxonomy import OperatorClass
+from opanatomy.records.taxonomy import OperatorClass, Phase
 
 _TIME, _PROFILED = "step_time_ns", "step_profiled_ns"
 _PLAIN: Final = "step_unprofiled_ns"
+#: Units of figures that depend on which steps they are of, and the figures that are of steps without the profiler.
+_OF_TIME: Final = frozenset({"ns", "fraction", "ratio"})
+_WITHOUT_PROFILER: Final = ("step_unprofiled", "first_token", "token", "texts.", "mfu_covered")
+_PROFILER: Final = "profiler_ns"
 #: Of a side's work: with less of it on the other side the two are hardly the same model.
 _IN_COMMON: Final = 0.5
 #: The figures that each like step has, and where.
@@ -95,6 +99,7 @@ def _decomposition(
         Stepped(
             breakdown=breakdown, kind=kind,
             costs=costs_of([row for run in side.runs for row in run.anatomy.operators]),
+            profiler_ns=_profiler_ns(side),
         )
         for side, breakdown, kind in zip(sides, breakdowns, kinds[0], strict=True)
         if breakdown is not None
@@ -107,6 +112,13 @@ def _decomposition(
         for first, second in kinds[1:]
     )  # fmt: skip
     return decomposed(*stepped), others
+
+
+def _profiler_ns(side: SideInput) -> int | None:
+    """What the profiler adds to the mean step of a side; `None` where one of its runs does not know it."""
+    each = [run.metrics[_PROFILER].value if _PROFILER in run.metrics else None for run in side.runs]
+    known = [value for value in each if value is not None]
+    return round(fmean(known)) if len(known) == len(each) else None
 
 
 # ------------------------------------------------------------------------------------------------------------- a side
@@ -156,9 +168,27 @@ def _grouped(steps: Iterable[LikeStep]) -> dict[tuple[int | None, int | None], l
 
 def _figures(sides: Sequence[SideInput], kinds: Sequence[StepKind | None], *, claims: bool) -> tuple[FigureRow, ...]:
     samples = [_samples(side, kind) for side, kind in zip(sides, kinds, strict=True)]
+    of_all = {name for side, kind in zip(sides, kinds, strict=True) for name in _of_all_steps(side, kind)}
     names = dict.fromkeys(name for side in samples for name in side)
     units = {name: metric for side in sides for run in side.runs for name, metric in run.metrics.items()}
-    return tuple(_figure(name, units[name], [side.get(name) for side in samples], claims=claims) for name in names)
+    rows = (_figure(name, units[name], [side.get(name) for side in samples], claims=claims) for name in names)
+    return tuple(replace(row, all_steps=row.name in of_all) for row in rows)
+
+
+def _of_all_steps(side: SideInput, kind: StepKind | None) -> set[str]:
+    """The figures of the profiled steps' time that are of all of them although some of them do not count."""
+    names: set[str] = set()
+    for run in side.runs:
+        kinds = () if run.anatomy.breakdown is None else run.anatomy.breakdown.kinds
+        if kind is None or (len(kinds) == 1 and not any(step.set_aside for step in kinds[0].steps)):
+            continue
+        of_like = _of_like_steps(run, kind.numbers)
+        names |= {
+            name
+            for name, metric in run.metrics.items()
+            if metric.unit in _OF_TIME and name not in of_like and not name.startswith(_WITHOUT_PROFILER)
+        }
+    return names
 
 
 def _samples(side: SideInput, kind: StepKind | None) -> dict[str, list[float]]:
@@ -171,15 +201,17 @@ def _samples(side: SideInput, kind: StepKind | None) -> dict[str, list[float]]:
 
 def _of_run(run: RunInput, numbers: tuple[int, ...] | None) -> dict[str, list[float]]:
     """The figures of a run, those of its like steps in place of the ones of all its steps."""
-    values = {name: [float(metric.value)] for name, metric in run.metrics.items()}
-    breakdown = run.anatomy.breakdown
-    kinds = () if breakdown is None else breakdown.kinds
-    return {**values, **_of_steps(next((kind for kind in kinds if kind.numbers == numbers), None), values)}
+    return {**{name: [float(metric.value)] for name, metric in run.metrics.items()}, **_of_like_steps(run, numbers)}
 
 
-def _of_steps(kind: StepKind | None, known: Mapping[str, object]) -> dict[str, list[float]]:
-    if kind is None:
-        return {}
+def _of_like_steps(run: RunInput, numbers: tuple[int, ...] | None) -> dict[str, list[float]]:
+    """The figures of a run's steps of this kind, those that are set aside left out."""
+    kinds = () if run.anatomy.breakdown is None else run.anatomy.breakdown.kinds
+    kind = next((kind for kind in kinds if kind.numbers == numbers), None)
+    return {} if kind is None else _of_steps(kind, run.metrics)
+
+
+def _of_steps(kind: StepKind, known: Mapping[str, Metric]) -> dict[str, list[float]]:
     steps = list(_grouped(step for step in kind.steps if step.set_aside is None).values())
     columns: dict[str, list[float]] = {}
     for name, field in _OF_STEP.items():
@@ -188,21 +220,41 @@ def _of_steps(kind: StepKind | None, known: Mapping[str, object]) -> dict[str, l
             columns[name] = [fmean(each) for each in times]
     if _PLAIN not in known:
         columns[_TIME] = columns[_PROFILED]
-    columns.update({name: [time / kind.count] for name, time in _sums(kind).items()})
+    profiler = known[_PROFILER].value if _PROFILER in known else 0
+    sums = _sums(kind, round(profiler * kind.count))
+    columns = {**{name: [time / kind.count] for name, time in sums.items()}, **columns}
+    columns.update({name: [share] for name, share in _shares(kind, sums).items()})
     return {name: column for name, column in columns.items() if name in known}
 
 
-def _sums(kind: StepKind) -> dict[str, int]:
-    """The sums over the steps that count, of figures that a step does not have by itself."""
-    classes = {f"class.{item}.time_ns": 0 for item in OperatorClass}
+def _sums(kind: StepKind, profiler_ns: int) -> dict[str, int]:
+    """The sums over the steps that count, of figures that a step does not have by itself.
+
+    `profiler_ns` is what the profiler adds to them, which is no time of the framework.
+    """
+    classes = {f"class.{item}.time_ns": 0 for item in OperatorClass} | {f"phase.{item}.time_ns": 0 for item in Phase}
     for row in kind.rows:
         classes[f"class.{row.operator_class}.time_ns"] += row.time_ns
+        classes[f"phase.{row.phase}.time_ns"] += row.time_ns
     work = sum(row.time_ns for row in kind.rows)
     return {
         **{name: getattr(kind, name) for name in ("outside_ns", "host_idle_ns", "stream_idle_ns", "other_idle_ns")},
         **classes, "kernel_time_ns": work, "busy_ns": work - sum(overlap.time_ns for overlap in kind.overlaps),
-        "framework_ns": kind.framework_ns,
+        "idle_ns": kind.host_idle_ns + kind.stream_idle_ns + kind.other_idle_ns, "window_ns": kind.wall_ns,
+        "framework_ns": max(kind.framework_ns - profiler_ns, 0),
     }  # fmt: skip
+
+
+def _shares(kind: StepKind, sums: Mapping[str, int]) -> dict[str, float]:
+    """The shares that metrics have, of these sums: of the steps without other steps' work, of all work, of the step."""
+    own, work = kind.wall_ns - kind.outside_ns, sums["kernel_time_ns"]
+    exposed = [step.exposed_communication_ns for step in kind.steps if step.set_aside is None]
+    shares = {"idle_share": (sums["idle_ns"], own), "framework_share": (sums["framework_ns"], kind.wall_ns)}
+    if None not in exposed:
+        shares["exposed_communication_share"] = (sum(filter(None, exposed)), own)
+    for item in OperatorClass:
+        shares[f"class.{item}.time_share"] = (sums[f"class.{item}.time_ns"], work)
+    return {name: part / whole for name, (part, whole) in shares.items() if whole}
 
 
 def _figure(name: str, metric: Metric, samples: Sequence[Sequence[float] | None], *, claims: bool) -> FigureRow:

@@ -28,6 +28,8 @@ class Stepped(Struct, frozen=True, kw_only=True):
     breakdown: Breakdown
     kind: StepKind
     costs: Costs
+    #: What the profiler adds to a step, where that is known.
+    profiler_ns: int | None = None
 
 
 class _Term(Struct, frozen=True, kw_only=True):
@@ -54,7 +56,8 @@ def costs_of(rows: Sequence[OperatorRow]) -> Costs:
 
 def decomposed(before: Stepped, after: Stepped) -> Decomposition:
     """The parts of both mean steps. With the sides exchanged they are the same, exchanged; they sum to each side."""
-    terms = sorted((*_work(before, after), *_overlaps(before, after), *_idle(before, after)), key=_order)
+    terms = [*_work(before, after), *_overlaps(before, after), *_idle(before, after)]
+    terms = sorted(_without_profiler(terms, before.profiler_ns, after.profiler_ns), key=_order)
     first = apportioned([term.before_ns for term in terms])
     second = apportioned([term.after_ns for term in terms])
     parts = [
@@ -131,6 +134,21 @@ def _idle(before: Stepped, after: Stepped) -> list[_Term]:
         if first or second:
             terms.append(_Term(cause=cause, before_ns=first, after_ns=second))
     return terms
+
+
+def _without_profiler(terms: Sequence[_Term], before_ns: int | None, after_ns: int | None) -> list[_Term]:
+    """The framework's time in two: what the profiler adds is no part of the step without it."""
+    made = []
+    for term in terms:
+        if term.cause is not Cause.FRAMEWORK or before_ns is None or after_ns is None:
+            made.append(term)
+            continue
+        added = min(Fraction(before_ns), term.before_ns), min(Fraction(after_ns), term.after_ns)
+        made += [
+            _Term(cause=Cause.FRAMEWORK, before_ns=term.before_ns - added[0], after_ns=term.after_ns - added[1]),
+            _Term(cause=Cause.PROFILER, before_ns=added[0], after_ns=added[1]),
+        ]
+    return made
 
 
 def _order(term: _Term) -> tuple[str, ...]:

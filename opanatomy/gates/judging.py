@@ -87,7 +87,8 @@ def _result(gate: Gate, figures: _Figures) -> GateResult:
         return GateResult(
             gate=gate.text, met=False, reason=f"{gate.figure} is not known of {', '.join(missing)}{_UNCHECKED}"
         )
-    reason = f"{_shown(gate, row, figures, (held or sides)[0])}{_evidence(gate, row, figures)}"
+    basis = ", of all steps, set-aside ones too" if row.all_steps else ""
+    reason = f"{_shown(gate, row, figures, (held or sides)[0])}{basis}{_evidence(gate, row, figures)}"
     if not held or not gate.significant:
         return GateResult(gate=gate.text, met=not held, reason=reason)
     claimed = _claim(row, figures)

@@ -39,6 +39,8 @@ class Cause(StrEnum):
     #: The work of other steps.
     OUTSIDE = auto()
     FRAMEWORK = auto()
+    #: What the profiler adds, where that is known of both sides.
+    PROFILER = auto()
 
     @property
     def is_work(self) -> bool:
@@ -110,14 +112,16 @@ class Spread(Record, frozen=True, kw_only=True):
 class FigureRow(Record, frozen=True, kw_only=True):
     """One figure on all sides; `None` where a side does not have it.
 
-    `better` is "lower" or "higher". `ranges` is "apart" or "overlapping" where both of two sides have several samples;
-    `p` is that of a Mann-Whitney test, where there are runs enough to claim something.
+    `better` is "lower" or "higher". `all_steps` marks a figure that a like step does not have by itself, where steps
+    are set aside or of another kind: it is of all of them. `ranges` is "apart" or "overlapping" where both of two sides
+    have several samples; `p` is that of a Mann-Whitney test, where there are runs enough to claim something.
     """
 
     name: str
     unit: str
     better: Better | None
     values: tuple[float | None, ...]
+    all_steps: bool = False
     spreads: tuple[Spread | None, ...] = ()
     ranges: str | None = None
     p: float | None = None

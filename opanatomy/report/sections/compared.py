@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from opanatomy.records.compared import SIGNIFICANT, Comparison, Decomposition, Side
+from opanatomy.records.compared import SIGNIFICANT, Comparison, Decomposition, FigureRow, Side
 from opanatomy.report.section import (
     Change,
     Count,
@@ -87,24 +87,50 @@ def _extremes(comparison: Comparison) -> tuple[Note, ...]:
 
 
 def headline(comparison: Comparison, parts: Decomposition) -> Phrase:
-    """The difference of the step in a sentence."""
+    """The difference of the step, without the profiler where both sides were timed so, and of the one that has parts.
+
+    Where the profiler adds more to one side than to the other they may go opposite ways.
+    """
+    rows = {row.name: row for row in comparison.figures}
+    plain, profiled = rows.get("step_unprofiled_ns"), rows.get("step_profiled_ns")
+    if plain is None or None in plain.values:
+        partly = plain is not None and any(value is not None for value in plain.values)
+        return phrase("{}.", _profiled("The profiled step" if partly else "The step", parts, profiled))
+    before, after = plain.values[0] or 0, plain.values[-1] or 0
+    if before == after:
+        first = phrase("The step takes {} on both sides without the profiler", Time(before))
+    else:
+        how = "longer" if after > before else "shorter"
+        first = phrase(
+            "The step is {} {} ({}) without the profiler: {} before, {} after{}",
+            Time(abs(after - before)), how, Change(after, before), Time(before), Time(after), _tested(plain),
+        )  # fmt: skip
+    unlike = (after - before) * parts.change_ns < 0
+    word = "But the profiled step, whose parts follow," if unlike else "The profiled step, whose parts follow,"
+    return phrase("{}. {}.", first, _profiled(word, parts, profiled))
+
+
+def _profiled(subject: str, parts: Decomposition, row: FigureRow | None) -> Phrase:
+    """What became of the step that is divided into parts."""
     if not parts.change_ns:
         same = ", and so does each part of it" if not any(part.change_ns for part in parts.parts) else ""
-        return phrase("The step takes {} on both sides{}.", Time(parts.before_ns), same)
+        return phrase(subject + " takes {} on both sides{}", Time(parts.before_ns), same)
     how = "longer" if parts.change_ns > 0 else "shorter"
-    step = next((row for row in comparison.figures if row.name == "step_profiled_ns"), None)
-    ranges: Phrase | str = ""
-    if step is not None and step.p is not None:
-        ranges = f"; over the runs p = {step.p:.2g}{'' if step.p < SIGNIFICANT else ', which may be chance'}"
-    elif step is not None and step.ranges:
-        ranges = phrase("; the ranges of the like steps are {}", step.ranges)
-    elif any(len(steps) == 1 for steps in (parts.before_steps, parts.after_steps)):
-        ranges = "; one step cannot distinguish a change from chance"
+    said: Phrase | str = "" if row is None else _tested(row)
+    if not said and any(len(steps) == 1 for steps in (parts.before_steps, parts.after_steps)):
+        said = "; one step cannot distinguish a change from chance"
     return phrase(
-        "The step is {} {} ({}): {} before, {} after{}.",
+        subject + " is {} {} ({}): {} before, {} after{}",
         Time(abs(parts.change_ns)), how, Change(parts.after_ns, parts.before_ns), Time(parts.before_ns),
-        Time(parts.after_ns), ranges,
+        Time(parts.after_ns), said,
     )  # fmt: skip
+
+
+def _tested(row: FigureRow) -> Phrase | str:
+    """What can be said of the difference: by the runs, else by the ranges of the like steps."""
+    if row.p is not None:
+        return f"; over the runs p = {row.p:.2g}{'' if row.p < SIGNIFICANT else ', which may be chance'}"
+    return phrase("; the ranges of the like steps are {}", row.ranges) if row.ranges else ""
 
 
 def _sides(comparison: Comparison) -> Section:

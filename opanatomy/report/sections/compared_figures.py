@@ -30,6 +30,8 @@ from opanatomy.report.sections.compared_parts import more_rows
 
 #: A difference of figures of which nothing can be claimed.
 _NOT_CLAIMED: Final = "~"
+#: What is said of a figure that a like step does not have.
+_ALL_STEPS: Final = "of all steps"
 #: Steps that have a row.
 _STEPS: Final = 24
 #: The figures of more than two sides, and what heads their columns; more are in the JSON report.
@@ -119,6 +121,8 @@ def _table(rows: Sequence[FigureRow], name: str, title: str) -> Section:
         for row in changed
     )
     notes = []
+    if any(row.all_steps for row in changed):
+        notes.append(Note(text=f"{_ALL_STEPS}: set-aside ones too, a like step does not have the figure"))
     if any(row.p is not None and row.p >= SIGNIFICANT for row in changed):
         notes.append(Note(text=f"{_NOT_CLAIMED}: no difference beyond chance (p >= {SIGNIFICANT})"))
     if same := len(rows) - len(changed):
@@ -128,6 +132,8 @@ def _table(rows: Sequence[FigureRow], name: str, title: str) -> Section:
 
 def _ranges(row: FigureRow) -> str | None:
     """What can be said of the difference: of runs the test, of like steps whether their ranges overlap."""
+    if row.all_steps:
+        return _ALL_STEPS
     if row.p is None:
         return row.ranges
     return f"{_NOT_CLAIMED} p={row.p:.2g}" if row.p >= SIGNIFICANT else f"p={row.p:.2g}"
