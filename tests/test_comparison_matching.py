@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from fractions import Fraction
+from itertools import combinations
+from random import Random
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -206,14 +209,83 @@ def test_the_median_has_an_interval_from_six_samples_on() -> None:
     assert interval_of_median(range(1, 11)) == (2, 9)
 
 
+def began(order: str) -> tuple[list[int | None], list[int | None]]:
+    """When the runs of either side began that ran in this order."""
+    return [place for place, side in enumerate(order) if side == "A"], [
+        place for place, side in enumerate(order) if side == "B"
+    ]
+
+
 @pytest.mark.parametrize(
-    ("before", "after", "taking_turns"),
+    ("order", "taking_turns"),
     [
-        ([1, 3, 5, 7], [2, 4, 6, 8], True),
-        ([1, 4, 5, 8], [2, 3, 6, 7], True),
-        ([1, 2, 3, 4], [5, 6, 7, 8], False),
-        ([1, 3, 5, None], [2, 4, 6, 8], False),
+        ("ABABABAB", True),
+        ("BABABABA", True),
+        ("ABBAABBA", True),
+        ("ABABABABABABABABABAB", True),
+        ("ABABABABA", True),
+        ("ABABAABAB", True),
+        ("ABBABBABBABB", True),
+        ("AAAABBBB", False),
+        ("AABBAABB", False),
+        ("AABBBBAA", False),
+        ("ABBABAAB", True),
+        ("ABAABBAB", False),
+        ("ABABABABBBBBBBBB", False),
+        ("BBBBBBBBABABABAB", False),
+        ("ABABABABBB", False),
     ],
 )
-def test_runs_take_turns_or_do_not(before: list[int | None], after: list[int | None], taking_turns: bool) -> None:
-    assert interleaved(before, after) is taking_turns
+def test_runs_take_turns_or_do_not(order: str, taking_turns: bool) -> None:
+    assert interleaved(*began(order)) is taking_turns
+
+
+def test_runs_whose_beginning_is_not_known_took_no_turns() -> None:
+    assert not interleaved([1, 3, 5, None], [2, 4, 6, 8])
+
+
+def orders(before: int, after: int) -> Iterator[str]:
+    """Every order of the runs of two sides."""
+    count = before + after
+    for places in combinations(range(count), before):
+        yield "".join("A" if place in places else "B" for place in range(count))
+
+
+def p_of_drift(order: str, drift: Callable[[float], float]) -> float:
+    """The p of sides that differ in nothing but a drift, by the place of each run from -1 to 1."""
+    sides: dict[str, list[float]] = {"A": [], "B": []}
+    for place, side in enumerate(order):
+        sides[side].append(drift(2 * place / (len(order) - 1) - 1))
+    return mann_whitney(sides["A"], sides["B"])
+
+
+@pytest.mark.parametrize(("before", "after"), [(4, 4), (4, 5), (5, 4), (4, 6), (4, 8), (5, 5), (6, 6), (5, 7)])
+def test_no_drift_is_significant_in_any_order_that_takes_turns(before: int, after: int) -> None:
+    """Nothing but drift, however large: steady, and there and back; of other orders some are significant."""
+    drifts: tuple[Callable[[float], float], ...] = (lambda place: place, abs)
+    for drift in drifts:
+        p = {taking: [p_of_drift(order, drift) for order in orders(before, after)
+                      if interleaved(*began(order)) is taking] for taking in (True, False)}  # fmt: skip
+        assert min(p[True]) > 0.09
+        assert min(p[False]) < 0.05
+
+
+@pytest.mark.parametrize("drift", [0.0, 0.1, 0.3, 1.0, 5.0])
+def test_equal_sides_under_drift_and_noise_are_significant_in_5_percent_at_most(drift: float) -> None:
+    """Noise of deviation 1 and a drift a run of `drift`: over every order of four runs a side that takes turns."""
+    chance = Random(0)
+    ranked = {places: mann_whitney(places, sorted({*range(8)} - {*places})) for places in combinations(range(8), 4)}
+
+    def share_of(order: str) -> float:
+        found = 0
+        for _ in range(1500):
+            values = [chance.gauss(0, 1) + drift * place for place in range(8)]
+            ranks = sorted(range(8), key=lambda place: values[place])
+            found += ranked[tuple(rank for rank, place in enumerate(ranks) if order[place] == "A")] < 0.05
+        return found / 1500
+
+    accepted = [order for order in orders(4, 4) if interleaved(*began(order))]
+    assert len(accepted) == 2**4
+    assert max(share_of(order) for order in accepted) < 0.05
+    if drift >= 1:
+        assert share_of("AAAABBBB") > 0.5

@@ -47,7 +47,9 @@ WORDS: Final = Chapter(
         term("p | p value | Mann-Whitney", "how likely a difference as large is by chance alone, by a Mann-Whitney test"
              " over the runs of both sides"),
         term("took turns | interleaved | in turn", "runs of the sides one after the other and again, so that what"
-             " drifts in the machine falls on both"),
+             " drifts in the machine falls on both",
+             "Of the runs up to any moment no side is ahead of the other by a run of each: of equal sides by one run"
+             " at most. ABAB and ABBA take turns; AABB does not, nor do turns after which one side goes on alone."),
         term("apart", "the ranges of two sides have no value in common"),
         term("overlapping", "the ranges of two sides have values in common"),
         term("range", "from the least to the most of several steps or runs"),
