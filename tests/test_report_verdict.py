@@ -161,7 +161,8 @@ LATE = Straggler(
         ),
         (
             on_cpu(60, row(CONTRACTION, 40)), "framework",
-            "The framework (dispatch, autograd, Python) takes 60.0 % of the step.", "operators",
+            "The framework and the profiler's own time, which is not known apart, take 60.0 % of the step.",
+            "operators",
         ),
     ],
 )  # fmt: skip
@@ -293,3 +294,21 @@ def test_the_hand_made_anatomies() -> None:
     bert, llama = (sentence(headline(made)[0]) for made in (anatomies.bert_on_cpu(), anatomies.llama_on_gpu()))
     assert bert.startswith("Tensor contraction (most of it mm in backward) takes ")
     assert llama.startswith("Tensor contraction (43 % of it mm in backward) takes ")
+
+
+@pytest.mark.parametrize(
+    ("plain", "profiler", "begins"),
+    [
+        (70, 10, "The framework (dispatch, autograd, Python) takes 60.0 %"),
+        (70, None, "The framework and the profiler's own time, which is not known apart, take 60.0 %"),
+        (50, 10, "The framework and the profiler's own time, which is not known apart, take 60.0 %"),
+    ],
+)
+def test_the_framework_is_named_alone_where_the_profiler_is_known(
+    plain: int, profiler: int | None, begins: str
+) -> None:
+    """Where it leaves more than the whole step without the profiler takes, what it adds is not known either."""
+    anatomy = on_cpu(60, row(CONTRACTION, 40))
+    step = replace(anatomy.step, unprofiled_wall_ns=plain, profiler_ns=profiler)
+    (found, *_) = findings(replace(anatomy, step=step))
+    assert sentence(found.text).startswith(begins)

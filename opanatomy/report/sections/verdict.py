@@ -8,7 +8,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from opanatomy.records.anatomy import Anatomy
+from opanatomy.records.anatomy import Anatomy, Step
 from opanatomy.records.taxonomy import OperatorClass, Phase
 from opanatomy.report.costs import Costs, costs_of
 from opanatomy.report.scope import steps_of, work_of
@@ -183,6 +183,18 @@ def _too_slow(anatomy: Anatomy) -> Phrase | None:
     return joined(parts)
 
 
+def _without_operator(step: Step) -> str:
+    """What the time is that no operator explains: the framework's alone only where the profiler's part is known.
+
+    Where the estimate of that part leaves more than a whole step takes without the profiler, it is not known.
+    """
+    plain_ns = step.unprofiled_wall_ns
+    known = step.profiler_ns is not None and not (plain_ns and (step.framework_ns or 0) > plain_ns)
+    if known:
+        return "The framework (dispatch, autograd, Python) takes"
+    return "The framework and the profiler's own time, which is not known apart, take"
+
+
 def _framework(anatomy: Anatomy, costs: Costs) -> Iterator[Finding]:
     if not costs.framework_ns:
         return
@@ -191,7 +203,7 @@ def _framework(anatomy: Anatomy, costs: Costs) -> Iterator[Finding]:
     calls = round(called / steps_of(anatomy))
     yield Finding(
         name="framework",
-        text=phrase("The framework (dispatch, autograd, Python) takes {} of the step.", Share(share, 1)),
+        text=phrase(_without_operator(anatomy.step) + " {} of the step.", Share(share, 1)),
         evidence=phrase("{} of operators a step", Count(calls, "call")),
         further=Further(section="operators", options="--sort calls"), share=share,
     )  # fmt: skip
