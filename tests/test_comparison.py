@@ -7,7 +7,7 @@ import csv
 import gzip
 import json
 from collections.abc import Callable
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -431,6 +431,41 @@ def test_runs_of_a_side_that_do_another_amount_of_work_are_named(factor: float, 
     warnings = opanatomy.compare([*before[:3], replace(before[3], classes=more)], after).warnings
     assert len(warnings) == said
     assert all("run 4 differs from the other runs in the FLOPs of a step (" in text for text in warnings)
+
+
+def timed(anatomy: Anatomy, *, plain: bool) -> Anatomy:
+    """The run with its step timed without the profiler as well, or not."""
+    step = replace(
+        anatomy.step, unprofiled_wall_ns=10_000_000 if plain else None, unprofiled_count=1 if plain else None
+    )
+    return replace(anatomy, step=step)
+
+
+@pytest.mark.parametrize(
+    ("plain", "says"),
+    [
+        ([[False], [False]], None),
+        ([[True], [True], [True]], None),
+        ([[True], [False]], "{name} (2); without it: {name} (1)"),
+        ([[True], [False], [False]], "{name} (2) and {name} (3); without it: {name} (1)"),
+        ([[True, False], [True, True]], "1 of 2 runs of {name} (1); without it: 1 of 2 runs of {name} (1)"
+                                        " and {name} (2)"),
+        ([[True, False], [True, False]], "1 of 2 runs of {name} (1) and 1 of 2 runs of {name} (2); without it: 1 of 2"
+                                         " runs of {name} (1) and 1 of 2 runs of {name} (2)"),
+    ],
+)  # fmt: skip
+def test_sides_that_are_timed_in_other_ways_are_said(plain: list[list[bool]], says: str | None) -> None:
+    anatomy, place, sides = analyze_trace(DLRM), count(), []
+    for side in plain:
+        sides.append([timed(begun(anatomy, next(place)), plain=each) for each in side])
+    warnings = opanatomy.compare(*sides).warnings
+    if says is None:
+        assert not warnings
+    else:
+        named = says.format(name=DLRM.name)
+        assert warnings == (
+            f"timed under the profiler alone: {named}; so the step times cannot be compared - use the figure profiled",
+        )
 
 
 def test_runs_whose_steps_have_other_numbers_are_missed_aloud() -> None:

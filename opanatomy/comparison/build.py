@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from opanatomy.comparison.kinds import paired
 from opanatomy.comparison.matching import unsigned_operators
 from opanatomy.comparison.parts import Stepped, costs_of, decomposed
-from opanatomy.comparison.runs import counted_once, on_two_sides, unlike_runs
+from opanatomy.comparison.runs import counted_once, on_two_sides, timed_otherwise, unlike_runs
 from opanatomy.comparison.sides import RunInput, SideInput
 from opanatomy.comparison.statistics import RUNS_NEEDED, interleaved, mann_whitney, ranges_of, spread_of
 from opanatomy.records.breakdown import Breakdown, LikeStep, StepKind
@@ -49,8 +49,8 @@ def compared(sides: Sequence[SideInput]) -> Comparison:
         decomposition=decomposition, other_kinds=others, no_claim=no_claim,
         warnings=(
             *copies, *shared, *(text for side in sides for text in unlike_runs(side)),
-            *_warnings(sides, breakdowns), *_left_out(sides, chosen), *_unsigned(breakdowns, kinds),
-            *_unlike(sides, decomposition),
+            *timed_otherwise(sides), *_warnings(sides, breakdowns), *_left_out(sides, chosen),
+            *_unsigned(breakdowns, kinds), *_unlike(sides, decomposition),
         ),
     )  # fmt: skip
 

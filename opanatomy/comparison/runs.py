@@ -1,4 +1,4 @@
-"""Whether the runs of the sides are what a test takes them for: independent runs, those of one side of the same."""
+"""Whether runs are what a comparison takes them for: independent, of one side runs of the same, timed in one way."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ Identity: TypeAlias = "tuple[str | Anatomy, int | None]"
 Value: TypeAlias = str | int | float
 #: FLOPs that vary by less are of the same program: texts of other lengths, tokens sent to other experts.
 _SAME_FLOPS: Final = 0.01
+_TIME: Final = "step_time_ns"
+_PLAIN: Final = "step_unprofiled_ns"
 #: So many runs are named.
 _NAMED: Final = 3
 
@@ -76,6 +78,25 @@ def unlike_runs(side: SideInput) -> Iterable[str]:
         if names:
             verb = "differs" if len(names) == 1 else "differ"
             yield f"{side.name}: {_named(names)} {verb} from the other runs in {_all_of(texts)}"
+
+
+def timed_otherwise(sides: Sequence[SideInput]) -> Iterable[str]:
+    """That the step of some runs was timed without the profiler, that of others under it alone, and which those are."""
+    under = [[run for run in side.runs if _TIME in run.metrics and _PLAIN not in run.metrics] for side in sides]
+    without = [[run for run in side.runs if _PLAIN in run.metrics] for side in sides]
+    if any(under) and any(without):
+        yield (
+            f"timed under the profiler alone: {_sides_of(sides, under)}; without it: {_sides_of(sides, without)}; so"
+            " the step times cannot be compared - use the figure profiled"
+        )
+
+
+def _sides_of(sides: Sequence[SideInput], runs: Sequence[Sequence[RunInput]]) -> str:
+    """The sides that these runs are of; where it is not all of a side's runs how many."""
+    return _all_of([
+        side.name if len(each) == len(side.runs) else f"{len(each)} of {len(side.runs)} runs of {side.name}"
+        for side, each in zip(sides, runs, strict=True) if each
+    ])  # fmt: skip
 
 
 def _alike(one: Value, other: Value) -> bool:
