@@ -67,54 +67,55 @@ def compare(*sides: Given | Iterable[Given], fail_if: str | Iterable[str] = (), 
 
 def _side(given: Any, *, redact: bool = False) -> SideInput:
     if isinstance(given, (Anatomy, str, os.PathLike)):
-        anatomies = _anatomies(given, redact=redact)
+        runs = _runs(given, redact=redact)
         name = _name(given)
     else:
         if isinstance(given, Comparison):
             raise UsageError("compare: a side is a Comparison already - give the runs that it compares")
         if not isinstance(given, Iterable) or isinstance(given, bytes):
             raise UsageError(f"compare: a side is an Anatomy, a path or a list of them, not {kind_of(given)}")
-        runs = list(given)
-        if not runs:
+        several = list(given)
+        if not several:
             raise UsageError("compare: a side has no runs - give one anatomy or several")
-        anatomies = [anatomy for run in runs for anatomy in _anatomies(run, redact=redact)]
-        name = _name(runs[0])
-    return SideInput(name=name, runs=tuple(map(_run, anatomies)))
+        runs = [run for each in several for run in _runs(each, redact=redact)]
+        name = _name(several[0])
+    named = (run if run.name and not redact else replace(run, name=f"run {place}") for place, run in enumerate(runs, 1))
+    return SideInput(name=name, runs=tuple(named))
 
 
 def _redacted(side: SideInput) -> SideInput:
     """The side without what `redact` leaves out: parts of a difference are texts made of names and arguments."""
     texts = Texts(everything=True)
-    runs = (RunInput(anatomy=redacted(run.anatomy, texts), metrics=run.metrics) for run in side.runs)
+    runs = (replace(run, anatomy=redacted(run.anatomy, texts)) for run in side.runs)
     return SideInput(name=side.name, runs=tuple(runs))
 
 
-def _anatomies(given: Any, *, redact: bool) -> list[Anatomy]:
-    """The anatomy of a report, a trace or the ranks in a folder; for a folder of reports those of all runs."""
+def _runs(given: Any, *, redact: bool) -> list[RunInput]:
+    """The run of a report, a trace or the ranks in a folder; for a folder of reports all of them."""
     if isinstance(given, Anatomy):
-        return [given]
+        return [_run(given)]
     name = path_of("compare", given)
     if isinstance(given, str):
         given = local_name(given)
         if (address := Address.of(given, f"cannot read {given}")) is not None:
-            return [analyze_traces([address], redact=redact)]
+            return [_run(analyze_traces([address], redact=redact), given)]
         name = Path(given)
     if name.is_dir():
         reports = list(reports_among(name))
         if reports:
-            return reports
+            return [_run(anatomy, file.name) for file, anatomy in reports]
     report = report_in(name)
-    return [analyze_traces([name], redact=redact)] if report is None else [report]
+    return [_run(analyze_traces([name], redact=redact) if report is None else report, _name(given))]
 
 
-def reports_among(folder: Path) -> Iterator[Anatomy]:
-    """The anatomies in the JSON reports that lie in a folder, by the names of these."""
+def reports_among(folder: Path) -> Iterator[tuple[Path, Anatomy]]:
+    """The JSON reports that lie in a folder, by their names, and the anatomies in them."""
     files = sorted(file for file in folder.iterdir() if file.name.endswith(_REPORT_ENDINGS))
-    return (anatomy for file in files if (anatomy := report_in(file)) is not None)
+    return ((file, anatomy) for file in files if (anatomy := report_in(file)) is not None)
 
 
-def _run(anatomy: Anatomy) -> RunInput:
-    return RunInput(anatomy=anatomy, metrics=metrics_of(anatomy))
+def _run(anatomy: Anatomy, name: str = "") -> RunInput:
+    return RunInput(anatomy=anatomy, metrics=metrics_of(anatomy), name=name)
 
 
 def _name(given: Any) -> str:

@@ -7,7 +7,7 @@ import csv
 import gzip
 import json
 from collections.abc import Callable
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -359,6 +359,115 @@ def test_a_comparison_in_python() -> None:
             opanatomy.compare(before, wrong)  # type: ignore[arg-type]
 
 
+def begun(anatomy: Anatomy, place: int) -> Anatomy:
+    """The run as if it had begun at another time."""
+    return replace(anatomy, provenance=replace(anatomy.provenance, begin_unix_ns=place))
+
+
+def in_turns(anatomy: Anatomy, runs: int) -> list[list[Anatomy]]:
+    return [[begun(anatomy, 2 * place + side) for place in range(runs)] for side in (0, 1)]
+
+
+@pytest.mark.parametrize("digest", [True, False])
+def test_copies_of_a_run_count_as_one(tmp_path: Path, digest: bool) -> None:
+    """By the digest of the trace; of ranks, whose report has none, by all that it says."""
+    before, after = (
+        [run if digest else replace(run, provenance=replace(run.provenance, trace_sha256=None)) for run in runs]
+        for runs in in_turns(analyze_trace(DLRM), 4)
+    )
+    assert opanatomy.compare(before, after).no_claim is None
+    copied = opanatomy.compare([before[0], before[1], before[2], before[2], before[1], before[2]], after)
+    assert [side.runs for side in copied.sides] == [3, 4]
+    assert copied.no_claim is not None
+    assert copied.warnings == (
+        f"{DLRM.name} (1): run 5 is the same run as run 2, counted once",
+        f"{DLRM.name} (1): run 4 and run 6 are the same run as run 3, counted once",
+    )
+    for place, anatomy in enumerate((before[0], before[1], before[0]), 1):
+        anatomy.to_json(tmp_path / f"run-{place}.report.json")
+    (of_files,) = opanatomy.compare(tmp_path, after).warnings
+    assert of_files.endswith(": run-3.report.json is the same run as run-1.report.json, counted once")
+
+
+def test_a_run_on_both_sides_allows_no_claim() -> None:
+    before, after = in_turns(analyze_trace(DLRM), 5)
+    comparison = opanatomy.compare(before, [*after[:4], before[3]])
+    assert comparison.no_claim == "a run is on both sides: they are not independent"
+    assert all(row.p is None for row in comparison.figures)
+    (warning,) = comparison.warnings
+    assert warning == f"run 4 of {DLRM.name} (1) and run 5 of {DLRM.name} (2) are the same run"
+    (warning,) = opanatomy.compare(before, before).warnings
+    assert warning.endswith("are the same run, and so are 4 more")
+    (warning,) = opanatomy.compare(before[0], after[0], before[0]).warnings
+    assert warning == f"{DLRM.name} (1) and {DLRM.name} (3) are the same run"
+
+
+def test_runs_of_a_side_that_differ_are_named() -> None:
+    """Which run differs from the others, and in what; FLOPs by more than 1 %."""
+    before, after = in_turns(analyze_trace(DLRM), 4)
+    assert not opanatomy.compare(before, after).warnings
+    workload = replace(before[0].workload, model="gpt2", batch=8, sequence_length=128)
+    same = [replace(run, workload=workload) for run in before]
+    device = replace(same[1].environment, device="another")
+    other = replace(same[1], workload=replace(workload, model="gpt2-xl", batch=16), environment=device)
+    (warning,) = opanatomy.compare([same[0], other, *same[2:]], after).warnings
+    name = f"{DLRM.name} (1)"
+    assert warning == (
+        f"{name}: run 2 differs from the other runs in the model (gpt2-xl, not gpt2), the batch (16, not 8) and the"
+        f" device (another, not {same[0].environment.device})"
+    )
+    lengths = [replace(run, workload=replace(workload, sequence_length=length)) for run, length in
+               zip(before, (128, 128, 256, 512), strict=True)]  # fmt: skip
+    (warning,) = opanatomy.compare(lengths, after).warnings
+    assert warning == f"{name}: run 3 and run 4 differ from the other runs in the sequence length (256, 512, not 128)"
+
+
+@pytest.mark.parametrize(("factor", "said"), [(1.005, False), (1.5, True)])
+def test_runs_of_a_side_that_do_another_amount_of_work_are_named(factor: float, said: bool) -> None:
+    before, after = in_turns(analyze_trace(DLRM), 4)
+    more = tuple(
+        replace(row, flops=None if row.flops is None else round(factor * row.flops)) for row in before[3].classes
+    )
+    warnings = opanatomy.compare([*before[:3], replace(before[3], classes=more)], after).warnings
+    assert len(warnings) == said
+    assert all("run 4 differs from the other runs in the FLOPs of a step (" in text for text in warnings)
+
+
+def timed(anatomy: Anatomy, *, plain: bool) -> Anatomy:
+    """The run with its step timed without the profiler as well, or not."""
+    step = replace(
+        anatomy.step, unprofiled_wall_ns=10_000_000 if plain else None, unprofiled_count=1 if plain else None
+    )
+    return replace(anatomy, step=step)
+
+
+@pytest.mark.parametrize(
+    ("plain", "says"),
+    [
+        ([[False], [False]], None),
+        ([[True], [True], [True]], None),
+        ([[True], [False]], "{name} (2); without it: {name} (1)"),
+        ([[True], [False], [False]], "{name} (2) and {name} (3); without it: {name} (1)"),
+        ([[True, False], [True, True]], "1 of 2 runs of {name} (1); without it: 1 of 2 runs of {name} (1)"
+                                        " and {name} (2)"),
+        ([[True, False], [True, False]], "1 of 2 runs of {name} (1) and 1 of 2 runs of {name} (2); without it: 1 of 2"
+                                         " runs of {name} (1) and 1 of 2 runs of {name} (2)"),
+    ],
+)  # fmt: skip
+def test_sides_that_are_timed_in_other_ways_are_said(plain: list[list[bool]], says: str | None) -> None:
+    anatomy, place, sides = analyze_trace(DLRM), count(), []
+    for side in plain:
+        sides.append([timed(begun(anatomy, next(place)), plain=each) for each in side])
+    warnings = opanatomy.compare(*sides).warnings
+    if says is None:
+        assert not warnings
+    else:
+        named = says.format(name=DLRM.name)
+        assert warnings == (
+            f"timed under the profiler alone: {named}; so the step times cannot be compared - use the figure profiled",
+        )
+
+
 def test_runs_whose_steps_have_other_numbers_are_missed_aloud() -> None:
     """The parts are of steps with the same numbers: runs that lack them are not in the mean, and that is said."""
     before, after = (opanatomy.analyze(path) for path in RANKS)
@@ -366,8 +475,9 @@ def test_runs_whose_steps_have_other_numbers_are_missed_aloud() -> None:
     assert breakdown is not None
     (kind,) = breakdown.kinds
     renumbered = replace(kind, steps=tuple(replace(step, number=99) for step in kind.steps))
-    other = replace(after, breakdown=replace(breakdown, kinds=(renumbered,)))
-    assert not opanatomy.compare(before, [after, after]).warnings
+    again = begun(after, 1)
+    other = replace(again, breakdown=replace(breakdown, kinds=(renumbered,)))
+    assert not opanatomy.compare(before, [after, again]).warnings
     (warning,) = opanatomy.compare(before, [after, other]).warnings
     assert "the parts are of 1 of 2 runs" in warning
 

@@ -6,14 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean, median
 from typing import Final
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from opanatomy.comparison.kinds import paired
 from opanatomy.comparison.matching import unsigned_operators
 from opanatomy.comparison.parts import Stepped, costs_of, decomposed
+from opanatomy.comparison.runs import counted_once, on_two_sides, timed_otherwise, unlike_runs
+from opanatomy.comparison.sides import RunInput, SideInput
 from opanatomy.comparison.statistics import RUNS_NEEDED, interleaved, mann_whitney, ranges_of, spread_of
-from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.breakdown import Breakdown, LikeStep, StepKind
 from opanatomy.records.breakdown_sums import BreakdownSums
 from opanatomy.records.compared import Comparison, Decomposition, FigureRow, Kinds, Sample, Side
@@ -35,22 +35,10 @@ _OF_STEP: Final = {
 }  # fmt: skip
 
 
-class RunInput(Struct, frozen=True, kw_only=True):
-    """One run: its anatomy and its figures by name."""
-
-    anatomy: Anatomy
-    metrics: Mapping[str, Metric]
-
-
-class SideInput(Struct, frozen=True, kw_only=True):
-    """One side by what the user called it: its runs, one at least."""
-
-    name: str
-    runs: tuple[RunInput, ...]
-
-
 def compared(sides: Sequence[SideInput]) -> Comparison:
-    """The sides next to each other; of two what makes their difference."""
+    """The sides next to each other; of two what makes their difference. Copies of a run count as one."""
+    sides, copies = counted_once(sides)
+    shared = on_two_sides(sides)
     breakdowns = [_breakdown(side) for side in sides]
     kinds = _kinds(breakdowns)
     decomposition: Decomposition | None = None
@@ -58,14 +46,15 @@ def compared(sides: Sequence[SideInput]) -> Comparison:
     if len(sides) == 2 and kinds is not None:
         decomposition, others = _decomposition(sides, breakdowns, kinds)
     chosen: list[StepKind | None] = list(kinds[0]) if kinds else [_most(breakdown) for breakdown in breakdowns]
-    no_claim = _no_claim(sides)
+    no_claim = _no_claim(sides, independent=not shared)
     return Comparison(
         sides=tuple(_side(side, kind) for side, kind in zip(sides, chosen, strict=True)),
         figures=_figures(sides, chosen, claims=no_claim is None),
         decomposition=decomposition, other_kinds=others, no_claim=no_claim,
         warnings=(
-            *_warnings(sides, breakdowns), *_left_out(sides, chosen), *_unsigned(breakdowns, kinds),
-            *_unlike(sides, decomposition),
+            *copies, *shared, *(text for side in sides for text in unlike_runs(side)),
+            *timed_otherwise(sides), *_warnings(sides, breakdowns), *_left_out(sides, chosen),
+            *_unsigned(breakdowns, kinds), *_unlike(sides, decomposition),
         ),
     )  # fmt: skip
 
@@ -277,13 +266,15 @@ def _figure(name: str, metric: Metric, samples: Sequence[Sequence[float] | None]
 # ------------------------------------------------------------------------------------------------------------- claims
 
 
-def _no_claim(sides: Sequence[SideInput]) -> str | None:
+def _no_claim(sides: Sequence[SideInput], *, independent: bool) -> str | None:
     """Why nothing is called significant; `None` where the runs allow it."""
     if len(sides) != 2:
         return "only two sides are tested"
     fewest = min(len(side.runs) for side in sides)
     if fewest < RUNS_NEEDED:
         return f"{RUNS_NEEDED} runs a side are needed, interleaved: steps of one run are not independent"
+    if not independent:
+        return "a run is on both sides: they are not independent"
     began = [[run.anatomy.provenance.begin_unix_ns for run in side.runs] for side in sides]
     if not interleaved(*began):
         return "the runs were not interleaved: a drift of the machine is a difference as well"
