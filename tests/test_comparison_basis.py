@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from opanatomy.comparing import comparison_of
-from opanatomy.comparison.build import RunInput, SideInput, compared
+from opanatomy.comparison import RunInput, SideInput, compared
 from opanatomy.gates.judging import gates_of, judged
 from opanatomy.pipeline import analyze_trace
 from opanatomy.records.anatomy import Anatomy
@@ -36,7 +36,7 @@ def on_device() -> Anatomy:
 
 def compare(*sides: Anatomy) -> Comparison:
     return compared(
-        [SideInput(name=f"{place}", runs=(RunInput(anatomy=side, metrics=metrics_of(side)),))
+        [SideInput(name=f"{place}", runs=(RunInput(name=f"{place}", anatomy=side, metrics=metrics_of(side)),))
          for place, side in enumerate(sides)]
     )  # fmt: skip
 

@@ -464,6 +464,15 @@ def test_a_training_that_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
     assert (step.count, step.unprofiled_count) == (2, 2)  # steps 4 and 5; 6 and 7 on the clock
 
 
+def test_a_callback_of_another_training_says_that_it_records_nothing(tmp_path: Path) -> None:
+    callback = opanatomy.TrainerCallback(range(1, 2), tmp_path / "step.json")
+    trainer(callback, folder=tmp_path, max_steps=2).train()
+    kept = callback.anatomy
+    with pytest.warns(UserWarning, match="step 1 of another training is recorded already, nothing of this one is - "):
+        trainer(callback, folder=tmp_path, max_steps=2).train()
+    assert callback.anatomy is kept
+
+
 def test_another_profiler_ends_the_recording_not_the_training(tmp_path: Path) -> None:
     callback = opanatomy.TrainerCallback(range(2, 3), tmp_path / "step.json")
     training = trainer(callback, folder=tmp_path, max_steps=3)

@@ -120,6 +120,11 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
         """Claim the files, and warn of steps that do not come."""
         self._figures, self._free_ns = {}, None
         if self.trace is not None:
+            warnings.warn(
+                f"TrainerCallback: {named(self._steps)} of another training is recorded already, nothing of this one"
+                " is - give each training a callback of its own",
+                stacklevel=2,
+            )
             return
         self._give_up()
         trainer = calling_trainer(self)
