@@ -317,7 +317,7 @@ FAIL_IF: Final = Option(
 RUNS: Final = Option(
     name="runs", group=_REPORT, kind=Kind.NUMBER, minimum=1, metavar="N",
     help="N runs, each in a fresh process, their JSON reports in the folder of -o (run-1.report.json, counting up);"
-    " the report is that of the median run",
+    " the report, and what gates judge, is that of the median run, of an even N the slower of the two in the middle",
 )  # fmt: skip
 
 PROFILE: Final = (*RUN, *REPORT, *PAGE, FAIL_IF, RUNS, PROCESSES, SUGGEST, TRACE, NO_TRACE)

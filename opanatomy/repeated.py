@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from statistics import median_low
+from statistics import median_high
 from typing import Final, Protocol
 
 from msgspec import Struct
@@ -78,8 +78,11 @@ def repeated(repetition: Repetition, progress: Stages, keep: Callable[[Run], Non
 
 
 def median_run(runs: list[Run]) -> Run:
-    """The run whose step is the median; of an even number of runs the faster of the two in the middle."""
-    middle = median_low(run.step_ns for run in runs)
+    """The run whose step is the median; of an even number of runs the slower of the two in the middle.
+
+    Gates judge it: by the faster one, of two runs the better, a change for the worse would pass.
+    """
+    middle = median_high(run.step_ns for run in runs)
     return next(run for run in runs if run.step_ns == middle)
 
 

@@ -7,10 +7,14 @@ import shutil
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from opanatomy.comparing import comparison_of
+from opanatomy.console.several_runs import _spread
 from opanatomy.errors import CaptureError
 from opanatomy.gates.judging import gates_of, judged
+from opanatomy.pipeline import analyze_trace
+from opanatomy.repeated import Run, median_run
 from tests.command import run, run_code
 
 TRACES = Path(__file__).parent / "traces"
@@ -70,7 +74,7 @@ def test_a_run_that_fails_keeps_those_before_it(
     several_runs: tuple[Path, int, str, str], here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from opanatomy.device import Overrides
-    from opanatomy.repeated import Repetition, Run, median_run, repeated
+    from opanatomy.repeated import Repetition, repeated
     from opanatomy.run_options import RunOptions
     from opanatomy.techniques.workers import JobFailed
 
@@ -99,7 +103,29 @@ def test_a_run_that_fails_keeps_those_before_it(
     assert (here / "runs" / "run-2.report.json").read_text() == "another's"
     assert sorted(file.name for file in here.glob("*.gz")) == ["run-1.trace.json.gz", "run-3.trace.json.gz"]
     assert not (here / "runs" / "run-4.report.json").exists()
-    assert median_run(kept) is kept[0]
+
+
+@pytest.mark.parametrize(
+    ("times", "shown", "says"),
+    [
+        ((5, 9), 9, "median step 7 ns, 5 ns to 9 ns (57.1 % of it): a.json to a.json; shown is a.json, the slower of the"
+                    " two in the middle"),
+        ((4, 1, 3, 2), 3, ", the slower of the two in the middle"),
+        ((3, 1, 2), 2, "shown is a.json"),
+        ((1,), 1, "1 run, step 1 ns: a.json"),
+    ],
+)  # fmt: skip
+def test_of_an_even_number_of_runs_the_slower_middle_one_is_shown_and_judged(
+    times: tuple[int, ...], shown: int, says: str
+) -> None:
+    """By the faster of two runs a gate on the time would judge the better one, always."""
+    anatomy = analyze_trace(TRACES / "bert_cpu.json.gz")
+    step = anatomy.step
+    runs = [Run(report=Path("a.json"), anatomy=replace(anatomy, step=replace(step, unprofiled_wall_ns=ns)))
+            for ns in times]  # fmt: skip
+    middle = median_run(runs)
+    assert middle.step_ns == shown
+    assert _spread(runs, middle).endswith(says)
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,9 @@ def _spread(runs: list[Run], middle: Run) -> str:
     if len(runs) == 1:
         return f"1 run, step {duration(times[0])}: {names}"
     middle_ns = median(times)
+    which = "" if len(runs) % 2 else ", the slower of the two in the middle"
     return (
         f"{noun(len(runs), 'run')}, median step {duration(middle_ns)}, {duration(min(times))} to {duration(max(times))}"
-        f" ({share(max(times) - min(times), middle_ns)} of it): {names}; shown is {middle.report.name}"
+        f" ({share(max(times) - min(times), middle_ns)} of it): {names};"
+        f" shown is {middle.report.name}{which}"
     )
