@@ -108,8 +108,8 @@ def test_a_run_that_fails_keeps_those_before_it(
 @pytest.mark.parametrize(
     ("times", "shown", "says"),
     [
-        ((5, 9), 9, "median step 7 ns, 5 ns to 9 ns (57.1 % of it): a.json to a.json; shown is a.json, the slower of the"
-                    " two in the middle"),
+        ((5, 9), 9, "median step 7 ns, 5 ns to 9 ns (57.1 % of it): a.json to a.json; shown is a.json, the slower of"
+                    " the two in the middle"),
         ((4, 1, 3, 2), 3, ", the slower of the two in the middle"),
         ((3, 1, 2), 2, "shown is a.json"),
         ((1,), 1, "1 run, step 1 ns: a.json"),
