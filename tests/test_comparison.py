@@ -545,6 +545,17 @@ def test_formats_for_people(name: str) -> None:
         assert len(text.encode()) <= (4096 if name == "digest" else 65_536)
 
 
+def test_the_digest_counts_ranks_and_runs_where_there_are_several() -> None:
+    """As the page does: a single process has no ranks, which are none, not zero."""
+    single = analyze_trace(DLRM)
+    ranks = opanatomy.analyze(list(RANKS))
+    digest = format_named("digest").write(opanatomy.compare(single, [ranks, begun(ranks, 1)]), Page())
+    first, second = (line for line in digest.splitlines() if line.startswith("- side "))
+    assert "rank" not in first.removeprefix(f"- side 1: `{DLRM.name}`")
+    assert "run" not in first
+    assert second.endswith(", 2 ranks, 2 runs")
+
+
 def test_formats_for_machines_have_each_nanosecond() -> None:
     comparison = comparison_of(RANKS)
     report = json.loads(format_named("json").write(comparison, Page()))
