@@ -21,6 +21,7 @@ from opanatomy.redaction.records import redacted
 from opanatomy.redaction.texts import Texts
 from opanatomy.report.given import report_in
 from opanatomy.report.metrics import metrics_of
+from opanatomy.trace.pipes import STDIN, spooled
 
 #: An anatomy, or the name of what is one.
 Given: TypeAlias = "Anatomy | str | os.PathLike[str]"
@@ -104,8 +105,9 @@ def _runs(given: Any, *, redact: bool) -> list[RunInput]:
         reports = list(reports_among(name))
         if reports:
             return [_run(anatomy, file.name) for file, anatomy in reports]
-    report = report_in(name)
-    return [_run(analyze_traces([name], redact=redact) if report is None else report, _name(given))]
+    with spooled([name]) as (path,):
+        report = report_in(Path(str(path)))
+        return [_run(analyze_traces([path], redact=redact) if report is None else report, _name(given))]
 
 
 def reports_among(folder: Path) -> Iterator[tuple[Path, Anatomy]]:
@@ -119,6 +121,8 @@ def _run(anatomy: Anatomy, name: str = "") -> RunInput:
 
 
 def _name(given: Any) -> str:
+    if given == STDIN:
+        return "stdin"
     if isinstance(given, Anatomy):
         return given.provenance.trace or given.workload.model or "anatomy"
     return os.fsencode(os.fspath(given)).decode(errors="replace").rstrip("/")

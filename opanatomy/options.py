@@ -343,7 +343,8 @@ ANALYZE: Final = (
 #: Sides next to each other.
 COMPARE: Final = (
     Option(name="sides", positional="+", metavar="SIDE",
-           help="a report (-f json), a trace, a folder of a run's ranks, or of the reports of several runs"),
+           help="a report (-f json) or a trace, - for stdin; a folder of a run's ranks, or of the reports of several"
+           " runs"),
     Option(name=FAIL_IF.name, kind=Kind.TEXTS, metavar=FAIL_IF.metavar,
            help="exit 3 if this holds, such as 'time > +5%%' or 'memory > 16 GB'; repeatable"),
     REDACT,

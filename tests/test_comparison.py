@@ -545,6 +545,54 @@ def test_formats_for_people(name: str) -> None:
         assert len(text.encode()) <= (4096 if name == "digest" else 65_536)
 
 
+@pytest.mark.parametrize(
+    ("times", "says"),
+    [
+        ((10, 10, 10), "The step takes 10 ms on all 3 sides."),
+        ((10, 10.000_001, 10.000_002), "The step takes 10 ms on all 3 sides."),
+        ((10, 12, 10.000_001), "The step is shortest on A and C, 10 ms, and longest on B, 12 ms."),
+        ((12, 10, 12, 12, 12), "The step is shortest on B, 10 ms, and longest on A, C, D and 1 more, 12 ms."),
+    ],
+)
+def test_sides_that_are_shown_equal_are_called_equal(times: tuple[float, ...], says: str) -> None:
+    anatomy = analyze_trace(DLRM)
+    sides = [
+        replace(begun(anatomy, place), step=replace(anatomy.step, unprofiled_wall_ns=round(time * 1e6)))
+        for place, time in enumerate(times)
+    ]
+    comparison = opanatomy.compare(*sides)
+    named = tuple(replace(side, name=name) for side, name in zip(comparison.sides, "ABCDE", strict=False))
+    page = format_named("terminal").write(replace(comparison, sides=named), Page(width=120))
+    assert says in page.replace("10.0 ms", "10 ms").replace("12.0 ms", "12 ms")
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ((10e6, 12e6, None), "The step is shortest on A, 10.0 ms, and longest on B, 12.0 ms."),
+        ((10e6, 10e6, None), "The step takes 10.0 ms on all 2 sides that have its time."),
+    ],
+)
+def test_of_several_sides_those_without_a_time_are_not_counted(values: tuple[float | None, ...], says: str) -> None:
+    anatomy = analyze_trace(DLRM)
+    comparison = opanatomy.compare(*(begun(anatomy, place) for place in range(3)))
+    named = tuple(replace(side, name=name) for side, name in zip(comparison.sides, "ABC", strict=True))
+    rows = tuple(replace(row, values=values) if row.name == "step_time_ns" else row for row in comparison.figures)
+    page = format_named("terminal").write(replace(comparison, sides=named, figures=rows), Page(width=120))
+    assert says in page
+
+
+def test_the_digest_counts_ranks_and_runs_where_there_are_several() -> None:
+    """As the page does: a single process has no ranks, which are none, not zero."""
+    single = analyze_trace(DLRM)
+    ranks = opanatomy.analyze(list(RANKS))
+    digest = format_named("digest").write(opanatomy.compare(single, [ranks, begun(ranks, 1)]), Page())
+    first, second = (line for line in digest.splitlines() if line.startswith("- side "))
+    assert "rank" not in first.removeprefix(f"- side 1: `{DLRM.name}`")
+    assert "run" not in first
+    assert second.endswith(", 2 ranks, 2 runs")
+
+
 def test_formats_for_machines_have_each_nanosecond() -> None:
     comparison = comparison_of(RANKS)
     report = json.loads(format_named("json").write(comparison, Page()))

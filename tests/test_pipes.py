@@ -86,6 +86,53 @@ def test_a_trace_on_stdin(
     assert [path.name for path in here.iterdir()] == ["a.json"]
 
 
+@pytest.mark.parametrize("what", ["report", "packed report", "trace"])
+@pytest.mark.parametrize("first", [True, False])
+def test_a_side_of_a_comparison_on_stdin(
+    what: str, first: bool, here: Path, trace: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    text = opanatomy.analyze(trace).to_json(here / "r.json").encode()
+    pipe = Piped({"report": text, "packed report": gzip.compress(text), "trace": trace.read_bytes()}[what])
+    pipe.as_stdin(monkeypatch)
+    sides = ["-", "r.json"] if first else ["r.json", "-"]
+    assert main(["compare", *sides, "-f", "json", "--fail-if", "time > +0%"]) == 0
+    pipe.finish()
+    comparison = json.loads(capsys.readouterr().out)
+    assert [side["name"] for side in comparison["sides"]] == ["stdin" if side == "-" else side for side in sides]
+    assert all(len(set(row["values"])) == 1 for row in comparison["figures"])
+
+
+@pytest.mark.parametrize("verb", ["analyze", "compare"])
+def test_a_report_on_stdin_that_cannot_be_read_is_called_stdin(
+    verb: str, here: Path, trace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    anatomy = opanatomy.analyze(trace)
+    anatomy.to_json(here / "r.json")
+    whole = anatomy.to_json().encode()
+    saved = opanatomy.compare(anatomy, anatomy).to_json().encode()
+    others = ["r.json"] if verb == "compare" else []
+    for content, says in (
+        (whole[: len(whole) // 2], "cannot read the report stdin: it is cut off or damaged"),
+        (saved, "stdin: a saved comparison, which is of several runs"),
+    ):
+        if content is saved and verb == "analyze":
+            continue
+        pipe = Piped(content)
+        pipe.as_stdin(monkeypatch)
+        assert main([verb, "-", *others]) == 1
+        pipe.finish()
+        error = capsys.readouterr().err
+        assert says in error
+        assert "opanatomy-" not in error
+        assert content is not saved or error.rstrip().endswith("opanatomy analyze -")
+
+
+def test_two_sides_on_stdin_are_refused(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", "-", "-"]) == 2
+    assert "compare - -: stdin can be read once" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [

@@ -33,6 +33,7 @@ def run(arguments: argparse.Namespace) -> None:
     from opanatomy.console.limits import keep_to_limits
     from opanatomy.console.progress import Display
     from opanatomy.gates.judging import gates_of, judged, require_met
+    from opanatomy.trace.pipes import STDIN
 
     keep_to_limits()
     names = list(arguments.sides)
@@ -40,6 +41,8 @@ def run(arguments: argparse.Namespace) -> None:
         raise UsageError("compare: the name of a side is empty - give a report, a trace or a folder")
     if len(names) < 2:
         raise UsageError(f"compare {names[0]}: one side is given - give two at least: compare BEFORE AFTER")
+    if names.count(STDIN) > 1:
+        raise UsageError("compare - -: stdin can be read once - give it once")
     gates = gates_of(arguments.fail_if)
     stem = f"{stem_of(names[0]) or 'before'}-{stem_of(names[-1]) or 'after'}.comparison"
     with destination(arguments, stem=stem) as where:

@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from opanatomy.errors import TraceError
+from opanatomy.errors import OpanatomyError, TraceError
 from opanatomy.files.outputs import temporary
 from opanatomy.files.remote import Address
 
@@ -47,10 +47,11 @@ def _spooled(path: Path, number: int) -> Iterator[Path]:
         _copy(source, file, name)
         try:
             yield file
-        except TraceError as error:  # the user knows no such file
-            if str(file) not in str(error):
+        except OpanatomyError as error:  # the user knows no such file
+            text = str(error).replace(f"opanatomy analyze {file}", f"opanatomy analyze {path}").replace(str(file), name)
+            if text == str(error):
                 raise
-            raise TraceError(str(error).replace(str(file), name)) from error
+            raise type(error)(text) from error
 
 
 def _opened(path: Path, name: str) -> nullcontext[BinaryIO] | BinaryIO:

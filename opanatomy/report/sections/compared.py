@@ -27,6 +27,7 @@ from opanatomy.report.sections.compared_figures import (
     steps_table,
 )
 from opanatomy.report.sections.compared_parts import causes_table, changes_table, kernels_table
+from opanatomy.report.units import duration
 
 #: How many causes have a sentence.
 IN_SENTENCES: Final = 3
@@ -69,21 +70,34 @@ def _what_changed(comparison: Comparison) -> Section:
 
 
 def _extremes(comparison: Comparison) -> tuple[Note, ...]:
-    """Of more than two sides the one with the shortest step and the one with the longest."""
+    """Of more than two sides those with the shortest step and those with the longest; equal is what is shown equal."""
     row = next((row for row in comparison.figures if row.name == "step_time_ns"), None)
     values = [] if row is None else list(zip(row.values, comparison.sides, strict=True))
     known = [(value, side.name) for value, side in values if value is not None]
     if len(known) < 2:
         return ()
-    if len(known) == 2:
+    if len(comparison.sides) == 2:
         (before, _), (after, _) = known
         text = phrase("The step takes {} before and {} after ({}).", Time(before), Time(after), Change(after, before))
         return (Note(text=text, tone=Tone.CONCLUSION),)
-    (least, shortest), (most, longest) = min(known), max(known)
-    text = phrase(
-        "The step is shortest on {}, {}, and longest on {}, {}.", Name(shortest), Time(least), Name(longest), Time(most)
-    )
+    least, most = min(known)[0], max(known)[0]
+    shortest, longest = ([name for value, name in known if duration(value) == duration(end)] for end in (least, most))
+    if len(shortest) == len(known):
+        which = "" if len(known) == len(comparison.sides) else " that have its time"
+        text = phrase("The step takes {} on all {} sides{}.", Time(least), Count(len(known)), which)
+    else:
+        text = phrase("The step is shortest on {}, {}, and longest on {}, {}.", _all_named(shortest), Time(least),
+                      _all_named(longest), Time(most))  # fmt: skip
     return (Note(text=text, tone=Tone.CONCLUSION),)
+
+
+def _all_named(sides: Sequence[str]) -> Phrase:
+    """The sides by their names, of many how many more there are."""
+    shown = [phrase("{}", Name(side)) for side in sides[:IN_SENTENCES]]
+    if more := len(sides) - len(shown):
+        return phrase("{} and {} more", joined(shown) or "", Count(more))
+    *others, last = shown
+    return phrase("{} and {}", joined(others) or "", last) if others else last
 
 
 def headline(comparison: Comparison, parts: Decomposition) -> Phrase:

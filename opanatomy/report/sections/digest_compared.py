@@ -68,10 +68,9 @@ def _values(row: FigureRow) -> Phrase:
 
 
 def _side(side: Side) -> Phrase | None:
-    return joined(
-        (phrase("{}", Name(side.name)), side.model, side.device, phrase("{}", Count(side.ranks, "rank")),
-         phrase("{}", Count(side.runs, "run")))
-    )  # fmt: skip
+    counts = (Count(side.ranks, "rank"), Count(side.runs, "run"))
+    several = (phrase("{}", each) for each, number in zip(counts, (side.ranks, side.runs), strict=True) if number > 1)
+    return joined((phrase("{}", Name(side.name)), side.model, side.device, *several))
 
 
 def findings_of_comparison(comparison: Comparison, sides: Sequence[str | None] = ()) -> tuple[Finding, ...]:
