@@ -286,7 +286,14 @@ TOP: Final = Option(
     help="operators, kernels and other rows that are listed by name (default: {default})",
 )  # fmt: skip
 PAGE: Final = (
-    Option(name="brief", group=_REPORT, kind=Kind.SWITCH, default=False, help="only the first screen of the report"),
+    Option(
+        name="brief", group=_REPORT, kind=Kind.SWITCH, default=False,
+        help="only the first screen of the report, as a terminal shows it anyway",
+    ),
+    Option(
+        name="full", group=_REPORT, kind=Kind.SWITCH, default=False,
+        help="the whole report, as pipes and files have it anyway",
+    ),
     SECTION,
     TOP,
     SORT,

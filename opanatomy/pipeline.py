@@ -7,7 +7,7 @@ memory. Of several ranks each is analyzed by itself, one at a time, then all are
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from opanatomy.anatomy import CONVENTIONS, AnatomyInputs, build_anatomy
+from opanatomy.anatomy import CONVENTIONS, AnatomyInputs, MeasuredSteps, build_anatomy, measured_steps
 from opanatomy.anatomy.collectives import collectives_of
 from opanatomy.anatomy.communication import communication_of_rank
 from opanatomy.anatomy.expected import with_expected
@@ -32,9 +32,17 @@ from opanatomy.calls.padding import padding_flops
 from opanatomy.calls.rank_summary import communication_of
 from opanatomy.calls.table import call_table
 from opanatomy.calls.trace_calls import TraceCalls, trace_calls_of
-from opanatomy.calls.warnings import environment_of, warnings_of_trace
-from opanatomy.calls.window import launched_work, linked_time, step_window_of
-from opanatomy.checks import check_communication, check_counts, check_memory, check_parts, check_times, self_checks
+from opanatomy.calls.warnings import caveats_of, environment_of, warnings_of_trace
+from opanatomy.calls.window import calls_that_count, launched_work, linked_time, step_window_of
+from opanatomy.checks import (
+    check_causality,
+    check_communication,
+    check_counts,
+    check_memory,
+    check_parts,
+    check_times,
+    self_checks,
+)
 from opanatomy.cluster.packing import packed_summary, unpacked_summary
 from opanatomy.cluster.run import ClusterSettings, outcomes
 from opanatomy.cluster.work import Outcome, Reduced
@@ -48,7 +56,7 @@ from opanatomy.memory.theory import ParameterBytes, needed_bytes, with_theory
 from opanatomy.options import TP
 from opanatomy.records.anatomy import Anatomy, Provenance, Step
 from opanatomy.records.checks import Check
-from opanatomy.records.columns import CallTable, Categorical
+from opanatomy.records.columns import CallTable, Categorical, KernelTable
 from opanatomy.records.communication import Communication
 from opanatomy.records.device import DeviceFigures
 from opanatomy.records.memory import Memory
@@ -67,6 +75,9 @@ from opanatomy.version import __version__
 if TYPE_CHECKING:
     from opanatomy.trace.writer import Annotated
 
+_UNLIKE_STEPS: Final = (
+    "not the same steps count on all ranks: what is of all ranks together is of steps of its own on each"
+)
 _NOTHING_KEPT: Final = ClusterSettings(keep=False)
 
 
@@ -100,41 +111,61 @@ def analyze_traces(
         else:
             if files != list(paths):  # what came through a pipe is in a temporary file
                 cluster = replace(cluster, keep=False, summaries=None)
-            made = outcomes(sources, partial(reduced, phases=tuple(phases)), repr(phases), cluster, note)
-            with closing(made):
-                anatomy = _together(files, sources, made, advance, texts)
+            anatomy = _together(files, sources, partial(_outcomes, sources, phases, cluster, note), advance, texts)
         return redacted(with_ceilings(anatomy, ceilings), texts)
+
+
+def _outcomes(
+    sources: Sequence[Source],
+    phases: Sequence[PhaseRule],
+    cluster: ClusterSettings,
+    note: Callable[[str], None],
+    only: frozenset[int] | None,
+) -> Generator[Outcome, None, None]:
+    """What was made of each rank; with `only` no steps but those count, and nothing of it is kept."""
+    if only is not None:
+        cluster = replace(cluster, keep=False, summaries=None)
+    return outcomes(sources, partial(reduced, phases=tuple(phases), only=only), repr(phases), cluster, note)
 
 
 def _together(
     paths: Sequence[Path | Address],
     sources: Sequence[Source],
-    made: Iterable[Outcome],
+    made: Callable[[frozenset[int] | None], Generator[Outcome, None, None]],
     advance: Callable[[float], None],
     texts: Texts,
 ) -> Anatomy:
-    """The anatomy over the ranks, by their summaries in whatever order they come."""
-    over = _OverRanks()
-    lost: dict[int, str] = {}
-    for count, outcome in enumerate(made, 1):
-        texts.know(outcome.secrets, outcome.names)
-        summary = outcome.summary
-        if summary is None:
-            lost[outcome.place] = _readable(f"{sources[outcome.place].name} is left out: {outcome.lost}")
-        else:
-            over.add(unpacked_summary(summary) if isinstance(summary, bytes) else summary, outcome.place)
-        advance(count / len(sources))
+    """The anatomy over the ranks, by their summaries in whatever order they come.
+
+    A step that does not count on one of them counts on none: where that is not so they are read once more.
+    """
+    over, lost = _OverRanks(), dict[int, str]()
+    only: frozenset[int] | None = None
+    for _ in range(2):
+        over, lost = _OverRanks(), {}
+        with closing(made(only)) as each:
+            for count, outcome in enumerate(each, 1):
+                texts.know(outcome.secrets, outcome.names)
+                summary = outcome.summary
+                if summary is None:
+                    lost[outcome.place] = _readable(f"{sources[outcome.place].name} is left out: {outcome.lost}")
+                else:
+                    over.add(unpacked_summary(summary) if isinstance(summary, bytes) else summary, outcome.place)
+                advance(count / len(sources))
+        only = over.common_steps()
+        if only is None:
+            break
     unread = [lost[place] for place in sorted(lost)]
     if not over.tables:
         raise TraceError(f"none of the {len(sources)} traces can be read; the first: {unread[0]}")
-    return over.anatomy(name=_name_of(paths, len(over.tables)), warnings=[*unread, *left_out_of(paths)])
+    return over.anatomy(name=_name_of(paths, len(over.tables)), caveats=unread, warnings=left_out_of(paths))
 
 
-def reduced(source: Source, phases: Sequence[PhaseRule] = ()) -> Reduced:
+def reduced(source: Source, phases: Sequence[PhaseRule] = (), only: frozenset[int] | None = None) -> Reduced:
     """The summary of one trace without its secrets, and these: what a worker makes of it."""
     texts = Texts()
     try:
-        summary = summary_of(source, phases=phases, texts=texts)
+        summary = summary_of(source, phases=phases, texts=texts, only=only)
     except TraceError as error:
         raise TraceError(texts.line(str(error))) from error
     return Reduced(
@@ -172,27 +203,42 @@ class _OverRanks:
     def __init__(self) -> None:
         self._together = RanksTogether()
         self.tables: dict[int, RankTables] = {}
+        self._counted: list[frozenset[int]] = []
+
+    def common_steps(self) -> frozenset[int] | None:
+        """The steps that count on all ranks, where they do not have the same ones; `None` where they do, or have none
+        in common."""
+        common = frozenset.intersection(*self._counted) if self._counted else frozenset()
+        return common if common and any(numbers != common for numbers in self._counted) else None
 
     def add(self, summary: RankSummary, place: int) -> str:
         """Take the rank in this place; what its trace is called."""
         rank = self._together.add(summary.anatomy, place)
+        rows = summary.anatomy.step.steps
+        self._counted.append(frozenset(row.number for row in rows if row.set_aside is None and row.number is not None))
         self.tables[place] = RankTables(rank=rank, calls=summary.calls, hiding=summary.hiding, steps=summary.steps)
         return rank.trace or "?"
 
-    def anatomy(self, *, name: str, warnings: Sequence[str]) -> Anatomy:
+    def anatomy(self, *, name: str, warnings: Sequence[str], caveats: Sequence[str] = ()) -> Anatomy:
         """The anatomy over them, and what their collectives show together."""
-        anatomy = self._together.anatomy(name=name, warnings=warnings)
+        unlike = () if len(set(self._counted)) < 2 else (_UNLIKE_STEPS,)
+        anatomy = self._together.anatomy(name=name, warnings=warnings, caveats=(*caveats, *unlike))
         waiting = waiting_of([self.tables[place] for place in self._together.places()])
         return replace(anatomy, waiting=waiting, checks=(*anatomy.checks, *check_parts(waiting)))
 
 
 def summary_of(
-    source: Source, *, texts: Texts, annotated: Annotated | None = None, phases: Sequence[PhaseRule] = ()
+    source: Source,
+    *,
+    texts: Texts,
+    annotated: Annotated | None = None,
+    phases: Sequence[PhaseRule] = (),
+    only: Collection[int] | None = None,
 ) -> RankSummary:
     """What is kept of one trace, its secrets included, which `texts` learn; `TraceError` where it cannot be read."""
     with source.opened() as path:
         try:
-            return summary_of_trace(path, name=source.name, annotated=annotated, phases=phases, texts=texts)
+            return summary_of_trace(path, name=source.name, annotated=annotated, phases=phases, texts=texts, only=only)
         except TraceError as error:
             if source.member is None:
                 raise
@@ -231,9 +277,10 @@ def summary_of_trace(
     annotated: Annotated | None = None,
     phases: Sequence[PhaseRule] = (),
     texts: Texts | None = None,
+    only: Collection[int] | None = None,
 ) -> RankSummary:
     """The anatomy of the trace in `path`, and what it says of its collectives; `name` is what the report calls the
-    file.
+    file, and with `only` no steps but those of these numbers count.
 
     With `annotated` the trace is also written back, with its classes, phases and rates in it. `phases` say the phases
     of the trace's own annotations. `texts` learn the secrets that its metadata tell: the anatomy still has them.
@@ -243,22 +290,27 @@ def summary_of_trace(
         texts.learn(trace.metadata)
     attribution = attribute(trace.names, trace.host, trace.launches, trace.work, trace.flows, phases)
     calls, call_warnings = trace_calls_of(trace, attribution)
-    kernels = kernel_table(calls) if trace.on_device else None
+    kernels = kernel_table(calls, trace.devices) if trace.on_device else None
+    table = call_table(trace, calls, kernels)
+    steps, counted = _steps(trace, attribution, calls, table, kernels, only)
+    # The figures are of the steps that count; what a second source says is of all of them.
+    own, own_kernels, own_table = calls, kernels, table
+    if counted is not calls:
+        own, own_kernels = counted, None if kernels is None else kernel_table(counted, trace.devices)
+        own_table = call_table(trace, own, own_kernels)
     if annotated is not None:
         from opanatomy.trace.writer import write_trace
 
-        write_trace(path, annotated, overlay_of(calls, kernels, trace.threads), trace.metadata)
-    table = call_table(trace, calls, kernels)
-    step_window = step_window_of(attribution, calls)
-    exchanged = communication_of(trace, calls, kernels, attribution, step_window)
+        write_trace(path, annotated, overlay_of(own, own_kernels, trace.threads), trace.metadata)
+    exchanged = communication_of(trace, own, own_kernels, steps.window, steps.time, steps.counted)
+    communication = _communication(trace, exchanged)
     anatomy = build_anatomy(
         AnatomyInputs(
             provenance=_provenance(trace, path, name), environment=environment_of(trace), capture=trace.capture,
-            calls=table, kernels=kernels,
-            launched=launched_work(trace, attribution) if trace.on_device else None,
-            step_window=step_window, linked=linked_time(calls),
-            spans=exchanged.steps,
-            communication=_communication(trace, exchanged),
+            calls=own_table, kernels=own_kernels, steps=steps, linked=linked_time(own, calls),
+            spans=exchanged.steps if kernels is None and communication is not None else None,
+            communication=communication,
+            caveats=caveats_of(trace),
             warnings=(
                 *trace.warnings,
                 *call_warnings,
@@ -267,16 +319,35 @@ def summary_of_trace(
             ),
         )
     )  # fmt: skip
-    anatomy = _with_memory(_with_texts(anatomy, trace, calls, table), trace, attribution)
-    collectives = collectives_of(collective_table(trace, calls, kernels), world_of(trace.metadata))
+    anatomy = _with_memory(_with_texts(anatomy, trace, own, own_table), trace, attribution)
+    collectives = collectives_of(collective_table(trace, own, own_kernels), world_of(trace.metadata))
     checks = (
-        *_checks(trace, calls, table, anatomy.step.count),
+        *_checks(trace, attribution, calls, table, len(steps.rows)),
         *((attribution.annotated,) if attribution.annotated else ()),
         *check_memory(anatomy.memory),
         *check_communication(anatomy.communication, anatomy.workload.accumulate or 1),
     )
     anatomy = with_rank(replace(anatomy, checks=checks, collectives=collectives), trace.metadata)
     return RankSummary(anatomy=anatomy, calls=exchanged.calls, hiding=exchanged.hiding, steps=exchanged.steps)
+
+
+def _steps(
+    trace: Trace,
+    attribution: Attribution,
+    calls: TraceCalls,
+    table: CallTable,
+    kernels: KernelTable | None,
+    only: Collection[int] | None,
+) -> tuple[MeasuredSteps, TraceCalls]:
+    """The steps of a trace, and the calls of those that count."""
+    window = step_window_of(attribution, calls)
+    if kernels is not None:
+        steps = measured_steps(window, table, kernels, launched_work(trace, attribution), numbers=only)
+    else:
+        exchanged = communication_of(trace, calls, None, window)
+        spans = exchanged.steps if exchanged.calls.inside.any() else None
+        steps = measured_steps(window, table, None, None, spans, only)
+    return steps, calls_that_count(calls, steps)
 
 
 def _communication(trace: Trace, exchanged: Exchanged) -> Communication | None:
@@ -328,13 +399,16 @@ def _observed_memory(observations: MemoryObservations) -> tuple[Memory, tuple[st
         return memory_of_observations(replace(observations, step=None)), (str(error),)
 
 
-def _checks(trace: Trace, calls: TraceCalls, table: CallTable, steps: int) -> tuple[Check, ...]:
+def _checks(
+    trace: Trace, attribution: Attribution, calls: TraceCalls, table: CallTable, steps: int
+) -> tuple[Check, ...]:
     """The figures of the trace against second sources."""
     times = check_times(calls, table, trace.capture)
     return (
         *check_counts(calls, table, trace.capture, steps),
         *((times,) if times else ()),
         *self_checks(calls, may_be_cut=trace.capture is None, ranks=_cut_over(trace.capture)),
+        *check_causality(trace, calls, attribution.window),
     )
 
 

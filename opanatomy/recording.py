@@ -52,11 +52,12 @@ def record(
     up), with `memory` one more is traced allocation by allocation, and in one more calls are counted again, to know
     whether the steps are alike. Then the trace is written, and the loop goes on as if nothing were there; where it ends
     before, what was recorded is written. Without a call of `step()` the whole block is one step, profiled as it runs:
-    nothing is known of its time without a profiler. Only the loop's own code is run; its results are those it has
-    without this.
+    nothing is known of its time without a profiler, and a warning says where it held several iterations. Only the
+    loop's own code is run; its results are those it has without this.
 
     **Forward** is each outermost call of a module (of those in `module` where some are given), and what runs after it
-    until backward begins: the loss, however it is computed. A call without gradients is forward only while it lasts.
+    until backward begins: the loss, however it is computed; before the first module what autograd differentiates. A
+    call without gradients is forward only while it lasts.
     **Backward** is what `torch.autograd` runs and the scaling of the loss before it, **optimizer** each optimizer's
     step and what runs between backward and it: unscaling, clipping. The rest (data loading, `zero_grad`, schedulers,
     metrics after the update) is other. Forward operators that run again inside of backward are recompute.

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from msgspec.structs import replace
 
-from opanatomy.anatomy import AnatomyInputs, build_anatomy
+from opanatomy.anatomy import AnatomyInputs, build_anatomy, measured_steps
 from opanatomy.anatomy.roofline import with_roofline
 from opanatomy.anatomy.timeline import StepWindow
 from opanatomy.records.anatomy import Anatomy, Provenance, Step
@@ -133,6 +133,8 @@ _BERT = Workload(
 _BERT_COMMAND = "opanatomy profile google-bert/bert-large-uncased --batch 4 --optimizer adamw"
 _BERT_MEMORY = Memory(
     peak_bytes=13_604_512_768,
+    allocator_peak_bytes=13_604_512_768,
+    process_peak_bytes=15_032_385_536,
     peak_at="backward",
     measured_by="resident set of the process",
     components=(
@@ -155,6 +157,7 @@ def bert_on_cpu() -> Anatomy:
     calls, step_window = _bert_step()
     plain_ns = step_window.window[1] - _PROFILED_MORE_NS
     created = "2026-01-15T12:00:00Z"
+    table = call_table(calls, kernels_per_call=0)
     anatomy = build_anatomy(
         AnatomyInputs(
             provenance=Provenance(
@@ -164,12 +167,12 @@ def bert_on_cpu() -> Anatomy:
             environment=_CPU,
             capture=Capture(
                 version="0.1.0", command=_BERT_COMMAND, created=created, environment=_CPU, workload=_BERT,
-                unprofiled_step_ns=(plain_ns - 30_000_000, plain_ns, plain_ns + 50_000_000),
+                unprofiled_step_ns=(plain_ns - 30_000_000, plain_ns - 20_000_000, plain_ns + 50_000_000),
                 modules={"": "BertForSequenceClassification", _ATTENTION: "BertSelfAttention"},
             ),
-            calls=call_table(calls, kernels_per_call=0),
+            calls=table,
             kernels=None,
-            step_window=step_window,
+            steps=measured_steps(step_window, table, None, None),
             linked=linked_time(calls),
             warnings=(),
         )
@@ -228,7 +231,8 @@ def _llama_operators() -> tuple[Work, ...]:
     )
 
 
-#: Before each step's first kernel the device waits for the host, which launches one call every 20 microseconds.
+#: Before each step's first kernel the device waits for the host, which loads data and then launches one call every 20
+#: microseconds.
 _WAITS_NS = (21_000_000, 22_900_000, 25_200_000)
 _LAUNCH_NS = 20_000
 #: So many of a step's collectives run next to a product of its backward; the others run alone at its end.
@@ -239,7 +243,8 @@ def _llama_step(step: int, begin_ns: int) -> tuple[list[Call], int]:
     """The kernels one after the other, collectives on a stream of their own, and the step's end."""
     works = _llama_operators()
     calls, hiding = [], []
-    now, launch_ns = begin_ns + _WAITS_NS[step], begin_ns
+    now = begin_ns + _WAITS_NS[step]
+    launch_ns = now - 2 * _LAUNCH_NS
     for work in sorted(works, key=lambda work: work.operator_class is COMMUNICATION):
         for index, duration_ns in enumerate(durations(work, step, _STEPS)):
             launch_ns += _LAUNCH_NS
@@ -297,6 +302,11 @@ def llama_on_gpu() -> Anatomy:
     """Llama 3.2 1B, three steps in bf16 with checkpointing on an H200, ceilings, unknown kernels and strange names."""
     calls, step_window = _llama_steps()
     command = "opanatomy analyze llama.pt.trace.json"
+    table, kernels = call_table(calls, kernels_per_call=1), kernel_table((_BEFORE, *calls))
+    loading = [
+        (begin, begin + wait - _LAUNCH_NS) for (begin, _), wait in zip(step_window.steps, _WAITS_NS, strict=True)
+    ]
+    launched = launched_work((_BEFORE, *calls), loading)
     anatomy = build_anatomy(
         AnatomyInputs(
             provenance=Provenance(opanatomy="0.1.0", command=command, trace="llama.pt.trace.json"),
@@ -305,10 +315,9 @@ def llama_on_gpu() -> Anatomy:
                 version="0.1.0", command=command, created="", environment=_GPU, workload=_LLAMA,
                 unprofiled_step_ns=(160_700_000,),
             ),
-            calls=call_table(calls, kernels_per_call=1),
-            kernels=kernel_table((_BEFORE, *calls)),
-            launched=launched_work((_BEFORE, *calls)),
-            step_window=step_window,
+            calls=table,
+            kernels=kernels,
+            steps=measured_steps(step_window, table, kernels, launched),
             linked=linked_time((_BEFORE, *calls)),
             warnings=(
                 "2 of 1,204 kernels have no launch record: their operator is not known [no markup here]",
@@ -316,7 +325,12 @@ def llama_on_gpu() -> Anatomy:
             ),
         )
     )  # fmt: skip
-    memory = Memory(peak_bytes=21_400_000_000, peak_at="optimizer", measured_by="CUDA caching allocator")
+    memory = Memory(
+        peak_bytes=21_400_000_000,
+        allocator_peak_bytes=21_400_000_000,
+        peak_at="optimizer",
+        measured_by="CUDA caching allocator",
+    )
     return with_roofline(replace(anatomy, memory=memory, checks=_disagreeing()), _H200)
 
 
@@ -327,7 +341,8 @@ def _disagreeing() -> tuple[Check, ...]:
             quantity="call counts", source="a dispatch mode", unit="calls", compared=41, equal=39,
             differences=(
                 Difference(operator="aten::zeros_like", phase=OPTIMIZER, ours=0, other=291, cause="first step"),
-                Difference(operator="aten::mm", phase=BACKWARD, ours=1_289, other=1_290, evidence="in layers.3"),
+                Difference(operator="aten::mm", phase=BACKWARD, ours=1_289, other=1_290, evidence="in layers.3",
+                           time_ns=30_000_000),
             ),
         ),
         Check(quantity="operator times", source="key_averages", unit="ns", compared=57, equal=57),

@@ -65,12 +65,14 @@ class Sheet:
         """The texts of each label, a line each; lines that begin with none go on."""
         facts: dict[str, list[Text]] = {}
         label = ""
+        windows = [re.match(r"window +", line.text) for line in self.sections[heading]]
+        # A label ends before the eleventh cell; where one is longer, before that in which all texts begin.
+        end = max((match.end() for match in windows if match), default=11)
         for line in self.sections[heading]:
-            # A label ends before the eleventh cell.
-            if line.text[:11].strip() and line.text[10:11] == " ":
-                label = line.text[:11].strip()
-            if label and (line.text[:11].strip() in ("", label)):
-                facts.setdefault(label, []).append(Text(line.text[11:], line.start + 11))
+            if line.text[:end].strip() and line.text[end - 1 : end] == " ":
+                label = line.text[:end].strip()
+            if label and (line.text[:end].strip() in ("", label)):
+                facts.setdefault(label, []).append(Text(line.text[end:], line.start + end))
         return facts
 
     def places(self, texts: list[Text]) -> list[Place]:

@@ -20,6 +20,7 @@ from opanatomy.records.columns import (
     CallTable,
     Categorical,
     DeviceWork,
+    HostTable,
     Int64,
     KernelTable,
     Launches,
@@ -162,16 +163,17 @@ def kernel_table(calls: Iterable[Call]) -> KernelTable:
         start_ns=np.array([call.start_ns for call in calls], dtype=np.int64),
         link=np.array([work.link for work in works]),
         call=np.arange(len(works)),
-        tensor_cores=np.array(["nvjet" in kernel_name(work) for work in works]),
+        tensor_cores=np.array(["nvjet" in kernel_name(work) for work in works], dtype=np.int64),
         duration_ns=np.array([call.duration_ns for call in calls], dtype=np.int64),
     )
 
 
-def launched_work(calls: Iterable[Call]) -> LaunchedWork:
-    """The kernels of the calls with their launches."""
+def launched_work(calls: Iterable[Call], loading: Iterable[tuple[int, int]] = ()) -> LaunchedWork:
+    """The kernels of the calls with their launches; while it is `loading`, the host is in its loader of data."""
     calls = tuple(calls)
     count = len(calls)
-    names = tuple(dict.fromkeys(kernel_name(call.work) for call in calls))
+    kernels = dict.fromkeys(kernel_name(call.work) for call in calls)
+    names = (*kernels, "cudaLaunchKernel", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__")
     zeros, ones, unknown = np.zeros(count, dtype=np.int64), np.arange(1, count + 1), np.full(count, np.nan)
     return LaunchedWork(
         names=names,
@@ -185,13 +187,24 @@ def launched_work(calls: Iterable[Call]) -> LaunchedWork:
             blocks_per_sm=unknown, occupancy=unknown,
         ),
         launches=Launches(
-            name=zeros, thread=zeros, start_ns=np.array([call.launch_ns for call in calls], dtype=np.int64),
+            name=zeros + len(kernels), thread=zeros,
+            start_ns=np.array([call.launch_ns for call in calls], dtype=np.int64),
             duration_ns=zeros + 4_000, correlation=ones, external_id=ones,
         ),
         launch=np.array([-1 if call.work.link == NO_LAUNCH else row for row, call in enumerate(calls)]),
         inside=np.array([call.work.link != OUTSIDE for call in calls]),
         device_names=((0, "NVIDIA H200"),),
+        host=_host(len(kernels) + 1, loading),
     )  # fmt: skip
+
+
+def _host(name: int, spans: Iterable[tuple[int, int]]) -> HostTable:
+    """Annotations of one name, one after the other on the thread that launches."""
+    start, end = np.array([*spans], dtype=np.int64).reshape(-1, 2).T
+    columns = {column: np.zeros(len(start), dtype=np.int64) for column in HostTable.__struct_fields__}
+    columns |= {"name": columns["name"] + name, "start_ns": start, "duration_ns": end - start, "self_ns": end - start}
+    columns |= {"annotation": columns["name"] + 1, "parent": columns["parent"] - 1, "in_window": start >= 0}
+    return HostTable(**columns | {"module": categorical(None for _ in start)})
 
 
 def _kind(work: Work) -> int:

@@ -194,6 +194,39 @@ def _scatters(named: Named, _: Any, moved: Moved, __: int) -> Moved:
     return Moved(moved.read + given - stored_bytes(source), moved.written)
 
 
+def _part_put(name: str) -> Callable[[Named, Any, Moved, int], Moved]:
+    """Into a copy: what the part takes the place of is not read, counted by a part of ones in zeros."""
+    view = getattr(torch, name)
+
+    def rule(named: Named, _: Any, moved: Moved, __: int) -> Moved:
+        x, arguments = named["self"], {key: value for key, value in named.items() if key not in ("self", "src")}
+        taken = view(torch.zeros(x.shape), torch.ones(named["src"].shape), **arguments).count_nonzero()
+        return Moved(moved.read - int(taken) * x.element_size(), moved.written)
+
+    return rule
+
+
+def _masked_puts(named: Named, output: Any, moved: Moved, _: int) -> Moved:
+    """Each element of the result is one of `self` where the mask is off, of the source in order where it is on."""
+    mask = named["mask"].expand(output.shape)
+    off, on = int((~mask).sum()), int(mask.sum())
+    return Moved(stored_bytes(named["mask"]) + off * output.element_size() + on * output.element_size(), moved.written)
+
+
+def _mask_taken(named: Named, _: Any, moved: Moved, __: int) -> Moved:
+    """Only where the mask is on."""
+    grad, mask = named["grad_output"], named["mask"]
+    on = int(mask.expand(grad.shape).sum())
+    return Moved(moved.read - stored_bytes(grad) + on * grad.element_size(), moved.written)
+
+
+def _uncut(named: Named, _: Any, moved: Moved, __: int) -> Moved:
+    """Without what a negative padding cuts off."""
+    x, cut = named["self"], [min(amount, 0) for amount in named["pad"]]
+    kept = torch.nn.functional.pad(torch.empty(x.shape), cut).numel()
+    return Moved(moved.read - stored_bytes(x) + kept * x.element_size(), moved.written)
+
+
 def _slices(named: Named) -> int:
     x, dim = named["self"], named["dim"]
     return named["index"].numel() * (x.numel() // x.shape[dim] if x.dim() else 1)
@@ -248,6 +281,12 @@ PARTS: dict[str, Callable[[Named, Any, Moved, int], Moved]] = {
     "aten::scatter_add_": _touches(lambda named: named["index"].numel(), True),
     "aten::scatter_reduce_": _touches(lambda named: named["index"].numel(), True),
     **dict.fromkeys(("aten::scatter", "aten::scatter_add", "aten::scatter_reduce"), _scatters),
+    "aten::select_scatter": _part_put("select_scatter"),
+    "aten::slice_scatter": _part_put("slice_scatter"),
+    "aten::masked_scatter": _masked_puts,
+    "aten::masked_scatter_backward": _mask_taken,
+    "aten::constant_pad_nd": _uncut,
+    **dict.fromkeys(("aten::upsample_nearest1d", "aten::upsample_nearest2d"), _gathers("self")),
     "aten::nll_loss_forward": _target_log_probabilities,
     "aten::nll_loss2d_forward": _target_log_probabilities,
     "aten::convolution_backward": _asked_gradients,

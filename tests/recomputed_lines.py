@@ -18,8 +18,9 @@ from tests.recomputed_tables import percent, step_time, steps_of, sum_of, time_o
 def check_headings(sheet: Sheet) -> None:
     """How many steps the figures are of, and over how many ranks."""
     steps, ranks = sheet.report["step"]["count"], len(sheet.report["ranks"])
-    sheet.said("(per step of a rank, mean of {}" if ranks > 1 else "(per step, mean of {}", steps)
-    sheet.said("(all {} steps together)", steps)
+    if steps > 1:
+        sheet.said("(per step of a rank, mean of {}" if ranks > 1 else "(per step, mean of {}", steps)
+        sheet.said("(all {} steps together)", steps)
     if ranks > 1:
         sheet.said("The anatomy of {} ranks,", ranks)
 
@@ -30,16 +31,24 @@ def check_headline(sheet: Sheet) -> None:
     ranked = sorted(parts, key=lambda name: -parts[name])
     said = {
         "framework": "The framework (dispatch, autograd, Python) takes {} of the step.",
-        "idle": "The device is idle {} of the step, mostly because the host had not launched the next work yet.",
+        "idle": "The device is idle {} of the step",
         "communication": "Transferring data between ranks that no other work hides takes {} of the step.",
+        "both": "Communication that no other work hides takes {} of the step,",
     }
     second = [name for name in ranked[1:2] if parts[name] >= 15]
-    words = " ".join(said[name] for name in (ranked[0], *second))
-    sheet.said(f"{words}\nnext:", *(parts[name] for name in (ranked[0], *second)))
-    if ranked[0] == "idle":
-        timeline = sheet.report["timeline"]
-        edges = timeline["idle_ns"] - timeline["inner_idle_ns"]
-        assert timeline["idle_ns"] <= 2 * (timeline["host_idle_ns"] - edges)
+    for name in (ranked[0], *second):
+        sheet.said(said[name], parts[name])
+    if "both" in (ranked[0], *second):
+        waited = [step["waiting_ns"] for rank in sheet.report["waiting"]["each"] for step in rank["steps"]]
+        exposed = sheet.report["timeline"]["exposed_communication_ns"]
+        sheet.said("{} of it waiting for other ranks.", percent(sum(waited) / len(waited), exposed))
+    causes = sheet.report["timeline"]["causes"]
+    if "idle" in (ranked[0], *second) and 2 * causes[0]["time_ns"] < sheet.report["timeline"]["idle_ns"]:
+        sheet.said("{} of that", percent(causes[0]["time_ns"], sheet.report["timeline"]["idle_ns"]))
+    for number in calls_of(causes[0], 1) if causes else ():
+        sheet.said("{}).", number)
+    if causes and "idle" in (ranked[0], *second) and (share := share_of(causes[0])):
+        sheet.said(f"({{}} {causes[0]['name'].removeprefix('aten::')}", *share)
 
 
 def shares_of(report: Report) -> dict[str, float]:
@@ -63,6 +72,8 @@ def shares_of(report: Report) -> dict[str, float]:
         each = [step for rank in report["waiting"]["each"] for step in rank["steps"]]
         parts["waiting"] = sum(step["waiting_ns"] for step in each) / len(each)
     parts["communication"] = exposed - parts["waiting"]
+    if 0 < parts["waiting"] < parts["communication"]:
+        parts["both"] = parts.pop("waiting") + parts.pop("communication")
     return {name: 100 * ns / whole for name, ns in parts.items()}
 
 
@@ -81,7 +92,7 @@ def check_what_ran(sheet: Sheet) -> None:
         sheet.said("{} at the end (--section warnings)", len(warnings))
     ranks = sheet.report["ranks"]
     if len(ranks) > 1:
-        sheet.said("warning {} of {} ranks are here: ranks {}-{} are missing", len(ranks), ranks[0]["world_size"],
+        sheet.said("{} of {} ranks are here: ranks {}-{} are missing", len(ranks), ranks[0]["world_size"],
                    len(ranks), ranks[0]["world_size"] - 1)  # fmt: skip
     # A pattern for the shell that all traces of the ranks fit.
     for match in re.finditer(r"\S*\*\S*\.json\.gz", sheet.page):
@@ -90,7 +101,7 @@ def check_what_ran(sheet: Sheet) -> None:
 
 
 def check_step(sheet: Sheet) -> None:
-    """The lines of the step in the middle."""
+    """The lines of the mean step."""
     facts, report = sheet.facts("first"), sheet.report
     step, timeline, wall = report["step"], report["timeline"], report["step"]["wall_ns"]
     plain = step["unprofiled_wall_ns"]
@@ -103,11 +114,11 @@ def check_step(sheet: Sheet) -> None:
     steps = steps if step["unprofiled_count"] else []
     ranks = len(report["ranks"])
     each = [] if ranks < 2 else [ranks] if step["count"] % ranks else [step["count"] // ranks, ranks]
-    steps += [step["count"], *each, step["wall_min_ns"], step["wall_max_ns"]]
+    steps += [step["count"], *each, *([step["wall_min_ns"], step["wall_max_ns"]] if step["count"] > 1 else [])]
     aside: dict[str, list[int]] = {}
-    for one in (one for kind in report["breakdown"]["kinds"] for one in kind["steps"] if one["set_aside"] is not None):
-        aside.setdefault(one["set_aside"], []).append(one["wall_ns"])
-    steps += [number for walls in aside.values() for number in (len(walls), *(sorted(walls) if len(walls) < 3 else []))]
+    for one in (one for kind in report["breakdown"]["kinds"] for one in kind["steps"] if one["left_out"] is not None):
+        aside.setdefault(one["left_out"], []).extend((one["number"], one["wall_ns"]))
+    steps += [number for numbers in aside.values() for number in numbers]
     sheet.same(sheet.places(facts["steps"]), steps)
     if report["environment"]["device_kind"] == "cpu":
         phases = [step[f"{phase}_ns"] for phase in ("forward", "backward", "optimizer")]
@@ -120,16 +131,18 @@ def check_step(sheet: Sheet) -> None:
     waiting = None
     if report["waiting"]:
         each = [one for rank in report["waiting"]["each"] for one in rank["steps"]]
-        waiting = sum(one["waiting_ns"] for one in each) / sum(one["wall_ns"] for one in each) * timeline["window_ns"]
+        waiting = sum(one["waiting_ns"] for one in each) / sum(one["wall_ns"] for one in each) * own["whole"]
     exposed = timeline["exposed_communication_ns"] or None
     hidden = None if exposed is None else timeline["busy_ns"] - exposed
-    shares = (timeline["busy_ns"], hidden, exposed, waiting, own["idle"], own["host"])
+    much = max(own["whole"] / 100, own["idle"] / 5)
+    causes = [row["time_ns"] for row in timeline["causes"][:2] if row["time_ns"] >= much]
+    shares = (timeline["busy_ns"], hidden, exposed, waiting, own["idle"], *causes)
     percents = [percent(share, own["whole"]) for share in shares]
     lasts = own["whole"] / window_steps(report)
     foreign = 100 * (timeline["outside_ns"] or 0) >= timeline["window_ns"]
     of_trace = any(row["number"] is None for row in step["steps"])
-    around = timeline["window_ns"] - own["whole"] if of_trace else 0
-    after = [around / window_steps(report)] if 100 * around >= timeline["window_ns"] else []
+    around = timeline["around_ns"] or 0
+    after = [around / window_steps(report)] if 100 * around >= timeline["window_ns"] + around > around else []
     lasting = [lasts] if foreign or of_trace else []
     sheet.same(sheet.places(facts["busy"]), [percents[0], *lasting, *percents[1:], *after])
 
@@ -165,17 +178,16 @@ def check_idle(sheet: Sheet) -> None:
         return [number for ns in times if ns for number in (ns / steps, percent(ns, own["whole"]))]
 
     foreign = (timeline["outside_ns"] or 0) / steps
-    of_trace = any(row["number"] is None for row in step["steps"]) and timeline["inner_idle_ns"] is not None
-    said = [*([] if of_trace else [foreign]), own["whole"] / steps]
-    said = said if of_trace or 100 * foreign >= window / steps else []
-    edges = 0 if timeline["inner_idle_ns"] is None or of_trace else timeline["idle_ns"] - timeline["inner_idle_ns"]
+    of_trace = any(row["number"] is None for row in step["steps"])
+    said = [foreign, own["whole"] / steps] if 100 * foreign >= window / steps else []
+    around = timeline["around_ns"] or 0
+    if of_trace:
+        said = [around / steps] if 100 * around >= window + around > around else []
     phases = [ns for phase in ("forward", "backward", "optimizer") if (ns := step[f"{phase}_ns"]) is not None]
     lines: dict[str, Numbers] = {
         "window": [window / steps, *said] if window else [],
-        "device": parts(timeline["busy_ns"], own["idle"]),
+        "device": parts(timeline["busy_ns"], own["idle"], timeline["unrecorded_ns"]),
         "idle": parts(own["host"], timeline["stream_idle_ns"], own["other"]),
-        # Said from 1 % on.
-        "edges": [percent(edges, own["whole"])] if edges and 100 * edges >= own["whole"] else [],
         "overlap": parts(
             *(timeline[f"{key}_ns"] for key in ("communication", "exposed_communication", "exposed_memcpy"))
         ),
@@ -183,10 +195,35 @@ def check_idle(sheet: Sheet) -> None:
         "launches": launches(sheet.report),
         "estimates": estimates(sheet.report),
     }
+    others = [texts for label, texts in facts.items() if label not in lines]
+    for row, texts in zip(timeline["causes"], others, strict=False):
+        calls, places = calls_of(row, steps), sheet.places(texts)
+        # Between them stands a name, which may have digits.
+        share = share_of(row)
+        said = places[: 2 + len(share)] + places[len(places) - len(calls) :]
+        sheet.same(said, [*parts(row["time_ns"]), *share, *calls])
+    if timeline["drained_ns"]:
+        sheet.same(sheet.places(facts["drained"]), [percent(timeline["drained_ns"], own["idle"])])
     for label, numbers in lines.items():
         known = [number for number in numbers if number is not None]
         assert (label in facts) == bool(known), label
         sheet.same(sheet.places(facts.get(label, [])), known)
+
+
+def share_of(row: Report) -> Numbers:
+    """How much of a cause the largest of it is, where that is less than half but much."""
+    much = row["name"] is not None and 0.15 * row["time_ns"] <= row["name_ns"] < 0.5 * row["time_ns"]
+    return [percent(row["name_ns"], row["time_ns"])] if much and row["name"] != "Python's stack" else []
+
+
+def calls_of(row: Report, steps: float) -> Numbers:
+    """What is said of the calls that most of a cause is."""
+    if row["name"] is None or 2 * row["name_ns"] < row["time_ns"]:
+        return []
+    if row["cause"] == "slow_launch" and row["events"] == 1:
+        return [row["name_ns"]]
+    calls = row["cause"] in ("allocator", "slow_launch", "synchronization") or row["name"] == "Python's stack"
+    return [row["events"], *([steps] if steps > 1 else [])] if calls else []
 
 
 def launches(report: Report) -> Numbers:
@@ -206,7 +243,13 @@ def estimates(report: Report) -> Numbers:
     device, kernel_ns = report["device"], (report["timeline"]["launching"] or {}).get("kernel_ns")
     fractions = (device["sm_efficiency"], device["occupancy"])
     shares = [None if share is None else 100 * share for share in fractions]
-    return [*shares, percent(device["tensor_core_ns"], kernel_ns)]
+    if device["tensor_core_ns"] is None:
+        return shares
+    return [
+        *shares,
+        percent(device["tensor_core_ns"], kernel_ns),
+        percent(device["tensor_core_unknown_ns"] or None, kernel_ns),
+    ]
 
 
 def check_ceilings(sheet: Sheet) -> None:
@@ -256,10 +299,8 @@ def check_ledger(sheet: Sheet) -> None:
         return
     sheet.same(sheet.places(facts["work"]), [ledger["device_work_ns"], ledger["linked_ns"] or None, *terms, *shares])
     checks = [check for check in sheet.report["checks"] if check["compared"]]
-    counts = [
-        number for check in checks
-        for number in ([check["equal"]] if check["equal"] == check["compared"] else [check["equal"], check["compared"]])
-    ]  # fmt: skip
+    unequal = [check for check in checks if check["equal"] < check["compared"]]
+    counts = [number for check in unequal for number in (check["equal"], check["compared"])]
     assert ("confirmed" in facts) == bool(checks)
     if checks:
         sheet.same(sheet.places(facts["confirmed"]), [sum(check["equal"] for check in checks), *counts])

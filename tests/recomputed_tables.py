@@ -23,19 +23,10 @@ def steps_of(report: Report) -> int:
 
 
 def step_time(report: Report) -> dict[str, float]:
-    """What shares of the step's time are of, and its idle time: the window without other steps' work; where no step is
-    annotated, the time from the first to the last device work."""
+    """What shares of the step's time are of, and its idle time: the window without other steps' work."""
     timeline = report["timeline"]
-    idle, host = timeline["idle_ns"], timeline["host_idle_ns"] or 0
-    whole = {"whole": timeline["window_ns"] - (timeline["outside_ns"] or 0), "idle": idle, "host": host,
-             "other": timeline["other_idle_ns"] or 0}  # fmt: skip
-    of_trace = any(row["number"] is None for row in report["step"]["steps"])
-    if not of_trace or timeline["inner_idle_ns"] is None or report["environment"]["device_kind"] == "cpu":
-        return whole
-    inner = timeline["inner_idle_ns"]
-    host = max(host - (idle - inner), 0)
-    return {"whole": timeline["busy_ns"] + inner, "idle": inner, "host": host,
-            "other": max(inner - host - (timeline["stream_idle_ns"] or 0), 0)}  # fmt: skip
+    return {"whole": timeline["window_ns"] - (timeline["outside_ns"] or 0), "idle": timeline["idle_ns"],
+            "host": timeline["host_idle_ns"] or 0, "other": timeline["other_idle_ns"] or 0}  # fmt: skip
 
 
 def window_steps(report: Report) -> float:
@@ -242,7 +233,7 @@ def matched(report: Report) -> Iterator[Numbers]:
     for row in report["waiting"]["collectives"]:
         rates = (row["bus_bytes_per_second"], row["transfer_bus_bytes_per_second"])
         share = percent(row["waiting_ns"], row["duration_ns"])
-        yield [row["group_size"], row["collectives"], row["duration_ns"], share, *rates]
+        yield [row["group_size"], row["collectives"], row["duration_ns"], share, row["bytes"], *rates]
 
 
 #: Heading, beginning of the header, rows of each table.

@@ -106,6 +106,10 @@ def test_near_names() -> None:
     assert near_names("bert-lage-uncased")[0] == "google-bert/bert-large-uncased"
     assert near_names("meta-llama/Llama-3-8B")[0] == "meta-llama/Llama-3.1-8B"
     assert near_names("someone/gpt2") == ("openai-community/gpt2", "openai-community/gpt2-xl")
+    assert near_names("llama") == near_names("huggyllama/llama-7b") == ("meta-llama/Llama-3.1-8B",)
+    assert near_names("bert")[0] == "google-bert/bert-base-uncased"
+    assert near_names("Qwen2") == ("Qwen/Qwen3-0.6B", "Qwen/Qwen3-30B-A3B")
+    assert near_names("meta/Llama-3.1-8B") == ("meta-llama/Llama-3.1-8B",)
     assert near_names("zzzzzz") == ()
 
 

@@ -240,7 +240,6 @@ KERNELS = """
     contraction    void cudnn::detail::dgrad_engine<float, 512, 6, 5, 3, 3, 3, false>(int, int, int)
     contraction    void cudnn::cnn::reduce_wgrad_nchw_helper<float, float>(void*, void const*, float, int, int)
     contraction    void cudnn::winograd_nonfused::winogradForwardOutput4x4<float, float>(cudnn::winograd_nonfused::WinogradOutputParams<float, float>)
-    contraction    void cudnn::ops::nchwToNhwcKernel<float, float, float, false, true, (cudnnKernelDataType_t)2>(cudnn::ops::nchw2nhwc_params_t<float>, float const*, float*)
     contraction    void fft2d_r2c_32x32<float, false, 5u, true>(float2*, float const*, int, cudnn::reduced_divisor)
     contraction    void at::native::(anonymous namespace)::conv_depthwise2d_forward_kernel<3, float, int>(at::GenericPackedTensorAccessor<float const, 4ul>)
     contraction    void causal_conv1d_fwd_kernel<Causal_conv1d_fwd_kernel_traits<128, 4, true, c10::BFloat16, c10::BFloat16> >(ConvParamsBase)
@@ -344,6 +343,16 @@ KERNELS = """
     movement       void at::native::(anonymous namespace)::embedding_backward_feature_kernel<float, float, long>(long const*)
     movement       void at::native::(anonymous namespace)::EmbeddingBag_updateOutputKernel_sum_mean<float, long>(long const*)
     movement       void at::native::im2col_kernel<float>(long, float const*)
+    movement       void cudnn::ops::nchwToNhwcKernel<float, float, float, false, true, (cudnnKernelDataType_t)2>(cudnn::ops::nchw2nhwc_params_t<float>, float const*, float*)
+    movement       void cudnn::engines_precompiled::nhwcToNchwKernel<float, float, float, true, false>(int)
+    movement       void cudnn::ops::tensorTransformGeneric<float, float, float, true, false, false>(int)
+    movement       void cudnn::cnn::im2col4d_kernel<float, long>(cudnn::cnn::im2col4d_params)
+    movement       void transpose_readWrite_alignment_kernel<float2, float2, 1, false, 6, 4, 4>(cublasTransposeParams<float2>)
+    movement       batched_transpose_32x32_half
+    movement       batched_transpose_64x64_pack_4x4_ediv_4x4_half
+    movement       SubTensorOpWithCastTensor1d
+    movement       void marlin::gptq_marlin_repack_kernel<256, 4, true>(unsigned int const*)
+    movement       void deep_gemm::transpose_fp32<512u, 64u, 56u>(float const*, float*, unsigned int)
     movement       void at::native::reflection_pad2d_out_kernel<float>(float const*)
     movement       void at::native::roll_cuda_kernel<float>(float const*)
     movement       void (anonymous namespace)::elementwise_kernel_with_index<int, at::native::arange_cuda_out(c10::Scalar const&)::{lambda()#1}>(int)

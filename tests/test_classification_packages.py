@@ -121,3 +121,13 @@ def test_work_of_python_below_an_operator_is_counted_with_its_own_arguments(tmp_
     rows = analyze_trace(made.write(tmp_path / "t.json")).operators
     products = [row for row in rows if row.operator == "aten::mm" and row.flops is not None]
     assert [(row.signature, row.flops) for row in products] == [("float32[16,8], float32[8,4]", 2 * 16 * 8 * 4)]
+
+
+def test_a_layout_change_is_data_movement_where_it_stands_alone(tmp_path: Path) -> None:
+    made = HandMade()
+    made.host("aten::cudnn_convolution", 0, 50)
+    for correlation, start in ((7, 20), (8, 200)):
+        made.launch(start - 10, correlation)
+        made.kernel("void cudnn::ops::nchwToNhwcKernel<float, float, float>(int)", start, 5, correlation)
+    calls = analyze_trace(made.write(tmp_path / "t.json")).classes
+    assert {(row.operator_class, row.time_ns) for row in calls} == {(CONTRACTION, 5_000), (MOVEMENT, 5_000)}

@@ -143,7 +143,7 @@ def test_ranks_that_are_no_ranks_are_named_in_the_order_given(folder: Path) -> N
 def test_missing_ranks_are_named(folder: Path, gone: list[int], words: str | None) -> None:
     for place in gone:
         (folder / f"rank{place}.json.gz").unlink()
-    missing = [text for text in analyze_traces([folder]).warnings if "missing" in text]
+    missing = [text for text in analyze_traces([folder]).caveats if "missing" in text]
     assert missing == ([words] if words else [])
 
 
@@ -174,14 +174,16 @@ def test_little_work_starts_no_process(folder: Path, monkeypatch: pytest.MonkeyP
         report_of(folder)
 
 
-def _deadly(marks: Path, once: bool, source: Source, phases: Sequence[PhaseRule] = ()) -> Reduced:
+def _deadly(
+    marks: Path, once: bool, source: Source, phases: Sequence[PhaseRule] = (), only: frozenset[int] | None = None
+) -> Reduced:
     """Reduce a trace; rank 1 takes its process with it, the first time or always."""
     mark = marks / f"{source.name}.{time.monotonic_ns()}"
     first = not list(marks.glob(f"{source.name}.*"))
     mark.touch()
     if source.name.startswith("rank1") and (first or not once):
         os.kill(os.getpid(), signal.SIGKILL)
-    return reduced(source, phases)
+    return reduced(source, phases, only)
 
 
 def tasks_of(folder: Path, reduce: Callable[[Source], Reduced]) -> list[Task]:
@@ -281,9 +283,9 @@ def reductions(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the traces that are read."""
     read: list[str] = []
 
-    def noted(source: Source, phases: Any = ()) -> Reduced:
+    def noted(source: Source, phases: Any = (), only: frozenset[int] | None = None) -> Reduced:
         read.append(source.name)
-        return reduced(source, phases)
+        return reduced(source, phases, only)
 
     monkeypatch.setattr("opanatomy.pipeline.reduced", noted)
     return read

@@ -317,7 +317,8 @@ CALLS: dict[str, Callable[[], Any]] = {
     "scatter": lambda: (
         aten.index_put(_f(3, 4), [_i(0, 2)], _f(2, 4), True), aten.index_put_(_f(3, 4), [_i(0, 2)], _f()),
         aten.index_put(_f(3, 4), [_f(3) > 0.5], _f()), aten.index_put_(_f(3, 4), [_f(3) > -1], _f(3, 4), True),
-        aten.index_put_(_f(3, 4), [_f(3) > 2], _f(0, 4)), aten.masked_scatter_backward(_f(3), _f(3) > 0.5, [3]),
+        aten.index_put_(_f(3, 4), [_f(3) > 2], _f(0, 4)), aten.masked_scatter_backward(_f(3), _f(3) > -1, [3]),
+        aten.masked_scatter_backward(_f(3, 4), _i(1, 0, 1, 0) > 0, [2, 3]),
         aten.index_add(_f(3, 4), 0, _i(0, 2), _f(2, 4)),
         aten.index_add_(_f(3, 4), 0, _i(0, 2), _f(2, 4), alpha=2), aten.index_copy(_f(3, 4), 0, _i(0, 2), _f(2, 4)),
         aten.index_fill_(_f(3, 4), 0, _i(0, 2), 1), aten.scatter(_f(3, 4), 1, _i(0, 2)[None], 1.0),
@@ -327,6 +328,7 @@ CALLS: dict[str, Callable[[], Any]] = {
         aten.embedding_dense_backward(_f(3, 4), _i(0, 1, 1), 9, -1, False), aten.select_backward(_f(4), [3, 4], 0, 1),
         aten.slice_backward(_f(2, 4), [3, 4], 0, 0, 2, 1), aten.select_scatter(_f(3, 4), _f(4), 0, 1),
         aten.slice_scatter(_f(3, 4), _f(2, 4), 0, 0, 2), aten.masked_scatter(_f(3), _f(3) > 2, _f(3)),
+        aten.masked_scatter(_f(3, 4), _i(1, 0, 1, 0) > 0, _f(9)),
     ),
     # images
     "pooling": lambda: (
@@ -341,7 +343,8 @@ CALLS: dict[str, Callable[[], Any]] = {
         ),
     ),
     "resizing": lambda: (
-        F.interpolate(_f(2, 3, 4), 9), F.interpolate(_f(2, 3, 4, 5), scale_factor=2.5),
+        F.interpolate(_f(2, 3, 4), 9), F.interpolate(_f(2, 3, 8, 9), (3, 4)),
+        F.interpolate(_f(2, 3, 4, 5), scale_factor=2.5),
         F.interpolate(_f(2, 3, 4, 5), 7, mode="bilinear"),
         F.interpolate(_f(2, 3, 4, 5), 7, mode="bicubic"), F.interpolate(_f(2, 3, 4, 5, 6), 7, mode="trilinear"),
         aten.upsample_bilinear2d_backward(_f(2, 3, 7, 7), [7, 7], [2, 3, 4, 5], False),

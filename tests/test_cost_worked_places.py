@@ -25,10 +25,12 @@ MOVEMENT: list[Example] = [
     ("aten::constant_pad_nd", (bf(b, k, n), (1, 2, 3, 5), 0), 0, 2 * b * k * n, 2 * b * (k + 8) * (n + 3)),
     ("aten::constant_pad_nd", (bf(k, n), (1, 2, 3, 5), 0), 0, 2 * k * n, 2 * (k + 8) * (n + 3)),
     ("aten::constant_pad_nd", (bf(k, n), (1, 2), 0), 0, 2 * k * n, 2 * k * (n + 3)),
+    # a row and two columns are cut off
+    ("aten::constant_pad_nd", (bf(m, n), (1, -2, -1, 0), 0), 0, 2 * (m - 1) * (n - 2), 2 * (m - 1) * (n - 1)),
     ("aten::reflection_pad2d", (bf(b, m, n), (1, 2, 3, 5)), 0, 2 * b * m * n, 2 * b * (m + 8) * (n + 3)),
     ("aten::replication_pad1d_backward", (bf(b, m + 3), t(b, m), (1, 2)), b * (m + 3), 2 * b * (m + 3), 4 * b * m),
     ("aten::select_backward", (bf(n), (m, n), 0, 1), 0, 2 * n, 2 * m * n),
-    ("aten::slice_scatter", (bf(m, n), t(b, n), 0, 1, 3, 1), 0, 2 * m * n + 4 * b * n, 2 * m * n),
+    ("aten::slice_scatter", (bf(m, n), t(b, n), 0, 1, 3, 1), 0, 2 * (m - b) * n + 4 * b * n, 2 * m * n),
     # kernel (3, 2), dilation (2, 1), padding (1, 2), stride (1, 3): (7 + 2 - 4) x ((11 + 4 - 2) // 3 + 1) places
     (
         "aten::im2col", (bf(b, c, n, k), (3, 2), (2, 1), (1, 2), (1, 3)), 0, 2 * b * c * n * k, 2 * b * c * 6 * 5 * 5,
@@ -86,9 +88,9 @@ INDEXING: list[Example] = [
     ("aten::scatter_reduce", (x, 0, int4(m, n), bf(8, n), "sum", True), m * n, 8 * 9 * n + 6 * m * n, 8 * 9 * n),
     ("aten::embedding_dense_backward", (bf(b, m, n), ints(b, m), 99, -1, False), b * m * n,
      2 * b * m * n + 8 * b * m, 2 * 99 * n),
-    ("aten::masked_scatter", (bf(n), bits(m, n), dd(k)), 0, 2 * n + m * n + 8 * k, 2 * m * n),
-    ("aten::masked_scatter_", (bf(m, n), bits(n), dd(k)), 0, 2 * m * n + n + 8 * k, 2 * m * n),
+    ("aten::masked_scatter", (bf(m, n), bits(n), bf(k)), 0, 2 * m * n + n, 2 * m * n),
     ("aten::masked_scatter_backward", (bf(m, n), bits(n), (g, k)), 0, 2 * m * n + n, 2 * g * k),
+    ("aten::masked_scatter_backward", (bf(m, n), bits(n), (2, n)), 0, 2 * 2 * n + n, 2 * 2 * n),
     ("aten::put_", (x, int4(m), bf(m), True), m, (4 + 2 + 8) * m, 8 * m),
     ("aten::put_", (x, int4(m), bf(m)), 0, (4 + 2) * m, 8 * m),
     ("aten::put", (x, int4(m), bf(m), True), m, 8 * 9 * n + 6 * m, 8 * 9 * n),
@@ -207,17 +209,17 @@ POOLS: list[Example] = [
     ("aten::upsample_nearest3d", (bf(b, c, 2, 3, 5), (3, 5, 7)), 0, 2 * b * c * 30, 2 * b * c * 105),
     ("aten::_upsample_nearest_exact3d", (bf(b, c, 2, 3, 5), (3, 5, 7)), 0, 2 * b * c * 30, 2 * b * c * 105),
     # a result of 3 x 5 from a grid of pairs; bilinear, nearest, bicubic
-    ("aten::grid_sampler_2d", (IMAGE, t(b, 3, 5, 2), 0, 0, False), 7 * b * c * 15, 2 * PIXELS + 4 * b * 30,
+    ("aten::grid_sampler_2d", (IMAGE, t(b, 3, 5, 2), 0, 0, False), 7 * b * c * 15, 2 * b * c * 60 + 4 * b * 30,
      2 * b * c * 15),
-    ("aten::grid_sampler_2d", (IMAGE, t(b, 3, 5, 2), 1, 0, False), 0, 2 * PIXELS + 4 * b * 30, 2 * b * c * 15),
+    ("aten::grid_sampler_2d", (IMAGE, t(b, 3, 5, 2), 1, 0, False), 0, 2 * b * c * 15 + 4 * b * 30, 2 * b * c * 15),
     ("aten::grid_sampler_2d", (IMAGE, t(b, 3, 5, 2), 2, 0, False), 35 * b * c * 15, 2 * PIXELS + 4 * b * 30,
      2 * b * c * 15),
-    ("aten::cudnn_grid_sampler", (IMAGE, t(b, 3, 5, 2)), 7 * b * c * 15, 2 * PIXELS + 4 * b * 30, 2 * b * c * 15),
+    ("aten::cudnn_grid_sampler", (IMAGE, t(b, 3, 5, 2)), 7 * b * c * 15, 2 * b * c * 60 + 4 * b * 30, 2 * b * c * 15),
     ("aten::grid_sampler_3d", (bf(b, c, 2, 8, 13), t(b, 3, 5, 7, 3), 0, 0, True), 15 * b * c * 105,
      4 * PIXELS + 4 * b * 315, 2 * b * c * 105),
     (
         "aten::grid_sampler_2d_backward", (dd(b, c, 3, 5), IMAGE, t(b, 3, 5, 2), 0, 0, False, (True, True)),
-        2 * 7 * b * c * 15, 8 * b * c * 15 + 2 * PIXELS + 4 * b * 30, 2 * PIXELS + 4 * b * 30,
+        2 * 7 * b * c * 15, 8 * b * c * 15 + 2 * b * c * 60 + 4 * b * 30, 2 * PIXELS + 4 * b * 30,
     ),
     (
         "aten::grid_sampler_2d_backward", (dd(b, c, 3, 5), IMAGE, t(b, 3, 5, 2), 2, 0, False, (False, True)),
@@ -231,7 +233,7 @@ POOLS: list[Example] = [
     # cuDNN's has the gradient last
     (
         "aten::cudnn_grid_sampler_backward", (IMAGE, t(b, 3, 5, 2), dd(b, c, 3, 5)),
-        2 * 7 * b * c * 15, 8 * b * c * 15 + 2 * PIXELS + 4 * b * 30, 2 * PIXELS + 4 * b * 30,
+        2 * 7 * b * c * 15, 8 * b * c * 15 + 2 * b * c * 60 + 4 * b * 30, 2 * PIXELS + 4 * b * 30,
     ),
     # rows of 8 to 4: 3 + 4 + 4 + 3 taps, done first, for 6 rows; the 6 rows to 3 likewise: 3 + 4 + 3, for 4 columns
     ("aten::_upsample_bilinear2d_aa", (bf(b, c, 6, 8), (3, 4), False, None, None), b * c * 2 * (6 * 14 + 4 * 10),
@@ -299,7 +301,7 @@ REGIONS: list[Example] = [
         "torchvision::_ps_roi_align_backward", (bf(k, c, 3, 2), ROIS, int4(k, c, 3, 2), 0.5, 3, 2, 3, b, c, 8, 13),
         k * c * 6 * (8 * 9 + 1), 2 * k * c * 6 + 4 * k * 5 + 4 * k * c * 6, 2 * PIXELS,
     ),
-    ("torchvision::roi_pool", (IMAGE, ROIS, 0.5, 3, 2), 0, 2 * PIXELS + 4 * k * 5, (2 + 4) * k * c * 6),
+    ("torchvision::roi_pool", (IMAGE, ROIS, 0.5, 3, 2), 0, 2 * k * c * 6 + 4 * k * 5, (2 + 4) * k * c * 6),
     (
         "torchvision::_roi_pool_backward", (bf(k, c, 3, 2), ROIS, int4(k, c, 3, 2), 0.5, 3, 2, b, c, 8, 13),
         k * c * 6, 2 * k * c * 6 + 4 * k * 5 + 4 * k * c * 6, 2 * PIXELS,

@@ -126,7 +126,7 @@ def test_the_workflow_shows_what_changed_and_fails_by_its_gates(
     assert "The step is" in summary
     assert "| **step** |" in summary
     assert last.returncode == 3
-    failed = [line for line in last.stderr.splitlines() if line.startswith("opanatomy: gate not met: flops > +1%")]
+    failed = [line for line in last.stderr.splitlines() if line.startswith("opanatomy: FAILED: flops > +1% (is +")]
     assert len(failed) == 1
     cases = ElementTree.parse(workspace / "gates.xml").getroot()[0].findall("testcase")
     assert {case.attrib["name"]: case.find("failure") is None for case in cases}["flops > +1%"] is False
@@ -182,6 +182,6 @@ def test_a_planted_change_is_a_gate_that_fails(tmp_path: Path) -> None:
         command = run("compare", f"{before}.json", f"{after}.json", *gates, cwd=tmp_path)
         codes[before, after] = command.returncode
         if command.returncode:
-            failed = [line for line in command.stderr.splitlines() if "gate not met" in line]
-            assert [line.split(": ")[2] for line in failed] == ["profiled > +5%", "idle > +1us"]
+            failed = [line for line in command.stderr.splitlines() if "FAILED: " in line]
+            assert [line.split(": ")[2].split(" (is ")[0] for line in failed] == ["profiled > +5%", "idle > +1us"]
     assert codes == {("before", "after"): 3, ("after", "before"): 0, ("after", "after"): 0}

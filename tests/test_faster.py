@@ -58,14 +58,14 @@ def test_a_ceiling_that_was_measured_on_a_busy_device() -> None:
     """What sets the bound must have been disturbed: another ceiling explains nothing."""
     row = operator("aten::add", ADD, 100, 10, 1000)
     for disturbed, explained in ((("bandwidth",), True), (("float32",), False), ((), False)):
-        anatomy = with_roofline(anatomy_of(row), replace(CEILINGS, disturbed=disturbed))
+        anatomy = with_roofline(anatomy_of(row), replace(CACHED, cache_bytes=1, disturbed=disturbed))
         assert (cause(anatomy.checks[0], "aten::add") is not None) is explained
     # Arithmetic that only the vector units bound: what products reach says nothing of them.
     computing = operator("aten::add", ADD, 1, 100_000, 1)
     for disturbed, explained in ((("vector float32",), True), (("float32", "bfloat16"), False)):
-        anatomy = with_roofline(anatomy_of(computing), replace(CEILINGS, disturbed=disturbed))
+        anatomy = with_roofline(anatomy_of(computing), replace(CACHED, cache_bytes=1, disturbed=disturbed))
         assert (cause(anatomy.checks[0], "aten::add") is not None) is explained
-    busy = with_roofline(anatomy_of(row), replace(CEILINGS, disturbed=("bandwidth",))).checks[0]
+    busy = with_roofline(anatomy_of(row), replace(CACHED, cache_bytes=1, disturbed=("bandwidth",))).checks[0]
     assert (cause(busy, "aten::add") or "").startswith("the bandwidth was measured while something else was busy")
 
 
@@ -94,12 +94,26 @@ def test_calls_have_the_cache_each() -> None:
     assert cause(checked(ten), "aten::add") == "a cache of 600 bytes can serve 6,000 of the bytes: 2,000 ns at least"
 
 
-def test_a_cache_of_unknown_size_explains_nothing() -> None:
-    found = of(checked(operator("aten::add", ADD, 100, 10, 500), cached=False), "aten::add")
+def test_a_cache_of_unknown_size_may_serve_all_bytes_and_no_products() -> None:
+    """500 bytes in 1 ns where memory moves 2 a ns: no alarm while nobody knows what the cache holds."""
+    found = of(checked(operator("aten::add", ADD, 1, 10, 500), cached=False), "aten::add")
     assert found is not None
-    assert found.cause is None
-    assert found.evidence is not None
-    assert found.evidence.endswith("last cache of unknown size")
+    assert found.cause == "a cache of unknown size can serve 500 of the bytes: 2 ns at least"
+    assert str(found.evidence).endswith("last cache of unknown size")
+    products = checked(operator("aten::mm", MM, 4, 1000, 10), cached=False)
+    assert [one.operator for one in products.unexplained] == ["class tensor_contraction", "aten::mm"]
+
+
+@pytest.mark.parametrize(
+    ("places", "time_ns", "explained"), [("3,3", 30, True), ("3,3", 20, False), ("1,1", 30, False)]
+)
+def test_winograds_algorithm_needs_a_quarter_of_the_products(places: str, time_ns: int, explained: bool) -> None:
+    """10,000 FLOPs are 100 ns at the peak, a quarter of them 25 ns; windows of one place have no such algorithm."""
+    row = replace(operator("aten::cudnn_convolution", MM, time_ns, 10_000, 10),
+                  signature=SignatureText(f"bfloat16[1,8,9,9], bfloat16[8,8,{places}]"))  # fmt: skip
+    said = cause(checked(row), "aten::cudnn_convolution")
+    assert said == ("Winograd's algorithm may leave 7,500 FLOPs of convolutions out: 25 ns at least" if explained
+                    else None)  # fmt: skip
 
 
 def test_no_cache_makes_products_faster() -> None:
@@ -139,7 +153,7 @@ def test_the_loop_of_a_reduction_has_two_sizes() -> None:
 
 def test_a_loop_that_is_not_told_explains_nothing() -> None:
     name = "triton_poi_fused_add_0"
-    assert cause(checked(fused(name, "float32[100], 7", 10, 800), cached=False), name) is None
+    assert cause(checked(fused(name, "float32[100], 7", 10, 800)), name) is None
 
 
 @pytest.mark.parametrize("name", ["aten::embedding", "aten::index_select", "aten::gather", "aten::index"])
@@ -232,7 +246,7 @@ def test_a_ceiling_of_the_users_own_that_the_trace_is_above(
         assert f"{option} is below what was measured in this trace: {operator_name.removeprefix('aten::')}" in first
         assert f"warning: {option} is below what was measured" in format_named("digest").write(anatomy, Page())
     assert ("is below what was measured" in page) == bool(above)
-    assert "does not agree" not in page
+    assert "may be wrong" not in page
 
 
 def test_what_is_above_the_device_too_is_a_disagreement_whatever_is_given() -> None:
@@ -286,7 +300,7 @@ def test_a_low_peak_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> N
     assert main(["analyze", trace, "--peak", "100T", "--check"]) == 0
     out, err = capsys.readouterr()
     assert out.splitlines()[1].startswith("--peak 100T is below what was measured in this trace: _scaled_mm in")
-    assert "does not agree" not in out
+    assert "may be wrong" not in out
     assert "H100 SXM can do" not in out
     assert "--peak 100T; else data sheet of H100 SXM" in out
     assert err.count("check: --peak 100T is below what was measured in the trace") == 1
@@ -306,8 +320,8 @@ def test_last_caches_of_data_sheets() -> None:
 @pytest.mark.parametrize(
     ("name", "above"),
     [
-        ("more_traces/compare/train_h100_compile_gpt_rank0of8_before.json.gz", 24),
-        ("more_traces/compare/train_h100_compile_gpt_rank0of8_after.json.gz", 24),
+        ("more_traces/compare/train_h100_compile_gpt_rank0of8_before.json.gz", 1),
+        ("more_traces/compare/train_h100_compile_gpt_rank0of8_after.json.gz", 1),
         ("more_traces/infer_a100_compile_sam.json.gz", 0),
         ("traces/train_a100_rank3of8_shapes_nccl.json.gz", 0),
         ("traces/infer_h100_qwen1.5_0.5b.json.gz", 0),

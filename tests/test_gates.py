@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -16,7 +17,7 @@ from opanatomy.gates.grammar import Of
 from opanatomy.gates.judging import Gate, gates_of, gates_of_one, judged, judged_report, require_met
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.compared import Comparison, FigureRow, GateResult, Side, Spread
-from opanatomy.report import format_of
+from opanatomy.report import format_named, format_of
 from opanatomy.report.format import Page
 from opanatomy.report.formats.benchmark import benchmark_report
 from opanatomy.report.formats.json import json_report
@@ -136,8 +137,8 @@ def compared(*rows: FigureRow, sides: tuple[str, ...] = ("old", "new"), no_claim
     return Comparison(sides=tuple(map(side, sides)), figures=rows, no_claim=no_claim)
 
 
-def figure(name: str, *values: float | None, unit: str = "ns", p: float | None = None) -> FigureRow:
-    return FigureRow(name=name, unit=unit, better="lower", values=values, p=p)
+def figure(name: str, *values: float | None, unit: str = "ns", p: float | None = None, **options: Any) -> FigureRow:
+    return FigureRow(name=name, unit=unit, better="lower", values=values, p=p, **options)
 
 
 def result(comparison: Comparison, text: str) -> GateResult:
@@ -177,7 +178,7 @@ def test_the_reason_has_both_values_the_change_the_ranges_and_that_nothing_is_cl
         ranges="overlapping",
     )  # fmt: skip
     assert result(compared(row), "time > +5%") == GateResult(
-        gate="time > +5%", met=False,
+        gate="time > +5%", met=False, measured="+7 %",
         reason="step_time_ns: 100 ms before, 107 ms after, +7 %; ranges overlapping (99.0 ms to 102 ms and 101 ms to"
         " 109 ms); not called significant: one run",
     )  # fmt: skip
@@ -258,7 +259,9 @@ def test_every_gate_that_fails_has_its_line() -> None:
     )
     with pytest.raises(GateError) as caught:
         require_met(comparison.gates)
-    assert [reason.split(":")[1] for reason in caught.value.reasons] == [" time > +5%", " kernels > 3"]
+    assert [reason.split(": ")[:2] for reason in caught.value.reasons] == [
+        ["FAILED", "time > +5% (is +10 %)"], ["UNKNOWN", "kernels > 3"]
+    ]  # fmt: skip
     require_met(gate for gate in comparison.gates if gate.met)
 
 
@@ -279,7 +282,78 @@ def test_a_gate_at_the_value_of_each_figure_is_met_and_just_below_it_is_not(make
             continue
         own = Gate(text=name, figure=name, unit=metric.unit, of=Of.VALUE, comparison=">", value=Fraction(metric.value))
         below = replace(own, value=own.value * Fraction(999_999_999, 1_000_000_000))
-        assert [one.met for one in judged_report(anatomy, (own, below))] == [True, False]
+        at, under = judged_report(anatomy, (own, below))
+        assert (at.met, at.unknown, under.met) == (not metric.lower_bound, metric.lower_bound, False)
+
+
+@pytest.mark.parametrize(
+    ("text", "before", "after", "line"),
+    [
+        ("time > +5%", 100 * MS, 106.5 * MS, "FAILED: time > +5% (is +6.5 %): "),
+        ("time > +5%", 100 * MS, 103 * MS, "passed: time > +5% (is +3 %): "),
+        ("time > +5%", 100 * MS, 100 * MS, "passed: time > +5% (is +0 %): "),
+        ("time > +5%", 100_000_000, 105_000_001, "FAILED: time > +5% (is +5.000001 %): "),
+        ("time > +2ms", 100 * MS, 107 * MS, "FAILED: time > +2ms (is +7.00 ms): "),
+        ("time > 250ms", 300 * MS, 107 * MS, "passed: time > 250ms (is 107 ms): "),
+        ("time > 250ms", 300 * MS, 270 * MS, "FAILED: time > 250ms (is 270 ms): "),
+        ("time > +5%", None, 270 * MS, "UNKNOWN: time > +5%: step_time_ns is not known of old, so it cannot be"),
+    ],
+)  # fmt: skip
+def test_a_gate_speaks_of_its_condition(text: str, before: float | None, after: float, line: str) -> None:
+    assert result(compared(figure("step_time_ns", before, after)), text).line.startswith(line)
+
+
+@pytest.mark.parametrize(
+    ("text", "bounds", "line"),
+    [
+        ("mfu < 30%", (False, True), "passed: mfu < 30% (is at least 36.9 %): mfu is 36.9 %"),
+        (
+            "mfu < 40%",
+            (False, True),
+            "UNKNOWN: mfu < 40% (is at least 36.9 %): mfu is 36.9 %; this is a lower bound, so",
+        ),
+        ("mfu > 30%", (False, True), "FAILED: mfu > 30% (is at least 36.9 %): "),
+        ("mfu > 40%", (False, True), "UNKNOWN: mfu > 40% (is at least 36.9 %): "),
+        ("mfu < 40%", (True, False), "FAILED: mfu < 40% (is 36.9 %): "),
+        ("mfu < -5%", (False, False), "FAILED: mfu < -5% (is -7.75 %): "),
+        ("mfu < -5%", (False, True), "UNKNOWN: mfu < -5% (is at least -7.75 %): "),
+        ("mfu < -10%", (False, True), "passed: mfu < -10% (is at least -7.75 %): "),
+        ("mfu < -5%", (True, False), "FAILED: mfu < -5% (is at most -7.75 %): "),
+        ("mfu < -10%", (True, False), "UNKNOWN: mfu < -10% (is at most -7.75 %): "),
+        ("mfu < -5%", (True, True), "UNKNOWN: mfu < -5% (is -7.75 %): "),
+        ("mfu < -10pp", (False, True), "passed: mfu < -10pp (is at least -3.1 percentage points): "),
+    ],
+)
+def test_a_lower_bound_decides_only_what_it_can(text: str, bounds: tuple[bool, bool], line: str) -> None:
+    """MFU was 40 % and is 36.9 %; the true one may be higher on the sides of which the FLOPs are not all known."""
+    row = figure("mfu", 0.4, 0.369, unit="fraction", lower_bounds=bounds)
+    assert result(compared(row), text).line.startswith(line)
+
+
+def test_a_lower_bound_of_a_report_is_one_in_its_gates() -> None:
+    anatomy = anatomies.llama_on_gpu()
+    for covered, unknown in ((0.7, True), (1.0, False)):
+        device = replace(anatomy.device, mfu=0.369, mfu_covered=covered)
+        met, failed = judged_report(replace(anatomy, device=device), gates_of(["mfu < 30%", "mfu < 40%"]))
+        assert (met.met, failed.met, failed.unknown) == (True, False, unknown)
+        digest = format_named("digest").write(replace(anatomy, device=device), Page())
+        assert f"- MFU: {'≥ ' if unknown else ''}36.9 %" in digest
+
+
+def test_a_change_of_what_is_counted_is_a_change() -> None:
+    """FLOPs and bytes have no noise: no word of significance, and a gate that asks for it takes them as they are."""
+    row = figure("flops", 100, 101, unit="flop", exact=True)
+    failed = result(compared(row), "flops > +0% if significant")
+    assert failed.line == "FAILED: flops > +0% if significant (is +1 %): flops: 100 FLOP before, 101 FLOP after, +1 %"
+    assert result(compared(row), "flops > +5%").line.startswith("passed: flops > +5% (is +1 %)")
+
+
+def test_a_change_of_sides_that_are_not_of_the_same_is_unknown() -> None:
+    comparison = replace(compared(figure("step_time_ns", 100 * MS, 90 * MS)), not_comparable=("a is no b", "c is no d"))
+    unknown = result(comparison, "time > +5%")
+    assert unknown.line == "UNKNOWN: time > +5%: the sides cannot be compared: a is no b; c is no d"
+    assert (unknown.met, unknown.unknown) == (False, True)
+    assert result(comparison, "time > 95ms").met  # on the side itself
 
 
 # ----------------------------------------------------------------------------------------------------- junit, benchmark
@@ -303,10 +377,10 @@ def test_junit_has_a_case_for_each_gate() -> None:
     failed, met = suite[1:3]
     assert failed.attrib == {"classname": "opanatomy.gates", "name": "time > +5%", "time": "0"}
     assert failed[0].tag == "failure"
-    assert failed[0].attrib["message"] == comparison.gates[0].reason
+    assert failed[0].attrib["message"] == comparison.gates[0].line
     assert len(met) == 0
     assert suite[3].text is not None
-    assert suite[3].text.endswith("\nmet: flops > +0%: flops: 1 FLOP on both sides, no difference")
+    assert suite[3].text.endswith("\npassed: flops > +0% (is +0 %): flops: 1 FLOP on both sides, no difference")
 
 
 def test_junit_of_hostile_names_is_text() -> None:
@@ -369,9 +443,9 @@ def test_compare_exits_3_with_a_line_for_each_gate_behind_its_page(reports: Path
     assert command.returncode == 3
     lines = [line for line in command.stderr.splitlines() if line.startswith("opanatomy: ")]
     assert len(lines) == 2
-    assert lines[0].startswith("opanatomy: gate not met: time > +5%: step_time_ns: ")
-    assert lines[1].startswith("opanatomy: gate not met: waiting > 1ms: waiting_ns is not known of any side")
-    assert "met: flops > +0%" in command.stdout
+    assert lines[0].startswith("opanatomy: FAILED: time > +5% (is +10 %): step_time_ns: ")
+    assert lines[1].startswith("opanatomy: UNKNOWN: waiting > 1ms: waiting_ns is not known of any side")
+    assert "passed: flops > +0% (is +0 %)" in command.stdout
 
 
 def test_compare_of_a_run_with_itself_exits_0(reports: Path) -> None:
@@ -409,9 +483,8 @@ def test_analyze_holds_a_trace_and_a_report_to_values(reports: Path) -> None:
     for given in (trace, "after.json"):
         command = run("analyze", given, "--fail-if", "kernel_time > 1ns", "--fail-if", "time > 1h", cwd=reports)
         assert command.returncode == 3
-        assert [line for line in command.stderr.splitlines() if "gate" in line] == [
-            line for line in command.stderr.splitlines() if "not met: kernel_time > 1ns: kernel_time_ns is " in line
-        ]
+        (line,) = (line for line in command.stderr.splitlines() if "FAILED" in line or "UNKNOWN" in line)
+        assert line.startswith("opanatomy: FAILED: kernel_time > 1ns (is ")
     command = run("analyze", "after.json", "--fail-if", "kernel_time > 1ns", "-f", "junit", cwd=reports)
     assert command.returncode == 3
     case = ElementTree.fromstring(command.stdout)[0][1]

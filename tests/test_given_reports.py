@@ -192,7 +192,7 @@ def test_gates_hold_for_a_saved_comparison_as_they_do_for_its_sides(
     for words in (["compare", *map(str, RANKS)], ["analyze", str(compared)]):
         capsys.readouterr()
         assert main([*words, "--fail-if", "time > +5%", "-f", "junit"]) == 3
-        errors.append([line for line in capsys.readouterr().err.splitlines() if "gate not met" in line])
+        errors.append([line for line in capsys.readouterr().err.splitlines() if "FAILED" in line])
     assert errors[0] == errors[1] != []
     assert main(["analyze", str(compared), "--fail-if", "speed > +5%"]) == 2
 
@@ -311,6 +311,6 @@ def test_a_report_in_a_folder_of_ranks_is_left_out_in_words(folder: Path, capsys
     capsys.readouterr()
     assert main(["analyze", "ranks", "-f", "json"]) == 0
     (warning,) = (
-        text for text in json.loads(capsys.readouterr().out)["warnings"] if "trace.report.json is left out" in text
+        text for text in json.loads(capsys.readouterr().out)["caveats"] if "trace.report.json is left out" in text
     )
     assert "not a trace but a report of opanatomy" in warning

@@ -54,9 +54,9 @@ OF_NAMES = {
 BETWEEN = {
     "", "to", "in", "of", "take", "over", "more", "and", "of them", "of the host", "of their time", "batch", "length",
     "of kernel time", "figures by second sources", "vector float32", "trained", "of the contractions' time",
-    "of the float32 peak", "of the bfloat16 peak", "the middle one of", "median of", "known of", "profiled of",
-    "before the first or after the last device work", "busy, of the middle step", "shortest", "longest", "of the step",
-    "on the host", "profiled on", "of the FLOPs in", "where other steps' work is in it", "where a pause is in it",
+    "of the float32 peak", "of the bfloat16 peak", "the middle one of", "mean of", "known of", "profiled of",
+    "all of it", "most of it", "of the idle time is in gaps that began while the host waited for the device",
+    "shortest", "longest", "of the step", "on the host", "profiled on", "of the FLOPs in",
     "without other steps' work", "from the first to the last device work", "of the", "before and after it",
     "on each of", "FLOPs known for", "of the float32 peak in the plain step", "of the bfloat16 peak in the plain step",
 }  # fmt: skip
@@ -234,7 +234,7 @@ EXACT = {
     "MFU", "HFU", "host-bound", "idle", "window", "time", "share", "FLOP share", "FLOP", "exposed", "bytes",
     "stream waits", "exposed memcpy", "of it exposed", "busy", "hidden", "ceiling", "headroom", "FLOP/B", "bus",
     "classed", "costed", "unknown", "tensor cores", "SM efficiency", "occupancy", "own", "framework", "profiler",
-    "d.peak", "B/F FLOPs", "backward / forward", "off", "edges",
+    "d.peak", "B/F FLOPs", "backward / forward", "off",
 }  # fmt: skip
 
 

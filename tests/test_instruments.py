@@ -191,8 +191,7 @@ def test_other_layers_run(kind: str) -> None:
 def mesh() -> Iterator[Any]:
     from torch.distributed.device_mesh import init_device_mesh
 
-    os.environ.update({"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29531", "RANK": "0", "WORLD_SIZE": "1"})
-    torch.distributed.init_process_group("gloo", rank=0, world_size=1)
+    torch.distributed.init_process_group("gloo", rank=0, world_size=1, store=torch.distributed.HashStore())
     try:
         yield init_device_mesh("cpu", (1,))
     finally:

@@ -90,9 +90,9 @@ def test_kernels_that_were_lost_are_said(tmp_path: Path) -> None:
     total = sum(item.duration_ns for item in trace.work_items)
     assert anatomy.ledger.device_work_ns == total - sum(item.duration_ns for item in lost)
     starting = len([item for item in trace.work_items if item.kind != "gpu_memset"])
-    assert anatomy.warnings == (
-        f"7 of {starting} launches have no device work in the trace (7 cudaLaunchKernel): their time is missing",
-    )
+    check = next(check for check in anatomy.checks if check.quantity == "device work of launches")
+    assert (check.compared, check.equal) == (starting, starting - 7)
+    assert sum(one.other or 0 for one in check.unexplained) == 7
 
 
 def test_launches_that_a_graph_captured_run_nothing(tmp_path: Path) -> None:
@@ -101,10 +101,11 @@ def test_launches_that_a_graph_captured_run_nothing(tmp_path: Path) -> None:
     trace.launch(132, 51)
     trace.launch(133, 52, name="cudaStreamEndCapture_v10000")
     path = trace.write(tmp_path / "trace.json")
-    assert analyze_trace(path).warnings == ()
-    trace.launch(134, 53)
-    (warning,) = analyze_trace(trace.write(path)).warnings
-    assert warning.startswith("1 of 5 launches have no device work")
+    for compared, lost in ((3, 0), (4, 1)):
+        check = next(check for check in analyze_trace(path).checks if check.quantity == "device work of launches")
+        assert (check.compared - compared, len(check.differences)) == (1, lost)
+        trace.launch(134, 53)
+        trace.write(path)
 
 
 def share_ids(trace: Made, *, external: bool) -> tuple[WorkItem, WorkItem]:
@@ -189,13 +190,15 @@ def test_an_external_id_of_two_processes_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("by_ns", [5_000, 30_000_000])
-def test_kernels_before_their_launch_are_said(by_ns: int, tmp_path: Path) -> None:
+def test_kernels_before_their_launch_keep_their_operators(by_ns: int, tmp_path: Path) -> None:
     trace = bert()
     for item in products(trace)[3:10]:
         work = events_of(trace, item)[1]
         work["ts"] = (item.launched_ns - by_ns) / 1000
-    (warning,) = analyzed(trace, tmp_path).warnings
-    assert warning.startswith(f"7 device events before their launch, by up to {by_ns / 1e6:.3f} ms")
+    checks = {check.quantity: check for check in analyzed(trace, tmp_path).checks}
+    assert not checks["clocks of host and device"].unexplained
+    # before the work of their stream that was launched before them
+    assert [one.ours for one in checks["order on streams"].unexplained] == [7]
     assert operators(trace, tmp_path) == truth(trace)
 
 

@@ -24,6 +24,8 @@ from tests import anatomies
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "report.md").read_text().partition("\n## Metrics\n")[2].partition("\n## ")[0]
 TRACES = Path(__file__).parent / "traces"
+#: What the window is made of.
+PARTS = ("busy", "outside", "unrecorded", "host_idle", "stream_idle", "other_idle")
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +115,7 @@ def test_parts_are_of_one_step_and_sum_to_their_whole(ranks: Anatomy) -> None:
         for kind in ("class", "phase"):
             parts = [value for name, value in figures.items() if re.fullmatch(rf"{kind}\.\w+\.time_ns", name)]
             assert sum(parts) == pytest.approx(figures["kernel_time_ns"], rel=1e-12)
-        parts = [figures[f"{name}_ns"] for name in ("busy", "outside", "host_idle", "stream_idle", "other_idle")]
+        parts = [figures[f"{name}_ns"] for name in PARTS]
         assert sum(parts) == pytest.approx(figures["window_ns"], rel=1e-12)
 
 

@@ -128,6 +128,7 @@ def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     ("model", "said"),
     [
         ("bert-lage-uncased", "did you mean google-bert/bert-large-uncased"),
+        ("llama", "did you mean meta-llama/Llama-3.1-8B?"),
         ("nobody/zzzzzzzz", "name a local folder"),
         ("no/such/model", "not a catalog name"),
         ("", "not a catalog name"),

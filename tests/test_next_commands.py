@@ -167,7 +167,7 @@ def test_a_notebook_names_no_file() -> None:
 def test_each_finding_of_a_comparison_has_its_own_command(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It shows what is most of the cause, on the side where that takes longer."""
     sides = ["a b.json.gz", "after.json.gz"]
-    for name, trace in zip(sides, (TRACE, RANKS[0]), strict=True):
+    for name, trace in zip(sides, (RANKS[1], RANKS[0]), strict=True):
         shutil.copy(trace, here / name)
     found = commands_in(page_of(capsys, "compare", *sides, "-f", "digest"))
     assert len(found) == 3
@@ -185,9 +185,9 @@ def test_each_finding_of_a_comparison_has_its_own_command(here: Path, capsys: py
 @pytest.mark.parametrize("how", ["redacted", "python"])
 def test_a_side_that_cannot_be_named_gets_options_alone(how: str, capsys: pytest.CaptureFixture[str]) -> None:
     if how == "python":
-        page = format_named("digest").write(comparison_of((TRACE, RANKS[0])), Page())
+        page = format_named("digest").write(comparison_of((RANKS[1], RANKS[0])), Page())
     else:
-        page = page_of(capsys, "compare", str(TRACE), str(RANKS[0]), "--redact", "-f", "digest")
+        page = page_of(capsys, "compare", str(RANKS[1]), str(RANKS[0]), "--redact", "-f", "digest")
     found = commands_in(page)
     assert len(found) == 3
     assert all(options.startswith("--section ") for options in found)
@@ -227,8 +227,8 @@ def test_every_cause_has_a_section_that_there_is(cause: Cause, item: OperatorCla
 
 
 def test_the_side_that_takes_longer() -> None:
-    comparison = comparison_of((TRACE, RANKS[0]))
-    turned = comparison_of((RANKS[0], TRACE))
+    comparison = comparison_of((RANKS[1], RANKS[0]))
+    turned = comparison_of(RANKS)
     for made, sides in ((comparison, ("a", "b")), (turned, ("b", "a"))):
         assert made.decomposition is not None
         for finding, group in zip(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,8 @@ from opanatomy.attribution import Attribution, attribute, phase_rules, phase_rul
 from opanatomy.attribution.annotations import phase_of_annotation
 from opanatomy.errors import UsageError
 from opanatomy.pipeline import analyze_trace
-from opanatomy.records.checks import Difference
+from opanatomy.records.anatomy import Anatomy
+from opanatomy.records.checks import Check, Difference
 from opanatomy.records.taxonomy import BACKWARD, FORWARD, OPTIMIZER, PHASES, OperatorClass, Phase
 from opanatomy.trace import Trace, read_trace
 from tests.handmade import HandMade
@@ -606,6 +608,108 @@ def custom(function: type[torch.autograd.Function]) -> Callable[[], None]:
     return step
 
 
+class InnerScalar(torch.autograd.Function):
+    """Its derivative is that of a scalar which its backward makes, as in lazily evaluated kernels."""
+
+    @staticmethod
+    def forward(context: Any, x: torch.Tensor) -> torch.Tensor:
+        context.save_for_backward(x)
+        return x.tanh()
+
+    @staticmethod
+    def backward(context: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        with torch.enable_grad():
+            x = context.saved_tensors[0].detach().requires_grad_()
+            return torch.autograd.grad((x.tanh() * gradient).sum(), x)
+
+
+class AppliesOther(torch.autograd.Function):
+    """Its backward applies functions, which have numbers, without gradients."""
+
+    @staticmethod
+    def forward(context: Any, x: torch.Tensor) -> torch.Tensor:
+        context.save_for_backward(x)
+        return Cast.apply(x).float()
+
+    @staticmethod
+    def backward(context: Any, gradient: torch.Tensor) -> torch.Tensor:
+        (x,) = context.saved_tensors
+        return Cast.apply(gradient).float() * Cast.apply(x).float()
+
+
+class Cast(torch.autograd.Function):
+    @staticmethod
+    def forward(_: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.bfloat16()
+
+    @staticmethod
+    def backward(_: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient.float()
+
+
+def with_create_graph() -> Callable[[], None]:
+    """Nothing differentiates the gradient; between two passes without it."""
+    model = small_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step() -> None:
+        for create_graph in (False, True, False):
+            with truth("forward"):
+                loss = torch.nn.functional.cross_entropy(AppliesOther.apply(model(X)), Y)
+            with truth("backward"), warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of torch, against reference cycles
+                loss.backward(create_graph=create_graph)
+        with truth("optimizer"):
+            optimizer.step()
+        for parameter in model.parameters():
+            parameter.grad = None
+
+    return step
+
+
+def of_functional_transforms() -> Callable[[], None]:
+    model = small_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    values = {name: parameter.detach() for name, parameter in model.named_parameters()}
+
+    def loss(parameters: dict[str, torch.Tensor]) -> torch.Tensor:
+        with truth("forward"):
+            return torch.nn.functional.cross_entropy(torch.func.functional_call(model, parameters, (X,)), Y)
+
+    def step() -> None:
+        with truth("backward"):
+            gradients = torch.func.grad(loss)(values)
+        with truth("optimizer"):
+            for name, parameter in model.named_parameters():
+                parameter.grad = gradients[name]
+            optimizer.step()
+
+    return step
+
+
+def checkpointed_function() -> Callable[[], None]:
+    """Nothing is run again but a function, whose operators have no numbers."""
+    model = small_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def part(x: torch.Tensor) -> torch.Tensor:
+        if torch._C._current_graph_task_id() == -1:
+            return AppliesOther.apply(x)
+        with truth("recompute"):
+            return AppliesOther.apply(x)
+
+    def step() -> None:
+        for use_reentrant in (True, False):
+            with truth("forward"):
+                loss = checkpoint(part, model(X), use_reentrant=use_reentrant).sum()
+            with truth("backward"):
+                loss.backward()
+        with truth("optimizer"):
+            optimizer.step()
+
+    return step
+
+
 def accumulating() -> Callable[[], None]:
     """Two micro-batches, a frozen and checkpointed part; evaluated after each step."""
     model = small_model()
@@ -639,6 +743,11 @@ LOOPS = {
     "gradient penalty": gradient_penalty,
     "gradient inside a forward": lambda: custom(InnerGradient),
     "forward inside a backward": lambda: custom(RunAgain),
+    "scalar made and differentiated inside a backward": lambda: custom(InnerScalar),
+    "functions applied inside a backward": lambda: custom(AppliesOther),
+    "create_graph": with_create_graph,
+    "torch.func.grad": of_functional_transforms,
+    "checkpointed function": checkpointed_function,
     "accumulation, frozen, checkpointed": accumulating,
 }
 
@@ -685,8 +794,9 @@ def test_loops_are_placed_as_they_ran(name: str, flows: bool, tmp_path: Path) ->
     path = tmp_path / "t.json"
     ranges = recorded(LOOPS[name](), path, flows=flows)
     wrong = set(disagreements(path, ranges))
-    # `RunAgain` detaches what it saved, with a number, before it runs its forward again.
-    assert wrong <= ({("backward", "recompute", "aten::detach")} if name == "forward inside a backward" else set())
+    # `RunAgain` and checkpointing detach what they saved before they run a forward again.
+    again = ("forward inside a backward", "checkpointed function")
+    assert wrong <= ({("backward", "recompute", "aten::detach")} if name in again else set())
 
 
 class Forces(torch.nn.Module):
@@ -831,46 +941,204 @@ def test_a_mapping_that_is_none(tmp_path: Path) -> None:
             opanatomy.analyze(path, phases=phases)  # type: ignore[arg-type]
 
 
-# -------------------------------------------------------------------------------- a trace's own annotations, as a check
+# -------------------------------------------------------------------------- a trace's own annotations: check and source
 
 
 @pytest.mark.parametrize(
     ("phase", "names"),
     [
         (FORWARD, "## forward ##|forward|Forward|FORWARD|forward()|model.forward|forward_pass|Forward 3|fwd|# forward"),
+        (FORWARD, "forward_step|forward-compute|DeepSpeedEngine.forward|fwd_microstep|fwd_inner_microstep|PP:0F3"),
+        (FORWARD, "attn(F)|(F)|mlp(F) 2|F|F12|_forward_compute_chunk|[pl][profile]model_forward"),
+        (FORWARD, "[pl][profile][Strategy]SingleDeviceStrategy.training_step|[pl][profile]training_step"),
         (BACKWARD, "## backward ##|backward|Backward|loss.backward()|backward pass|Backward 0|bwd|scaler.backward"),
+        (BACKWARD, "backward_step|backward-compute|DeepSpeedEngine.backward|bwd_microstep|bwd_allreduce_microstep"),
+        (BACKWARD, "attn(B)|mlp(W)|(W)|B|W3|PP:1B0|PP:1I2|PP:1W2|_weight_chunk|wgrad|backward_chunk"),
+        (BACKWARD, "[pl][profile][Strategy]DDPStrategy.backward|[pl][profile]backward"),
         (OPTIMIZER, "## optimizer ##|optimizer|Optimizer|optimizer.step|optimizer_step|optimizer.step()|opt.step|opt"),
+        (OPTIMIZER, "DeepSpeedEngine.step|step_microstep|[pl][profile][LightningModule]Net.optimizer_step"),
         (-1, "model.forward_head|forward_backward|layers.0.forward_proj|fast_forward|forward_embedding|optimizer.x"),
         (-1, "FeedForward|feed_forward|backward_hook|Optimizer.step#AdamW.step|options|update|forward.linear|step"),
+        (-1, "forward-backward|_forward_backward_chunk|[pl][profile]run_training_batch|training_step|PP:0SEND_F1"),
+        (-1, "[pl][profile]training_step_and_backward|PP:(0F1;1B2)OVERLAP_F_B|I|Net(FB)|f|FB|relu(f)"),
     ],
 )  # fmt: skip
 def test_spellings_of_phases(phase: int, names: str) -> None:
     assert {name: phase_of_annotation(name) for name in names.split("|")} == dict.fromkeys(names.split("|"), phase)
 
 
-def test_annotations_that_disagree_are_a_check_with_evidence(tmp_path: Path) -> None:
+def times_of(anatomy: Anatomy) -> dict[str, int]:
+    """The device time of each phase."""
+    times: dict[str, int] = {}
+    for row in anatomy.classes:
+        times[str(row.phase)] = times.get(str(row.phase), 0) + row.time_ns
+    return times
+
+
+def annotated_check(anatomy: Anatomy) -> Check:
+    (check,) = [check for check in anatomy.checks if check.quantity == "annotated phases"]
+    return check
+
+
+def dual_pipe(recompute: bool = False) -> Loop:
+    """Chunks of two micro-batches on two threads and streams: a forward on one, meanwhile a backward on the other.
+
+    Gradients are computed by hand in the backward, outside of nodes, those of weights after those of inputs; only
+    attention is differentiated by autograd, on a thread of its own. Of three pairs of chunks a forward takes 3 kernels
+    of 10 us, a backward 5 (with recomputation 6).
+    """
+    made = Loop()
+    for chunk in range(3):
+        at, number = 1000 * chunk, 10 * chunk
+        made.annotation("attn(F)", at + 10, 80)
+        made.operator(at + 20, "forward", sequence=number)
+        made.annotation("mlp(F)", at + 100, 200)
+        made.operator(at + 110, "forward", name="aten::bmm")
+        made.operator(at + 250, "forward", name="aten::gelu", sequence=number + 1)
+        made.annotation("mlp(B)", at + 20, 150, thread=3)
+        if recompute:
+            made.operator(at + 25, "recompute", name="aten::bmm", thread=3, sequence=number + 5)
+            made.node(at + 140, number + 5, length=29, thread=3, made_on=3)
+        made.operator(at + 50, "backward", thread=3)
+        made.operator(at + 80, "backward", thread=3)
+        made.annotation("attn(B)", at + 180, 100, thread=3)
+        made.backward(at + 190, number)
+        made.annotation("mlp(W)", at + 290, 90, thread=3)
+        made.operator(at + 300, "backward", thread=3)
+        made.operator(at + 330, "backward", thread=3)
+    made.annotation("Optimizer.step#AdamW.step", 3500, 50)
+    made.operator(3510, "optimizer", name="aten::_foreach_add_")
+    # A stream runs what both threads launch in the order in which they do.
+    launched = {event["args"]["correlation"]: event["ts"] for event in made.events if event["cat"] == "cuda_runtime"}
+    kernels = [event for event in made.events if event["cat"] == "kernel"]
+    for place, kernel in enumerate(sorted(kernels, key=lambda event: launched[event["args"]["correlation"]])):
+        kernel["ts"] = 10_000 + 20 * place
+    return made
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_a_pipeline_that_states_its_phases(recompute: bool, tmp_path: Path) -> None:
+    """Forward 90 us; backward 150 us and 30 more where a forward runs again in it."""
+    made = dual_pipe(recompute)
+    expect_as_named(made, tmp_path)
+    anatomy = analyze_trace(tmp_path / "t.json")
+    times = {"forward": 90_000, "backward": 150_000, "optimizer": 10_000}
+    assert times_of(anatomy) == times | ({"recompute": 30_000} if recompute else {})
+    assert not [difference for check in anatomy.checks for difference in check.unexplained]
+    check = annotated_check(anatomy)
+    assert (check.compared, check.differences) == (0, ())
+    assert check.not_checked is not None
+    assert check.not_checked.startswith(
+        "the trace states them, and is taken at its word: forward in attn(F), mlp(F); backward in"
+    )
+    assert not any("annotation" in warning for warning in anatomy.warnings)
+    # What the user says stays above it, and then all of it.
+    said = opanatomy.analyze(tmp_path / "t.json", phases={"other": r"mlp\(B\)"})
+    assert times_of(said)["other"] > 0
+
+
+def test_ranges_of_a_part_of_the_passes_are_not_taken(tmp_path: Path) -> None:
+    """Four chunks in five have no ranges: 80 % of the time of the passes is inferred, and all of it stays so."""
+    made = dual_pipe()
+    made.events = [
+        event for event in made.events
+        if not event["name"].endswith(("(F)", "(B)", "(W)")) or event["ts"] < 500
+    ]  # fmt: skip
+    for chunk in range(3, 10):
+        for number in range(5):
+            made.operator(1000 * chunk + 50 * number, "forward", sequence=100 + 10 * chunk + number)
+    anatomy = analyze_trace(made.write(tmp_path / "t.json"))
+    named = r"^(mlp\(B\)|attn\(B\)|mlp\(W\))$"
+    option = f"phases={ ({'backward': named})!r} takes the annotation"
+    assert [text for text in anatomy.warnings if "annotation" in text and text.endswith(option)]
+
+
+def test_annotations_that_disagree_are_taken(tmp_path: Path) -> None:
     """Weight gradients outside of any node: 10 of 20 us of what the trace calls backward."""
     made = Loop()
     made.annotation("Forward", 0, 60)
     made.operator(10, "forward", sequence=1)
     made.annotation("loss.backward()", 100, 200)
     made.backward(110, 1)
-    made.operator(200, "optimizer", name="aten::addmm")
+    made.operator(200, "backward", name="aten::addmm")
     made.annotation("optimizer.step", 400, 100)
     made.annotation("Optimizer.step#SGD.step", 410, 80)
     made.operator(420, "optimizer", name="aten::_foreach_add_")
     expect_as_named(made, tmp_path)
-    anatomy = analyze_trace(tmp_path / "t.json")
-    (check,) = [check for check in anatomy.checks if check.quantity == "annotated phases"]
-    assert (check.source, check.unit, check.compared, check.equal) == ("the trace's own annotations", "ns", 3, 2)
-    evidence = "aten::addmm as optimizer 10,000 ns"
-    assert check.differences == (
-        Difference(
-            operator="annotated as backward", phase=Phase.BACKWARD, ours=10_000, other=20_000, evidence=evidence
-        ),
+    reason = (
+        "the trace states them, and is taken at its word: forward in Forward; backward in loss.backward(); optimizer in"
+        " optimizer.step - inference places 10,000 ns elsewhere"
     )
-    said = "50.0% of the time that the trace's own annotations call backward lies in another phase: " + evidence
+    assert annotated_check(analyze_trace(tmp_path / "t.json")).not_checked == reason
+
+
+def contradicted() -> Loop:
+    """The range of the backward begins at the loss, which takes 10 of its 20 us: autograd says what that is."""
+    made = Loop()
+    made.annotation("forward", 0, 60)
+    made.operator(10, "forward", sequence=1)
+    made.annotation("backward", 100, 300)
+    made.operator(110, "forward", name="aten::nll_loss_forward", sequence=2)
+    made.node(150, 2)
+    made.backward(200, 1)
+    return made
+
+
+def test_autograd_contradicts_an_annotation(tmp_path: Path) -> None:
+    """What autograd differentiates stays forward; that is explained, with the option that says otherwise."""
+    made = contradicted()
+    expect_as_named(made, tmp_path)
+    anatomy = analyze_trace(tmp_path / "t.json")
+    cause = (
+        "autograd recorded these operators to differentiate them: forward, inside an annotation of backward -"
+        " phases={'backward': '^backward$'} takes the annotation"
+    )
+    assert annotated_check(anatomy).differences == (
+        Difference(
+            operator="annotated as backward", phase=Phase.BACKWARD, ours=10_000, other=20_000, cause=cause,
+            evidence="aten::nll_loss_forward as forward 10,000 ns", time_ns=10_000,
+        ),
+    )  # fmt: skip
+    assert not any("annotation" in warning for warning in anatomy.warnings)
+    taken = opanatomy.analyze(tmp_path / "t.json", phases={"backward": "^backward$"})
+    assert times_of(taken) == {"forward": 10_000, "backward": 20_000}
+
+
+def test_nodes_in_a_forward_contradict_it(tmp_path: Path) -> None:
+    """The gradient of another operator runs in it: a warning with evidence, and with the option to give."""
+    made = Loop()
+    made.annotation("backward 1", 0, 60)
+    made.operator(10, "forward", sequence=1)
+    made.annotation("forward 1", 100, 200)
+    made.backward(110, 1)
+    made.operator(200, "other")
+    expect_as_named(made, tmp_path)
+    anatomy = analyze_trace(tmp_path / "t.json")
+    differences = annotated_check(anatomy).differences
+    assert [(row.phase, row.ours, row.other, row.cause) for row in differences] == [
+        (Phase.FORWARD, 0, 20_000, None),
+        (Phase.BACKWARD, 0, 10_000, differences[1].cause),
+    ]
+    said = (
+        "100.0% of the time that the trace's own annotations call forward lies in another phase: aten::mm as backward"
+        " 10,000 ns, aten::mm as other 10,000 ns - phases={'forward': '^forward \\\\d+$'} takes the annotation"
+    )
     assert said in anatomy.warnings
+
+
+@pytest.mark.parametrize("name", ["forward_step", "F", "optimizer step"])
+def test_a_range_around_forward_and_backward_is_no_statement(name: str, tmp_path: Path) -> None:
+    """Of two steps; on the CPU nodes run on the loop's thread, on a device elsewhere."""
+    for thread in (1, 2):
+        made = Loop()
+        for at in (0, 1000):
+            made.annotation(name, at, 500)
+            made.operator(at + 10, "forward", sequence=at + 1)
+            made.backward(at + 100, at + 1, thread=thread)
+        expect_as_named(made, tmp_path)
+        anatomy = analyze_trace(tmp_path / "t.json")
+        assert not any("annotation" in warning for warning in anatomy.warnings)
+        assert not [check for check in anatomy.checks if check.quantity == "annotated phases" and check.differences]
 
 
 def test_a_trace_without_annotations_has_no_check_of_them(tmp_path: Path) -> None:

@@ -411,9 +411,11 @@ def test_short_names_lead_to_their_tables() -> None:
 
 def test_the_table_of_metrics_has_units() -> None:
     anatomy = anatomies.bert_on_cpu()
-    name, value, unit, better = columns_of(anatomy, "metrics", "x")
+    name, value, unit, better, lower_bound, exact = columns_of(anatomy, "metrics", "x")
     assert dict(zip(name.values, value.values, strict=True)) == anatomy.metrics()
     assert (unit.values[0], better.values[0]) == ("ns", "lower")
+    assert not any(lower_bound.values)
+    assert exact.values[list(name.values).index("flops")] is True
 
 
 @pytest.mark.parametrize("library", ["pandas", "polars"])

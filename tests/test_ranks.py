@@ -173,10 +173,28 @@ def test_many_ranks_are_shown_in_groups_of_like_ones(tmp_path: Path) -> None:
     assert max(map(len, text.splitlines())) <= 80
 
 
-def test_uneven_steps_are_told(tmp_path: Path) -> None:
+def test_a_step_that_one_rank_alone_has_counts_on_none(tmp_path: Path) -> None:
     longer = rank_trace(1)
     longer.annotation("ProfilerStep#4", 1000, 500)
+    longer.events += [{**event, "ts": event["ts"] + 900} for event in longer.events if event["cat"] == "cpu_op"]
     together = analyze_traces([folder_of(tmp_path, rank_trace(0), longer)])
+    assert [(rank.rank, rank.steps) for rank in together.ranks] == [(0, 1), (1, 1)]
+    assert not [text for text in together.warnings if "steps" in text]
+
+
+def test_uneven_steps_are_told(tmp_path: Path) -> None:
+    """One rank has step 3, the other steps 8 and 9, which do the same: there is none in common."""
+    longer = rank_trace(1)
+    second = [
+        {**event, "ts": event["ts"] + 900, "args": {**event["args"], "correlation": event["args"]["correlation"] + 100}}
+        for event in longer.events
+        if "correlation" in event["args"]
+    ]
+    longer.events[0]["name"] = "ProfilerStep#8"
+    longer.annotation("ProfilerStep#9", 1000, 900)
+    longer.events += second
+    together = analyze_traces([folder_of(tmp_path, rank_trace(0), longer)])
+    assert [(rank.rank, rank.steps) for rank in together.ranks] == [(0, 1), (1, 2)]
     assert any("1 to 2 steps" in text for text in together.warnings)
 
 
@@ -188,12 +206,12 @@ def test_the_gpus_of_two_nodes_may_have_one_number(tmp_path: Path) -> None:
     assert any("rank 0 is in 2 files" in text for text in together.warnings)
 
 
-def test_warnings_say_whose_they_are(tmp_path: Path) -> None:
+def test_caveats_say_whose_they_are(tmp_path: Path) -> None:
     folder = folder_of(tmp_path, *(rank_trace(place) for place in range(3)))
     path = folder / "rank1.json.gz"
     text = gzip.decompress(path.read_bytes())
     path.write_bytes(gzip.compress(text[:-40]))
-    assert any(text.startswith("rank ") and "cut off" in text for text in analyze_traces([folder]).warnings)
+    assert any(text.startswith("rank ") and "cut off" in text for text in analyze_traces([folder]).caveats)
 
 
 # ----------------------------------------------------------------------------------------------- folders and zips
@@ -233,7 +251,7 @@ def test_a_damaged_member_is_left_out(tmp_path: Path) -> None:
         archive.writestr("rank2.json", "no trace")
     together = analyze_traces([tmp_path / "ranks.zip"])
     assert len(together.ranks) == 2
-    (warning,) = [text for text in together.warnings if "left out" in text]
+    (warning,) = [text for text in together.caveats if "left out" in text]
     assert warning.startswith(f"rank2.json is left out: rank2.json in {tmp_path / 'ranks.zip'} is not a trace")
 
 
@@ -244,13 +262,13 @@ def test_a_bomb_in_a_zip_is_left_out(tmp_path: Path) -> None:
         analyze_traces([tmp_path / "bomb.zip"])
 
 
-def test_what_cannot_be_read_is_a_warning_among_others(tmp_path: Path) -> None:
+def test_what_cannot_be_read_is_a_caveat_among_others(tmp_path: Path) -> None:
     folder = folder_of(tmp_path, rank_trace(0), rank_trace(1))
     (folder / "rank2.json").write_text("no trace")
     (folder / "rank3.json").write_text('{"model_type": "bert"}')
     together = analyze_traces([folder])
     assert len(together.ranks) == 2
-    lost = [text for text in together.warnings if "left out" in text]
+    lost = [text for text in together.caveats if "left out" in text]
     assert [text.split(" ")[0] for text in lost] == ["rank2.json", "rank3.json"]
 
 
@@ -445,6 +463,26 @@ def test_no_side_of_a_collective_is_guessed(message: CollectiveArguments, sides:
     assert both_sides(message) == sides
 
 
+def test_an_all_to_all_of_which_one_side_is_said_has_its_bytes_in_every_table(tmp_path: Path) -> None:
+    """1000 elements of 4 bytes from each of two ranks; how much each gets is not said, and is not guessed."""
+    said = message(name="all_to_all", sent=1000, group=2)
+    del said["Out msg nelems"]
+    kernel = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
+    traces = [rank_trace(rank, world=2, message=said, kernel=kernel) for rank in range(2)]
+    anatomy = analyze_traces([folder_of(tmp_path, *traces)])
+    (row,) = anatomy.collectives
+    assert anatomy.communication is not None
+    assert anatomy.waiting is not None
+    (matched,) = anatomy.waiting.collectives
+    assert (row.collective, row.bytes, matched.bytes) == ("all_to_all", 8000, 8000)
+    assert sum(phase.bytes for phase in anatomy.communication.phases) == 8000
+    of_class = [row for row in anatomy.operators if row.operator_class is OperatorClass.COMMUNICATION]
+    assert {row.written_bytes for row in of_class} == {None}
+    page = run("analyze", str(tmp_path / "ranks"), "--section", "waiting", cwd=tmp_path).stdout
+    (line,) = [line for line in page.splitlines() if line.startswith("all to all")]
+    assert "8.00 kB" in line
+
+
 def test_checks_of_the_ranks_are_together(four: Anatomy, tmp_path: Path) -> None:
     """What is compared on each rank is summed; a rank that disagrees is found among those that do not."""
     one = analyze_traces([rank_trace(0).write(tmp_path / "one.json")])
@@ -454,7 +492,7 @@ def test_checks_of_the_ranks_are_together(four: Anatomy, tmp_path: Path) -> None
     assert together == {**of_each, "parts of steps": (4, 4)}  # which one rank has none of
     assert alone
     wrong = rank_trace(1)
-    wrong.annotation("## forward ##", 0, 899)
+    wrong.annotation("## optimizer ##", 105, 98)
     (tmp_path / "second").mkdir()
     mixed = analyze_traces([folder_of(tmp_path / "second", rank_trace(0), wrong)])
     assert [check.quantity for check in mixed.checks if check.unexplained] == ["annotated phases"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import warnings
 import weakref
 from collections import Counter
 from collections.abc import Callable
@@ -23,6 +24,7 @@ from opanatomy.errors import CaptureError, ModelError, OpanatomyError, OutputErr
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.phase_spans import MarkedCall, loop_spans
 from opanatomy.records.taxonomy import Phase
+from opanatomy.trace import read_trace
 from tests.process_state import process
 
 X, Y = torch.linspace(-1, 1, 32).view(4, 8), torch.tensor([0, 1, 2, 3])
@@ -68,8 +70,9 @@ def run(iterations: int, iteration: Callable[[int], Any], trace: Path | None = N
 
 
 def contractions(anatomy: Anatomy) -> dict[str, int]:
-    """The FLOPs of the products of each phase."""
-    return {str(row.phase): row.flops or 0 for row in anatomy.classes if row.operator_class == "tensor_contraction"}
+    """The FLOPs of the products of each phase in a step."""
+    rows = [row for row in anatomy.classes if row.operator_class == "tensor_contraction"]
+    return {str(row.phase): (row.flops or 0) // anatomy.step.count for row in rows}
 
 
 def calls(anatomy: Anatomy, phase: Phase) -> Counter[str]:
@@ -128,13 +131,31 @@ def test_a_plain_loop_is_what_profile_says(tmp_path: Path) -> None:
     for name in mine:
         assert mine[name] == theirs[name], name
     assert opanatomy.analyze(target) == ours
-    assert (ours.step.count, ours.step.unprofiled_count) == (1, 3)
+    capture = read_trace(target).capture
+    assert capture is not None
+    assert (ours.step.count, len(capture.unprofiled_step_ns)) == (1, 3)
     assert None not in (
         ours.step.forward_ns,
         ours.step.backward_ns,
         ours.step.optimizer_ns,
         ours.step.unprofiled_wall_ns,
     )
+
+
+def test_the_peaks_of_an_allocator_and_of_the_process_are_two_figures() -> None:
+    """One field with both meanings made a comparison of a profile with memory=True and one without."""
+    x = torch.randn(64, 32)
+    plain = opanatomy.profile(torch.nn.Linear(32, 32), x).memory
+    with opanatomy.record(memory=True) as recorder:
+        model = torch.nn.Linear(32, 32)
+        for _ in range(9):
+            model(x).sum().backward()
+            recorder.step()
+    deep = recorder.anatomy.memory
+    assert plain.allocator_peak_bytes is None
+    assert plain.process_peak_bytes == plain.peak_bytes
+    assert deep.allocator_peak_bytes == deep.peak_bytes
+    assert (plain.process_peak_bytes or 0) > 100_000_000 > (deep.allocator_peak_bytes or 0) > 4 * (64 * 32 + 32 * 33)
 
 
 # --------------------------------------------------------------------------------------------------------------- phases
@@ -260,6 +281,122 @@ def test_a_gradient_penalty() -> None:
     assert observed(anatomy) == ["call counts", "contraction FLOPs"]
 
 
+def test_a_backward_with_create_graph_is_no_recomputation() -> None:
+    """Nothing differentiates it again: only gradient mode, which the engine keeps, says what it is."""
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+    def iteration() -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of torch, against reference cycles
+            F.cross_entropy(model(X), Y).backward(create_graph=True)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    anatomy = recorded(iteration, PROFILED + 1)
+    assert contractions(anatomy) == {"forward": FORWARD, "backward": BACKWARD}
+    assert calls(anatomy, Phase.RECOMPUTE) == {}
+    assert observed(anatomy) == ["call counts", "contraction FLOPs"]
+
+
+@pytest.mark.parametrize("transform", [torch.func.grad, torch.func.grad_and_value])
+def test_gradients_of_a_function(transform: Callable[..., Any]) -> None:
+    """torch.func differentiates in gradient mode."""
+    model = network()
+    parameters = {name: parameter.detach() for name, parameter in model.named_parameters()}
+
+    def loss(values: dict[str, torch.Tensor]) -> torch.Tensor:
+        return F.cross_entropy(torch.func.functional_call(model, values, (X,)), Y)
+
+    anatomy = recorded(lambda: transform(loss)(parameters), warmup=1)
+    assert contractions(anatomy) == {"forward": FORWARD, "backward": BACKWARD}
+
+
+class Half(torch.autograd.Function):
+    """Casts, in forward and in others' backward."""
+
+    @staticmethod
+    def forward(_: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.bfloat16()
+
+    @staticmethod
+    def backward(_: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient.float()
+
+
+class HalfProduct(torch.autograd.Function):
+    """A product that casts by a function of its own, as training in float8 does."""
+
+    @staticmethod
+    def forward(context: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        context.save_for_backward(x, weight)
+        return Half.apply(x).float() @ Half.apply(weight).float().t()
+
+    @staticmethod
+    def backward(context: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x, weight = context.saved_tensors
+        gradient = Half.apply(gradient).float()
+        return gradient @ Half.apply(weight).float(), gradient.t() @ Half.apply(x).float()
+
+
+@pytest.mark.parametrize("kind", [None, "reentrant", "non-reentrant"])
+def test_functions_that_a_backward_applies(kind: str | None) -> None:
+    """A function has a number without gradients too; where it is run again to be differentiated, it is recompute."""
+    model = network()
+    weight = torch.ones(4, 4, requires_grad=True)
+    x = X.clone().requires_grad_()
+
+    def part(x: torch.Tensor) -> torch.Tensor:
+        return HalfProduct.apply(x, weight)
+
+    def iteration() -> None:
+        out = model(x)
+        out = part(out) if kind is None else checkpoint(part, out, use_reentrant=kind == "reentrant")
+        F.cross_entropy(out, Y).backward()
+
+    anatomy = recorded(iteration, PROFILED + 1)
+    products = contractions(anatomy)
+    assert products["forward"] == FORWARD + 2 * 4 * 4 * 4
+    assert products["backward"] == BACKWARD + 2 * 4 * 8 * 16 + 2 * 2 * 4 * 4 * 4  # of the input as well
+    assert products.get("recompute", 0) == (2 * 4 * 4 * 4 if kind else 0)
+    # Two casts there and back in a forward, three in a backward.
+    casts = {phase: calls(anatomy, phase)["aten::copy_"] for phase in (Phase.BACKWARD, Phase.RECOMPUTE)}
+    assert casts == {Phase.BACKWARD: 6, Phase.RECOMPUTE: 4 if kind else 0}
+    assert observed(anatomy) == ["call counts", "contraction FLOPs"]
+
+
+def test_a_product_before_the_first_module() -> None:
+    """A function of the user's own, and torch's: autograd says that both are of the forward."""
+    model = network()
+    first, second = torch.eye(8, requires_grad=True), torch.eye(8, requires_grad=True)
+    optimizer = torch.optim.SGD([*model.parameters(), first, second], 0.1)
+
+    def iteration() -> None:
+        F.cross_entropy(model(HalfProduct.apply(X, first) @ second), Y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    anatomy = recorded(iteration, PROFILED + 1)
+    assert contractions(anatomy)["forward"] == FORWARD + 2 * 2 * 4 * 8 * 8
+    assert set(contractions(anatomy)) == {"forward", "backward"}
+    assert observed(anatomy) == ["call counts", "contraction FLOPs"]
+    causes = {difference.cause for check in anatomy.checks for difference in check.differences}
+    assert causes == {"ran before the first module was called: forward by autograd's nodes, which a mode does not see"}
+
+
+def test_a_loop_that_traces_its_model() -> None:
+    """While a module is traced its sizes are tensors."""
+    model = network()
+
+    def iteration() -> None:
+        traced = torch.jit.trace(model, X, check_trace=False)
+        F.cross_entropy(traced(X), Y).backward()
+
+    anatomy = recorded(iteration, PROFILED + 1)
+    assert contractions(anatomy) == {"forward": 2 * FORWARD, "backward": BACKWARD}
+    assert (anatomy.workload.batch, anatomy.workload.inputs) == (4, ("0 float32[4,8]",))
+
+
 @pytest.mark.parametrize("kind", ["reentrant", "non-reentrant"])
 def test_checkpointing(kind: str) -> None:
     inner, last = network(), nn.Linear(4, 4)
@@ -349,6 +486,34 @@ def test_a_block_is_one_step() -> None:
     assert {row.module for row in anatomy.modules} == {"net.0", "net.1", "net.2"}
     reasons = [check.not_checked for check in anatomy.checks if check.quantity == "call counts"]
     assert reasons == ["the block was run once, and that under the profiler"]
+
+
+ONE = "step() was never called: recorder.step() at the end of each iteration separates them"
+
+
+@pytest.mark.parametrize(
+    ("iterations", "backwards", "optimizers", "said"),
+    [
+        (4, 1, 1, f"4 optimizer steps and 4 backward passes are one step here, for {ONE}"),
+        (2, 2, 2, f"4 optimizer steps and 4 backward passes are one step here, for {ONE}"),
+        (3, 1, 0, f"3 backward passes are one step here, for {ONE}"),
+        (1, 4, 1, None),
+        (1, 1, 2, None),
+        (1, 1, 0, None),
+    ],
+)
+def test_iterations_without_a_step(iterations: int, backwards: int, optimizers: int, said: str | None) -> None:
+    """An iteration may accumulate gradients, and have several optimizers; none of these steps twice in it."""
+    model = network()
+    steps = [torch.optim.SGD(part.parameters(), 0.1) for part in (model[0], model[2])][:optimizers]
+    with opanatomy.record() as recorder:
+        for _ in range(iterations):
+            for _ in range(backwards):
+                F.cross_entropy(model(X), Y).backward()
+            for optimizer in steps:
+                optimizer.step()
+    assert [text for text in recorder.anatomy.warnings if "step()" in text] == ([said] if said else [])
+    assert contractions(recorder.anatomy)["forward"] == iterations * backwards * FORWARD
 
 
 def test_losses_that_are_made_anew() -> None:
@@ -468,7 +633,7 @@ def test_training_is_the_same_to_the_bit() -> None:
     assert torch.equal(torch.get_rng_state(), after)
     assert plain.keys() == watched.keys()
     assert all(torch.equal(plain[name], watched[name]) for name in plain)
-    assert recorder.anatomy.step.count == 2
+    assert len(recorder.anatomy.step.steps) == 2
 
 
 def test_nothing_is_left_behind_when_all_is_recorded() -> None:
@@ -561,25 +726,25 @@ def test_a_loop_that_is_too_short(tmp_path: Path) -> None:
 def test_fewer_steps_than_asked_for(tmp_path: Path) -> None:
     model = network()
     anatomy = recorded(lambda: model(X).sum().backward(), PROFILED + 1, steps=5, memory=True)
-    assert (anatomy.step.count, anatomy.workload.steps) == (2, 2)
+    assert (len(anatomy.step.steps), anatomy.workload.steps) == (2, 2)
     assert [warning[:30] for warning in anatomy.warnings] == [
         "the loop ended before the iter", "2 of 5 steps were profiled: th",
     ]  # fmt: skip
-    assert contractions(anatomy) == {"forward": 2 * FORWARD, "backward": 2 * BACKWARD}
+    assert contractions(anatomy) == {"forward": FORWARD, "backward": BACKWARD}
     with opanatomy.record(tmp_path / "t.json", warmup=1, steps=2) as recorder:
         for number in range(3):
             model(X).sum().backward()
             if number < 2:
                 recorder.step()
-    assert recorder.anatomy.step.count == 2
+    assert len(recorder.anatomy.step.steps) == 2
     assert recorder.anatomy.warnings == ("the last profiled step was cut off: the recording ended inside of it",)
 
 
 def test_no_warm_up_at_all() -> None:
     model = network()
     anatomy = recorded(lambda: model(X).sum().backward(), 3, warmup=0, steps=2)
-    assert anatomy.step.count == 2
-    assert contractions(anatomy) == {"forward": 2 * FORWARD, "backward": 2 * BACKWARD}
+    assert len(anatomy.step.steps) == 2
+    assert contractions(anatomy) == {"forward": FORWARD, "backward": BACKWARD}
 
 
 def test_where_the_profiler_warms_up_first(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -588,8 +753,8 @@ def test_where_the_profiler_warms_up_first(monkeypatch: pytest.MonkeyPatch) -> N
     model = network()
     sizes = iter((4, 4, 4, 9, 4, 4, 7))
     anatomy = recorded(lambda: model(torch.ones(next(sizes), 8)).sum().backward(), 6, warmup=3, steps=2)
-    assert (anatomy.step.count, anatomy.step.unprofiled_count) == (2, 1)
-    assert contractions(anatomy) == {"forward": 2 * FORWARD, "backward": 2 * BACKWARD}
+    assert (len(anatomy.step.steps), anatomy.step.unprofiled_count) == (2, 1)
+    assert contractions(anatomy) == {"forward": FORWARD, "backward": BACKWARD}
     for iterations in (3, 4):
         with pytest.raises(
             CaptureError, match=f"after {iterations} iterations, .* number 5 - give warmup={iterations - 2}"

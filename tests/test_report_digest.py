@@ -18,12 +18,15 @@ import pytest
 import opanatomy
 from opanatomy.comparing import comparison_of
 from opanatomy.records.anatomy import Anatomy
+from opanatomy.records.taxonomy import IdleCause
+from opanatomy.records.timeline import IdleRow
 from opanatomy.report import format_named
 from opanatomy.report.format import Page
+from opanatomy.report.sections.idle import label_of
 from tests import anatomies
 from tests.experiments import experiment
 from tests.printed_figures import Figure, figures_in
-from tests.recomputed_tables import costed, step_time, time_of
+from tests.recomputed_tables import costed, time_of
 
 FOLDER = Path(__file__).parent / "traces"
 TRACES = sorted(path.name.removesuffix(".json.gz") for path in FOLDER.glob("*.json.gz"))
@@ -44,6 +47,9 @@ WORDS = {
     "architecture", "task", "data type", "autocast", "attention", "checkpointing", "optimizer", "compiled", "inference",
     "generation", "device", "kind of device", "torch", "opanatomy", "trace", "model",
 }  # fmt: skip
+
+#: Lines of words with figures that are said elsewhere.
+SENTENCES = {"before you read on", "steps that do not count"}
 
 
 @cache
@@ -100,7 +106,7 @@ def test_every_figure_is_that_of_the_json_report(name: str | Path) -> None:
             if numbers[0] is not None:
                 values[label].append(numbers)
         for label, text in lines[heading]:
-            if heading == HEADINGS[1] and label in WORDS:
+            if label in SENTENCES or (heading == HEADINGS[1] and label in WORDS):
                 continue
             figures, numbers = figures_in(text.rpartition(": ")[2]), values[label].pop(0)
             assert len(figures) == len([number for number in numbers if number is not None]), (label, text, numbers)
@@ -108,6 +114,10 @@ def test_every_figure_is_that_of_the_json_report(name: str | Path) -> None:
                 assert figure.admits(number), (label, text, number)
         # Nothing is left out but what "and N more" says.
         assert sum(map(len, values.values())) <= dropped[heading], (heading, values)
+
+
+def idle_row(row: dict[str, Any]) -> IdleRow:
+    return IdleRow(cause=IdleCause(row["cause"]), time_ns=row["time_ns"], name=row.get("name"))
 
 
 Lines = Iterator[tuple[str, list[float | None]]]
@@ -138,8 +148,7 @@ def _step(report: dict[str, Any]) -> Lines:
         yield phase, _part(step[f"{phase}_ns"], wall)
     if report["environment"]["device_kind"] == "cpu":
         yield "framework", _part(step["framework_ns"], wall)
-    elif wall is not None and step["busy_ns"] is not None and not of_trace:
-        yield "device busy", _part(step["busy_ns"], wall)
+    elif not of_trace:
         yield "kernel time", [step["kernel_time_ns"]]
     mfu = report["device"]["mfu"]
     yield "MFU", [None if mfu is None else 100 * mfu]
@@ -151,15 +160,14 @@ def _time(report: dict[str, Any]) -> Lines:
     in_window = steps / max(len(report["ranks"]), 1)
     work = sum(row["time_ns"] for row in report["classes"]) / steps
     if report["environment"]["device_kind"] != "cpu":
-        own = step_time(report)
-        window = own["whole"] / in_window
+        window = (timeline["window_ns"] - (timeline["outside_ns"] or 0)) / in_window
         of_trace = any(row["number"] is None for row in report["step"]["steps"])
-        of_trace = of_trace and timeline["inner_idle_ns"] is not None
         yield "from the first to the last device work" if of_trace else "mean step", [window]
         yield "not in it, other steps' work", [(timeline["outside_ns"] or 0) / in_window or None]
         for label, ns in (
-            ("device busy", timeline["busy_ns"]), ("device idle", own["idle"]),
-            ("idle, bound by the host", own["host"]), ("communication", timeline["communication_ns"]),
+            ("device busy", timeline["busy_ns"]), ("device idle", timeline["idle_ns"]),
+            *((f"idle, {label_of(idle_row(row))}", row["time_ns"]) for row in timeline["causes"][:4]),
+            ("not recorded", timeline["unrecorded_ns"] or None), ("communication", timeline["communication_ns"]),
             ("exposed communication", timeline["exposed_communication_ns"]),
         ):  # fmt: skip
             yield label, _part(None if ns is None else ns / in_window, window)

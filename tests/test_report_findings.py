@@ -17,8 +17,8 @@ from opanatomy.report import format_named
 from opanatomy.report.format import Page
 from tests.figure_sheet import Numbers, Report
 from tests.printed_figures import figures_in
-from tests.recomputed_lines import shares_of
-from tests.recomputed_tables import CLASSES, percent, steps_of, time_of
+from tests.recomputed_lines import calls_of, shares_of
+from tests.recomputed_tables import CLASSES, percent, steps_of, time_of, window_steps
 from tests.test_report_figures import FOLDER, TRACES, texts_of
 
 #: The part of the step, in percent, below which a part is no finding.
@@ -45,14 +45,24 @@ def evidence_of(name: str, report: Report) -> Numbers:
     launching, communication, steps = report["timeline"]["launching"], report["communication"], steps_of(report)
     if name == "framework":
         return [round(sum(row["calls"] for row in report["classes"]) / steps)]
-    if name == "communication":
+    if name in ("communication", "both"):
         exposed = [phase["exposed_ns"] for phase in communication["phases"]]
-        return [percent(max(exposed), sum(exposed))]
+        waits = (
+            [step["waiting_ns"] for rank in report["waiting"]["each"] for step in rank["steps"]]
+            if name == "both"
+            else []
+        )
+        waited = [percent(sum(waits) / len(waits), report["timeline"]["exposed_communication_ns"])] if waits else []
+        return [*waited, percent(max(exposed), sum(exposed))]
     if name != "idle":
         return []
-    synchronizing = [launching["synchronizing_calls"] / steps, launching["synchronizing_ns"] / steps]
+    timeline = report["timeline"]
+    most, idle, drained = timeline["causes"][0], timeline["idle_ns"], timeline["drained_ns"]
+    said: Numbers = [percent(most["time_ns"], idle)] if 2 * most["time_ns"] < idle else []
     tiny = [percent(launching["tiny_kernels"], launching["kernels"]), launching["tiny_below_ns"]]
-    return [round(launching["calls"] / steps), *tiny, *(synchronizing if synchronizing[0] >= 1 else [])]
+    launches = [round(launching["calls"] / steps), *tiny] if most["cause"] in ("operators", "python") else []
+    waited = [percent(drained, idle)] if drained >= 0.3 * idle else []
+    return [*said, *calls_of(most, window_steps(report)), *launches, *waited]
 
 
 def said_of(name: str, of_step: float, report: Report) -> float | None:
@@ -61,7 +71,7 @@ def said_of(name: str, of_step: float, report: Report) -> float | None:
     if name in ("optimizer", "recompute"):
         own = [row for row in rows if row["phase"] == name and row["operator_class"] != "communication"]
         return percent(time_of(own), time_of(rows))
-    if name not in CLASSES or name == "communication":
+    if name not in CLASSES or name in ("communication", "both"):
         return of_step
     return percent(time_of([row for row in rows if row["operator_class"] == name]), time_of(rows))
 
@@ -72,8 +82,9 @@ def test_each_finding_and_its_evidence_is_what_the_json_report_has(name: str) ->
     parts = shares_of(report)
     expected = [part for part in sorted(parts, key=lambda part: -parts[part]) if parts[part] >= LEAST][:MOST]
     found = [*findings_in(digest_of(name))]
-    assert [part for part, _, _ in found] == expected
-    for part, sentence, evidence in found:
+    # Communication with its waiting is called communication.
+    assert [part for part, _, _ in found] == [part.replace("both", "communication") for part in expected]
+    for part, (_, sentence, evidence) in zip(expected, found, strict=True):
         exact = [said_of(part, parts[part], report), *evidence_of(part, report)]
         printed = [*figures_in(sentence), *figures_in(evidence)]
         assert len(printed) == len(exact), (sentence, evidence)

@@ -12,8 +12,8 @@ from opanatomy.records.anatomy import Anatomy, ClassRow, OperatorRow, Step, Step
 from opanatomy.records.memory import Memory, MemoryFailure, MemorySaving
 from opanatomy.records.ranks import Rank
 from opanatomy.records.signature_text import SignatureText
-from opanatomy.records.taxonomy import OperatorClass, Phase
-from opanatomy.records.timeline import Timeline
+from opanatomy.records.taxonomy import IdleCause, OperatorClass, Phase
+from opanatomy.records.timeline import IdleRow, Timeline
 from opanatomy.records.waiting import ClockSetting, RankWaiting, StepParts, Straggler, Waiting
 from opanatomy.records.workload import Environment, Workload
 from opanatomy.report.formats.terminal import sentence
@@ -49,20 +49,22 @@ def operator(name: str, operator_class: OperatorClass, time_ns: int, phase: Phas
 
 def anatomy(
     *rows: ClassRow,
-    idle: int = 0,
-    host: int = 0,
+    operators: int = 0,
     stream: int = 0,
-    edge: int = 0,
+    unknown: int = 0,
+    around: int | None = None,
     exposed: int = 0,
     number: int | None = 1,
 ) -> Anatomy:
     """One step on a GPU whose work runs one after the other, with so much idle time of each cause."""
     empty = anatomies.nothing()
-    busy = sum(item.time_ns for item in rows)
+    busy, idle = sum(item.time_ns for item in rows), operators + stream + unknown
+    causes = {IdleCause.OPERATORS: operators, IdleCause.STREAM: stream, IdleCause.UNKNOWN: unknown}
+    longest = sorted(causes.items(), key=lambda part: -part[1])
     timeline = Timeline(
-        window_ns=busy + idle, busy_ns=busy, idle_ns=idle, host_idle_ns=host, stream_idle_ns=stream,
-        other_idle_ns=idle - host - stream, inner_idle_ns=idle - edge, outside_ns=0,
-        exposed_communication_ns=exposed, communication_ns=exposed,
+        window_ns=busy + idle, busy_ns=busy, idle_ns=idle, host_idle_ns=operators + unknown, stream_idle_ns=stream,
+        other_idle_ns=0, outside_ns=0, unrecorded_ns=0, around_ns=around, exposed_communication_ns=exposed,
+        communication_ns=exposed, causes=tuple(IdleRow(cause=cause, time_ns=ns) for cause, ns in longest if ns),
     )  # fmt: skip
     step = Step(wall_ns=busy + idle, steps=(StepRow(number=number, wall_ns=busy + idle),))
     provenance = replace(empty.provenance, trace="a trace.json.gz")
@@ -122,16 +124,21 @@ LATE = Straggler(
     ("made", "name", "words", "section"),
     [
         (
-            anatomy(row(CONTRACTION, 37), idle=63, host=63), "idle",
-            "The device is idle 63.0 % of the step, because the host had not launched the next work yet.", "idle",
+            anatomy(row(CONTRACTION, 37), operators=63), "idle",
+            "The device is idle 63.0 % of the step, while the host ran operators and launched kernels.", "idle",
         ),
         (
-            anatomy(row(CONTRACTION, 40), idle=60, host=20, stream=40), "idle",
-            "The device is idle 60.0 % of the step, mostly because another stream was waited for.", "idle",
+            anatomy(row(CONTRACTION, 40), operators=20, stream=40), "idle",
+            "The device is idle 60.0 % of the step, mostly while another stream was waited for.", "idle",
         ),
         (
-            anatomy(row(CONTRACTION, 40), idle=60, host=60, edge=60), "idle",
-            "The device is idle 60.0 % of the step, before its first or after its last work.", "idle",
+            anatomy(row(CONTRACTION, 40), operators=24, stream=16, unknown=20), "idle",
+            "The device is idle 60.0 % of the step, 40 % of that while the host ran operators and launched kernels,"
+            " 33 % of that while nothing is recorded of the host.", "idle",
+        ),
+        (
+            anatomy(row(CONTRACTION, 40), unknown=60), "idle",
+            "The device is idle 60.0 % of the step, while nothing is recorded of the host.", "idle",
         ),
         (
             anatomy(row(CONTRACTION, 45), row(COMMUNICATION, 55), exposed=55), "communication",
@@ -144,7 +151,8 @@ LATE = Straggler(
         ),
         (
             of_ranks(10, 50, 40), "communication",
-            "Transferring data between ranks that no other work hides takes 50.0 % of the step.", "communication",
+            "Communication that no other work hides takes 60.0 % of the step, 16.7 % of it waiting for other ranks.",
+            "communication",
         ),
         (
             anatomy(row(CONTRACTION, 60, 9, bound=30), row(NORMALIZATION, 5)), "tensor_contraction",
@@ -183,7 +191,9 @@ def test_the_largest_cost_is_the_headline(made: Anatomy, name: str, words: str, 
 def test_the_parts_of_the_time_are_all_of_it() -> None:
     """No time is counted twice, none is left out."""
     for made in (
-        anatomy(row(CONTRACTION, 30), row(ELEMENTWISE, 20), row(COMMUNICATION, 20), idle=30, host=25, exposed=20),
+        anatomy(
+            row(CONTRACTION, 30), row(ELEMENTWISE, 20), row(COMMUNICATION, 20), operators=25, unknown=5, exposed=20
+        ),
         of_ranks(20, 30, 50),
         on_cpu(20, row(CONTRACTION, 40), row(NORMALIZATION, 40)),
     ):
@@ -223,14 +233,14 @@ def test_what_is_small_is_not_in_the_headline() -> None:
 
 def test_a_trace_without_steps_is_what_lies_between_its_first_and_last_work() -> None:
     """A graph's decode: 44 % of the trace is before the graph, none of it between kernels."""
-    made = anatomy(row(CONTRACTION, 50), idle=50, host=50, edge=40, number=None)
+    made = anatomy(row(CONTRACTION, 50), operators=10, around=40, number=None)
     first, second = findings(made)
     assert sentence(first.text) == "Tensor contraction takes 100.0 % of the device work."
     assert (second.name, second.share) == ("idle", pytest.approx(1 / 6))
 
 
 def test_other_steps_work_is_not_a_cost_of_the_step() -> None:
-    made = anatomy(row(CONTRACTION, 60), idle=20, host=20)
+    made = anatomy(row(CONTRACTION, 60), operators=20)
     timeline = replace(made.timeline, window_ns=100, outside_ns=20)
     assert [finding.share for finding in findings(replace(made, timeline=timeline))] == [0.75, 0.25]
 
@@ -254,7 +264,7 @@ def test_a_model_that_a_command_can_name_is_tried_with_techniques() -> None:
 
 
 def test_the_command_calls_the_trace_as_it_was_typed() -> None:
-    made = anatomy(row(CONTRACTION, 40), idle=60, host=60)
+    made = anatomy(row(CONTRACTION, 40), operators=60)
     assert headline(made, source="'my traces/a.json'")[1] == (
         Next(text="opanatomy analyze 'my traces/a.json' --section idle,kernels --top 30"),
     )
@@ -265,7 +275,7 @@ def test_the_command_calls_the_trace_as_it_was_typed() -> None:
 
 def test_a_command_for_each_finding_of_the_headline() -> None:
     """One for both where both are sections of the report; a model that a command can name is tried with techniques."""
-    made = replace(anatomy(row(CONTRACTION, 40), idle=60, host=60), workload=anatomies.bert_on_cpu().workload)
+    made = replace(anatomy(row(CONTRACTION, 40), operators=60), workload=anatomies.bert_on_cpu().workload)
     assert headline(made, source="a.json")[1] == (
         Next(text="opanatomy analyze a.json --section idle"),
         Next(text="opanatomy techniques google-bert/bert-large-uncased --batch 4"),
@@ -276,7 +286,7 @@ def test_a_command_for_each_finding_of_the_headline() -> None:
 
 def test_a_report_without_a_trace_names_no_section_of_it() -> None:
     """The trace was not kept: nothing to look at again."""
-    made = anatomy(row(CONTRACTION, 40), idle=60, host=60)
+    made = anatomy(row(CONTRACTION, 40), operators=60)
     gone = replace(made, provenance=replace(made.provenance, trace=None))
     assert headline(gone)[1] == ()
 

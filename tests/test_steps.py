@@ -1,4 +1,4 @@
-"""The figures of one step are of the same steps: parts sum to at most their whole."""
+"""The figures of one step are means over the same steps: parts sum to at most their whole."""
 
 from __future__ import annotations
 
@@ -50,8 +50,9 @@ def analyzed(trace: HandMade, folder: Path) -> Anatomy:
 
 
 def test_phases_and_step_come_from_the_same_steps(tmp_path: Path) -> None:
-    """The step was the median, its phases the means: forward and backward were 133 % of it, with the rest 150 %."""
+    """The third holds a pause and is in neither: its phases alone made forward and backward 133 % of the step."""
     step = analyzed(on_cpu(100, 100, 300), tmp_path).step
+    assert [row.set_aside for row in step.steps] == [None, None, "a pause is in it"]
     assert step.wall_ns == 100 * US
     assert (step.forward_ns, step.backward_ns, step.optimizer_ns) == (20 * US, 60 * US, 10 * US)
     assert (step.kernel_time_ns, step.busy_ns, step.framework_ns) == (45 * US, 45 * US, 55 * US)
@@ -68,11 +69,13 @@ def test_what_runs_outside_of_the_steps_is_none_of_them(tmp_path: Path) -> None:
     assert sum(row.time_ns for row in anatomy.operators) == 2 * 45 * US
 
 
-def test_of_an_even_number_it_is_the_two_in_the_middle(tmp_path: Path) -> None:
+def test_it_is_the_mean_of_the_steps_that_count(tmp_path: Path) -> None:
+    """Of 100, 900, 200 and 300 us two are more than twice as long as the first, most of that between operators."""
     step = analyzed(on_cpu(100, 900, 200, 300), tmp_path).step
-    assert step.wall_ns == 250 * US
-    assert (step.forward_ns, step.backward_ns, step.optimizer_ns) == (50 * US, 150 * US, 25 * US)
-    assert (step.kernel_time_ns, step.framework_ns) == (112_500, 137_500)
+    assert [row.set_aside for row in step.steps] == [None, "a pause is in it", None, "a pause is in it"]
+    assert (step.count, step.wall_ns, step.wall_min_ns, step.wall_max_ns) == (2, 150 * US, 100 * US, 200 * US)
+    assert (step.forward_ns, step.backward_ns, step.optimizer_ns) == (30 * US, 90 * US, 15 * US)
+    assert (step.kernel_time_ns, step.framework_ns) == (67_500, 82_500)
 
 
 def test_each_step_has_its_parts(tmp_path: Path) -> None:
@@ -115,8 +118,9 @@ def test_threads_at_once_leave_no_negative_framework(tmp_path: Path) -> None:
     assert (step.kernel_time_ns, step.busy_ns, step.framework_ns) == (315 * US, 100 * US, 0)
 
 
-def test_ranks_give_the_step_of_the_middle_rank(tmp_path: Path) -> None:
-    """Medians figure by figure over ranks: 50 + 50 + 50 of steps of 100."""
+def test_ranks_give_the_mean_of_their_steps(tmp_path: Path) -> None:
+    """Medians figure by figure over ranks: 50 + 50 + 50 of steps of 100. Forward is (50 + 50.5 + 0) / 3 us, backward
+    (50 + 0 + 51) / 3 us, the optimizer (0 + 50.5 + 51) / 3 us."""
     parts = ((0.5, 0.5, 0.0), (0.5, 0.0, 0.5), (0.0, 0.5, 0.5))
     paths = []
     for rank, one in enumerate(parts):
@@ -124,7 +128,7 @@ def test_ranks_give_the_step_of_the_middle_rank(tmp_path: Path) -> None:
         trace.metadata["distributedInfo"] = {"rank": rank, "world_size": 3}
         paths.append(trace.write(tmp_path / f"rank{rank}.json"))
     step = analyze_traces(paths).step
-    assert (step.wall_ns, step.forward_ns, step.backward_ns, step.optimizer_ns) == (101 * US, 50_500, 0, 50_500)
+    assert (step.wall_ns, step.forward_ns, step.backward_ns, step.optimizer_ns) == (101 * US, 33_500, 33_666, 33_833)
     assert (step.wall_ns or 0) == (step.busy_ns or 0) + (step.framework_ns or 0)
 
 
@@ -157,25 +161,29 @@ def test_parts_never_exceed_their_step(walls: list[tuple[int, int, int]], plain:
 
 
 @pytest.mark.parametrize(
-    ("plain", "expected"),
+    ("plain", "count", "expected"),
     [
-        ((), None),
-        ((60,), None),  # how much plain steps differ is not known
-        ((60, 70), 27_500),
-        ((60, 99), 16_107),  # as far apart as they are, none is as slow as the profiled step
-        ((60, 100), None),
-        ((60, 400), None),
-        ((210, 220, 190), None),  # "profiled -53 %" is no overhead
-        ((10, 12), 55_000),  # never more than there is next to operators
+        ((), None, None),
+        ((60,), 1, None),  # how much plain steps differ is not known
+        ((60, 70), 2, 27_500),
+        ((60, 99), 2, 16_107),  # as far apart as they are, none is as slow as the profiled step
+        ((60, 100), 2, None),
+        ((60, 400), 1, None),  # the second holds a pause
+        ((60, 70, 400), 2, 27_500),
+        ((210, 220, 190), 3, None),  # "profiled -53 %" is no overhead
+        ((10, 12), 2, 55_000),  # never more than there is next to operators
     ],
 )
-def test_what_the_profiler_costs(plain: tuple[int, ...], expected: int | None, tmp_path: Path) -> None:
+def test_what_the_profiler_costs(
+    plain: tuple[int, ...], count: int | None, expected: int | None, tmp_path: Path
+) -> None:
     """Framework was all of the 55 us. 7 events, 3 of them operators: 3 of 14 halves of the recording are in these."""
     anatomy = analyzed(on_cpu(100, plain_us=plain), tmp_path)
+    assert anatomy.step.unprofiled_count == count
     assert (anatomy.step.profiler_ns, anatomy.step.framework_ns) == (expected, 55 * US - (expected or 0))
     text = " ".join(terminal_report(anatomy, width=80).split())
-    assert ("less than steps differ among themselves" in text) is (len(plain) > 1 and expected is None)
-    assert ("not known how much: the one step without it" in text) is (len(plain) == 1)
+    assert ("less than steps differ among themselves" in text) is ((count or 0) > 1 and expected is None)
+    assert ("not known how much: the one step without it" in text) is (count == 1)
     assert ("an estimate of its own time outside operators" in text) is (expected is not None)
     assert ("profiler in framework" in text) is (expected is None)
 

@@ -225,7 +225,9 @@ def test_a_slow_tokenizer_is_really_slow(comments: str) -> None:
     assert used.same_ids
     assert unused.same_ids
     assert used.tokens == unused.tokens == fast.texts.observed.tokenizers[0].tokens
-    assert used.duration_ns > 1.5 * unused.duration_ns
+    again = [prepared(BERT, comments, tokenizer="slow").texts for _ in range(3)]
+    timed = [texts.observed.tokenizers for texts in (slow.texts, *again) if texts is not None]
+    assert min(each.duration_ns for each, _ in timed) > 1.5 * min(each.duration_ns for _, each in timed)
     assert torch.equal(slow.texts.profiled["input_ids"], fast.texts.profiled["input_ids"])
     assert fast.texts.observed.tokenizers[0].name == PreTrainedTokenizerFast.__name__
 

@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from opanatomy.__main__ import main
 from opanatomy.anatomy.intervals import covered, covered_by_group, exposed, length, time_before, union, within
 from opanatomy.anatomy.occupancy import _filled_ns
+from opanatomy.anatomy.steps import HARDLY_ANY
 from opanatomy.classification.tensor_cores import uses_tensor_cores
 from opanatomy.pipeline import analyze_trace
 from opanatomy.records.anatomy import Anatomy, StepRow
@@ -59,7 +61,7 @@ def test_idle_is_host_bound_where_the_next_kernel_was_launched_after_the_gap_beg
     timeline = trace.analyze(tmp_path).timeline
     # 20 before the first, 20 between the two, 30 after the last until the step ends
     assert (timeline.busy_ns, timeline.idle_ns, timeline.host_idle_ns) == (30 * US, 70 * US, 70 * US)
-    assert (timeline.stream_idle_ns, timeline.other_idle_ns, timeline.inner_idle_ns) == (0, 0, 20 * US)
+    assert (timeline.stream_idle_ns, timeline.other_idle_ns, timeline.unrecorded_ns) == (0, 0, 0)
 
 
 def test_idle_is_a_stream_wait_where_the_next_was_launched_and_another_stream_worked_last(
@@ -191,14 +193,15 @@ def test_a_step_lasts_until_its_last_device_work_ends(trace: Steps, tmp_path: Pa
     anatomy = trace.analyze(tmp_path)
     fourth, fifth, sixth = anatomy.step.steps
     assert [step.number for step in anatomy.step.steps] == [4, 5, 6]
-    # the fourth ends at 230, the fifth begins there; the sixth has no work and is there all the same
+    # the fourth ends at 230, the fifth begins there; the sixth has no work and is there all the same. Beside the 110 us
+    # of the fourth 10 and 0 are hardly any work: only the fourth counts.
     assert (fourth.wall_ns, fourth.busy_ns, fourth.kernel_time_ns, fourth.work) == (130 * US, 110 * US, 110 * US, 1)
     assert (fifth.wall_ns, fifth.busy_ns) == (70 * US, 10 * US)
     assert (fifth.other_idle_ns, fifth.host_idle_ns) == (5 * US, 55 * US)
     assert (sixth.wall_ns, sixth.busy_ns, sixth.work) == (50 * US, 0, 0)
-    assert (anatomy.step.count, anatomy.step.wall_ns) == (3, 70 * US)
-    assert (anatomy.step.wall_min_ns, anatomy.step.wall_max_ns) == (50 * US, 130 * US)
-    assert sum(step.wall_ns for step in anatomy.step.steps) == anatomy.timeline.window_ns
+    assert [step.set_aside for step in (fourth, fifth, sixth)] == [None, HARDLY_ANY, HARDLY_ANY]
+    assert (anatomy.step.count, anatomy.step.wall_ns, anatomy.timeline.window_ns) == (1, 130 * US, 130 * US)
+    assert (anatomy.step.wall_min_ns, anatomy.step.wall_max_ns) == (130 * US, 130 * US)
 
 
 def test_work_between_two_steps_belongs_to_the_step_before(trace: Steps, tmp_path: Path) -> None:
@@ -216,8 +219,10 @@ def test_without_annotations_the_whole_trace_is_one_step(trace: Steps, tmp_path:
     trace.run(GEMM, 110, 130, 70)
     anatomy = trace.analyze(tmp_path)
     (step,) = anatomy.step.steps
-    assert (step.number, step.wall_ns, step.busy_ns) == (None, 100 * US, 70 * US)
-    assert anatomy.timeline.window_ns == anatomy.step.wall_ns == 100 * US
+    # from 130 to 200; the trace begins 30 us before
+    assert (step.number, step.wall_ns, step.busy_ns) == (None, 70 * US, 70 * US)
+    assert anatomy.timeline.window_ns == anatomy.step.wall_ns == 70 * US
+    assert (anatomy.timeline.around_ns, anatomy.timeline.idle_ns) == (30 * US, 0)
 
 
 def test_on_the_cpu_a_step_is_its_annotation(tmp_path: Path) -> None:
@@ -230,12 +235,14 @@ def test_on_the_cpu_a_step_is_its_annotation(tmp_path: Path) -> None:
     assert anatomy.step.steps[0] == StepRow(
         number=0, wall_ns=100 * US, busy_ns=50 * US, kernel_time_ns=50 * US, framework_ns=50 * US
     )
-    assert (anatomy.step.wall_ns, anatomy.step.wall_min_ns, anatomy.step.wall_max_ns) == (200 * US, 100 * US, 300 * US)
+    # the second is three times as long as the first and busy no longer
+    assert [step.set_aside for step in anatomy.step.steps] == [None, "a pause is in it", None]
+    assert (anatomy.step.wall_ns, anatomy.step.wall_min_ns, anatomy.step.wall_max_ns) == (150 * US, 100 * US, 200 * US)
     assert anatomy.timeline.launching is None
     assert anatomy.device.utilization is None
 
 
-def test_a_phase_is_the_median_of_the_steps(trace: Steps, tmp_path: Path) -> None:
+def test_a_phase_is_the_mean_of_the_steps(trace: Steps, tmp_path: Path) -> None:
     for number, long in enumerate((10, 20, 90)):
         begin = 1000 * number
         trace.annotation(f"ProfilerStep#{number}", begin, 900)
@@ -243,7 +250,7 @@ def test_a_phase_is_the_median_of_the_steps(trace: Steps, tmp_path: Path) -> Non
         trace.host("aten::mm", begin + 2, 50)
         trace.run(GEMM, begin + 10, begin + 20, long)
     step = trace.analyze(tmp_path).step
-    assert (step.forward_ns, step.busy_ns, step.kernel_time_ns) == (20 * US, 20 * US, 20 * US)
+    assert (step.forward_ns, step.busy_ns, step.kernel_time_ns) == (40 * US, 40 * US, 40 * US)
     assert step.backward_ns is None
 
 
@@ -344,6 +351,64 @@ def test_a_training_step_has_every_figure(tmp_path: Path) -> None:
     assert (anatomy.timeline.busy_ns, anatomy.timeline.host_idle_ns) == (35 * US, 865 * US)
 
 
+def _estimates(trace: Steps, folder: Path, capsys: pytest.CaptureFixture[str]) -> str | None:
+    """The page's line of estimates."""
+    assert main(["analyze", str(trace.write(folder / "trace.json")), "--section", "idle"]) == 0
+    return next((line for line in capsys.readouterr().out.splitlines() if line.startswith("estimates")), None)
+
+
+def test_what_of_the_time_on_tensor_cores_is_not_known_is_said(
+    trace: Steps, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace.annotation("ProfilerStep#1", 100, 100)
+    for place, (name, long) in enumerate((("nvjet_tst_128x64_64x4_NNT", 61), (MAP, 27), ("my_own_gemm", 12))):
+        trace.run(name, 100 + place, 100 + 70 * place, long)
+    device = trace.analyze(tmp_path).device
+    assert (device.tensor_core_ns, device.tensor_core_unknown_ns) == (61 * US, 12 * US)
+    text = " ".join((_estimates(trace, tmp_path, capsys) or "").split())
+    assert text == "estimates tensor cores 61.0 % of kernel time (12.0 % not known)"
+
+
+def test_there_is_no_share_on_tensor_cores_where_no_name_tells(
+    trace: Steps, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace.annotation("ProfilerStep#1", 100, 100)
+    trace.run("my_own_gemm", 100, 110, 30)
+    trace.run(MAP, 101, 150, 30)
+    device = trace.analyze(tmp_path).device
+    assert (device.tensor_core_ns, device.tensor_core_unknown_ns) == (None, 30 * US)
+    assert _estimates(trace, tmp_path, capsys) is None
+
+
+@pytest.mark.parametrize(
+    ("device", "lacks"),
+    [
+        ("Tesla P100-SXM2-16GB", True),
+        ("NVIDIA GeForce GTX 1660 SUPER", True),
+        ("NVIDIA GeForce MX450", True),
+        ("NVIDIA T1000 8GB", True),
+        ("Tesla K80", True),
+        ("AMD Instinct MI50/MI60", True),
+        ("AMD Radeon RX 6800 XT", True),
+        ("Tesla V100-SXM2-16GB", False),
+        ("Tesla T4", False),
+        ("Quadro RTX 4000", False),
+        ("NVIDIA GeForce RTX 2060", False),
+        ("AMD Instinct MI250X", False),
+        ("AMD Radeon RX 7900 XTX", False),
+    ],
+)
+def test_a_device_without_tensor_cores_has_no_share_of_them(
+    trace: Steps, device: str, lacks: bool, tmp_path: Path
+) -> None:
+    trace.metadata["deviceProperties"] = [{"id": 0, "name": device}]
+    trace.annotation("ProfilerStep#1", 100, 100)
+    trace.run(GEMM, 100, 110, 30)
+    figures = trace.analyze(tmp_path).device
+    expected = (None, None) if lacks else (0, 0)
+    assert (figures.tensor_core_ns, figures.tensor_core_unknown_ns) == expected
+
+
 @pytest.mark.parametrize(
     ("kernel", "uses"),
     [
@@ -380,9 +445,31 @@ def test_a_training_step_has_every_figure(tmp_path: Path) -> None:
         ("void at::native::GammaBetaBackwardCUDAKernel<float, float>(long)", False),
         ("void cudnn::bn_fw_tr_1C11_kernel_NCHW<float, float, int, 512, true, 1, true>", False),
         ("volta_scudnn_winograd_128x128_ldg1_ldg4_relu_tile148t_nt_v1", False),
+        ("ampere_fp16_sgemm_fp16_128x64_tn", False),
+        ("void gemv2T_kernel_val<int, int, __half, __half, __half, float, 128, 16, 4, 4, false>(Params)", False),
+        ("void cudnn::cnn::wgrad_alg0_engine<float, 128, 6, 7, 3, 3, 5, false, 512>(int)", False),
+        ("void precomputed_convolve_sgemm<__nv_bfloat16, 512, 6, 7, 4, 3, 5, 1, false>(int)", False),
+        ("triton_per_fused_mm_mul_30", False),
+        ("void fbgemm_gpu::_compute_FP8_quantize_cuda_kernel<float>(float const*, int)", False),
+        ("void dpsk::gemm::fp8::GemmKernel<dpsk::gemm::Traits<int> >(int)", True),
+        ("void deep_gemm::sm90_fp8_gemm_1d2d_impl<(cute::UMMA::Major)0, 0u, 2112u, 7168u>(float*)", True),
+        ("void deep_gemm::transpose_fp32<512u, 64u, 56u>(float const*, float*, unsigned int)", False),
+        ("bmm_MxE4m3_MxE2m1MxE4m3_Fp32_t128x64x256_s3_et128x64_m128x64x32_cga1x1x1_TN_dynBatch_sm100f", True),
+        ("fmhaSm100aKernel_QkvE4m3OBfloat16H128PagedKvCausalP32VarSeqQ128Kv128PersistentContext", True),
+        ("kernel_cutlass_kernel_flash_attncuteflash_fwd_sm100FlashAttentionForwardSm100_object_at__0", True),
+        ("kernel_cutlass_kernel_flash_attncuteflash_bwd_preprocessFlashAttentionBackwardPreprocess_object_at_", False),
+        ("void marlin::Marlin<__half, 256, 1, 8, 8, 4, 8>(int4 const*)", True),
+        ("_w8a8_block_fp8_matmul", True),
+        ("_ZN5aiter36fmoe_bf16_blockscaleFp8_g1u1_vs_silu_1tg_32x256E", True),
+        ("Cijk_SS_BiasS_HAS_ScaleAlphaVec_PostGSU8_VW4", False),
+        ("Cijk_Ailk_Bljk_BBS_BH_UserArgs_shortname0_gfx942", None),
+        ("void wvSplitK_hf_sml_<__hip_bfloat16, 64, 2, 16, 8, 2, 1>(int)", None),
+        ("_bwd_kernel", None),
+        ("my_own_gemm", None),
+        ("my_own_thing", None),
     ],
 )
-def test_tensor_cores_by_name(kernel: str, uses: bool) -> None:
+def test_tensor_cores_by_name(kernel: str, uses: bool | None) -> None:
     assert uses_tensor_cores(kernel) is uses
 
 
@@ -447,20 +534,29 @@ def test_every_nanosecond_of_the_window_has_one_cause(
     timeline, inside = anatomy.timeline, anatomy.ledger.device_work_ns - anatomy.ledger.outside_window_ns
     if timeline.outside_ns is None:
         return
-    assert timeline.window_ns == timeline.busy_ns + timeline.outside_ns + timeline.idle_ns
+    counted = [row for row in anatomy.step.steps if row.set_aside is None]
     for row in (timeline, *timeline.devices, *anatomy.step.steps):
         assert parts(row) == (row.wall_ns if isinstance(row, StepRow) else timeline.window_ns)
+    for row in anatomy.step.steps:
+        assert sum(row.idle_causes.values()) == (row.host_idle_ns or 0) + (row.stream_idle_ns or 0) + (
+            row.other_idle_ns or 0
+        )
+    assert sum(row.time_ns for row in timeline.causes) == timeline.idle_ns
     assert inside == timeline.kernel_time_ns == sum(row.kernel_time_ns for row in timeline.streams)
     assert inside == sum(row.kernel_time_ns for row in timeline.devices)
-    assert inside == sum(row.kernel_time_ns or 0 for row in anatomy.step.steps)
+    assert inside == sum(row.kernel_time_ns or 0 for row in counted)
+    set_aside = sum(row.kernel_time_ns or 0 for row in anatomy.step.steps) - inside
+    assert set_aside == anatomy.ledger.set_aside_ns <= anatomy.ledger.outside_window_ns
     assert sum(sum(row.classes.values()) for row in timeline.streams) == inside
-    assert sum(row.wall_ns for row in anatomy.step.steps) <= timeline.window_ns
-    assert anatomy.step.count == max(steps, 1)
+    assert sum(row.wall_ns for row in counted) == timeline.window_ns
+    assert anatomy.step.count == len(counted) > 0
+    assert len(anatomy.step.steps) == max(steps, 1)
 
 
 def parts(row: Any) -> int:
     """The sum of the causes; none of them is negative."""
-    values = [row.busy_ns, row.outside_ns, row.host_idle_ns, row.stream_idle_ns, row.other_idle_ns]
+    idle = [row.host_idle_ns, row.stream_idle_ns, row.other_idle_ns]
+    values = [row.busy_ns, row.outside_ns, row.unrecorded_ns, *idle]
     assert min(values) >= 0, row
     assert not isinstance(row, DeviceRow) or row.busy_ns <= row.kernel_time_ns
     return sum(values)

@@ -12,9 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import opanatomy
 from opanatomy.errors import TraceError
 from opanatomy.records.memory_observations import MemoryObservations
 from opanatomy.records.signature import Signature, Tensor
+from opanatomy.records.taxonomy import OperatorClass
 from opanatomy.trace import Trace, read_trace
 from opanatomy.trace.decoding import mend
 from opanatomy.trace.signatures import parse_constant, parse_signature, parse_signatures
@@ -140,7 +142,7 @@ def test_a_cut_off_file_is_read_up_to_the_cut(share: float) -> None:
         path = Path(folder) / "cut.json"
         path.write_text(text[: int(len(text) * share)])
         trace = read_trace(path)
-    assert any("cut off" in warning for warning in trace.warnings)
+    assert any("cut off" in caveat for caveat in trace.caveats)
     whole = json.loads(text)["traceEvents"]
     read = len(trace.host.name) + len(trace.launches.name) + len(trace.work.name)
     assert read <= len(whole)
@@ -156,15 +158,19 @@ def test_a_cut_off_gzip_is_said(tmp_path: Path) -> None:
     path.write_bytes(packed[: len(packed) // 2])
     read = read_trace(path)
     assert 1000 < len(read.host.name) < 20000
-    assert any("cut off" in warning for warning in read.warnings)
+    assert any("cut off" in caveat for caveat in read.caveats)
 
 
 def test_a_cut_off_trace_says_how_much_was_read(tmp_path: Path) -> None:
-    text = training_step().text()
+    made = HandMade()
+    for number, call in enumerate(("cudaStreamIsCapturing", "cudaEventQuery"), 7):
+        made.launch(number, number, name=call)
+    made.events += training_step().events
+    text = made.text()
     path = tmp_path / "cut.json"
     path.write_text(text[: text.index("ampere_sgemm_128x64_nt")])
-    assert read_trace(path).warnings == [
-        "the file is cut off inside an event; it is read up to the cut: 12 events in 0.00 MB of text",
+    assert read_trace(path).caveats == [
+        "the file is cut off inside an event; it is read up to the cut: 14 events in 0.00 MB of text",
         "1 of 2 launches have their device work before the cut",
     ]
 
@@ -357,6 +363,45 @@ def test_what_is_no_work_is_not_read_as_work(tmp_path: Path, category: str) -> N
     trace = read_trace(made.write(tmp_path / "t.json"))
     assert len(trace.work.name) == 3
     assert trace.warnings == []
+
+
+def test_nodes_of_a_graph_that_are_no_device_work(tmp_path: Path) -> None:
+    """Rows of torch 2.15's Cuspy: a host callback and the record of an event have a stream and are no kernels."""
+    made = HandMade()
+    made.annotation("ProfilerStep#1", 100, 1000)
+    made.launch(110, 1, name="cudaGraphLaunch")
+    made.kernel("ampere_sgemm_128x64_nn", 120, 100, 1)
+    made.kernel("HostNode: callback(void*)", 220, 400, 1, category="graph_host_node")
+    made.kernel("EventRecord", 620, 0, 1, category="graph_event_node")
+    made.kernel("ampere_sgemm_128x64_nn", 620, 100, 1)
+    for event in made.events[2:]:
+        event["args"] |= {"graph id": 4, "graph node id": 17, "original_stream": 20, "module_fqn": "layers.0"}
+    made.events.append(
+        {"ph": "C", "cat": "hardware_counters", "name": "GPU 0 Counters", "pid": 0, "ts": 130, "args": {"SM": 0.5}}
+    )
+    path = made.write(tmp_path / "t.json")
+    assert read_trace(path).graph_host_ns.tolist() == [[220_000, 400_000]]
+    anatomy = opanatomy.analyze(path)
+    assert [(row.kernel, row.count, row.time_ns) for row in anatomy.kernels] == [("ampere_sgemm_128x64_nn", 2, 200_000)]
+    assert (anatomy.timeline.busy_ns, anatomy.ledger.unknown_ns) == (200_000, 0)
+    assert anatomy.warnings == (
+        "1 graph host node (0.400 ms): callbacks on the host that a graph waited for, no device work",
+    )
+
+
+def test_a_copy_whose_arguments_say_what_it_is_between(tmp_path: Path) -> None:
+    """torch 2.15's Cuspy names every copy `Memcpy`."""
+    made = HandMade()
+    for number, kind in enumerate(("HtoD", "DtoD", "PtoP"), 1):
+        made.launch(10 * number, number, name="cudaMemcpyAsync")
+        made.kernel("Memcpy", 10 * number + 5, number, number, category="gpu_memcpy")
+        made.events[-1]["args"]["copy kind"] = kind
+    rows = opanatomy.analyze(made.write(tmp_path / "t.json")).kernels
+    assert {(row.kernel, row.operator_class, row.time_ns) for row in rows} == {
+        ("Memcpy HtoD", OperatorClass.DATA_MOVEMENT, 1_000),
+        ("Memcpy DtoD", OperatorClass.DATA_MOVEMENT, 2_000),
+        ("Memcpy PtoP", OperatorClass.COMMUNICATION, 3_000),
+    }
 
 
 def test_several_devices_and_odd_numbers_of_them(tmp_path: Path) -> None:

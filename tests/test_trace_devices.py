@@ -63,15 +63,15 @@ def test_the_device_is_that_of_the_kernels(properties: list[Any], device: int, t
     anatomy = report(on_devices(properties, device), tmp_path)
     assert told(anatomy) == IS_A100
     assert anatomy.device.peak_flops_per_second["float32"] == 19.5e12
-    assert anatomy.warnings == ()
+    assert anatomy.caveats == anatomy.warnings == ()
     assert [(row.device, row.name) for row in anatomy.timeline.devices] == [(device, A100["name"])]
 
 
 def test_of_several_devices_the_busiest_and_the_others_are_said(tmp_path: Path) -> None:
     anatomy = report(on_devices(entries(RTX, A100), 0, 1, 0), tmp_path)
     assert told(anatomy) == IS_A100
-    (warning,) = anatomy.warnings
-    assert "57.1% of their time on 1 (NVIDIA A100-SXM4-80GB), 42.9% on 0 (NVIDIA GeForce RTX 3090)" in warning
+    (caveat,) = anatomy.caveats
+    assert "57.1% of their time on 1 (NVIDIA A100-SXM4-80GB), 42.9% on 0 (NVIDIA GeForce RTX 3090)" in caveat
     assert [(row.device, row.name) for row in anatomy.timeline.devices] == [(0, RTX["name"]), (1, A100["name"])]
 
 
@@ -80,7 +80,7 @@ def test_devices_of_two_kinds_have_no_common_peak(tmp_path: Path) -> None:
     alike, unlike = (report(on_devices(entries(kind, A100), 0, 1), tmp_path) for kind in (A100, RTX))
     assert unlike.device.mfu is None
     assert alike.device.mfu == pytest.approx(256 / (2 * 19.5e12 * 900e-6), rel=1e-12)
-    assert alike.warnings == ()
+    assert alike.caveats == alike.warnings == ()
 
 
 @pytest.mark.parametrize(
@@ -98,8 +98,8 @@ def test_a_number_that_names_no_entry(
 ) -> None:
     anatomy = report(on_devices(properties, device, **metadata), tmp_path)
     assert told(anatomy) == (None, None, None)
-    assert f"the kernels ran on device {device}, and the trace does not say which" in anatomy.warnings[0]
-    assert str(properties[0]["name"]) in anatomy.warnings[0]
+    assert f"the kernels ran on device {device}, and the trace does not say which" in anatomy.caveats[0]
+    assert str(properties[0]["name"]) in anatomy.caveats[0]
     assert anatomy.device.no_ceilings is not None
     assert all(row.bound_ns is None for row in anatomy.classes)
 
@@ -136,10 +136,13 @@ def test_host_times_are_not_those_of_a_gpu(keep: str | None, tmp_path: Path) -> 
     assert sum(row.time_ns for row in anatomy.classes) == 150_000
     assert anatomy.device.no_ceilings is not None
     assert (anatomy.device.peak_flops_per_second, anatomy.device.mfu) == ({}, None)
-    (warning,) = anatomy.warnings
-    assert warning.startswith("the trace names a GPU (NVIDIA H100 80GB HBM3) but has no event of it")
+    assert anatomy.environment.host_only
+    (caveat,) = anatomy.caveats
+    begin = "only the host was recorded: the trace names a GPU (NVIDIA H100 80GB HBM3) and has no event of a GPU."
+    assert caveat.startswith(begin)
     text = terminal_report(anatomy, width=120)
-    assert "device     the host only; the trace has no event of its GPU" in text
+    assert "device     a GPU of which nothing was recorded: the host alone" in text
+    assert " ".join(text.splitlines()[1:3]).startswith(begin)
     assert text.count("H100") == 1
 
 
@@ -150,14 +153,21 @@ def test_memory_of_a_gpu_without_its_events(tmp_path: Path) -> None:
     trace.events.append(
         {"ph": "i", "cat": "cpu_instant_event", "name": "[memory]", "pid": 7, "tid": 1, "ts": 126, "args": args}
     )
-    assert any("has memory events of a GPU but has no event of it" in line for line in report(trace, tmp_path).warnings)
+    (caveat,) = report(trace, tmp_path).caveats
+    assert caveat.startswith("only the host was recorded: the trace has memory events of a GPU and has no event of")
 
 
 def test_launches_without_kernels_are_said(tmp_path: Path) -> None:
     trace = training_step()
     trace.events = [event for event in trace.events if event["cat"] != "kernel"]
+    for number, call in enumerate(("cudaStreamIsCapturing", "cudaEventQuery", "cudaStreamSynchronize"), 4):
+        trace.launch(600 + number, number, name=call)
     anatomy = report(trace, tmp_path)
-    assert anatomy.warnings == ("the trace has 3 launches but no device work: its kernels were not recorded",)
+    assert anatomy.caveats == (
+        "no device work was recorded, only 3 launches of it: what the device did, and when it was idle, is not known -"
+        " record it again where CUPTI (roctracer) works",
+    )
+    assert (anatomy.timeline.idle_ns, anatomy.timeline.unrecorded_ns) == (0, 900_000)
     assert sum(row.time_ns for row in anatomy.classes) == 0
     assert anatomy.device.mfu is None
 
@@ -169,7 +179,7 @@ def test_the_cpu_is_the_cpu_on_a_machine_with_a_gpu(tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     path.write_text(json.dumps(document))
     anatomy = analyze_trace(path)
-    assert (anatomy.environment.device_kind, anatomy.warnings) == ("cpu", ())
+    assert (anatomy.environment.device_kind, anatomy.caveats, anatomy.warnings) == ("cpu", (), ())
     assert anatomy.environment.processor is not None
 
 
@@ -179,7 +189,7 @@ def test_a_capture_whose_kernels_did_not_come(tmp_path: Path) -> None:
     trace.document["traceEvents"] = [e for e in trace.document["traceEvents"] if not e.get("cat", "").startswith("gpu")]
     anatomy = with_ceilings(analyze_trace(trace.write(tmp_path / "trace.json.gz")))
     assert (anatomy.environment.device, anatomy.environment.device_kind) == (None, "cpu")
-    assert f"the trace is of a GPU ({H100.name}) but has no event of it" in anatomy.warnings[0]
+    assert f"the trace is of a GPU ({H100.name}) and has no event of a GPU" in anatomy.caveats[0]
     assert all(row.bound_ns is None for row in anatomy.classes)
 
 
@@ -192,5 +202,5 @@ def test_a_capture_whose_kernels_ran_elsewhere(said: tuple[str, str], tmp_path: 
     assert told(anatomy) == (H100.name, 132, 85_018_279_936)
     assert anatomy.environment.device_kind == "cuda"
     assert anatomy.device.peak_flops_per_second["bfloat16"] == 989.4e12
-    assert f"the capture was of {said[0]}, but the kernels ran on {H100.name}" in anatomy.warnings[0]
+    assert f"the capture was of {said[0]}, but the kernels ran on {H100.name}" in anatomy.caveats[0]
     assert any(row.operator_class is OperatorClass.TENSOR_CONTRACTION for row in anatomy.classes)

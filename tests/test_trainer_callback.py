@@ -24,6 +24,7 @@ from opanatomy.errors import CaptureError, GateError, OpanatomyError, OutputErro
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.taxonomy import OperatorClass
 from opanatomy.report import read_anatomy
+from opanatomy.trace import read_trace
 from opanatomy.trainer.arguments import output_of
 from opanatomy.trainer.plan import Training, plan_of
 from tests.distributed_runs import start_ranks
@@ -173,7 +174,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
 
 def test_the_steps_asked_for_are_profiled(recorded: Recorded) -> None:
     anatomy = recorded.callback.anatomy
-    assert anatomy.step.count == len(STEPS)
+    assert len(anatomy.step.steps) == len(STEPS)
     assert anatomy.step.unprofiled_count == 1  # step 2: step 1 is cold
     workload = anatomy.workload
     assert (workload.model, workload.batch, workload.sequence_length) == ("BertForMaskedLM", BATCH, LENGTH)
@@ -224,7 +225,7 @@ def test_figures_go_through_the_trainers_log_once(recorded: Recorded) -> None:
     anatomy = recorded.callback.anatomy
     assert metrics["step_time_ns"] == anatomy.step.unprofiled_wall_ns
     assert metrics["step_profiled_ns"] == anatomy.step.wall_ns
-    assert metrics["flops"] * len(STEPS) == sum(row.flops for row in anatomy.classes)
+    assert metrics["flops"] * anatomy.step.count == sum(row.flops for row in anatomy.classes)
     assert metrics["peak_memory_bytes"] == anatomy.memory.peak_bytes
     for watch in (recorded.before, recorded.behind):
         assert [logs for logs in watch.logs if "opanatomy/flops" in logs] == [
@@ -291,7 +292,7 @@ def test_kinds_of_training(kind: str, tmp_path: Path) -> None:
     assert losses(training) == losses(plain)
     assert all(map(torch.equal, weights(training), weights(plain)))
     anatomy = callback.anatomy
-    assert anatomy.step.count == len(STEPS)
+    assert len(anatomy.step.steps) == len(STEPS)
     assert "call counts" in {check.quantity for check in anatomy.checks if check.compared}
     assert not [difference for check in anatomy.checks for difference in check.unexplained]
     assert bool(anatomy.memory.blocks) == ("memory" in options)
@@ -334,7 +335,7 @@ def test_the_step_in_which_the_profiler_warms_up_has_no_hooks(tmp_path: Path, mo
     assert watch.changed["inside", 3] == {"variables"}  # of Kineto
     assert {"modules", "profiler"} <= watch.changed["inside", 4]
     step = callback.anatomy.step
-    assert (step.count, step.unprofiled_count) == (2, 1)
+    assert (len(step.steps), step.unprofiled_count) == (2, 1)
 
 
 class Figures(Trainer):
@@ -389,7 +390,7 @@ def test_a_training_that_fails_leaves_the_steps_that_are_whole(
     assert left_in(tmp_path) == ["step.json", "step.trace.json.gz"]
     anatomy = read_anatomy((tmp_path / "step.json").read_text())
     assert anatomy == callback.anatomy
-    assert anatomy.step.count == whole
+    assert len(anatomy.step.steps) == whole
     assert warned(anatomy) == [f"{whole} of 3 steps were profiled: the training ended after that"]
 
 
@@ -432,7 +433,7 @@ def test_a_training_that_ends_inside_the_steps(
     else:
         with pytest.warns(UserWarning, match=warning):
             training.train()
-    assert callback.anatomy.step.count == 2
+    assert len(callback.anatomy.step.steps) == 2
     *_, entry, summary = training.state.log_history
     assert (entry["step"], "opanatomy/flops" in entry, "train_runtime" in summary) == (4, True, True)
 
@@ -460,8 +461,12 @@ def test_a_training_that_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="after step 3, so steps 2 to 3 will not be recorded - give steps from 4 to 7"):
         training.train(resume_from_checkpoint=str(tmp_path / "training" / "checkpoint-3"))
     assert losses(training) == losses(plain)
-    step = callback.anatomy.step
-    assert (step.count, step.unprofiled_count) == (2, 2)  # steps 4 and 5; 6 and 7 on the clock
+    capture = read_trace(tmp_path / "step.trace.json.gz").capture
+    assert capture is not None
+    assert (len(callback.anatomy.step.steps), len(capture.unprofiled_step_ns)) == (
+        2,
+        2,
+    )  # steps 4, 5; 6, 7 on the clock
 
 
 def test_a_callback_of_another_training_says_that_it_records_nothing(tmp_path: Path) -> None:

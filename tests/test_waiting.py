@@ -25,6 +25,7 @@ from opanatomy.records.waiting import Straggler, Waiting
 from opanatomy.report import format_named, terminal_report
 from opanatomy.report.format import Page
 from tests import anatomies
+from tests.handmade import HandMade
 
 SHARED = Path(__file__).parents[2] / "shared"
 BASE = 1_700_000_000_000_000_000
@@ -42,17 +43,18 @@ def numbers(values: Sequence[int]) -> Int64:
 
 def table(
     starts: Sequence[int], ends: Sequence[int], names: Sequence[str], *, named: bool = True, group: str | None = None,
-    size: int = -1, sequence: Sequence[int] | None = None, bytes: int = 4_000,
+    size: int = -1, sequence: Sequence[int] | None = None, bytes: int = 4_000, launched: Sequence[int] | None = None,
+    synchronized: Sequence[int] | None = None,
 ) -> CollectiveCalls:  # fmt: skip
     count = len(starts)
+    unknown = [-1] * count
     return CollectiveCalls(
         collective=texts(names), named=np.full(count, named), group=texts([group] * count),
         group_size=numbers([size] * count), sequence=numbers([-1] * count if sequence is None else sequence),
         dtype=texts(["float32"] * count), sent_bytes=numbers([bytes] * count), received_bytes=numbers([bytes] * count),
-        launched_ns=numbers([-1] * count), launching_ns=numbers([-1] * count), start_ns=numbers(starts),
-        end_ns=numbers(ends), inside=np.ones(count, dtype=bool), phase=texts(["backward"] * count),
-        module=texts([None] * count),
-        computed_at_start_ns=numbers([0] * count), computed_at_end_ns=numbers([0] * count),
+        launched_ns=numbers(launched or unknown), launching_ns=numbers(unknown),
+        synchronized_ns=numbers(synchronized or unknown), start_ns=numbers(starts), end_ns=numbers(ends),
+        inside=np.ones(count, dtype=bool), phase=texts(["backward"] * count), module=texts([None] * count),
     )  # fmt: skip
 
 
@@ -66,12 +68,15 @@ def rank_row(number: int, world: int | None) -> Rank:
 
 def made(
     late: Sequence[Sequence[int]], *, transfer: int = 50_000, clocks: Sequence[int] | None = None,
-    world: int | None = None, steps: int = 6, names: Sequence[str] = ("all_reduce", "all_gather"), **options: Any,
+    world: int | None = None, steps: int = 6, names: Sequence[str] = ("all_reduce", "all_gather"),
+    entered: Sequence[int] | None = None, computing: Sequence[int] | None = None, **options: Any,
 ) -> list[RankTables]:  # fmt: skip
     """Ranks whose collectives begin `late[rank][place]` after the others', once a step, and end `transfer` after the
-    last has begun; their clocks are ahead by `clocks`. The ends differ by some hundred nanoseconds, as real ones do."""
+    last has begun; their clocks are ahead by `clocks`. The ends differ by some hundred nanoseconds, as real ones do.
+
+    Each rank enters its steps `entered` after the first, and computes `computing` at the end of each."""
     ranks, per_step = len(late), len(names)
-    clocks = clocks or [0] * ranks
+    clocks, entered, computing = (given or [0] * ranks for given in (clocks, entered, computing))
     made = []
     for rank in range(ranks):
         starts, ends = [], []
@@ -81,25 +86,29 @@ def made(
                 last = max(begin + late[other][place] for other in range(ranks))
                 starts.append(begin + late[rank][place] + clocks[rank])
                 ends.append(last + transfer + clocks[rank] + (rank * 37 + step * 11) % 300)
-        begins = numbers([BASE + step * STEP + clocks[rank] for step in range(steps)])
+        whole = numbers([BASE + step * STEP + clocks[rank] for step in range(steps)])
+        begins = whole + entered[rank]
         spans = StepSpans(
-            number=numbers(range(steps)), start_ns=begins, end_ns=begins + STEP,
-            computing_ns=numbers([0] * steps), busy_ns=numbers([0] * steps),
+            number=numbers(range(steps)), began_ns=begins, start_ns=begins, end_ns=whole + STEP,
+            computing_ns=numbers([computing[rank]] * steps), outside_ns=numbers([0] * steps),
+            busy_ns=numbers([computing[rank]] * steps),
         )  # fmt: skip
         hiding = Spans(start_ns=numbers([]), end_ns=numbers([]))
-        calls = table(starts, ends, names * steps, **options)
+        launched = [start - 10_000 for start in starts]
+        calls = table(starts, ends, list(names) * steps, **{"launched": launched, **options})
         made.append(RankTables(rank=rank_row(rank, world or ranks), calls=calls, hiding=hiding, steps=spans))
     return made
 
 
 def with_busy_steps(rank: RankTables) -> RankTables:
-    """The rank with steps that are busy while anything runs, moment by moment of those at which something changes."""
+    """The rank with steps that are busy while anything runs, moment by moment of those at which something changes,
+    and as long as they compute besides."""
     calls, hiding, steps = rank.calls, rank.hiding, rank.steps
     begins, ends = (
         np.concatenate(sides) for sides in ((calls.start_ns, hiding.start_ns), (calls.end_ns, hiding.end_ns))
     )
     moments = np.unique(np.concatenate((begins, ends, steps.start_ns, steps.end_ns)))
-    busy = np.zeros(len(steps.number), dtype=np.int64)
+    busy = steps.busy_ns.copy()
     for begin, end in zip(moments[:-1].tolist(), moments[1:].tolist(), strict=True):
         if ((begins <= begin) & (ends >= end)).any():
             busy += np.where((steps.start_ns <= begin) & (steps.end_ns >= end), end - begin, 0)
@@ -207,37 +216,128 @@ def test_few_of_many_ranks_give_a_lower_bound_and_name_nobody() -> None:
     assert sum(rank.waiting_ns for rank in found.each) > 0
 
 
-def test_what_the_straggler_did_instead() -> None:
-    """Rank 1 is late by 2 ms each step: in one run because it computes longer, in the other because it idles."""
+@pytest.mark.parametrize("clocks", [(0, 0, 0), (0, 3_000_000, -2_000_000)], ids=["one clock", "clocks set"])
+@pytest.mark.parametrize(
+    ("entered", "computing", "before", "computes", "idle"),
+    [
+        # 2 ms late when each step begins, and as far from there to the collective as the others.
+        ((0, 2_000_000, 0), (3_000_000, 3_000_000, 3_000_000), 24_000_000, 0, 0),
+        # 1.5 ms late when they begin, 0.5 ms within, in which it is idle.
+        ((0, 1_500_000, 0), (3_000_000, 3_000_000, 3_000_000), 18_000_000, 0, 3_000_000),
+        # Late within: 2 ms of the 5 ms that it computes are more than the others.
+        ((0, 0, 0), (3_000_000, 5_000_000, 3_000_000), 0, 12_000_000, 0),
+        # Late within, and no longer computing than the others by more than 1 %: idle, as long as the others wait.
+        ((0, 0, 0), (3_000_000, 3_030_000, 3_000_000), 0, 0, 11_820_000),
+        # Early into its step, and late all the same.
+        ((500_000, 0, 500_000), (3_000_000, 5_000_000, 3_000_000), 0, 12_000_000, 3_000_000),
+    ],
+)  # fmt: skip
+def test_when_the_straggler_lost_its_time(
+    entered: tuple[int, ...], computing: tuple[int, ...], before: int, computes: int, idle: int, clocks: tuple[int, ...]
+) -> None:
+    """Rank 1 begins the collective of each of 6 steps 2 ms after the two others, which wait 24 ms for it in all."""
+    each = made(
+        [(1_000_000,), (3_000_000,), (1_000_000,)], names=("all_reduce",), entered=entered, computing=computing,
+        clocks=list(clocks),
+    )  # fmt: skip
+    found = waiting(each)
+    straggler = found.straggler
+    assert straggler is not None
+    assert found.clocks.was_set is any(clocks)
+    near = 12 * 400 if any(clocks) else 0
+    assert (straggler.rank, straggler.charged_ns) == (1, pytest.approx(24_000_000, abs=near))
+    assert straggler.before_ns == pytest.approx(before, abs=near)
+    assert straggler.computing_longer_ns == computes
+    assert straggler.idle_longer_ns == pytest.approx(idle, abs=6 * 300)
+
+
+def test_a_lead_that_hosts_lost_waiting_for_a_collective_is_no_lateness_from_before() -> None:
+    """Rank 1 enters its steps 2 ms late, and is 1 ms late again at the second collective: its own, where the others
+    waited for the first one on their hosts; still that from before where they ran on."""
+    ran_on = made([(20_000, 20_000), (2_020_000, 1_020_000)], entered=(0, 2_000_000))
+    first_ends = ran_on[0].calls.end_ns[0::2] + 20_000
+    waited = numbers([moment for end in first_ends for moment in (-1, end)])
+    held = [replace(rank, calls=replace(rank.calls, synchronized_ns=waited)) for rank in ran_on]
+    for each, before in ((ran_on, 6 * 3_000_000), (held, 6 * 2_000_000)):
+        straggler = waiting(each).straggler
+        assert straggler is not None
+        assert straggler.charged_ns == 6 * 3_000_000
+        assert straggler.before_ns == before
+
+
+def test_a_collective_that_the_queue_of_the_device_holds_up_is_not_late_on_the_host() -> None:
+    """Hosts run 5 ms ahead, that of rank 1 only 1 ms: it is late because its device is, which began with the others."""
     each = made([(0,), (2_000_000,)], names=("all_reduce",))
-    computing = replace(
-        each[1],
-        calls=replace(
-            each[1].calls,
-            computed_at_start_ns=numbers([2_000_000 * (step + 1) for step in range(6)]),
-            computed_at_end_ns=numbers([2_000_000 * (step + 1) for step in range(6)]),
-        ),
-    )
-    slow_device, slow_host = waiting([each[0], computing]).straggler, waiting(each).straggler
-    assert slow_device is not None
-    assert slow_host is not None
-    assert slow_device.computing_longer_ns == 5 * 2_000_000 > slow_device.idle_longer_ns
-    assert slow_host.computing_longer_ns == 0
-    assert slow_host.idle_longer_ns == pytest.approx(5 * 2_000_000, rel=0.01)
+    behind = [
+        replace(
+            rank,
+            calls=replace(rank.calls, launched_ns=rank.calls.start_ns - ahead),
+            steps=replace(rank.steps, began_ns=rank.steps.start_ns - ahead),
+        )
+        for rank, ahead in zip(each, (5_000_000, 1_000_000), strict=True)
+    ]
+    straggler = waiting(behind).straggler
+    assert straggler is not None
+    assert (straggler.charged_ns, straggler.before_ns) == (12_000_000, 0)
+
+
+@pytest.mark.parametrize("missing", ["launches", "steps"])
+def test_when_it_was_late_is_unknown_without_launches_or_steps(missing: str) -> None:
+    each = made([(0,), (2_000_000,)], names=("all_reduce",), entered=(0, 2_000_000))
+    none = numbers([-1] * 6)
+    if missing == "launches":
+        each = [replace(rank, calls=replace(rank.calls, launched_ns=none)) for rank in each]
+    else:
+        each = [replace(rank, steps=replace(rank.steps, began_ns=none)) for rank in each]
+    straggler = waiting(each).straggler
+    assert straggler is not None
+    assert straggler.before_ns is None
+
+
+def test_collectives_outside_the_steps_that_count_are_in_no_sum() -> None:
+    """The last two steps of six do not count: what runs in them is charged to nobody, and still sets the clocks."""
+    each = made(LATE, clocks=[0, 3_000_000, 0, 0])
+    few = [
+        replace(rank, steps=StepSpans(**{name: getattr(rank.steps, name)[:4] for name in StepSpans.__struct_fields__}))
+        for rank in each
+    ]
+    found = waiting(few)
+    assert (found.by_order, found.clocks.collectives) == (8, 12)
+    assert [rank.matched for rank in found.each] == [8] * 4
+    assert found.straggler is not None
+    assert found.straggler.charged_ns == pytest.approx(4 * (800_000 + 700_000 + 760_000), abs=4 * 3 * 400)
+
+
+def test_work_of_before_the_window_is_a_part_of_its_own() -> None:
+    """It is no other work, no transfer and no waiting, and the parts still are the step."""
+    each = [with_busy_steps(rank) for rank in made([(0,), (1_000_000,)], names=("all_reduce",), steps=4)]
+    steps = each[0].steps
+    outside = numbers([700_000, 0, 0, 0])
+    first = replace(each[0], steps=replace(steps, outside_ns=outside, busy_ns=steps.busy_ns + outside))
+    found = waiting_of([first, each[1]])
+    assert found is not None
+    parts = found.each[0].steps[0]
+    assert (parts.outside_ns, parts.other_work_ns, parts.waiting_ns) == (700_000, 0, 1_000_000)
+    (check,) = check_parts(found)
+    assert check.equal == check.compared == 8
 
 
 @pytest.mark.parametrize(
-    ("computing_ns", "idle_ns", "words"),
+    ("before_ns", "computing_ns", "idle_ns", "words"),
     [
-        (0, 1_390_000, ", and before those it is idle 1.39 ms longer than the others in all"),
-        (2_000_000, 500_000, ", and before those it computes 2.00 ms longer than the others in all"),
-        (-5, 0, ""),
+        (None, 0, 1_390_000, "; in its steps it is idle 1.39 ms longer than the others in all"),
+        (7_000_000, 2_000_000, 500_000, "; 50.7 % of all waiting was there when its steps began, 47.5 % came within"
+                                        " them; in its steps it computes 2.00 ms longer than the others in all"),
+        (13_560_000, 2_000_000, 0, "; 98.3 % of all waiting was there when its steps began, 0.0 % came within them"),
+        (0, 0, 0, ""),  # what was there when its steps began is hardly anything
     ],
-)
-def test_how_late_the_straggler_is_has_the_same_words_everywhere(computing_ns: int, idle_ns: int, words: str) -> None:
+)  # fmt: skip
+def test_how_late_the_straggler_is_has_the_same_words_everywhere(
+    before_ns: int | None, computing_ns: int, idle_ns: int, words: str
+) -> None:
     found = waiting(made([(0, 0), (0, 0), (4_000_000, 0), (0, 0)]))
     straggler = Straggler(
-        rank=2, trace=None, charged_ns=13_560_000, waiting_ns=13_799_000, last=6, lead_ns=505_000,
+        rank=2, trace=None, charged_ns=13_560_000, waiting_ns=13_799_000, last=6, lead_ns=505_000, before_ns=before_ns,
         computing_longer_ns=computing_ns, idle_longer_ns=idle_ns,
     )  # fmt: skip
     anatomy = anatomies.llama_on_gpu()
@@ -250,7 +350,70 @@ def test_how_late_the_straggler_is_has_the_same_words_everywhere(computing_ns: i
         "worked": explain(["straggler"], anatomy).text,
     }
     assert {name: wanted in " ".join(text.split()) for name, text in texts.items()} == dict.fromkeys(texts, True)
-    assert not [text for text in texts.values() if "in the middle" in text or "nothing" in text]
+    for part in ("was there when", "longer than"):
+        assert all((part in text) is (part in words) for text in texts.values()), part
+
+
+NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
+
+
+def ranks_in(folder: Path, *, before: int = 0, late: int = 0, slow: int = 0, idle: int = 0) -> Anatomy:
+    """Three ranks with a step of 1,000 us: a product of 200 us, an all-reduce that all of them end at 700 us.
+
+    Of the middle one `before` is how long work of the step before runs on in its step, `late` how much later it begins
+    the step, `slow` how much longer its product takes, `idle` how much later it launches the all-reduce (us).
+    """
+    for rank in range(3):
+        own = rank == 1
+        begins, computes = 100 + own * late, 200 + own * slow
+        trace = HandMade()
+        trace.metadata["deviceProperties"] = [{"id": 0, "name": "NVIDIA H100 80GB HBM3"}]
+        trace.metadata["distributedInfo"] = {"backend": "nccl", "rank": rank, "world_size": 3}
+        if own and before:
+            trace.launch(50, 1)
+            trace.kernel("void at::native::vectorized_elementwise_kernel<4>", 60, 40 + before, 1, stream=9)
+        trace.annotation("ProfilerStep#1", begins, 1_100 - begins)
+        trace.launch(begins + 10, 2)
+        trace.kernel("ampere_sgemm_128x64_nn", begins + 15, computes, 2)
+        reduces = begins + 20 + computes + own * idle
+        trace.launch(reduces - 3, 3)
+        trace.kernel(NCCL, reduces, 800 - reduces, 3, stream=20)
+        trace.write(folder / f"rank{rank}.json")
+    return analyze_traces([folder])
+
+
+@pytest.mark.parametrize(
+    ("how", "waited_us", "before_us", "does"),
+    [
+        ({"late": 200}, 400, 400, None),
+        ({"slow": 200}, 400, 0, "computes 200 us longer"),
+        ({"idle": 200}, 400, 0, "is idle 200 us longer"),
+        ({"late": 150, "idle": 50}, 400, 300, "is idle 50.0 us longer"),
+        ({"slow": 1, "idle": 199}, 400, 0, "is idle 199 us longer"),
+    ],
+)
+def test_traces_of_a_late_rank(
+    how: dict[str, int], waited_us: int, before_us: int, does: str | None, tmp_path: Path
+) -> None:
+    """Rank 1 is 200 us late for a collective: since before its step, by computing, or by an idle host."""
+    found = ranks_in(tmp_path, **how)
+    straggler = held(found).straggler
+    assert straggler is not None
+    assert straggler.rank == 1
+    assert (straggler.charged_ns, straggler.before_ns) == (1_000 * waited_us, 1_000 * before_us)
+    text = " ".join(terminal_report(found, width=200, sections=("waiting",)).split())
+    assert f"{straggler.before_ns / straggler.waiting_ns:.1%} of all".replace("%", " %") in text
+    assert ("longer than the others" in text) is (does is not None)
+    assert does is None or f"in its step it {does} than the others" in text
+
+
+@pytest.mark.parametrize("before", [0, 150])
+def test_traces_with_work_of_the_step_before(before: int, tmp_path: Path) -> None:
+    """It runs alone for 15 us of the step, then hides nothing of its product and is none of its work."""
+    found = ranks_in(tmp_path, before=before, idle=100)
+    (step,) = held(found).each[1].steps
+    outside = 15_000 if before else 0
+    assert (step.wall_ns, step.other_work_ns, step.outside_ns) == (1_000_000 - outside, 200_000, outside)
 
 
 # ------------------------------------------------------------------------------------------------------------ matching
@@ -408,7 +571,8 @@ def held(anatomy: Anatomy) -> Waiting:
         assert rank.rank == row.rank
         assert sum(step.wall_ns for step in rank.steps) > 0
         for step in rank.steps:
-            parts = (step.other_work_ns, step.transfer_ns, step.waiting_ns, step.unmatched_ns, step.idle_ns)
+            names = ("other_work", "transfer", "waiting", "unmatched", "idle")
+            parts = [getattr(step, f"{name}_ns") for name in names]
             assert min(parts) >= 0
             assert sum(parts) == step.wall_ns
         assert sum(step.idle_ns for step in rank.steps) <= row.idle_ns
@@ -417,12 +581,14 @@ def held(anatomy: Anatomy) -> Waiting:
     return found
 
 
-def idle_of_steps(name: str) -> list[int]:
-    """The idle time of each step of a trace by its own report: what neither its work nor that of other steps fills."""
+def idle_of_steps(name: str) -> dict[int | None, int]:
+    """The idle time of each step that counts by a trace's own report: what neither its work nor that of other steps
+    fills."""
     path = SHARED / name
     if not path.exists():
         pytest.skip("the shared traces are not here")
-    return [step.wall_ns - (step.busy_ns or 0) - (step.outside_ns or 0) for step in analyze_traces([path]).step.steps]
+    steps = [step for step in analyze_traces([path]).step.steps if step.set_aside is None]
+    return {step.number: step.wall_ns - (step.busy_ns or 0) - (step.outside_ns or 0) for step in steps}
 
 
 def test_eight_ranks_of_dlrm() -> None:
@@ -437,23 +603,37 @@ def test_eight_ranks_of_dlrm() -> None:
     assert max(durations) > 6 * min(durations)
     assert found.straggler is not None
     assert found.straggler.rank == 7
-    assert found.straggler.charged_ns / found.straggler.waiting_ns == pytest.approx(0.76, abs=0.02)
+    # 46.843 ms are waited in all, 26.435 ms of them in the first collective. Rank 7 gets there 3.21 ms after its step
+    # began, the others after 3.00 to 3.91 ms, and it began later than each of them.
+    assert found.straggler.charged_ns / found.straggler.waiting_ns == pytest.approx(0.759, abs=0.001)
+    assert found.straggler.before_ns == 26_435_000
+    assert found.straggler.waiting_ns == 46_843_000
+    assert found.straggler.computing_longer_ns == 0
+    # Ranks 1 and 3 end the step before in this one; all compute 1.05 to 1.15 ms of their own.
+    assert [step.outside_ns for rank in found.each for step in rank.steps] == [0, 203_000, 0, 176_000, 0, 0, 0, 0]
     for rank in found.each:
-        assert [step.idle_ns for step in rank.steps] == idle_of_steps(f"more_traces/dlrm_v100/rank-{rank.rank}.json.gz")
+        assert {step.number: step.idle_ns for step in rank.steps} == idle_of_steps(
+            f"more_traces/dlrm_v100/rank-{rank.rank}.json.gz"
+        )
 
 
-@pytest.mark.parametrize("kind", ["plain", "quantized"])
-def test_four_ranks_with_an_all_to_all(kind: str) -> None:
+@pytest.mark.parametrize(("kind", "counted", "apart"), [("plain", [5, 6], 1.06), ("quantized", [6], 1.04)])
+def test_four_ranks_with_an_all_to_all(kind: str, counted: list[int], apart: float) -> None:
+    """The first step of three has the work of the one before in it, the second of the quantized run a pause. The last
+    all-to-all of the plain run's step 5 ends 4 ms earlier on rank 0 than on the others: 18 of 70 ms for 22."""
     found = held(shared(f"more_traces/compare/train_v100_a2a_{kind}"))
     assert found.clocks.ended_too_early == 0
     transfers = [rank.transferring_ns for rank in found.each]
-    assert max(transfers) <= 1.03 * min(transfers)
+    assert max(transfers) <= apart * min(transfers)
     assert found.straggler is not None
     assert found.straggler.rank == 2
     assert found.straggler.charged_ns >= 0.85 * found.straggler.waiting_ns
+    # The unions of its own work are those of the others, to 1 %: between two collectives they are not.
+    assert (found.straggler.computing_longer_ns, found.straggler.idle_longer_ns > 0) == (0, True)
     for rank in found.each:
         name = f"more_traces/compare/train_v100_a2a_{kind}/rank-{rank.rank}.json.gz"
-        assert [step.idle_ns for step in rank.steps] == idle_of_steps(name)
+        assert [step.number for step in rank.steps] == counted
+        assert {step.number: step.idle_ns for step in rank.steps} == idle_of_steps(name)
 
 
 def test_two_of_many_ranks() -> None:

@@ -10,14 +10,13 @@ import numpy as np
 from msgspec import Struct
 
 from opanatomy.anatomy.intervals import within
-from opanatomy.anatomy.like_steps import kinds_of, set_aside
 from opanatomy.anatomy.overlaps import COMMUNICATION, COMPUTE, COPY, KINDS, PAIRS, overlaps_of
 from opanatomy.anatomy.rows import Groups
-from opanatomy.anatomy.steps import step_of_calls
+from opanatomy.anatomy.steps import OTHERS_WORK, PAUSE, kinds_of, step_of_calls
 from opanatomy.anatomy.timeline import DeviceTime, StepWindow
 from opanatomy.records.anatomy import StepRow
 from opanatomy.records.breakdown import Breakdown, LikeStep, Overlap, StepKind, WorkRow
-from opanatomy.records.columns import CallTable, Categorical, Int64, KernelTable, distinct
+from opanatomy.records.columns import CallTable, Categorical, Int64, distinct
 from opanatomy.records.signature_text import NO_SIGNATURE, SignatureText
 from opanatomy.records.taxonomy import CLASS_CODE, OperatorClass, Phase
 
@@ -48,6 +47,7 @@ class _Steps(Struct, frozen=True, kw_only=True):
     device: int | None
     wall_ns: Int64
     outside_ns: Int64
+    unrecorded_ns: Int64
     idle_ns: tuple[Int64, Int64, Int64]
     framework_ns: Int64
     overlaps_ns: dict[tuple[str, str], Int64]
@@ -55,27 +55,44 @@ class _Steps(Struct, frozen=True, kw_only=True):
     time_in: Callable[[Int64], Int64]
 
 
+def step_kinds(step_window: StepWindow, calls: CallTable, time: DeviceTime | None) -> list[list[int]]:
+    """The steps, by number from 0, that made the same calls; those with most steps first."""
+    if time is None:
+        begins, ends = _bounds(step_window)
+        step, name, signature = step_of_calls(begins, ends, calls), _operators_within(calls), calls.signature
+        ran = np.flatnonzero(step >= 0)
+        return kinds_of(step[ran], name.codes[ran] + 1, signature.codes[ran], len(begins))
+    # Times in whole microseconds leave it open which operator around a launch is the innermost: kernels say more.
+    inside = np.flatnonzero(time.steps.step >= 0)
+    kernel, signature = time.work.kernel.take(inside), time.work.signature.take(inside)
+    return kinds_of(time.step, kernel.codes + 1, signature.codes, len(time.step_start))
+
+
 def breakdown_of(
     steps: Sequence[StepRow],
+    kinds: Sequence[Sequence[int]],
     step_window: StepWindow,
     calls: CallTable,
-    kernels: KernelTable | None,
     time: DeviceTime | None,
 ) -> Breakdown:
-    """The steps of a trace by kind; without `kernels` and `time` those of the CPU."""
-    if time is None or kernels is None:
-        return _breakdown(steps, *_of_host(steps, step_window.steps or (step_window.window,), calls))
+    """All steps of a trace by kind; without `time` those of the CPU."""
+    if time is None:
+        return _breakdown(steps, kinds, *_of_host(steps, step_window, calls))
     each = [_device_steps(time, device) for device in time.devices if device.number in time.computing]
     if not each:  # the trace of an accelerator on which nothing ran
         return Breakdown(operators=(), signatures=(), modules=(), kernels=(), kinds=())
-    return _breakdown(steps, _device_work(kernels, time), each)
+    return _breakdown(steps, kinds, _device_work(time), each)
 
 
-def _of_host(
-    steps: Sequence[StepRow], spans: Sequence[tuple[int, int]], calls: CallTable
-) -> tuple[_Work, list[_Steps]]:
-    """The self times of the calls that began in each step, and what else it was."""
+def _bounds(step_window: StepWindow) -> tuple[Int64, Int64]:
+    spans = step_window.steps or (step_window.window,)
     begins, ends = (np.array([span[edge] for span in spans], dtype=np.int64) for edge in (0, 1))
+    return begins, ends
+
+
+def _of_host(steps: Sequence[StepRow], step_window: StepWindow, calls: CallTable) -> tuple[_Work, list[_Steps]]:
+    """The self times of the calls that began in each step, and what else it was."""
+    begins, ends = _bounds(step_window)
     step = step_of_calls(begins, ends, calls)
     work = _Work(
         operator=_operators_within(calls), signature=calls.signature, module=calls.module, phase=calls.phase,
@@ -86,7 +103,8 @@ def _of_host(
     spent = np.array([row.kernel_time_ns or 0 for row in steps], dtype=np.int64)
     zeros = np.zeros(len(steps), dtype=np.int64)
     of_process = _Steps(
-        device=None, wall_ns=ends - begins, outside_ns=zeros, idle_ns=(zeros, zeros, zeros), framework_ns=framework,
+        device=None, wall_ns=ends - begins, outside_ns=zeros, unrecorded_ns=zeros, idle_ns=(zeros, zeros, zeros),
+        framework_ns=framework,
         overlaps_ns={(THREADS, THREADS): spent + framework - (ends - begins)}, exposed_ns=None,
         time_in=lambda chosen: np.where(np.isin(step, chosen), calls.time_ns, 0),
     )  # fmt: skip
@@ -104,8 +122,8 @@ def _operators_within(calls: CallTable) -> Categorical[str]:
     return Categorical(pairs.inverse, tuple(names))
 
 
-def _device_work(kernels: KernelTable, time: DeviceTime) -> _Work:
-    inside = np.flatnonzero(kernels.inside)
+def _device_work(time: DeviceTime) -> _Work:
+    kernels, inside = time.work, np.flatnonzero(time.steps.step >= 0)
     launched_by = kernels.launched_by[inside]
     order = np.lexsort((kernels.start_ns[inside], launched_by))
     called = np.ones(len(inside), dtype=np.int64)
@@ -125,11 +143,12 @@ def _device_steps(time: DeviceTime, device: Any) -> _Steps:
     start, stop = time.start, time.start + time.duration
     kind = np.where(time.operator_class == _COMMUNICATES, COMMUNICATION, np.where(time.copies, COPY, COMPUTE))
     overlapped, alone = overlaps_of(kind[events], start[events], stop[events], begin, end)
-    _, outside, *idle = device.parts(begin, end)
+    _, outside, unrecorded, *idle = device.parts(begin, end)
     on_device = np.zeros(len(start), dtype=bool)
     on_device[events] = True
     return _Steps(
-        device=device.number, wall_ns=end - begin, outside_ns=outside, idle_ns=(idle[0], idle[1], idle[2]),
+        device=device.number, wall_ns=end - begin, outside_ns=outside, unrecorded_ns=unrecorded,
+        idle_ns=(idle[0], idle[1], idle[2]),
         framework_ns=np.zeros(len(begin), dtype=np.int64),
         overlaps_ns={(KINDS[a], KINDS[b]): overlapped[:, place] for place, (a, b) in enumerate(PAIRS)},
         exposed_ns=alone[:, COMMUNICATION] if (kind == COMMUNICATION).any() else None,
@@ -140,11 +159,9 @@ def _device_steps(time: DeviceTime, device: Any) -> _Steps:
 # ------------------------------------------------------------------------------------------------------------- by kind
 
 
-def _breakdown(steps: Sequence[StepRow], work: _Work, each: Sequence[_Steps]) -> Breakdown:
-    ran = np.flatnonzero(work.step >= 0)
-    # Times in whole microseconds leave it open which operator around a launch is the innermost: kernels say more.
-    name = work.operator if each[0].device is None else work.kernel
-    kinds = kinds_of(work.step[ran], name.codes[ran] + 1, work.signature.codes[ran], len(steps))
+def _breakdown(
+    steps: Sequence[StepRow], kinds: Sequence[Sequence[int]], work: _Work, each: Sequence[_Steps]
+) -> Breakdown:
     operators, signatures, modules, kernels = (_Names() for _ in range(4))
     made = [_kind([(number, steps[number]) for number in kind], work, each, (operators, signatures, modules, kernels))
             for kind in kinds]  # fmt: skip
@@ -172,11 +189,9 @@ def _kind(
     """The sums over like steps, on all devices."""
     numbers = np.array([number for number, _ in chosen], dtype=np.int64)
     idle = [np.sum(device.idle_ns, axis=0) for device in each]
-    walls, foreign, idles = (
-        np.max([column[numbers] for column in columns], axis=0).tolist()
-        for columns in ([device.wall_ns for device in each], [device.outside_ns for device in each], idle)
-    )
-    reasons = set_aside(walls, foreign, idles)
+    reasons = [row.set_aside if row.set_aside in (OTHERS_WORK, PAUSE) else None for _, row in chosen]
+    if None not in reasons:
+        reasons = [None] * len(reasons)
     kept = numbers[[reason is None for reason in reasons]]
     kind = StepKind(
         steps=tuple(
@@ -187,6 +202,7 @@ def _kind(
         count=len(kept) * len(each),
         wall_ns=_sum([device.wall_ns for device in each], kept),
         outside_ns=_sum([device.outside_ns for device in each], kept),
+        unrecorded_ns=_sum([device.unrecorded_ns for device in each], kept),
         host_idle_ns=_sum([device.idle_ns[0] for device in each], kept),
         stream_idle_ns=_sum([device.idle_ns[1] for device in each], kept),
         other_idle_ns=_sum([device.idle_ns[2] for device in each], kept),
@@ -203,6 +219,7 @@ def _like_step(device: _Steps, number: int, row: StepRow, idle: Int64, reason: s
         number=row.number, wall_ns=int(device.wall_ns[number]), idle_ns=int(idle[number]), device=device.device,
         exposed_communication_ns=None if device.exposed_ns is None else int(device.exposed_ns[number]),
         forward_ns=row.forward_ns, backward_ns=row.backward_ns, optimizer_ns=row.optimizer_ns, set_aside=reason,
+        left_out=row.set_aside,
     )  # fmt: skip
 
 
@@ -240,5 +257,5 @@ def check_breakdown(kind: StepKind) -> None:
     """Raise `AssertionError` unless the parts are the steps."""
     spent = sum(row.time_ns for row in kind.rows) - sum(overlap.time_ns for overlap in kind.overlaps)
     idle = kind.host_idle_ns + kind.stream_idle_ns + kind.other_idle_ns
-    if kind.wall_ns != spent + idle + kind.outside_ns + kind.framework_ns:
+    if kind.wall_ns != spent + idle + kind.outside_ns + kind.unrecorded_ns + kind.framework_ns:
         raise AssertionError(f"the steps {kind.numbers} are {kind.wall_ns} ns, their parts {spent + idle} ns")

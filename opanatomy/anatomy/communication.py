@@ -31,7 +31,7 @@ def communication_of_rank(exchanged: Exchanged) -> Communication | None:
     rows = np.flatnonzero(calls.inside)
     if not len(rows):
         return None
-    hidden = exchanged.hiding_inside.start_ns, exchanged.hiding_inside.end_ns
+    hidden = exchanged.hiding.start_ns, exchanged.hiding.end_ns
     running = _running(calls, rows, bounds)
     return Communication(
         running_ns=length(running), exposed_ns=length(without(running, hidden)),

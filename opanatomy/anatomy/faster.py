@@ -5,6 +5,8 @@ A bound counts every operand as moved to or from memory once, and all of the pro
 - a fused kernel touches a part of its tensors only: a loop of N places reads at least N elements of each, not all,
 - a look-up reads each distinct row once, and which rows repeat is in its data,
 - the last cache holds what was written before: of the bytes of a call as many as it has need not come from memory,
+  and any number where its size is not known,
+- a convolution by Winograd's algorithm needs a part of the products only,
 - the ceiling was measured while something else was busy on the device.
 What is still above is an error: a peak, a cost or a time is wrong. What is above a ceiling of the user's own alone is
 none of this tool: those are said apart, and the check is against what is known of the device, where that is more.
@@ -24,6 +26,7 @@ from msgspec.structs import replace
 from opanatomy.records.anatomy import MEMORY, OperatorRow
 from opanatomy.records.checks import Check, Difference
 from opanatomy.records.device import BANDWIDTH, VECTOR, Ceilings, ExceededCeiling, GivenCeiling, vector_name
+from opanatomy.records.signature import Tensor
 from opanatomy.records.taxonomy import OperatorClass, Phase
 
 QUANTITY: Final = "ceiling"
@@ -33,6 +36,9 @@ _SOURCE: Final = "the ceilings of the device"
 _LOOK_UP: Final = re.compile(r"(?:^aten::|_)(?:embedding|index|gather|index_select|take)(?:_\d+$|_|$)")
 _FUSED: Final = re.compile(r"triton_(?:poi|red|per|unk)_")
 _MIB: Final = 1 << 20
+#: The multiplications of a convolution of 3 x 3 places over those of Winograd's for tiles of 4 x 4 (Lavin and Gray,
+#: "Fast Algorithms for Convolutional Neural Networks", 2016).
+_WINOGRAD: Final = 4
 
 Group = tuple[OperatorClass, Phase, str]
 
@@ -47,16 +53,17 @@ class Bounding(Struct, frozen=True, kw_only=True):
 
 
 class _Without(Struct, frozen=True, kw_only=True):
-    """What a bound is worked out without; `cache` in bytes."""
+    """What a bound is worked out without; `cache` in bytes, `None` is one of unknown size."""
 
     causal: bool = False
     fused: bool = False
     looked_up: bool = False
-    cache: int = 0
+    convolved: bool = False
+    cache: int | None = 0
 
 
 #: Without all that a bound may count too much, but for the cache, which the ceilings have.
-_ALL: Final = _Without(causal=True, fused=True, looked_up=True)
+_ALL: Final = _Without(causal=True, fused=True, looked_up=True, convolved=True)
 
 
 def check_ceilings(operators: Iterable[OperatorRow], by: Bounding) -> Check:
@@ -87,7 +94,7 @@ def exceeded_ceilings(operators: Iterable[OperatorRow], by: Bounding, check: Che
         if given is None or (operator, phase) in unexplained or _cause(rows, time_ns, by):
             continue
         set_by_it = [row for row in rows if _ceiling_name(row, by) == given.name]
-        least_ns, _ = _bound_without(set_by_it, replace(_ALL, cache=by.ceilings.cache_bytes or 0), by)
+        least_ns, _ = _bound_without(set_by_it, replace(_ALL, cache=by.ceilings.cache_bytes), by)
         exceeded = ExceededCeiling(
             ceiling=given.name, option=given.option, given_per_second=given.per_second,
             reached_per_second=given.per_second * least_ns / max(time_ns, 1),
@@ -126,7 +133,9 @@ def _difference(key: Group, rows: Sequence[OperatorRow], by: Bounding) -> Differ
     size = by.ceilings.cache_bytes
     cache = "of unknown size" if size is None else f"of {size / _MIB:g} MiB"
     evidence = f"{_times(bound, time)} {limit}; {_moved(rows)} a call, last cache {cache}"
-    return Difference(operator=key[2], phase=key[1], ours=time, other=bound, cause=cause, evidence=evidence)
+    return Difference(
+        operator=key[2], phase=key[1], ours=time, other=bound, cause=cause, evidence=evidence, time_ns=time
+    )
 
 
 def _above(bound_ns: int, time_ns: int) -> bool:
@@ -136,11 +145,12 @@ def _above(bound_ns: int, time_ns: int) -> bool:
 
 def _cause(rows: Sequence[OperatorRow], time_ns: int, by: Bounding) -> str | None:
     """The first of these that is enough, or all together, with its numbers."""
-    cache = by.ceilings.cache_bytes or 0
+    cache = by.ceilings.cache_bytes
     every = (
         _Without(causal=True),
         _Without(fused=True),
         _Without(looked_up=True),
+        _Without(convolved=True),
         _Without(cache=cache),
         replace(_ALL, cache=cache),
     )
@@ -192,7 +202,7 @@ def _ceiling_name(row: OperatorRow, by: Bounding) -> str:
 
 def _bound_without(rows: Sequence[OperatorRow], without: _Without, by: Bounding) -> tuple[int, str]:
     """The bound of the rows without that, and the words that say what it was."""
-    bound_ns = masked = sure = counted = cached = 0
+    bound_ns = masked = sure = counted = cached = spared = 0
     for row in rows:
         if row.bound_ns is None or row.part_of is not None:
             continue
@@ -200,18 +210,31 @@ def _bound_without(rows: Sequence[OperatorRow], without: _Without, by: Bounding)
         if without.causal and row.causal_flops is not None:
             masked += flops - row.causal_flops
             flops = row.causal_flops
+        if without.convolved and _may_be_winograd(row):
+            spared += flops - flops // _WINOGRAD
+            flops //= _WINOGRAD
         touched = _touched(row, without)
         if touched is not None and touched < moved:
             counted, sure = counted + moved, sure + touched
             moved = touched
-        held = min(without.cache * row.calls, moved)
+        held = moved if without.cache is None else min(without.cache * row.calls, moved)
         cached += held
         bound_ns += by.bound_ns(row, flops, moved - held) or 0
     named = [name for name, left_out in (("fused kernels", without.fused), ("look-ups", without.looked_up)) if left_out]
     words = [f"a causal mask leaves {masked:,} FLOPs out"] if masked else []
     words += [f"{' and '.join(named)} need {sure:,} of {counted:,} bytes at least"] if sure < counted else []
-    words += [f"a cache of {without.cache:,} bytes can serve {cached:,} of the bytes"] if cached else []
+    words += [f"Winograd's algorithm may leave {spared:,} FLOPs of convolutions out"] if spared else []
+    size = "unknown size" if without.cache is None else f"{without.cache:,} bytes"
+    words += [f"a cache of {size} can serve {cached:,} of the bytes"] if cached else []
     return bound_ns, f"{', '.join(words)}: {bound_ns:,} ns at least"
+
+
+def _may_be_winograd(row: OperatorRow) -> bool:
+    """Whether a row is a convolution whose windows are of more than one place, or are not recorded."""
+    if "conv" not in row.operator or row.operator_class is not OperatorClass.TENSOR_CONTRACTION:
+        return False
+    weight = row.signature.record.get(2 if "backward" in row.operator else 1)
+    return not isinstance(weight, Tensor) or prod(weight.shape[2:]) > 1
 
 
 def _touched(row: OperatorRow, without: _Without) -> int | None:

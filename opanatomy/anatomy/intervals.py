@@ -81,14 +81,18 @@ def together(first: Intervals, second: Intervals) -> Intervals:
 
 def overlap(first: Intervals, second: Intervals) -> Intervals:
     """The time that both cover, as intervals."""
-    return without(first, without(first, second))
+    # Those of `second` that each of `first` meets follow each other.
+    begin = np.searchsorted(second[1], first[0], side="right")
+    count = np.maximum(np.searchsorted(second[0], first[1], side="left") - begin, 0)
+    one = np.repeat(np.arange(len(count)), count)
+    other = np.arange(len(one)) - np.repeat(np.cumsum(count) - count, count) + begin[one]
+    return np.maximum(first[0][one], second[0][other]), np.minimum(first[1][one], second[1][other])
 
 
 def without(intervals: Intervals, others: Intervals) -> Intervals:
     """The time that `intervals` cover and `others` do not, as intervals."""
-    bounds = np.unique(np.concatenate((*intervals, *others)))
-    if len(bounds) < 2:
-        return bounds[:0], bounds[:0]
-    begin, end = bounds[:-1], bounds[1:]
-    left = (within(intervals, begin, end) > 0) & (within(others, begin, end) == 0)
-    return union(begin[left], (end - begin)[left])
+    ends = np.iinfo(np.int64)
+    between = np.concatenate(([ends.min], others[1])), np.concatenate((others[0], [ends.max]))
+    left = overlap(intervals, between)
+    real = left[1] > left[0]
+    return left[0][real], left[1][real]

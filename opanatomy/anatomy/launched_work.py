@@ -7,11 +7,22 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
-from opanatomy.records.columns import KERNEL, Bool, DeviceWork, Int64, Launches, distinct
+from opanatomy.records.columns import (
+    KERNEL,
+    NO_HOST,
+    NO_PROFILER_EVENTS,
+    Bool,
+    DeviceWork,
+    HostTable,
+    Int64,
+    Launches,
+    ProfilerEvents,
+    distinct,
+)
 
 
 class LaunchedWork(Struct, frozen=True, kw_only=True):
-    """All device events of a trace, also those of other steps, and the launch of each."""
+    """All device events of a trace, also those of other steps, the launch of each, and what else the host did."""
 
     names: Sequence[str]
     work: DeviceWork
@@ -22,6 +33,10 @@ class LaunchedWork(Struct, frozen=True, kw_only=True):
     inside: Bool
     #: What the trace calls each device that worked.
     device_names: tuple[tuple[int, str | None], ...] = ()
+    #: The launches whose work the trace does not have, in the order of their starts.
+    hidden: Int64 = np.zeros(0, dtype=np.int64)
+    host: HostTable = NO_HOST
+    profiler: ProfilerEvents = NO_PROFILER_EVENTS
 
     def launched_ns(self) -> Int64:
         """When the host launched each event, -1 where that is not recorded."""

@@ -16,15 +16,14 @@ TINY_NS = 10_000
 _LAUNCH = re.compile(r"Launch(?!HostFunc)|CommandBufferEnqueue", re.IGNORECASE)
 _GRAPH = re.compile(r"GraphLaunch|CommandBufferEnqueue", re.IGNORECASE)
 #: Copies without `Async` return when they are done.
-_SYNCHRONIZE = re.compile(r"Synchronize|^(?:cuda|hip)Memcpy$|^hipMemcpyWithStream$")
+SYNCHRONIZE = re.compile(r"Synchronize|^(?:cuda|hip)Memcpy$|^hipMemcpyWithStream$")
 
 
-def launching_of(launched_work: LaunchedWork, window: tuple[int, int]) -> Launching:
-    """Launches and kernels of the `window` (on the host clock), over all devices."""
+def launching_of(launched_work: LaunchedWork, within: Bool) -> Launching:
+    """Launches and kernels of the window, over all devices; `within` says which calls of the runtime are of it."""
     launches, work = launched_work.launches, launched_work.work
-    within = (launches.start_ns >= window[0]) & (launches.start_ns <= window[1])
     calls = within & _outermost(launched_work, _named(launched_work, _LAUNCH))
-    waits = within & _outermost(launched_work, _named(launched_work, _SYNCHRONIZE))
+    waits = within & _outermost(launched_work, _named(launched_work, SYNCHRONIZE))
     kernel_ns = work.duration_ns[launched_work.kernels()]
     tiny = kernel_ns < TINY_NS
     launched, begun = _waits(launched_work)

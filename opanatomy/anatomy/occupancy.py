@@ -9,8 +9,9 @@ from msgspec.structs import replace
 
 from opanatomy.anatomy.intervals import covered
 from opanatomy.anatomy.launched_work import LaunchedWork
-from opanatomy.records.columns import Bool, Float64, Int64, KernelTable, rows_by_value
+from opanatomy.records.columns import NO_UNITS, Bool, Float64, Int64, KernelTable, rows_by_value
 from opanatomy.records.device import DeviceFigures
+from opanatomy.records.taxonomy import OperatorClass
 
 
 def device_figures_of(
@@ -25,13 +26,15 @@ def device_figures_of(
     busy = sum(
         covered(launched.work.start_ns[rows], launched.work.duration_ns[rows]) for rows in _by_device(launched, kernels)
     )
+    tensor_core_ns, unknown_ns = _tensor_core_ns(kernels, table)
     return replace(
         ceilings,
         utilization=busy / available if available else None,
         sm_efficiency=efficiency / available if available and efficiency is not None else None,
         occupancy=_occupancy(launched, kernels),
         dimensioned_ns=dimensioned,
-        tensor_core_ns=int(table.duration_ns[kernels & table.tensor_cores].sum()),
+        tensor_core_ns=tensor_core_ns,
+        tensor_core_unknown_ns=unknown_ns,
     )
 
 
@@ -39,6 +42,22 @@ def _by_device(launched: LaunchedWork, marked: Bool) -> Iterator[Int64]:
     """The marked rows of each device."""
     rows = np.flatnonzero(marked)
     return (rows[places] for _, places in rows_by_value(launched.work.device[rows]))
+
+
+def _tensor_core_ns(kernels: Bool, table: KernelTable) -> tuple[int | None, int | None]:
+    """(time of kernels on tensor cores, time of those of which that is not known), `None` where there is none to say.
+
+    There is none where no device has such cores, and no share of what is known where no product's name tells.
+    """
+    uses = table.tensor_cores[kernels]
+    if (uses == NO_UNITS).all():
+        return None, None
+    product = table.kernel_class.equals(OperatorClass.TENSOR_CONTRACTION)[kernels]
+    unknown = (uses == -1) & (product | table.kernel_class.equals(OperatorClass.UNKNOWN)[kernels])
+    duration = table.duration_ns[kernels]
+    told = (uses == 1) | (product & (uses == 0))
+    known = int(duration[uses == 1].sum()) if told.any() or not unknown.any() else None
+    return known, int(duration[unknown].sum())
 
 
 def _sm_efficiency_ns(launched: LaunchedWork, kernels: Bool) -> tuple[float | None, int]:

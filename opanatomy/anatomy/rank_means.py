@@ -9,22 +9,22 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from opanatomy.anatomy.row_sums import FRACTION, WHOLE, merged, same, sum_of
-from opanatomy.anatomy.steps import mean, middle
+from opanatomy.anatomy.steps import mean
 from opanatomy.records.anatomy import Step
 from opanatomy.records.device import DeviceFigures
 from opanatomy.records.ranks import Rank, Spread
-from opanatomy.records.timeline import Launching, Timeline
+from opanatomy.records.taxonomy import IdleCause
+from opanatomy.records.timeline import IdleRow, Launching, Timeline
 
 #: The figures whose spread is given, `Rank.a_step` of each.
 FIGURES: Final = ("step", "own", "busy", "kernel_time", "communication", "exposed_communication", "idle")
 
 
 def step_over(records: Sequence[Step]) -> Step:
-    """The step of the middle rank by wall time, of an even number the means of the two: parts of one step add up."""
-    chosen = middle(records, lambda record: record.wall_ns or 0)
+    """The mean over the ranks, so that parts add up."""
     means: dict[Any, Callable[[list[Any]], Any]] = dict.fromkeys(WHOLE, mean)
-    means |= dict.fromkeys(FRACTION, _median)
-    step: Step = merged([replace(record, steps=()) for record in chosen], means)
+    means |= dict.fromkeys(FRACTION, _mean_fraction)
+    step: Step = merged([replace(record, steps=()) for record in records], means)
     framework = step.framework_ns
     if None not in (framework, step.wall_ns, step.busy_ns):
         framework = (step.wall_ns or 0) - (step.busy_ns or 0) - (step.profiler_ns or 0)
@@ -44,17 +44,32 @@ def _known(choose: Callable[[list[int]], int], values: list[int | None]) -> int 
 
 def timeline_over(records: Sequence[Timeline]) -> Timeline:
     """Means whose parts add up: what rounding leaves is other idle time."""
-    bare = [replace(record, launching=None, devices=(), streams=()) for record in records]
+    bare = [replace(record, launching=None, devices=(), streams=(), causes=()) for record in records]
     timeline: Timeline = merged(bare, dict.fromkeys(WHOLE, _mean))
-    causes = (timeline.outside_ns, timeline.host_idle_ns, timeline.stream_idle_ns)
-    idle = timeline.window_ns - timeline.busy_ns - (timeline.outside_ns or 0)
-    other = None if None in causes else idle - sum(cause or 0 for cause in causes[1:])
+    kinds = (timeline.outside_ns, timeline.host_idle_ns, timeline.stream_idle_ns)
+    idle = timeline.window_ns - timeline.busy_ns - (timeline.outside_ns or 0) - (timeline.unrecorded_ns or 0)
+    other = None if None in kinds else idle - sum(kind or 0 for kind in kinds[1:])
     launching = [record.launching for record in records if record.launching]
     return replace(
-        timeline, idle_ns=idle, other_idle_ns=other,
+        timeline, idle_ns=idle, other_idle_ns=other, causes=_causes([record.causes for record in records], idle),
         kernel_time_ns=sum_of([record.kernel_time_ns for record in records]),
         launching=_launching(launching) if launching else None,
     )  # fmt: skip
+
+
+def _causes(each: Sequence[Sequence[IdleRow]], idle_ns: int) -> tuple[IdleRow, ...]:
+    """The means by cause, named as on the rank with most of it; what rounding leaves is of the longest."""
+    rows: dict[IdleCause, list[IdleRow]] = {}
+    for row in (row for causes in each for row in causes):
+        rows.setdefault(row.cause, []).append(row)
+    made = [
+        replace(max(found, key=lambda row: row.time_ns), time_ns=sum(row.time_ns for row in found) // len(each))
+        for found in rows.values()
+    ]
+    made.sort(key=lambda row: (-row.time_ns, row.cause))
+    if made:
+        made[0] = replace(made[0], time_ns=made[0].time_ns + idle_ns - sum(row.time_ns for row in made))
+    return tuple(made)
 
 
 def _launching(records: list[Launching]) -> Launching:
@@ -104,6 +119,11 @@ def spread_of(ranks: Sequence[Rank]) -> tuple[Spread, ...]:
 def _median(values: list[Any]) -> Any:
     known = [value for value in values if value is not None]
     return (int(median(known)) if isinstance(known[0], int) else median(known)) if known else None
+
+
+def _mean_fraction(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
 
 
 def _mean(values: list[int | None]) -> int | None:

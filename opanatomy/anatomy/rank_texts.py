@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from opanatomy.anatomy.row_sums import Firsts, Order
 from opanatomy.records.checks import Check, Difference
@@ -17,6 +18,8 @@ class _Group(Struct):
     compared: int = 0
     equal: int = 0
     differences: Firsts[Difference] = field(default_factory=Firsts)
+    #: The time of each difference, over the ranks that have it.
+    times_ns: dict[Difference, int] = field(default_factory=dict)
     not_checked: Firsts[str] = field(default_factory=Firsts)
 
 
@@ -34,7 +37,11 @@ class ChecksOver:
             group = self._groups.setdefault((check.quantity, check.source, check.unit), _Group())
             group.compared += check.compared
             group.equal += check.equal
-            group.differences.add(check.differences, order)
+            alike = [replace(difference, time_ns=None) for difference in check.differences]
+            group.differences.add(alike, order)
+            for key, difference in zip(alike, check.differences, strict=True):
+                if difference.time_ns is not None:
+                    group.times_ns[key] = group.times_ns.get(key, 0) + difference.time_ns
             group.not_checked.add([check.not_checked] if check.not_checked else [], order)
 
     def checks(self) -> tuple[Check, ...]:
@@ -46,7 +53,10 @@ def _check(kind: tuple[str, str, str], group: _Group) -> Check:
     quantity, source, unit = kind
     return Check(
         quantity=quantity, source=source, unit=unit, compared=group.compared, equal=group.equal,
-        differences=tuple(group.differences.items()), not_checked="; ".join(group.not_checked.items()) or None,
+        differences=tuple(
+            replace(difference, time_ns=group.times_ns.get(difference)) for difference in group.differences.items()
+        ),
+        not_checked="; ".join(group.not_checked.items()) or None,
     )  # fmt: skip
 
 
@@ -88,10 +98,10 @@ def warnings_of_the_set(ranks: Sequence[Rank]) -> list[str]:
     steps = {rank.steps for rank in ranks}
     if len(steps) > 1:
         warnings.append(f"the ranks have {min(steps)} to {max(steps)} steps: sums weigh those with more steps more")
-    return [*_missing(ranks), *warnings]
+    return warnings
 
 
-def _missing(ranks: Sequence[Rank]) -> list[str]:
+def missing_ranks(ranks: Sequence[Rank]) -> list[str]:
     """The ranks of the world of which there is no trace, where all that are here say which they are."""
     worlds, numbers = {rank.world_size for rank in ranks}, {rank.rank for rank in ranks}
     world = worlds.pop() if len(worlds) == 1 else None

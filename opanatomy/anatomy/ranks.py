@@ -16,7 +16,7 @@ from opanatomy.anatomy.build import check_conservation
 from opanatomy.anatomy.collectives import World, merged_collectives
 from opanatomy.anatomy.communication import CommunicationOver
 from opanatomy.anatomy.rank_means import figures_over, spread_of, step_over, timeline_over
-from opanatomy.anatomy.rank_texts import ChecksOver, WarningsOver, warnings_of_the_set
+from opanatomy.anatomy.rank_texts import ChecksOver, WarningsOver, missing_ranks, warnings_of_the_set
 from opanatomy.anatomy.ratios import ratios_of
 from opanatomy.anatomy.row_sums import Common, Order, RowSums, merged, sum_of
 from opanatomy.anatomy.unlike import Candidate, content_of, model_of, products_of, unlike_warnings, why_no_ranks
@@ -112,7 +112,7 @@ class RanksTogether:
     """One anatomy over those of several ranks, which are added one at a time and in any order.
 
     Classes, operators, kernels, modules and the ledger are sums over the ranks and balance as those of one rank do;
-    the step is that of the middle rank by its wall time; the timeline is the mean over the ranks.
+    the step and the timeline are means over the ranks.
     """
 
     def __init__(self) -> None:
@@ -129,7 +129,7 @@ class RanksTogether:
         self._collectives: tuple[Collective, ...] = ()
         self._communication = CommunicationOver()
         self._breakdown = BreakdownSums()
-        self._checks, self._warnings = ChecksOver(), WarningsOver()
+        self._checks, self._caveats, self._warnings = ChecksOver(), WarningsOver(), WarningsOver()
         self._conventions: dict[str, str | int] = {}
 
     def places(self) -> list[int]:
@@ -156,6 +156,7 @@ class RanksTogether:
             self._theory.setdefault(ratio.operator_class, Common()).add(ratio)
         self._memory.add(anatomy.memory, order)
         self._checks.add(anatomy.checks, order)
+        self._caveats.add(anatomy.caveats, rank, order)
         self._warnings.add(anatomy.warnings, rank, order)
         self._conventions = self._conventions or anatomy.conventions
         return rank
@@ -172,7 +173,7 @@ class RanksTogether:
         ledgers = [ledger for ledger in (self._ledger, anatomy.ledger) if ledger is not None]
         self._ledger = merged(ledgers, {int: sum_of})
 
-    def anatomy(self, *, name: str, warnings: Iterable[str] = ()) -> Anatomy:
+    def anatomy(self, *, name: str, warnings: Iterable[str] = (), caveats: Iterable[str] = ()) -> Anatomy:
         """The anatomy over all of them, which the report calls `name`; `UsageError` where two cannot be ranks of one
         run."""
         if self._ledger is None or self._memory.memory is None:
@@ -208,6 +209,7 @@ class RanksTogether:
             ranks=ranks,
             spread=spread_of(ranks),
             checks=self._checks.checks(),
+            caveats=(*caveats, *missing_ranks(ranks), *self._caveats.lines(len(ranks))),
             warnings=(
                 *warnings, *unlike_warnings(candidates), *warnings_of_the_set(ranks), *self._warnings.lines(len(ranks))
             ),

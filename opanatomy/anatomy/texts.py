@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from statistics import median_low
-
+from opanatomy.anatomy.steps import mean, without_pauses
 from opanatomy.records.texts import (
     ObservedTokenizer,
     PaddingFlops,
@@ -40,7 +39,7 @@ def _per_second(number: int, duration_ns: int) -> float | None:
 def _row(batch: TextBatch, profiled: bool) -> TextBatchRow:
     return TextBatchRow(
         texts=len(batch.lengths), length=batch.length, tokens=batch.tokens, useful_tokens=batch.useful_tokens,
-        step_ns=median_low(batch.step_ns) if batch.step_ns else None, profiled=profiled,
+        step_ns=mean(without_pauses(batch.step_ns)), profiled=profiled,
     )  # fmt: skip
 
 

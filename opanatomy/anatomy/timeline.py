@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 from msgspec import Struct
@@ -12,14 +13,13 @@ from opanatomy.anatomy.idle import Idle, idle_by_device
 from opanatomy.anatomy.intervals import Intervals, covered, covered_by_group, exposed, union, within
 from opanatomy.anatomy.launched_work import LaunchedWork
 from opanatomy.anatomy.launches import launching_of
-from opanatomy.anatomy.steps import MEASURED, host_steps, phase_field, step_of_rows
-from opanatomy.records.anatomy import Step, StepRow
+from opanatomy.anatomy.steps import MEASURED, host_steps, phase_field
+from opanatomy.records.anatomy import StepRow
 from opanatomy.records.columns import MEMCPY, Bool, CallTable, Int64, KernelTable, distinct, rows_by_value
 from opanatomy.records.communication import Communication
 from opanatomy.records.rank_summary import StepSpans
-from opanatomy.records.taxonomy import CLASS_CODE, CLASSES, PHASE_CODE, OperatorClass, Phase
-from opanatomy.records.timeline import DeviceRow, StreamRow, Timeline
-from opanatomy.records.workload import Capture
+from opanatomy.records.taxonomy import CLASS_CODE, CLASSES, PHASE_CODE, IdleCause, OperatorClass, Phase
+from opanatomy.records.timeline import DeviceRow, IdleRow, StreamRow, Timeline
 
 
 class StepWindow(Struct, frozen=True, kw_only=True):
@@ -33,9 +33,29 @@ class StepWindow(Struct, frozen=True, kw_only=True):
     #: The part of what the profiler adds to a step on the CPU that lies outside operators.
     recording_outside: float
 
+    def step_at(self, times_ns: Int64) -> Int64:
+        """Give the step at each host time, from its begin to that of the next one; -1 before the first and after the
+        last."""
+        begins = np.array([begin for begin, _ in self.steps or (self.window,)], dtype=np.int64)
+        step = np.searchsorted(begins, times_ns, side="right") - 1
+        return np.where(times_ns <= self.window[1], step, -1)
+
+
+class DeviceSteps(Struct, frozen=True, kw_only=True):
+    """The steps on a device: that of each event of the trace, -1 where it is of none, and when each was."""
+
+    step: Int64
+    start_ns: Int64
+    end_ns: Int64
+
+    def only(self, counted: Bool) -> DeviceSteps:
+        """Keep these steps, numbered anew."""
+        number = np.append(np.where(counted, np.cumsum(counted) - 1, -1), -1)
+        return DeviceSteps(step=number[self.step], start_ns=self.start_ns[counted], end_ns=self.end_ns[counted])
+
 
 class _Device(Struct, frozen=True):
-    """One device in the window: what it did and why it was idle."""
+    """One device in the steps: what it did and why it was idle."""
 
     number: int
     #: Its events, as places among the window's.
@@ -44,37 +64,39 @@ class _Device(Struct, frozen=True):
     idle: Idle
 
     def parts(self, start_ns: Int64, end_ns: Int64) -> tuple[Int64, ...]:
-        """Busy, outside, host-bound, stream-wait and other time in each span."""
-        busy = within(self.busy, start_ns, end_ns)
-        host, stream, other = (within(cause, start_ns, end_ns) for cause in self.idle.all())
-        return busy, end_ns - start_ns - busy - host - stream - other, host, stream, other
+        """Busy, outside, unrecorded, host-bound, stream-wait and other time in each span."""
+        kinds = (self.busy, self.idle.unrecorded, self.idle.host, self.idle.stream, self.idle.other)
+        busy, unrecorded, host, stream, other = (within(kind, start_ns, end_ns) for kind in kinds)
+        outside = end_ns - start_ns - busy - unrecorded - host - stream - other
+        return busy, outside, unrecorded, host, stream, other
 
 
 class DeviceTime:
-    """The window of a trace of an accelerator: its work in the order of `work`, by device, step and phase."""
+    """Steps of a trace of an accelerator: their work in the order of `work`, by device, step and phase."""
 
-    def __init__(self, step_window: StepWindow, launched: LaunchedWork, work: KernelTable) -> None:
-        inside = launched.inside
-        self.launched = launched
-        self.host = step_window.window
-        self.window = launched.window(step_window.window)
+    def __init__(
+        self, steps: DeviceSteps, launched: LaunchedWork, work: KernelTable, idle: dict[int, Idle] | None = None
+    ) -> None:
+        inside = steps.step >= 0
+        self.launched, self.work, self.steps = replace(launched, inside=inside), work, steps
         self.start, self.duration = launched.work.start_ns[inside], launched.work.duration_ns[inside]
         self.device, self.stream = launched.work.device[inside], launched.work.stream[inside]
         self.kind = launched.work.kind[inside]
         self.copies = self.kind == MEMCPY
         self.operator_class = work.operator_class.codes[inside]
         self.phase = work.phase.codes[inside]
-        self.devices = self._devices()
-        self.computing = set(launched.computing_devices())
-        self.step, self.step_start, self.step_end = device_steps(step_window, launched)
-
-    def _devices(self) -> list[_Device]:
-        """The devices that did work of the window."""
-        idle = idle_by_device(self.launched, self.window)
-        return [
-            _Device(number, events, union(self.start[events], self.duration[events]), idle[number])
+        self.step, self.step_start, self.step_end = steps.step[inside], steps.start_ns, steps.end_ns
+        bounds = int(steps.start_ns.min(initial=steps.end_ns[0])), int(steps.end_ns.max())
+        self._idle = idle_by_device(launched, bounds) if idle is None else idle
+        self.devices = [
+            _Device(number, events, union(self.start[events], self.duration[events]), self._idle[number])
             for number, events in rows_by_value(self.device)
         ]
+        self.computing = set(self.launched.computing_devices())
+
+    def only(self, counted: Bool) -> DeviceTime:
+        """Keep these steps alone."""
+        return DeviceTime(self.steps.only(counted), self.launched, self.work, self._idle)
 
     def mean(self, values: Iterable[int]) -> int:
         """The mean over the devices that ran kernels, from one value a device."""
@@ -82,56 +104,71 @@ class DeviceTime:
         computing = [value for device, value in pairs if device.number in self.computing]
         return sum(computing) // max(len(computing), 1)
 
-    def parts(self, start_ns: Int64, end_ns: Int64) -> list[tuple[int, ...]]:
-        """For each span busy, outside, host-bound, stream-wait and other time; what rounding a mean leaves is other."""
-        each = [device.parts(start_ns, end_ns) for device in self.devices]
+    def parts(self) -> list[tuple[int, ...]]:
+        """For each step busy, outside, unrecorded, host-bound, stream-wait and other time; what rounding a mean leaves
+        is other."""
+        each = [device.parts(self.step_start, self.step_end) for device in self.devices]
         means: list[tuple[int, ...]] = []
-        walls: list[int] = (end_ns - start_ns).tolist()
+        walls: list[int] = (self.step_end - self.step_start).tolist()
+        if not self.devices:  # launches whose work was not recorded
+            return [(0, 0, wall, 0, 0, 0) for wall in walls]
         for span, wall in enumerate(walls):
-            busy, outside, host, stream = (self.mean(int(parts[kind][span]) for parts in each) for kind in range(4))
-            means.append((busy, outside, host, stream, wall - busy - outside - host - stream))
+            known = [self.mean(int(parts[kind][span]) for parts in each) for kind in range(5)]
+            means.append((*known, wall - sum(known)))
         return means
 
+    def idle_causes(self) -> list[dict[IdleCause, int]]:
+        """For each step the idle time by cause; what rounding a mean leaves is of the longest."""
+        computing = [device for device in self.devices if device.number in self.computing]
+        each = [device.idle.by_cause(self.step_start, self.step_end) for device in computing]
+        causes = dict.fromkeys(cause for times in each for cause in times)
+        made = []
+        for step, (*_, host, stream, other) in enumerate(self.parts()):
+            sums = {cause: sum(int(times[cause][step]) for times in each if cause in times) for cause in causes}
+            spent = {cause: ns // max(len(computing), 1) for cause, ns in sums.items() if ns}
+            if spent:
+                longest = max(spent, key=lambda cause: spent[cause])
+                spent[longest] += host + stream + other - sum(spent.values())
+            made.append(spent)
+        return made
 
-def device_steps(step_window: StepWindow, launched: LaunchedWork) -> tuple[Int64, Int64, Int64]:
-    """(step of each event of the window, start and end of each step): a step lasts until its device work is done."""
+    def idle_rows(self, causes: dict[IdleCause, int]) -> tuple[IdleRow, ...]:
+        """The causes of the idle time of all steps, with what most of each was; `causes` has the times."""
+        spans = union(self.step_start, self.step_end - self.step_start)
+        named: dict[IdleCause, IdleRow] = {}
+        for device in (device for device in self.devices if device.number in self.computing):
+            for row in device.idle.rows(spans):
+                if row.cause not in named or row.time_ns > named[row.cause].time_ns:
+                    named[row.cause] = row
+        bare = {cause: IdleRow(cause=cause, time_ns=ns) for cause, ns in causes.items()}
+        rows = [replace(named.get(cause, bare[cause]), time_ns=ns) for cause, ns in causes.items() if ns]
+        return tuple(sorted(rows, key=lambda row: (-row.time_ns, row.cause)))
+
+
+def device_steps(step_window: StepWindow, launched: LaunchedWork) -> DeviceSteps:
+    """Place the work of the window in steps: a step lasts until its device work is done.
+
+    Without annotated steps there is one, from the first to the last device work.
+    """
     work, inside = launched.work, launched.inside
-    start, duration = work.start_ns[inside], work.duration_ns[inside]
-    spans = step_window.steps or (launched.window(step_window.window),)
-    begins = np.array([begin for begin, _ in spans], dtype=np.int64)
-    ends = np.array([end for _, end in spans], dtype=np.int64)
-    launched_ns = launched.launched_ns()[inside]
+    start, end = work.start_ns, work.start_ns + work.duration_ns
+    if not step_window.steps:
+        bounds = (start[inside].min(), end[inside].max()) if inside.any() else step_window.window
+        step = np.where(inside, 0, -1)
+        return DeviceSteps(step=step, start_ns=np.array(bounds[:1]), end_ns=np.array(bounds[1:]))
+    begins = np.array([begin for begin, _ in step_window.steps], dtype=np.int64)
+    ends = np.array([end for _, end in step_window.steps], dtype=np.int64)
+    launched_ns = launched.launched_ns()
     when = np.where(launched_ns >= 0, launched_ns, start)
-    step = np.maximum(np.searchsorted(begins, when, side="right") - 1, 0)
-    np.maximum.at(ends, step, start + duration)
+    step = np.where(inside, np.maximum(np.searchsorted(begins, when, side="right") - 1, 0), -1)
+    np.maximum.at(ends, step[inside], end[inside])
     ends = np.maximum.accumulate(ends)
     begins[1:] = np.maximum(begins[1:], ends[:-1])
-    return step, begins, np.maximum(ends, begins)
+    return DeviceSteps(step=step, start_ns=begins, end_ns=np.maximum(ends, begins))
 
 
-def step_of(
-    step_window: StepWindow,
-    calls: CallTable,
-    time: DeviceTime | None,
-    capture: Capture | None,
-    spans: StepSpans | None = None,
-) -> Step:
-    """Figures of one step: those of the middle step, and the spread of the wall times.
-
-    With `spans` of a rank on the CPU it was busy as long as an operator or a collective ran.
-    """
-    if time is not None:
-        return step_of_rows(_device_steps(step_window, time), capture)
-    rows = host_steps(step_window.steps or (step_window.window,), step_window.numbers, step_window.spans, calls)
-    if spans is not None:
-        busy = np.minimum(spans.busy_ns, spans.end_ns - spans.start_ns).tolist()
-        rows = tuple(
-            replace(row, busy_ns=spent, framework_ns=row.wall_ns - spent) for row, spent in zip(rows, busy, strict=True)
-        )
-    return step_of_rows(rows, capture, recording_outside=step_window.recording_outside)
-
-
-def _device_steps(step_window: StepWindow, time: DeviceTime) -> tuple[StepRow, ...]:
+def device_step_rows(step_window: StepWindow, time: DeviceTime) -> tuple[StepRow, ...]:
+    """One row a step of an accelerator."""
     count = len(time.step_start)
     work = np.bincount(time.step, minlength=count)
     spent = np.zeros((count, 3), dtype=np.int64)
@@ -139,19 +176,30 @@ def _device_steps(step_window: StepWindow, time: DeviceTime) -> tuple[StepRow, .
     walls = time.step_end - time.step_start
     phases = {phase: _device_phase_times(time, time.phase == PHASE_CODE[phase]) for phase in MEASURED}
     rows = []
-    for index, parts in enumerate(time.parts(time.step_start, time.step_end)):
-        busy, outside, host, stream, other = parts
+    for index, (parts, causes) in enumerate(zip(time.parts(), time.idle_causes(), strict=True)):
+        busy, outside, unrecorded, host, stream, other = parts
         kernels, copies, fills = spent[index].tolist()
+        of_phases: dict[str, Any] = {phase_field(phase): times[index] for phase, times in phases.items() if times}
         rows.append(
             StepRow(
                 number=_number(step_window, index), wall_ns=int(walls[index]), busy_ns=busy, outside_ns=outside,
-                host_idle_ns=host, stream_idle_ns=stream, other_idle_ns=other,
-                kernel_time_ns=kernels + copies + fills, kernel_ns=kernels, memcpy_ns=copies, memset_ns=fills,
-                work=int(work[index]),
-                **{phase_field(phase): times[index] for phase, times in phases.items() if times},
+                host_idle_ns=host, stream_idle_ns=stream, other_idle_ns=other, unrecorded_ns=unrecorded,
+                idle_causes=causes, kernel_time_ns=kernels + copies + fills, kernel_ns=kernels, memcpy_ns=copies,
+                memset_ns=fills, work=int(work[index]), **of_phases,
             )
         )  # fmt: skip
     return tuple(rows)
+
+
+def host_step_rows(step_window: StepWindow, calls: CallTable, spans: StepSpans | None) -> tuple[StepRow, ...]:
+    """One row a step on the CPU; with `spans` of a rank it was busy as long as an operator or a collective ran."""
+    rows = host_steps(step_window.steps or (step_window.window,), step_window.numbers, step_window.spans, calls)
+    if spans is None:
+        return rows
+    busy = np.minimum(spans.busy_ns, spans.end_ns - spans.start_ns).tolist()
+    return tuple(
+        replace(row, busy_ns=spent, framework_ns=row.wall_ns - spent) for row, spent in zip(rows, busy, strict=True)
+    )
 
 
 def _number(step_window: StepWindow, index: int) -> int | None:
@@ -159,16 +207,21 @@ def _number(step_window: StepWindow, index: int) -> int | None:
 
 
 def timeline_of(
+    rows: Sequence[StepRow],
     step_window: StepWindow,
-    calls: CallTable,
     time: DeviceTime | None,
     spans: StepSpans | None = None,
     communication: Communication | None = None,
 ) -> Timeline:
-    """Busy and idle time of the window; what communication and copies no other work hides."""
+    """Busy and idle time of the steps that count; what communication and copies no other work hides.
+
+    `rows` has all steps; `time` is of those alone that count, and so are the `spans` of a rank on the CPU.
+    """
+    counted = np.array([row.set_aside is None for row in rows], dtype=bool)
+    rows = [row for row in rows if row.set_aside is None]
+    window = sum(row.wall_ns for row in rows)
+    busy = _sum(row.busy_ns for row in rows)
     if time is None:
-        window = step_window.window[1] - step_window.window[0]
-        busy = min(int(calls.time_ns.sum() if spans is None else spans.busy_ns.sum()), window)
         whole = Timeline(window_ns=window, busy_ns=busy, idle_ns=window - busy)
         if spans is None or communication is None:
             return whole
@@ -176,25 +229,41 @@ def timeline_of(
             whole, communication_ns=communication.running_ns, exposed_communication_ns=communication.exposed_ns,
             computation_ns=int(spans.computing_ns.sum()),
         )  # fmt: skip
-    window = time.window[1] - time.window[0]
-    ((busy, outside, host, stream, other),) = time.parts(np.array(time.window[:1]), np.array(time.window[1:]))
+    host, stream, other = (
+        _sum(getattr(row, f"{kind}_idle_ns") for row in rows) for kind in ("host", "stream", "other")
+    )
+    causes: dict[IdleCause, int] = {}
+    for row in rows:
+        for cause, ns in row.idle_causes.items():
+            causes[cause] = causes.get(cause, 0) + ns
     names = dict(time.launched.device_names)
     communicates = time.operator_class == CLASS_CODE[OperatorClass.COMMUNICATION]
     computes = ~communicates & ~time.copies
+    of_trace = not step_window.steps
+    called = step_window.step_at(time.launched.launches.start_ns)
     return Timeline(
         window_ns=window, busy_ns=busy, idle_ns=host + stream + other,
         communication_ns=time.mean(_covered(time, _of(device, communicates)) for device in time.devices),
         exposed_communication_ns=time.mean(_exposed(time, device, communicates) for device in time.devices),
         exposed_memcpy_ns=time.mean(_exposed(time, device, time.copies) for device in time.devices),
-        outside_ns=outside, host_idle_ns=host, stream_idle_ns=stream, other_idle_ns=other,
-        inner_idle_ns=time.mean(_inner_idle(device) for device in time.devices),
+        outside_ns=_sum(row.outside_ns for row in rows), unrecorded_ns=_sum(row.unrecorded_ns for row in rows),
+        host_idle_ns=host, stream_idle_ns=stream, other_idle_ns=other,
+        drained_ns=time.mean(
+            int(within(device.idle.drained, time.step_start, time.step_end).sum()) for device in time.devices
+        ),
+        around_ns=step_window.window[1] - step_window.window[0] - window if of_trace else None,
+        causes=time.idle_rows(causes),
         computation_ns=time.mean(_covered(time, _of(device, computes)) for device in time.devices),
         memcpy_ns=time.mean(_covered(time, _of(device, time.copies)) for device in time.devices),
         kernel_time_ns=int(time.duration.sum()),
-        launching=launching_of(time.launched, time.host),
+        launching=launching_of(time.launched, (called >= 0) & counted[called]),
         devices=tuple(_device_row(time, device, names.get(device.number)) for device in time.devices),
         streams=_streams(time),
     )  # fmt: skip
+
+
+def _sum(values: Iterable[int | None]) -> int:
+    return sum(value or 0 for value in values)
 
 
 def _of(device: _Device, marked: Bool) -> Int64:
@@ -212,20 +281,13 @@ def _exposed(time: DeviceTime, device: _Device, marked: Bool) -> int:
     return exposed((time.start[events], time.duration[events]), (time.start[others], time.duration[others]))
 
 
-def _inner_idle(device: _Device) -> int:
-    if not len(device.busy[0]):
-        return 0
-    first, last = device.busy[0][:1], device.busy[1][-1:]
-    return sum(int(within(cause, first, last)[0]) for cause in device.idle.all())
-
-
 def _device_row(time: DeviceTime, device: _Device, name: str | None) -> DeviceRow:
-    parts = device.parts(np.array(time.window[:1]), np.array(time.window[1:]))
-    busy, outside, host, stream, other = (int(part[0]) for part in parts)
+    parts = device.parts(time.step_start, time.step_end)
+    busy, outside, unrecorded, host, stream, other = (int(part.sum()) for part in parts)
     return DeviceRow(
         device=device.number, work=len(device.events), kernel_time_ns=int(time.duration[device.events].sum()),
         busy_ns=busy, outside_ns=outside, host_idle_ns=host, stream_idle_ns=stream, other_idle_ns=other,
-        name=name,
+        unrecorded_ns=unrecorded, name=name,
     )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from opanatomy.attribution.annotations import Timed, annotated_phases
 from opanatomy.attribution.linking import Links, enclosing_rows, left_over, link_work
@@ -43,7 +44,7 @@ class Attribution(Struct, frozen=True, kw_only=True):
     steps: tuple[Step, ...]
     window: tuple[int, int]
     spans: tuple[tuple[int, int, Phase], ...]
-    #: The phases against the trace's own annotations of them; `None` where it has none.
+    #: The phases against the trace's own annotations of them, or that those are taken; `None` where it has none.
     annotated: Check | None
     #: Rules of the user that no annotation of the trace fits.
     unused_rules: tuple[PhaseRule, ...]
@@ -82,13 +83,17 @@ def attribute(
         phase=placed.phase, module=placed.module, in_window=(start >= window[0]) & (start <= window[1]),
     )  # fmt: skip
     work_table = _work_table(work, links, placed, window, bool(steps))
+    annotated, stated = annotated_phases(names, rows, kinds, placed, _timed(table, work_table))
+    if stated is not placed:
+        table = replace(table, phase=stated.phase)
+        work_table = replace(work_table, phase=stated.of_launches(links.enclosing, links.thread, links.launched_ns))
     return Attribution(
         host=table,
         work=work_table,
         steps=steps,
         window=window,
         spans=placed.spans,
-        annotated=annotated_phases(names, rows, placed, _timed(table, work_table)),
+        annotated=annotated,
         unused_rules=_unused(names, rows.name[own_ranges(rows, kinds)], rules),
     )
 

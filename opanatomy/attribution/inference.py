@@ -38,7 +38,7 @@ def infer(rows: HostRows, kinds: NameKinds, nodes: Nodes) -> Inference:
     A trace without a backward is of inference: all of it is forward but what a range says otherwise of.
     """
     known = kinds.known[rows.name]
-    differentiated = _differentiated(nodes)
+    differentiated = differentiated_operators(nodes)
     moments = moments_of(rows, kinds, nodes, known, differentiated)
     code = np.where(nodes.is_node, BACKWARD, known)
     code[differentiated] = FORWARD
@@ -60,7 +60,7 @@ def infer(rows: HostRows, kinds: NameKinds, nodes: Nodes) -> Inference:
     return Inference(phase, wraps, moments, bool(differentiated.any()))
 
 
-def _differentiated(nodes: Nodes) -> Bool:
+def differentiated_operators(nodes: Nodes) -> Bool:
     """Operators outside of all nodes whose result a node differentiates."""
     operators = np.zeros(len(nodes.forward), dtype=bool)
     operators[nodes.forward[nodes.forward >= 0]] = True
@@ -109,10 +109,10 @@ def _unmarked(
     same_step = np.searchsorted(moments.steps, start, side="right") == np.searchsorted(
         moments.steps, _next_forward(moments, thread, start), side="right"
     )
-    numbered = _within(rows, (rows.sequence >= 0) | kinds.sharded[rows.name])[places]
+    numbered = within(rows, (rows.sequence >= 0) | kinds.sharded[rows.name])[places]
     aside = _aside(rows, kinds, nodes, differentiated)[places] & ~inside
     last_mark, next_mark = _marks_with(moments, start)
-    sends, receives = (_within(rows, kind[rows.name])[places] for kind in (kinds.sends, kinds.receives))
+    sends, receives = (within(rows, kind[rows.name])[places] for kind in (kinds.sends, kinds.receives))
     passes = np.array([FORWARD, BACKWARD])
     within_backward = (last_mark == BACKWARD) & (next_mark == BACKWARD) & is_among(thread, moments.backward)
     updated = ~before & _after_backward(moments, start)
@@ -172,7 +172,7 @@ def _helpers(rows: HostRows, kinds: NameKinds, unmarked: Int64) -> tuple[Int64, 
     return helpers[place >= 0], launches[place[place >= 0]]
 
 
-def _within(rows: HostRows, marked: Bool) -> Bool:
+def within(rows: HostRows, marked: Bool) -> Bool:
     """Whether a row is marked or inside a marked one."""
     inside: Bool = nearest_above(marked, rows.parent) >= 0
     return inside
@@ -184,7 +184,7 @@ def _aside(rows: HostRows, kinds: NameKinds, nodes: Nodes, differentiated: Bool)
     operator = nearest_above((rows.sequence >= 0) & (rows.annotation == 0), rows.parent)
     ranges = (rows.annotation != 0) & ~is_step & ~kinds.machinery[rows.name] & ~kinds.backend[rows.name]
     ranges &= (operator < 0) & (kinds.known[rows.name] < 0) & (nodes.module != np.arange(len(rows.name)))
-    return _within(rows, ranges & ~contains(rows, differentiated))
+    return within(rows, ranges & ~contains(rows, differentiated))
 
 
 def _seeds(rows: HostRows, kinds: NameKinds, moments: Moments) -> Bool:
@@ -198,4 +198,4 @@ def _seeds(rows: HostRows, kinds: NameKinds, moments: Moments) -> Bool:
     starts = (place < len(moments.nodes)) & (~there | (rows.start_ns[next_place] >= node))
     marked = np.zeros(len(rows.name), dtype=bool)
     marked[ones[starts]] = True
-    return _within(rows, marked)
+    return within(rows, marked)

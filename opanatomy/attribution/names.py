@@ -17,6 +17,8 @@ from opanatomy.records.workload import LOOP_RANGE, MODULE_RANGE, PHASE_RANGE
 _EVALUATION = "autograd::engine::evaluate_function: "
 #: Autograd's engine and its nodes; before 2021's end the engine left no events of its own, only `AddmmBackward`.
 _NODE = re.compile(r"^autograd::engine::evaluate_function: |^torch::autograd::|^\w+Backward\d*$")
+#: Nodes of torch's own formulas: the name ends in a number, that of a Python function's node does not.
+_DERIVATIVE = re.compile(r"^\w+Backward\d+$")
 _OPTIMIZER = re.compile(
     r"^Optimizer\.step#|^aten::_amp_|^## ?optimizer ?##$|optimizer_step|^OptimizerStep"
     r"|^aten::_fused_(?:adam|adamw|sgd|adagrad)_$"
@@ -64,6 +66,7 @@ class NameKinds(Struct, frozen=True):
     known: Int64
     module: list[str | None]
     node: Bool
+    derivative: Bool
     same_node: Int64
     communication: Bool
     sends: Bool
@@ -74,6 +77,7 @@ class NameKinds(Struct, frozen=True):
     #: Names of operators that the dispatcher calls; a Python function has a number whether gradients are on or not.
     dispatched: Bool
     ones: Bool
+    detach: Bool
     #: Ranges of a capture, and which of them are of calls in a user's own loop.
     captured: Bool
     in_loop: Bool
@@ -89,6 +93,7 @@ def kinds_of(names: Sequence[str], rules: Sequence[PhaseRule] = ()) -> NameKinds
         known=np.array([_known_place(name) for name in names], dtype=np.int64),
         module=[name.removeprefix(MODULE_RANGE) if name.startswith(MODULE_RANGE) else None for name in names],
         node=are_nodes(names),
+        derivative=_flags(_DERIVATIVE.match(name) for name in names),
         same_node=np.array(
             [numbers.get(name.removeprefix(_EVALUATION), -1) if name.startswith(_EVALUATION) else -1 for name in names],
             dtype=np.int64,
@@ -101,6 +106,7 @@ def kinds_of(names: Sequence[str], rules: Sequence[PhaseRule] = ()) -> NameKinds
         sharded=_flags(_SHARDED.match(name) for name in names),
         dispatched=_flags("::" in name for name in names),
         ones=_flags(name == "aten::ones_like" for name in names),
+        detach=_flags(name == "aten::detach" for name in names),
         captured=_flags(name.startswith((PHASE_RANGE, MODULE_RANGE)) for name in names),
         in_loop=_flags(name.startswith(LOOP_RANGE) for name in names),
         step=[int(match[1]) if (match := _STEP.match(name)) else None for name in names],

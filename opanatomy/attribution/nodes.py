@@ -9,7 +9,7 @@ from opanatomy.attribution.names import NameKinds
 from opanatomy.attribution.nesting import nearest_above
 from opanatomy.attribution.pairing import forward_of
 from opanatomy.attribution.rows import NEVER, HostRows, contains
-from opanatomy.records.columns import Bool, Categorical, Flows, Int64, at, is_among
+from opanatomy.records.columns import Bool, Categorical, Flows, Int64, at
 from opanatomy.records.taxonomy import BACKWARD
 
 #: What takes part in no forward: operators carry this number where nodes have the thread that made them.
@@ -43,9 +43,9 @@ def recomputed(rows: HostRows, kinds: NameKinds, nodes: Nodes) -> Bool:
 
     Backward runs without gradient mode, so an operator below a node that was dispatched with a sequence number of its
     own is a recomputed forward; what ran between the node's start and the last such operator is recomputation too
-    (a `torch.no_grad` part of the forward has no numbers). A module range inside a node says the same. Collectives and
-    functions that a node's own backward applies have numbers without being forward, and so has all that runs in a
-    backward whose result is differentiated again (`create_graph`).
+    (a `torch.no_grad` part of the forward has no numbers). A module range inside a node says the same. Collectives
+    have numbers without being forward, and so has all that runs in a backward in gradient mode (`create_graph`,
+    `torch.func.grad`) or in one that differentiates a scalar of its own.
     """
     node = nodes.enclosing
     below = (node >= 0) & (node != np.arange(len(node)))
@@ -60,56 +60,80 @@ def recomputed(rows: HostRows, kinds: NameKinds, nodes: Nodes) -> Bool:
 
 
 def _own_numbers(rows: HostRows, kinds: NameKinds, nodes: Nodes) -> Bool:
-    """Whether a number of an operator below a node says that it is of a forward."""
-    communicates = kinds.communication[rows.name]
+    """Whether a number of an operator below a node says that it is of a forward.
+
+    A Python function has one whether gradients are recorded or not: it is of a forward where an operator in it is,
+    where a node inside the same one differentiates it, or where checkpointing keeps what it saves.
+    """
     numbered = (rows.sequence >= 0) & (rows.forward_thread == _FORWARD_THREAD) & (nodes.enclosing >= 0) & ~nodes.is_node
-    plain = ~communicates & (kinds.dispatched[rows.name] | ~_applied_in_backward(rows, kinds, nodes, numbered))
-    of_forward: Bool = numbered & plain & ~_differentiated_again(rows, kinds, nodes)[nodes.enclosing]
+    numbered &= ~kinds.communication[rows.name]
+    numbered &= ~(_with_gradients(rows, kinds, nodes) | _differentiates_own_scalar(rows, kinds, nodes))[nodes.enclosing]
+    operators = numbered & kinds.dispatched[rows.name]
+    nested = nodes.is_node & (rows.parent >= 0) & (nodes.enclosing[rows.parent] >= 0)
+    functions = contains(rows, operators) | _saves_again(rows, kinds, nodes)
+    functions[nodes.forward[nested & (nodes.forward >= 0)]] = True
+    of_forward: Bool = operators | (numbered & functions)
     return of_forward
 
 
-def _applied_in_backward(rows: HostRows, kinds: NameKinds, nodes: Nodes, numbered: Bool) -> Bool:
-    """Which Python functions a node's backward applies for itself: they communicate, are the node's own function, or
-    leave the thread's count of numbers as it was."""
-    functions = np.flatnonzero(numbered & ~kinds.dispatched[rows.name])
-    if not len(functions):
-        return np.zeros(len(rows.name), dtype=bool)
-    applied = contains(rows, kinds.communication[rows.name])
-    with_number = np.flatnonzero((rows.sequence >= 0) & ~nodes.is_node)
-    following = with_number[np.minimum(np.searchsorted(with_number, functions, side="right"), len(with_number) - 1)]
-    applied[functions] |= (
-        (following > functions)
-        & (rows.thread[following] == rows.thread[functions])
-        & (rows.sequence[following] == rows.sequence[functions])
-        & (rows.start_ns[following] >= rows.end_ns[functions])
-    )
-    differentiated = nodes.forward[nodes.enclosing[functions]]
-    applied[functions] |= (differentiated >= 0) & (at(rows.name, differentiated) == rows.name[functions])
-    return applied
+def _saves_again(rows: HostRows, kinds: NameKinds, nodes: Nodes) -> Bool:
+    """Whether a node applies the function that it differentiates, and detaches what this saves.
+
+    Checkpointing does so (without reentry), at the end of the function and only when it runs again.
+    """
+    last = np.full(len(rows.name), -1, dtype=np.int64)
+    below = np.flatnonzero(rows.parent >= 0)
+    last[rows.parent[below]] = below
+    detaches = (last >= 0) & kinds.detach[rows.name[last]]
+    forward = at(nodes.forward, nodes.enclosing)
+    same: Bool = (forward >= 0) & (at(rows.name, forward) == rows.name) & ~kinds.dispatched[rows.name]
+    return same & detaches & ~detaches[forward]
 
 
-def _differentiated_again(rows: HostRows, kinds: NameKinds, nodes: Nodes) -> Bool:
-    """Which nodes ran with `create_graph`: an operator in one of their pass is differentiated by a node outside.
+def _differentiates_own_scalar(rows: HostRows, kinds: NameKinds, nodes: Nodes) -> Bool:
+    """Which nodes start a backward from ones: their derivative is that of a scalar which they compute for it.
 
-    A pass is what runs without an operator with a number in between, on the same level of nesting.
+    What is run again to be differentiated gets the gradient that came in.
+    """
+    ones = np.flatnonzero(kinds.ones[rows.name] & (nodes.enclosing >= 0))
+    following = np.minimum(rows.last[ones] + 1, len(rows.name) - 1)
+    ones = ones[nodes.is_node[following] & (rows.parent[following] == rows.parent[ones])]
+    differentiates = np.zeros(len(rows.name), dtype=bool)
+    differentiates[nodes.enclosing[ones]] = True
+    return differentiates
+
+
+def _with_gradients(rows: HostRows, kinds: NameKinds, nodes: Nodes) -> Bool:
+    """Which nodes ran in gradient mode: the last operator that a node of torch's own calls has a number.
+
+    What a node runs again comes before its derivative, which has none. Python functions, which say nothing, are as the
+    node before (else after) them in their pass: what runs without an operator with a number in between, on the same
+    level of nesting.
     """
     count = len(rows.name)
-    root_of = _root(rows, kinds, nodes)
-    pairs = np.flatnonzero(nodes.is_node & (nodes.forward >= 0))
-    inside = nodes.enclosing[nodes.forward[pairs]]
-    root = at(root_of, inside)
-    evidence = root[(root >= 0) & (rows.start_ns[pairs] >= at(rows.end_ns, root))]
-    if not len(evidence):
+    called = np.flatnonzero((rows.parent >= 0) & kinds.dispatched[rows.name] & ~nodes.is_node)
+    called = called[kinds.derivative[rows.name[rows.parent[called]]] & nodes.is_node[rows.parent[called]]]
+    last = np.full(count, -1, dtype=np.int64)
+    last[rows.parent[called]] = called  # in nesting order: the last one stays
+    root = _root(rows, kinds, nodes)
+    known = np.flatnonzero(last >= 0)
+    mode = np.full(count, -1, dtype=np.int64)
+    mode[root[known]] = rows.sequence[last[known]] >= 0
+    if not (mode > 0).any():
         return np.zeros(count, dtype=bool)
-    level = at(root_of, np.where(rows.parent >= 0, nodes.enclosing[rows.parent], -1))
+    level = at(root, np.where(rows.parent >= 0, nodes.enclosing[rows.parent], -1))
     order = np.lexsort((rows.start_ns, level))
-    begins = ~nodes.is_node & (rows.sequence >= 0)
-    begins = begins[order] | np.append(True, np.diff(level[order]) != 0)
-    passes = np.empty(count, dtype=np.int64)
-    passes[order] = np.cumsum(begins)
-    again = is_among(passes, passes[evidence])
-    again_below: Bool = nodes.is_node & again[np.maximum(root_of, 0)]
-    return again_below
+    begins = (~nodes.is_node & (rows.sequence >= 0))[order] | np.append(True, np.diff(level[order]) != 0)
+    passes, mode = np.cumsum(begins), mode[order]
+    place = np.arange(count)
+    before = np.maximum.accumulate(np.where(mode >= 0, place, -1))
+    after = np.minimum.accumulate(np.where(mode >= 0, place, count - 1)[::-1])[::-1]
+    in_pass = (before >= 0) & (passes[before] == passes)
+    nearest = np.where(in_pass, mode[before], np.where(passes[after] == passes, mode[after], 0))
+    with_gradients = np.empty(count, dtype=bool)
+    with_gradients[order] = nearest > 0
+    of_nodes: Bool = nodes.is_node & with_gradients[np.maximum(root, 0)]
+    return of_nodes
 
 
 def _root(rows: HostRows, kinds: NameKinds, nodes: Nodes) -> Int64:

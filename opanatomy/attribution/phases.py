@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 from msgspec import Struct
 
-from opanatomy.attribution.inference import Inference, infer
+from opanatomy.attribution.inference import Inference, differentiated_operators, infer, within
 from opanatomy.attribution.names import NameKinds, own_ranges
 from opanatomy.attribution.nesting import nearest_above
 from opanatomy.attribution.nodes import Nodes, modules_of, nodes_of, recomputed
 from opanatomy.attribution.rows import HostRows
 from opanatomy.records.columns import NO_FLOWS, Bool, Categorical, Flows, Int64, at, is_among
 from opanatomy.records.phase_spans import MarkedCall, flattened, loop_spans
-from opanatomy.records.taxonomy import BACKWARD, OTHER, PHASE_CODE, PHASES, RECOMPUTE, Phase
+from opanatomy.records.taxonomy import BACKWARD, FORWARD, OTHER, PHASE_CODE, PHASES, RECOMPUTE, Phase
 
 
 class Step(Struct, frozen=True):
@@ -65,6 +65,8 @@ def place(rows: HostRows, kinds: NameKinds, flows: Flows = NO_FLOWS) -> Placed:
     if inference is None:
         at_that_time = phases_at(spans, rows.start_ns)
         phase = np.where(at_that_time < 0, OTHER, at_that_time)
+        # What autograd differentiates is forward also where no call of a module encloses it.
+        phase[(at_that_time < 0) & within(rows, differentiated_operators(nodes))] = FORWARD
     else:
         phase = inference.phase.copy()
     mapped = _mapped(rows, kinds, nodes, inference)

@@ -45,7 +45,8 @@ class KernelNames(Struct, frozen=True, kw_only=True):
 
     operator_class: Int64
     rule: Categorical[str]
-    tensor_cores: Bool
+    #: 1 of those that use tensor cores, 0 of those that do not, -1 where the name does not tell.
+    tensor_cores: Int64
     #: Places in `COMPUTE_TYPES` and `ELEMENT_TYPES`.
     compute_type: Int64
     element_type: Int64
@@ -70,12 +71,13 @@ def operator_names(names: Sequence[str], column: Int64, *, on_device: bool) -> O
 def kernel_names(names: Sequence[str], column: Int64) -> KernelNames:
     """What the names in the column, which is of device events, say."""
     classifications = [DISPATCHING] * len(names)
-    tensor_cores, crosses = np.zeros(len(names), dtype=bool), np.zeros(len(names), dtype=bool)
-    compute_type, element_type = np.full((2, len(names)), -1, dtype=np.int64)
+    crosses = np.zeros(len(names), dtype=bool)
+    compute_type, element_type, tensor_cores = np.full((3, len(names)), -1, dtype=np.int64)
     for number in distinct(column).values.tolist():
         known = read_kernel_name(names[number])
         classifications[number] = known.classification
-        tensor_cores[number], crosses[number] = known.tensor_cores, known.crosses_host_link
+        crosses[number] = known.crosses_host_link
+        tensor_cores[number] = -1 if known.tensor_cores is None else known.tensor_cores
         compute_type[number] = -1 if known.compute_type is None else COMPUTE_TYPES.index(known.compute_type)
         element_type[number] = -1 if known.element_type is None else ELEMENT_TYPES.index(known.element_type)
     return KernelNames(

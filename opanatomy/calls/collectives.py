@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from msgspec.structs import replace
 
-from opanatomy.anatomy.collectives import both_sides, dtype_of
+from opanatomy.anatomy.collectives import both_sides, dtype_of, named
 from opanatomy.calls.announced import annotations_of_backends, announced, joined_to_operators, merged, number_of
 from opanatomy.calls.trace_calls import TraceCalls
 from opanatomy.records.columns import (
@@ -63,7 +63,7 @@ def exchanged_bytes(trace: Trace, calls: TraceCalls, wanted: Int64) -> tuple[Int
     if not calls.on_device:
         rows = annotations_of_backends(calls, np.ones(len(calls.host.name), dtype=bool))
         operator, arguments = of_annotations(trace, calls, rows)
-        sent[rows], received[rows] = bytes_of(arguments).T
+        sent[rows], received[rows] = _of_both_sides(arguments).T
         # What launches a collective that runs alongside it moves nothing itself.
         sent[operator[operator >= 0]] = received[operator[operator >= 0]] = 0
         return sent, received
@@ -72,7 +72,7 @@ def exchanged_bytes(trace: Trace, calls: TraceCalls, wanted: Int64) -> tuple[Int
     # The first event that says something decides.
     events = np.flatnonzero(is_wanted[of_call])[::-1]
     _, arguments = of_events(trace, calls, events)
-    sides = bytes_of(arguments)
+    sides = _of_both_sides(arguments)
     said = sides[:, 0] >= 0
     sent[of_call[events[said]]], received[of_call[events[said]]] = sides[said].T
     return sent, received
@@ -83,12 +83,21 @@ def bytes_of(arguments: Categorical[CollectiveArguments]) -> Int64:
     return np.array([_sides(known) for known in arguments.values] + [(-1, -1)], dtype=np.int64)[arguments.codes]
 
 
+def _of_both_sides(arguments: Categorical[CollectiveArguments]) -> Int64:
+    """As `bytes_of`, -1 for both where one is not said."""
+    sides = bytes_of(arguments)
+    return np.where((sides >= 0).all(axis=1, keepdims=True), sides, -1)
+
+
 def _sides(arguments: CollectiveArguments) -> tuple[int, int]:
     dtype = dtype_of(arguments.dtype)
-    elements = both_sides(arguments) if dtype else None
-    if dtype is None or elements is None:
+    if dtype is None:
         return -1, -1
-    return elements[0] * ITEM_SIZE[dtype], elements[1] * ITEM_SIZE[dtype]
+    elements: tuple[int | None, int | None] | None = both_sides(arguments)
+    if elements is None and named(arguments.collective) == "all_to_all":
+        elements = arguments.in_elements, arguments.out_elements
+    sent, got = elements or (None, None)
+    return -1 if sent is None else sent * ITEM_SIZE[dtype], -1 if got is None else got * ITEM_SIZE[dtype]
 
 
 def _without_number(arguments: Categorical[CollectiveArguments]) -> Categorical[CollectiveArguments]:

@@ -2,25 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from opanatomy.calls.classes import UNKNOWN
 from opanatomy.calls.trace_calls import TraceCalls
-from opanatomy.records.columns import Categorical, Int64, KernelTable, at, categorical_of
+from opanatomy.classification.tensor_cores import lacks_tensor_cores
+from opanatomy.records.columns import (
+    NO_UNITS,
+    Categorical,
+    Int64,
+    KernelTable,
+    TraceDevice,
+    at,
+    categorical_of,
+    is_among,
+)
 from opanatomy.records.taxonomy import CLASSES, PHASES
 
 #: The rule of a kernel whose name says nothing.
 _BY_OPERATOR = "its operator's class: the name says nothing"
 
 
-def kernel_table(calls: TraceCalls) -> KernelTable:
-    """One row a device event."""
+def kernel_table(calls: TraceCalls, devices: Sequence[TraceDevice] = ()) -> KernelTable:
+    """One row a device event, on one of the devices."""
     work, names = calls.work, calls.names
     call = calls.call_of_event
     by_name, by_call = calls.kernels.operator_class[work.name], class_of_calls(calls, call)
     # a name that says nothing (`triton__0d1d2de`) takes the class of the operator that launched it
     nameless = (by_name == UNKNOWN) & (call >= 0)
     operator = at(calls.operator, work.host)
+    without = np.array([device.number for device in devices if lacks_tensor_cores(device.name)], dtype=np.int64)
     return KernelTable(
         kernel=Categorical(work.name, names),
         device=work.device, stream=work.stream, start_ns=work.start_ns, duration_ns=work.duration_ns,
@@ -33,7 +46,7 @@ def kernel_table(calls: TraceCalls) -> KernelTable:
         operator_class=Categorical(np.where(call >= 0, by_call, by_name), CLASSES),
         kernel_class=Categorical(np.where(nameless, by_call, by_name), CLASSES),
         kernel_rule=_kernel_rules(calls, nameless),
-        tensor_cores=calls.kernels.tensor_cores[work.name],
+        tensor_cores=np.where(is_among(work.device, without), NO_UNITS, calls.kernels.tensor_cores[work.name]),
     )  # fmt: skip
 
 

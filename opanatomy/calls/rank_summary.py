@@ -10,14 +10,13 @@ import numpy as np
 from msgspec import Struct
 
 from opanatomy.anatomy.collectives import OTHER, dtype_of, named
-from opanatomy.anatomy.intervals import Intervals, overlap, time_before, together, union, within, without
-from opanatomy.anatomy.timeline import StepWindow, device_steps
-from opanatomy.attribution import Attribution
+from opanatomy.anatomy.intervals import Intervals, overlap, together, union, within, without
+from opanatomy.anatomy.launches import SYNCHRONIZE
+from opanatomy.anatomy.timeline import DeviceTime, StepWindow
 from opanatomy.calls.announced import annotations_of_backends, modules_served
 from opanatomy.calls.collectives import bytes_of, of_annotations, of_events
 from opanatomy.calls.table import cpu_rows
 from opanatomy.calls.trace_calls import TraceCalls
-from opanatomy.calls.window import launched_work
 from opanatomy.records.columns import (
     Bool,
     Categorical,
@@ -32,6 +31,9 @@ from opanatomy.records.taxonomy import CLASS_CODE, PHASES, OperatorClass
 from opanatomy.trace import Trace
 
 _COMMUNICATION: Final = CLASS_CODE[OperatorClass.COMMUNICATION]
+_NO_STEPS: Final = np.zeros(0, dtype=np.int64)
+#: A synchronization that takes no longer found the device done.
+_WAITED_NS: Final = 50_000
 
 
 class _Events(Struct, frozen=True, kw_only=True):
@@ -46,18 +48,27 @@ class _Events(Struct, frozen=True, kw_only=True):
     kernel: Categorical[str]
     phase: Int64
     launched_ns: Int64
+    #: When a host call returned that waited for the device, in order; `None` where every call may have waited.
+    synchronized_ns: Int64 | None
     #: Whether the event is work of the window.
     inside: Bool
-    #: When the rank computed, when it did for the steps of the window, and when it did anything.
+    #: When the rank computed for the steps of the window, when it did anything for them, and when it did anything.
     computing: Intervals
-    computing_inside: Intervals
+    busy_inside: Intervals
     busy: Intervals
 
 
 def communication_of(
-    trace: Trace, calls: TraceCalls, kernels: KernelTable | None, attribution: Attribution, step_window: StepWindow
+    trace: Trace,
+    calls: TraceCalls,
+    kernels: KernelTable | None,
+    step_window: StepWindow,
+    time: DeviceTime | None = None,
+    counted: Bool | None = None,
 ) -> Exchanged:
     """What a rank's trace says of its collectives, in and around the window, and of its steps.
+
+    On an accelerator `time` has the steps, on the CPU all of the window or those `counted`.
 
     A process with several devices is taken for the one that communicates most.
     """
@@ -68,20 +79,25 @@ def communication_of(
         starts, ends = (np.array(column, dtype=np.int64) for column in zip(*bounds, strict=True))
     else:
         events = _of_device(trace, calls, kernels)
-        _, starts, ends = device_steps(step_window, launched_work(trace, attribution))
+        starts, ends = (time.step_start, time.step_end) if time is not None else (_NO_STEPS, _NO_STEPS)
+    numbers = np.array(step_window.numbers or range(len(step_window.steps or (step_window.window,))), dtype=np.int64)
+    began = np.array([begin + base for begin, _ in step_window.steps] or [-1], dtype=np.int64)
+    if counted is not None:
+        numbers, began = numbers[counted], began[counted]
+        starts, ends = (starts, ends) if kernels is not None else (starts[counted], ends[counted])
     table = _calls(calls, events, base)
     running = union(table.start_ns - base, table.end_ns - table.start_ns)
+    own = np.flatnonzero(table.inside)
+    running_inside = union(table.start_ns[own] - base, (table.end_ns - table.start_ns)[own])
+    busy = within(together(events.busy, running), starts, ends)
     steps = StepSpans(
-        number=np.array([*step_window.numbers, *range(len(step_window.numbers), len(starts))], dtype=np.int64),
+        number=numbers, began_ns=began,
         start_ns=starts + base, end_ns=ends + base,
         computing_ns=within(events.computing, starts, ends),
-        busy_ns=within(together(events.busy, running), starts, ends),
+        outside_ns=busy - within(together(events.busy_inside, running_inside), starts, ends), busy_ns=busy,
     )  # fmt: skip
-    hiding, inside = (
-        Spans(start_ns=begins + base, end_ns=ends + base)
-        for begins, ends in (overlap(spans, running) for spans in (events.computing, events.computing_inside))
-    )
-    return Exchanged(calls=table, hiding=hiding, hiding_inside=inside, steps=steps)
+    begins, finishes = overlap(events.computing, running)
+    return Exchanged(calls=table, hiding=Spans(start_ns=begins + base, end_ns=finishes + base), steps=steps)
 
 
 def _base_ns(metadata: Mapping[str, object]) -> int:
@@ -98,6 +114,7 @@ def _of_device(trace: Trace, calls: TraceCalls, kernels: KernelTable) -> _Events
     device = _device(kernels, communicates)
     events = np.flatnonzero(communicates & device)
     others = np.flatnonzero(~communicates & device)
+    inside = np.flatnonzero(device & kernels.inside)
     own = others[kernels.inside[others]]
     call, arguments = of_events(trace, calls, events)
     launch = calls.work.launch[events]
@@ -106,8 +123,9 @@ def _of_device(trace: Trace, calls: TraceCalls, kernels: KernelTable) -> _Events
     return _Events(
         start_ns=start, end_ns=end, call=call, arguments=arguments, kernel=kernels.kernel.take(events),
         phase=kernels.phase.codes[events], launched_ns=launched, inside=kernels.inside[events],
-        computing=union(kernels.start_ns[others], kernels.duration_ns[others]),
-        computing_inside=union(kernels.start_ns[own], kernels.duration_ns[own]),
+        synchronized_ns=_synchronized(trace),
+        computing=union(kernels.start_ns[own], kernels.duration_ns[own]),
+        busy_inside=union(kernels.start_ns[inside], kernels.duration_ns[inside]),
         busy=union(kernels.start_ns[device], kernels.duration_ns[device]),
     )  # fmt: skip
 
@@ -124,6 +142,15 @@ def _device(kernels: KernelTable, communicates: Bool) -> Bool:
     return chosen
 
 
+def _synchronized(trace: Trace) -> Int64:
+    """When each host call returned that waited for the device, in order."""
+    launches = trace.launches
+    names = distinct(launches.name)
+    waits = np.array([bool(SYNCHRONIZE.search(trace.names[name])) for name in names.values.tolist()], dtype=bool)
+    rows = np.flatnonzero(waits[names.inverse] & (launches.duration_ns > _WAITED_NS))
+    return np.sort(launches.start_ns[rows] + launches.duration_ns[rows])
+
+
 # ----------------------------------------------------------------------------------------------------------- the host
 
 
@@ -138,9 +165,8 @@ def _of_host(trace: Trace, calls: TraceCalls) -> _Events:
         start_ns=start, end_ns=end, call=np.where(operator >= 0, operator, rows), arguments=arguments,
         kernel=Categorical(host.name[rows], calls.names),
         phase=np.where(operator >= 0, at(host.phase, operator), host.phase[rows]),
-        launched_ns=at(host.start_ns, operator), inside=host.in_window[rows],
-        computing=computing, computing_inside=computing,
-        busy=together(computing, running),
+        launched_ns=at(host.start_ns, operator), inside=host.in_window[rows], synchronized_ns=None,
+        computing=computing, busy_inside=computing, busy=together(computing, running),
     )  # fmt: skip
 
 
@@ -182,20 +208,26 @@ def _calls(calls: TraceCalls, events: _Events, base: int) -> CollectiveCalls:
     arguments = events.arguments.take(first)
     host = events.call[first]
     sides = bytes_of(arguments)
+    launched = events.launched_ns[first]
+    returned = launched if events.synchronized_ns is None else _last_before(events.synchronized_ns, launched)
+    synchronized = np.where((launched >= 0) & (returned >= 0), returned + base, -1)
     return CollectiveCalls(
         collective=_names(arguments, events.kernel.take(first)),
         named=arguments.codes >= 0,
         group=_field(arguments, "group"), group_size=_numbers(arguments, "group_size"),
         sequence=_numbers(arguments, "sequence"), dtype=_field(arguments, "dtype"),
         sent_bytes=sides[:, 0], received_bytes=sides[:, 1],
-        launched_ns=np.where(events.launched_ns[first] >= 0, events.launched_ns[first] + base, -1),
+        launched_ns=np.where(launched >= 0, launched + base, -1), synchronized_ns=synchronized,
         launching_ns=at(calls.host.duration_ns, host), start_ns=start + base, end_ns=end + base,
         inside=inside,
         phase=Categorical(events.phase[first], tuple(str(phase) for phase in PHASES)),
         module=modules_served(calls, host),
-        computed_at_start_ns=time_before(events.computing, start),
-        computed_at_end_ns=time_before(events.computing, end),
     )  # fmt: skip
+
+
+def _last_before(moments: Int64, bounds: Int64) -> Int64:
+    """The last of the moments, which are in order, at or before each bound, -1 for none."""
+    return np.append(moments, -1)[np.searchsorted(moments, bounds, side="right") - 1]
 
 
 def _names(arguments: Categorical[CollectiveArguments], kernel: Categorical[str]) -> Categorical[str]:

@@ -9,6 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from opanatomy.attribution import Attribution
+from opanatomy.attribution.linking import enclosing_rows
 from opanatomy.attribution.nesting import nearest_above
 from opanatomy.calls.classes import (
     KernelNames,
@@ -32,6 +33,7 @@ from opanatomy.records.columns import (
     categorical_of,
     distinct,
     marked,
+    starts_work,
 )
 from opanatomy.records.signature import Signature
 from opanatomy.records.signature_text import SignatureText, text_of
@@ -62,6 +64,8 @@ class TraceCalls(Struct, frozen=True, kw_only=True):
     #: Device time and device events that each row launched; on the CPU its self time.
     time_ns: Int64
     launched: Int64
+    #: Whether a launch of a kernel, copy or fill lies directly in each row.
+    starts_work: Bool
     costs: CallCosts
 
     @property
@@ -98,9 +102,27 @@ def trace_calls_of(trace: Trace, attribution: Attribution) -> tuple[TraceCalls, 
     calls = TraceCalls(
         names=trace.names, on_device=trace.on_device, host=host, work=work, operators=operators, kernels=kernels,
         signatures=signatures, signature=signature, owner=owner, operator=_innermost_operators(trace.names, host),
-        time_ns=time_ns, launched=launched, costs=costs,
+        time_ns=time_ns, launched=launched, starts_work=_starting_work(trace, host), costs=costs,
     )  # fmt: skip
     return calls, warnings
+
+
+def only_in(calls: TraceCalls, host: Bool, work: Bool) -> TraceCalls:
+    """Keep the window to these host rows and this device work."""
+    if bool(host.all()) and bool(work.all()):
+        return calls
+    rows = replace(calls.host, in_window=calls.host.in_window & host)
+    events = replace(calls.work, link=np.where(work, calls.work.link, OUTSIDE))
+    time_ns, launched = _device_time(rows, events, on_device=calls.on_device)
+    return replace(calls, host=rows, work=events, time_ns=time_ns, launched=launched)
+
+
+def _starting_work(trace: Trace, host: HostTable) -> Bool:
+    """Whether a launch that starts device work lies directly in each host row."""
+    rows = np.flatnonzero(starts_work(trace.names, trace.launches))
+    moments = (trace.launches.thread[rows], trace.launches.start_ns[rows])
+    around = enclosing_rows(host.thread, host.start_ns, host.start_ns + host.duration_ns, host.parent, moments)
+    return marked(around[around >= 0], len(host.name))
 
 
 def rows_with_events(events: Bool, row: Int64, count: int) -> Bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -11,8 +10,18 @@ import numpy as np
 from msgspec.structs import replace
 
 from opanatomy.attribution import Attribution
-from opanatomy.attribution.nesting import SLACK_NS
-from opanatomy.records.columns import GRAPH, KERNEL, NO_LAUNCH, OUTSIDE, Bool, Int64, distinct, is_among
+from opanatomy.records.columns import (
+    GRAPH,
+    KERNEL,
+    NO_LAUNCH,
+    OUTSIDE,
+    Bool,
+    Int64,
+    distinct,
+    is_among,
+    rows_by_value,
+    starts_work,
+)
 from opanatomy.records.taxonomy import PHASE_CODE, Phase
 from opanatomy.records.workload import Environment
 from opanatomy.trace import Trace
@@ -40,15 +49,19 @@ def environment_of(trace: Trace) -> Environment:
         return replace(environment, device_kind="cpu")
     # Neither the name nor the ceilings of a GPU without an event, nor those of the processor, belong to these times.
     return replace(
-        environment, device=None, device_kind="cpu", device_count=environment.device_count or 1,
+        environment, device=None, device_kind="cpu", host_only=True, device_count=environment.device_count or 1,
         device_memory_bytes=None, multiprocessors=None, processor=None,
     )  # fmt: skip
+
+
+def caveats_of(trace: Trace) -> tuple[str, ...]:
+    """Lines on what changes the reading of every figure of a trace."""
+    return (*trace.caveats, *_of_devices(trace))
 
 
 def warnings_of_trace(trace: Trace, attribution: Attribution) -> tuple[str, ...]:
     """Lines on what the trace lacks or leaves open, and on what in it cannot be right."""
     return (
-        *_of_devices(trace),
         *_of_launches(trace, attribution),
         *_of_work(trace, attribution),
         *_of_unlaunched(trace, attribution),
@@ -75,15 +88,22 @@ def _without_events(trace: Trace) -> str | None:
         return None
     if trace.capture is not None and trace.environment.device is not None:
         return f"is of a GPU ({trace.environment.device})"
-    return has_accelerator(trace.metadata, trace.memory)
+    operators = distinct(trace.host.name).values.tolist()
+    return has_accelerator(trace.metadata, trace.memory, [trace.names[number] for number in operators])
 
 
 def _of_devices(trace: Trace) -> Iterator[str]:
     missing = _without_events(trace)
     if missing is not None:
         yield (
-            f"the trace {missing} but has no event of it: all times are host times, and no ceilings apply to"
-            " them - if the step ran on the GPU, record it where CUPTI (roctracer) works"
+            f"only the host was recorded: the trace {missing} and has no event of a GPU. All times are those of the"
+            " host, which launches and waits; what the device did is not known - record it with its activities"
+            " (ProfilerActivity.CUDA), where CUPTI (roctracer) works"
+        )
+    elif trace.on_device and not len(trace.work.name):
+        yield (
+            f"no device work was recorded, only {_launches(int(starts_work(trace.names, trace.launches).sum()))} of it:"
+            " what the device did, and when it was idle, is not known - record it again where CUPTI (roctracer) works"
         )
     elif trace.capture is None and (line := unlike(trace.devices)):
         yield line
@@ -95,16 +115,9 @@ def _of_devices(trace: Trace) -> Iterator[str]:
 
 
 def _of_launches(trace: Trace, attribution: Attribution) -> Iterator[str]:
-    launches, work = trace.launches, attribution.work
-    if trace.on_device and not len(work.name):
-        yield f"the trace has {len(launches.name):,} launches but no device work: its kernels were not recorded"
+    work = attribution.work
+    if not len(work.name):
         return
-    lost = _lost(trace, attribution)
-    if len(lost):
-        whole = int(_starting(trace).sum())
-        names = Counter(trace.names[number] for number in launches.name[lost].tolist()).most_common(3)
-        listed = ", ".join(f"{count:,} {name}" for name, count in names)
-        yield f"{len(lost):,} of {whole:,} launches have no device work in the trace ({listed}): their time is missing"
     inside = work.link != OUTSIDE
     ambiguous = work.open & inside
     if ambiguous.any():
@@ -113,25 +126,11 @@ def _of_launches(trace: Trace, attribution: Attribution) -> Iterator[str]:
             f"{_events(int(ambiguous.sum()))} ({spent:,.3f} ms) with an id that launches of several"
             " operators carry: each is linked to the last of them that began before it"
         )
-    early = _early(trace, work.launch) if len(launches.name) else work.start_ns[:0]
-    if len(early):
-        yield (
-            f"{_events(len(early))} before their launch, by up to {int(early.max()) / 1e6:,.3f} ms:"
-            " the clocks of host and device differ, or the launch is another one"
-        )
 
 
 def _of_work(trace: Trace, attribution: Attribution) -> Iterator[str]:
-    """Work that is not of one launch, on a device once."""
+    """Work that is not of one launch."""
     work, inside = trace.work, attribution.work.link != OUTSIDE
-    lasting = np.flatnonzero(inside & (work.duration_ns > 0))
-    columns = (work.start_ns, work.device, work.stream, work.duration_ns, work.name, work.correlation)
-    double = _repeated(*(column[lasting] for column in columns))
-    if double:
-        yield (
-            f"{_events(double)} in the trace more than once, equal in all: the time is counted"
-            " each time - was the trace merged with itself?"
-        )
     sure = (attribution.work.launch >= 0) & (attribution.work.link != GRAPH) & ~attribution.work.open
     kernels = inside & sure & (work.kind == KERNEL)
     launch, device = attribution.work.launch[kernels], work.device[kernels]
@@ -145,6 +144,10 @@ def _of_work(trace: Trace, attribution: Attribution) -> Iterator[str]:
 
 def _events(count: int) -> str:
     return f"{count:,} device event{'' if count == 1 else 's'}"
+
+
+def _launches(count: int) -> str:
+    return f"{count:,} launch{'' if count == 1 else 'es'}"
 
 
 def _repeated(*columns: Int64) -> int:
@@ -173,20 +176,19 @@ def _of_unlaunched(trace: Trace, attribution: Attribution) -> Iterator[str]:
         )
 
 
-def _starting(trace: Trace) -> Bool:
-    """Which launches start a kernel or a copy."""
+def launches_of_work(trace: Trace) -> Bool:
+    """Which launches start a kernel or a copy; fills leave no event where the library has nothing to fill."""
     starts = np.array([_STARTS_KERNEL.search(name) is not None for name in trace.names], dtype=bool)
     rows: Bool = starts[trace.launches.name] & (trace.launches.correlation > 0)
     return rows
 
 
-def _lost(trace: Trace, attribution: Attribution) -> Int64:
+def lost_launches(trace: Trace, window: tuple[int, int]) -> Int64:
     """Launches in the window whose work the trace does not have; those that a graph captured did not run."""
     launches = trace.launches
-    low, high = attribution.window
-    inside = (launches.start_ns >= low) & (launches.start_ns <= high)
+    inside = (launches.start_ns >= window[0]) & (launches.start_ns <= window[1])
     known = is_among(launches.correlation, trace.work.correlation)
-    rows: Int64 = np.flatnonzero(_starting(trace) & inside & ~known & ~_captured(trace))
+    rows: Int64 = np.flatnonzero(launches_of_work(trace) & inside & ~known & ~_captured(trace))
     return rows
 
 
@@ -197,18 +199,11 @@ def _captured(trace: Trace) -> Bool:
     captured = np.zeros(len(launches.name), dtype=bool)
     if not len(launches.name) or not edges[0][launches.name].any():
         return captured
-    for thread in distinct(launches.thread).values.tolist():
-        rows = np.flatnonzero(launches.thread == thread)
+    for _, rows in rows_by_value(launches.thread):
         rows = rows[np.argsort(launches.start_ns[rows], kind="stable")]
         opened, closed = (np.cumsum(edge[launches.name[rows]]) for edge in edges)
         captured[rows] = opened > closed
     return captured
-
-
-def _early(trace: Trace, launch: Int64) -> Int64:
-    """By how much each device event that begins before its launch does so."""
-    early = trace.launches.start_ns[np.maximum(launch, 0)] - trace.work.start_ns
-    return early[(launch >= 0) & (early > SLACK_NS)]
 
 
 def _of_annotations(attribution: Attribution) -> Iterator[str]:

@@ -1,12 +1,12 @@
 """Why the calls of a profiled step can differ from those that a dispatch mode saw: the causes that are known.
 
-What they do not account for stays a difference. A contraction is explained by nothing but torch's own other path, and
-then only if all contractions of the phase together are equal.
+What they do not account for stays a difference. A contraction is explained by torch's own other path, only if all
+contractions of the phase together are equal, and by a forward outside of all modules, only if none is missing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from msgspec import Struct, field
@@ -22,6 +22,9 @@ ENCLOSED: Final = "copies and fills inside of another operator's event, where th
 NO_IN_PLACE: Final = "autograd does not work in place where a mode watches: it makes zeros in another way"
 COPIED_GRADIENT: Final = "autograd keeps a gradient without copying it where nothing else holds it, which a mode does"
 FAST_PATH: Final = "torch.nn does not take its fast path where a mode watches: the same products, fused otherwise"
+OUTSIDE_MODULES: Final = (
+    "ran before the first module was called: forward by autograd's nodes, which a mode does not see"
+)
 FORWARD_AD: Final = "forward-mode differentiation, which a mode makes run otherwise"
 
 #: What makes tensors that a first step keeps for later ones: masks, tables, the weights of lazy modules; an
@@ -75,6 +78,17 @@ class Counts(Struct, frozen=True, kw_only=True):
             self.observed[key].flops if key in self.observed else 0,
         )
 
+    def time_of_calls(self, key: Key) -> int | None:
+        """The time of as many calls of an operator in a phase as are missing or too many here."""
+        ours, observed = self.calls(key)
+        alike = [count for other, count in self.ours.items() if other == key or (not ours and other[0] == key[0])]
+        calls = sum(count.calls for count in alike)
+        return abs(ours - observed) * sum(count.time_ns for count in alike) // calls if calls else None
+
+    def time_of_flops(self, key: Key) -> int | None:
+        """The time of an operator in a phase: which of its calls have other FLOPs is not known."""
+        return self.ours[key].time_ns if key in self.ours else self.time_of_calls(key)
+
     @property
     def differentiates_forward(self) -> bool:
         """Whether forward-mode differentiation ran."""
@@ -95,6 +109,8 @@ def cause_of_calls(key: Key, counts: Counts) -> str | None:
     ours, watched = counts.calls(key)
     if counts.took_fast_path(phase):
         return FAST_PATH
+    if _is_outside_modules(key, counts.calls):
+        return OUTSIDE_MODULES
     if name in _ZEROS and phase is not Phase.FORWARD and _zeros_are_equal(counts, phase):
         return NO_IN_PLACE
     if (
@@ -114,7 +130,18 @@ def cause_of_calls(key: Key, counts: Counts) -> str | None:
 
 def cause_of_flops(key: Key, counts: Counts) -> str | None:
     """Why the FLOPs of the contractions of an operator in a phase differ; `None` where nothing known explains it."""
+    if _is_outside_modules(key, counts.flops):
+        return OUTSIDE_MODULES
     return FAST_PATH if counts.took_fast_path(key[1]) else None
+
+
+def _is_outside_modules(key: Key, figures: Callable[[Key], tuple[int | None, int | None]]) -> bool:
+    """Whether forward here has what the mode counted as of no pass, and nothing besides."""
+    (forward, seen_forward), (other, seen_other) = (figures((key[0], phase)) for phase in (Phase.FORWARD, Phase.OTHER))
+    if key[1] not in (Phase.FORWARD, Phase.OTHER) or None in (forward, seen_forward, other, seen_other):
+        return False
+    moved = (forward or 0) - (seen_forward or 0)
+    return moved > 0 and moved == (seen_other or 0) - (other or 0)
 
 
 def _base(name: str) -> str:

@@ -54,7 +54,7 @@ def check_parts(waiting: Waiting | None) -> tuple[Check, ...]:
     ]
     differences = tuple(
         Difference(
-            operator="parts of a step", ours=whole, other=step.wall_ns,
+            operator="parts of a step", ours=whole, other=step.wall_ns, time_ns=abs(whole - step.wall_ns),
             evidence=f"step {step.number} of {rank.trace if rank.rank is None else f'rank {rank.rank}'}",
         )
         for (rank, step), whole in zip(steps, sums, strict=True)

@@ -26,6 +26,8 @@ ENCLOSING = {"conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d
              "scaled_dot_product_attention"}  # fmt: skip
 STOPPED = "recomputation stops before the kernel: nothing in backward needs its result"
 ANSWERED = "Python answered it in place of a kernel: tensors without data, as in tracing, or a result that was kept"
+NOTHING = "nothing was launched below it: it ran on the host, or on tensors without data"
+ELSEWHERE = "operators that no rule knows compute it"
 CUT = "the layer is cut over the ranks: its shapes are those of all ranks, the calls below it those of one"
 SCRIPTED = "operators of TorchScript, whose events have more arguments than they take"
 
@@ -40,7 +42,7 @@ def judge_composites(contractions: Contractions, ranks: int = 1) -> Tally:
     A composite inside another call (`aten::linalg_matrix_exp`) is part of that and not looked at. Where layers are cut
     over `ranks`, its arguments may be those of all of them.
     """
-    tally = Tally()
+    tally = Tally(time_of=contractions.time_ns)
     host = contractions.host
     wanted = {f"aten::{name}" for name in (*COSTED, *ENCLOSING)}
     named = np.array([name in wanted for name in contractions.names], dtype=bool)[host.name]
@@ -54,15 +56,31 @@ def judge_composites(contractions: Contractions, ranks: int = 1) -> Tally:
     stopped = _upward(above[contractions.unrun], above) | contractions.childless
     python = np.array([name in _PYTHON for name in contractions.names], dtype=bool)[host.name]
     answered = above_any(python, host.parent)
-    for row in np.flatnonzero(named & ((owner < 0) | (owner >= np.arange(len(owner))))).tolist():
+    foreign = above[_foreign(contractions)]
+    computed = _upward(foreign[foreign >= 0], above)
+    started = above_any(contractions.calls.starts_work, host.parent) | contractions.calls.starts_work
+    judged = named & ~contractions.without_data & ((owner < 0) | (owner >= np.arange(len(owner))))
+    for row in np.flatnonzero(judged).tolist():
         calls = [contractions.at(place) for place in below.get(row, ())]
         verdict = _judge(contractions, row, calls, bool(inner.get(row)), row in owners, bool(busy[row]))
         if not busy[row] and (stopped[row] or answered[row]):
             verdict = verdict.explained(STOPPED if stopped[row] else ANSWERED)
+        elif not busy[row] and (computed[row] or contractions.calls.on_device):
+            verdict = verdict.explained(ELSEWHERE if computed[row] or started[row] else NOTHING)
         if ranks > 1 and all(one.ours and one.ours * ranks == one.other for one in verdict.findings):
             verdict = verdict.explained(CUT)
-        tally.add(verdict, contractions.where(row))
+        tally.add(verdict, below.get(row) or (row,), contractions.where(row))
     return tally
+
+
+def _foreign(contractions: Contractions) -> Bool:
+    """Which rows are of operators that are neither torch's own nor known."""
+    foreign = [
+        "::" in name and not name.startswith(("aten::", "prim::", "prims::", "autograd::", "torch::autograd"))
+        for name in contractions.names
+    ]
+    rows: Bool = np.array(foreign, dtype=bool)[contractions.host.name] & (contractions.host.annotation == 0)
+    return rows
 
 
 def _grouped(keys: Int64, rows: Int64) -> dict[int, list[int]]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
 from opanatomy.attribution.ownership import above_any
 from opanatomy.calls.trace_calls import TraceCalls
-from opanatomy.checks.graph import LATE, PAIRED, Graph, base
+from opanatomy.checks.graph import LATE, PAIRED, Graph, base, without_data
 from opanatomy.checks.pairs import Contraction, Pair, contraction, grown, shared_out
 from opanatomy.records.columns import Int64, marked
 from opanatomy.records.signature import Signature
@@ -32,14 +32,20 @@ class Contractions:
         owners = np.flatnonzero(calls.owner == np.arange(len(self.host.name)))
         owning = marked(self.host.name[owners], len(self.names))
         contracts = owning & (calls.operators.operator_class == CLASS_CODE[OperatorClass.TENSOR_CONTRACTION])
+        #: Rows in a compilation, which compute nothing.
+        self.without_data = without_data(calls)
         #: Rows of the calls that contract.
-        self.rows = owners[contracts[self.host.name[owners]]]
+        self.rows = owners[contracts[self.host.name[owners]] & ~self.without_data[owners]]
         again = self.host.phase == PHASE_CODE[Phase.RECOMPUTE]
         #: Of the same operators those in recomputation that are no call: their kernel never ran.
         self.unrun = np.flatnonzero((calls.owner < 0) & contracts[self.host.name] & again)
         #: In recomputation with no operator below that computes: one that calls a backend did not get there.
         busy = owning[self.host.name]
         self.childless = again & ~above_any(busy, self.host.parent)
+        #: The time of each call with all that is part of it, 0 of what is no call.
+        self.call_ns = np.zeros(len(self.host.name), dtype=np.int64)
+        owned = np.flatnonzero(calls.owner >= 0)
+        np.add.at(self.call_ns, calls.owner[owned], calls.time_ns[owned])
         self._sort()
 
     def _sort(self) -> None:
@@ -97,6 +103,36 @@ class Contractions:
         """What the trace recorded of the arguments of a row."""
         number = int(self.host.signature[row])
         return self.calls.signatures[number] if number >= 0 else None
+
+    def time_ns(self, rows: Iterable[int]) -> int | None:
+        """The time of the calls at these rows; one whose work the trace lacks takes as long as others like it.
+
+        What is outside the window is in no figure.
+        """
+        total: int | None = 0
+        for row in rows:
+            time = (int(self.call_ns[row]) or self._like(row)) if self.host.in_window[row] else 0
+            total = None if total is None or time is None else total + time
+        return total
+
+    def _like(self, row: int) -> int | None:
+        """The mean time of the calls with the name and arguments of a row, else of those with its name, else of all."""
+        known = self.rows[self.call_ns[self.rows] > 0]
+        named = known[self.host.name[known] == self.host.name[row]]
+        alike = named[self.host.signature[named] == self.host.signature[row]]
+        for calls in (alike, named, known):
+            if len(calls):
+                return int(self.call_ns[calls].mean())
+        return None
+
+    def of_node(self, node: int) -> Sequence[int]:
+        """The gradients of a node, where there are none the contractions of its forward, else the node."""
+        return self.gradients.get(node) or self.forwards.get(int(self.graph.forward[node])) or (node,)
+
+    def name_of_node(self, row: int) -> str:
+        """The name of the node that a row runs below; empty where there is none."""
+        node = int(self.graph.node[row])
+        return self.names[int(self.host.name[node])] if node >= 0 else ""
 
     def where(self, row: int) -> str | None:
         """The module that a row runs in."""

@@ -10,6 +10,7 @@ from msgspec import Struct, field
 
 from opanatomy.attribution.nesting import nearest_above
 from opanatomy.calls.trace_calls import TraceCalls
+from opanatomy.checks.graph import without_data
 from opanatomy.records.columns import Bool, CallTable, Int64
 from opanatomy.records.taxonomy import CLASS_CODE, OperatorClass, Phase
 
@@ -24,6 +25,8 @@ class Dispatched(Struct):
     #: Of the contractions among the calls; `None` where the cost of one is unknown.
     contraction_flops: int | None = 0
     contracts: bool = False
+    #: The time of the calls, with all that is part of them.
+    time_ns: int = 0
     #: Copies and fills that run inside of the event of an operator that was observed: hidden from a mode by it, or not.
     enclosed_copies: int = 0
     #: The operators that did the work, as the report names them.
@@ -44,6 +47,10 @@ def dispatched(calls: TraceCalls, table: CallTable, observed: Collection[str]) -
     `observed`, once for all the calls that it was delegated to.
     """
     rows = np.flatnonzero((table.host_row >= 0) & ~table.inner)
+    rows = rows[~without_data(calls)[table.host_row[rows]]]
+    called = np.flatnonzero(table.host_row >= 0)
+    call_ns = np.zeros(len(calls.host.name), dtype=np.int64)
+    np.add.at(call_ns, calls.owner[table.host_row[called]], table.time_ns[called])
     host_rows = _dispatching_rows(calls, observed)[table.host_row[rows]]
     enclosed = _enclosed(calls, observed)[host_rows]
     counts: dict[tuple[str, Phase], Dispatched] = {}
@@ -56,6 +63,7 @@ def dispatched(calls: TraceCalls, table: CallTable, observed: Collection[str]) -
         seen.add(host_row)
         counted.operators[str(table.operator.at(row))] += 1
         kind = table.operator_class.at(row)
+        counted.time_ns += int(call_ns[table.host_row[row]])
         counted.enclosed_copies += inside and kind is OperatorClass.DATA_MOVEMENT
         if kind is OperatorClass.TENSOR_CONTRACTION:
             counted.contracts = True

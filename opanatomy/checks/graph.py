@@ -13,9 +13,13 @@ from msgspec.structs import replace
 
 from opanatomy.attribution.names import are_nodes
 from opanatomy.attribution.nesting import nearest_above
+from opanatomy.attribution.ownership import above_any
 from opanatomy.attribution.pairing import MAX_THREADS
+from opanatomy.calls.trace_calls import TraceCalls
 from opanatomy.records.columns import Bool, HostTable, Int64, distinct, is_among, marked, rows_by_value
 
+#: Ranges in which `torch.compile` traces and compiles: the operators there are called with tensors without data.
+_COMPILING = re.compile(r"\(dynamo_timed\)$|compile_inner|call_user_compiler|create_aot_dispatcher_function|compile_fx")
 ENGINE = "autograd::engine::evaluate_function: "
 #: How the forward operator of a node was found, or why not.
 PAIRED, UNNUMBERED, LOST, BEFORE, AMBIGUOUS, LATE = range(6)
@@ -63,9 +67,11 @@ def graph_of(names: Sequence[str], host: HostTable, *, may_be_cut: bool = True) 
     forward, state = _pair(names, paired, np.flatnonzero(is_node & (number >= 0)), np.flatnonzero(numbered))
     if not may_be_cut:
         state[state == BEFORE] = LOST
+    silent = _silent(names, host, numbered, node) & ~marked(forward[forward >= 0], len(host.name))
+    silent &= ~_saves_again(names, host, np.where(node >= 0, forward[node], -1))
     return Graph(
         is_node=is_node, node=node, in_body=in_body, forward=forward, state=state, sequence=number,
-        numbered=nearest_above(numbered, host.parent),
+        numbered=nearest_above(numbered & ~silent, host.parent),
         differentiated=_differentiated(host, in_body & ~of_node & (above == host.parent), numbered, node)
         & ~marked(node[is_node & (node >= 0)], len(host.name)),
     )  # fmt: skip
@@ -88,6 +94,30 @@ def _of_nodes(column: Int64, host: HostTable, is_inner: Bool) -> Int64:
     numbers = column.copy()
     numbers[host.parent[inner]] = column[inner]
     return numbers
+
+
+def _silent(names: Sequence[str], host: HostTable, numbered: Bool, node: Int64) -> Bool:
+    """Which Python functions in a node or in another one have no operator with a number in them.
+
+    A function has a number of its own also where no gradients are recorded.
+    """
+    dispatched = np.array(["::" in name for name in names], dtype=bool)[host.name]
+    functions = numbered & ~dispatched
+    function = nearest_above(functions, host.parent)
+    enclosing = function[numbered & dispatched]
+    inside = (node >= 0) | ((host.parent >= 0) & (function[host.parent] >= 0))
+    silent: Bool = functions & inside & ~marked(enclosing[enclosing >= 0], len(host.name))
+    return silent
+
+
+def _saves_again(names: Sequence[str], host: HostTable, forward: Int64) -> Bool:
+    """Which rows run the function again whose node they are in: checkpointing detaches what it saves, at its end."""
+    detach = np.array([name == "aten::detach" for name in names], dtype=bool)
+    last = np.full(len(host.name), -1, dtype=np.int64)
+    last[host.parent[host.parent >= 0]] = np.flatnonzero(host.parent >= 0)
+    detaches = (last >= 0) & detach[host.name[last]]
+    rows: Bool = (forward >= 0) & (host.name[forward] == host.name) & detaches & ~detaches[forward]
+    return rows
 
 
 def _differentiated(host: HostTable, is_direct: Bool, numbered: Bool, node: Int64) -> Bool:
@@ -211,3 +241,19 @@ def base(name: str) -> str:
     """The name of an operator without its namespace and the mark of being in place."""
     own = name.rpartition("::")[2]
     return own[:-1] if own.endswith("_") and not own.endswith("__") else own
+
+
+def without_data(calls: TraceCalls) -> Bool:
+    """Which rows lie in a compilation and started no device work: operators on tensors without data."""
+    host = calls.host
+    compiles = np.array([_COMPILING.search(name) is not None for name in calls.names], dtype=bool)[host.name]
+    rows: Bool = nearest_above(compiles, host.parent) >= 0
+    if not calls.on_device or not rows.any():
+        return rows
+    return rows & ~calls.starts_work & ~above_any(calls.starts_work, host.parent)
+
+
+def is_own(node: str) -> bool:
+    """Whether the name of a node is that of a function which someone wrote: those of a library end in a number."""
+    name = node.removeprefix(ENGINE)
+    return "::" not in name and not name[-1:].isdigit() and not name.startswith("CompiledFunction")

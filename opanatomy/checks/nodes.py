@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
+from opanatomy.attribution.ownership import above_any
 from opanatomy.checks.contractions import Contractions
 from opanatomy.checks.findings import Finding, Tally, Verdict
 from opanatomy.checks.graph import ENGINE
@@ -14,7 +17,11 @@ from opanatomy.records.taxonomy import Phase
 AFTER_TRACE = "the trace ends before its backward"
 NO_LOSS = "no node around it ran either: its result may not have reached the loss"
 CUT_OFF = "the trace ends before its device work"
+NO_LAUNCH = "nothing was launched: it ran on the host, or on tensors without data"
+MERGED = "the trace numbers many events alike, as those of several processes are"
 CAPTURED = "the trace launches graphs, and what is captured into one does not run"
+#: This many, and this part of all, are no single mistake.
+_MANY, _MUCH = 10, 0.1
 #: Nodes of contractions, by the beginning of their names.
 _CONTRACTING = (
     "Addmm", "Mm", "Bmm", "Baddbmm", "Convolution", "CudnnConvolution", "MiopenConvolution", "MkldnnConvolution",
@@ -37,16 +44,23 @@ def judge_twice(contractions: Contractions) -> Tally:
     numbered = np.flatnonzero((host.external_id > 0) & (host.annotation == 0))
     known = distinct(host.external_id[numbered])
     counts = np.bincount(known.inverse, minlength=len(known.values))
-    tally = Tally(compared=len(counts), equal=int((counts == 1).sum()))
-    for place in np.flatnonzero(counts > 1).tolist():
+
+    def time_ns(rows: Iterable[int]) -> int:
+        return sum(int(contractions.call_ns[row]) for row in rows)
+
+    tally = Tally(time_of=time_ns, compared=len(counts), equal=int((counts == 1).sum()))
+    several = np.flatnonzero(counts > 1)
+    merged = len(several) >= _MANY and len(several) > _MUCH * len(counts)
+    for place in several.tolist():
         row = int(numbered[known.first[place]])
-        tally.add(Verdict(findings=(_twice(contractions, row, int(counts[place])),)), contractions.where(row))
+        verdict = Verdict(findings=(_twice(contractions, row, int(counts[place])),))
+        tally.add(verdict.explained(MERGED) if merged else verdict, (row,), contractions.where(row))
     times = dict(zip(known.values.tolist(), counts.tolist(), strict=True))
     for row in distinct(np.concatenate((_inside_itself(contractions), _twins(contractions)))).values.tolist():
         if times.get(number := int(host.external_id[row]), 1) == 1:
             tally.equal -= number in times
             tally.compared += number not in times
-            tally.add(Verdict(findings=(_twice(contractions, row, 2),)), contractions.where(row))
+            tally.add(Verdict(findings=(_twice(contractions, row, 2),)), (row,), contractions.where(row))
     return tally
 
 
@@ -66,7 +80,8 @@ def _inside_itself(contractions: Contractions) -> Int64:
     for column in (host.name, host.signature, host.start_ns, host.duration_ns):
         same &= column[rows] == column[parent]
     own: Int64 = rows[same]
-    return own
+    # many of them are how these operators are dispatched, in a trace whose times are whole microseconds
+    return own if len(own) < _MANY or len(own) < _MUCH * len(rows) else own[:0]
 
 
 def _twins(contractions: Contractions) -> Int64:
@@ -93,30 +108,34 @@ def _twins(contractions: Contractions) -> Int64:
 
 def judge_work(contractions: Contractions) -> Tally:
     """On an accelerator every contraction launches work; one without counts nowhere."""
-    tally, calls, host = Tally(), contractions.calls, contractions.host
+    tally, calls, host = Tally(time_of=contractions.time_ns), contractions.calls, contractions.host
     if not len(calls.work.name):
         return tally
     working = np.flatnonzero((calls.launched > 0) & (calls.owner >= 0))
     busy = marked(calls.owner[working], len(host.name))[contractions.rows]
-    tally.compared, tally.equal = len(busy), int(busy.sum())
+    inside = contractions.host.in_window[contractions.rows]
+    busy &= inside
+    tally.compared, tally.equal = int(inside.sum()), int(busy.sum())
     last = int(host.start_ns[working].max()) if len(working) else 0
-    graphs = any("GraphLaunch" in name for name in contractions.names)
-    for row in contractions.rows[~busy].tolist():
+    graphs = any("GraphLaunch" in name or "BeginCapture" in name for name in contractions.names)
+    launched = calls.starts_work | above_any(calls.starts_work, host.parent)
+    for row in contractions.rows[inside & ~busy].tolist():
         contraction = contractions.at(row)
         if contraction.flops == 0:
             tally.equal += 1
             continue
         cause = CUT_OFF if host.start_ns[row] > last else CAPTURED if graphs else None
+        cause = cause if launched[row] else NO_LAUNCH
         finding = Finding(operator=contraction.operator, phase=contractions.phase(row), ours=0, other=1, cause=cause,
                           evidence=f"no device work of {contraction.shapes}")  # fmt: skip
-        tally.add(Verdict(findings=(finding,)), contractions.where(row))
+        tally.add(Verdict(findings=(finding,)), (row,), contractions.where(row))
     return tally
 
 
 def judge_forwards(contractions: Contractions) -> Tally:
     """Differentiated contractions against the nodes that ran: each should have one."""
     graph, host = contractions.graph, contractions.host
-    tally = Tally()
+    tally = Tally(time_of=contractions.time_ns)
     ran = marked(graph.forward[graph.forward >= 0], len(host.name))
     if not ran.any():
         return tally
@@ -137,7 +156,7 @@ def judge_forwards(contractions: Contractions) -> Tally:
             operator=contraction.operator, phase=Phase.FORWARD, ours=1, other=0, cause=AFTER_TRACE if after else unused,
             evidence=f"no backward node of {contraction.shapes} ran",
         )  # fmt: skip
-        tally.add(Verdict(findings=(finding,)), contractions.where(row))
+        tally.add(Verdict(findings=(finding,)), (row,), contractions.where(row))
     return tally
 
 

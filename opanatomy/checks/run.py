@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import numpy as np
 from msgspec.structs import replace
@@ -18,21 +19,25 @@ from opanatomy.checks.matrices import AGAIN, judge_alike, judge_product
 from opanatomy.checks.nodes import judge_forwards, judge_twice, judge_work, lost_operators
 from opanatomy.checks.pairs import MATRICES, Contraction, Pair
 from opanatomy.checks.phases import judge_phases
-from opanatomy.checks.regions import is_region, judge_regions
+from opanatomy.checks.regions import OWN, judge_region, reason_of
 from opanatomy.records.checks import Check
 from opanatomy.records.taxonomy import Phase
 
 BEFORE_TRACE = "its forward ran before the trace began"
 SCRIPTED = "one node for a graph of TorchScript, whose forward operators have no number of their own"
 FORWARD_MODE = "forward-mode differentiation computes tangents, which have no backward of their own"
+THINNED = "the trace lacks the forward operators of many nodes: someone thinned it out, or a thread was not recorded"
 HOOK = "a hook of autograd computes in addition to the node"
 #: Operators without products of their own whose gradients have some, as torch's formulas for them are written.
 _WITH_PRODUCTS = (
     "linalg", "cholesky", "inverse", "triangular", "lu", "svd", "eig", "qr", "ormqr", "householder", "cdist", "pdist",
-    "euclideandist", "affinegrid", "trilinear", "prod", "renorm", "pinverse", "logdet", "slogdet", "det", "solve",
+    "euclideandist", "affinegrid", "addr", "trilinear", "prod", "renorm", "pinverse", "logdet", "slogdet", "det",
+    "solve",
 )  # fmt: skip
 #: Products whose gradients are products of as many FLOPs, or maps.
 _VECTORS = {"mv", "dot", "vdot", "addmv", "addbmm", "_grouped_mm", "linear", "mkldnn_linear"}
+#: This many nodes, and this part of all, are no single mistake.
+_MANY, _MUCH = 10, 0.1
 _UNPAIRED = {
     UNNUMBERED: "backward products whose node has no sequence number",
     AMBIGUOUS: "backward products whose sequence number several threads used",
@@ -75,44 +80,47 @@ def _differentiates_forward(names: Sequence[str]) -> bool:
 
 def _backward(contractions: Contractions) -> Tally:
     """Every contraction below a node against its forward."""
-    tally = Tally()
-    known: dict[Pair, Verdict] = {}
-    regions: list[tuple[Pair, str | None]] = []
+    tally = Tally(time_of=contractions.time_ns)
     outside = contractions.rows[contractions.graph.node[contractions.rows] < 0]
     forwards = Counter(map(contractions.at, outside.tolist())) if len(contractions.recomputed) else Counter()
-    for node, pair in contractions.pairs():
-        where = contractions.where(node)
-        if pair.state == PAIRED and pair.forward and is_region(pair):
-            regions.append((pair, where))
-            continue
+    pairs = list(contractions.pairs())
+    lost = list(_lost(contractions.graph, contractions))
+    missing = sum(pair.state in (LOST, LATE) for _, pair in pairs) + len(lost)
+    thinned = missing >= _MANY and missing > _MUCH * (len(pairs) + len(lost))
+    known: dict[Pair, Verdict] = {}
+    for node, pair in pairs:
         if pair not in known:
-            known[pair] = _judge(pair)
-        tally.add(known[pair], where)
-    judge_regions(regions, tally)
-    for row in contractions.of_hooks.tolist():
-        tally.add(_of_a_hook(contractions, row), contractions.where(row))
-    for row in contractions.recomputed.tolist():
-        tally.add(_recomputed(contractions, row, forwards), contractions.where(row))
-    for name, row in _lost(contractions.graph, contractions):
-        tally.add(lost_operators(name), contractions.where(row))
+            verdict, reason = _judge(pair), reason_of(pair.node)
+            if pair.state in (LOST, LATE) and thinned:
+                verdict = verdict.explained(THINNED)
+            known[pair] = verdict if reason is None or _is_judged(pair) else verdict.unjudged(reason)
+        tally.add(known[pair], contractions.of_node(node), contractions.where(node))
+    for rows, judge in ((contractions.of_hooks, _of_a_hook), (contractions.recomputed, partial(_recomputed, forwards))):
+        for row in rows.tolist():
+            verdict, reason = judge(contractions, row), reason_of(contractions.name_of_node(row))
+            tally.add(verdict if reason is None else verdict.unjudged(reason), (row,), contractions.where(row))
+    for name, row in lost:
+        verdict = lost_operators(name)
+        tally.add(verdict.explained(THINNED) if thinned else verdict, (row,), contractions.where(row))
     return tally
 
 
+def _is_judged(pair: Pair) -> bool:
+    """Whether what a region computes is compared by the sizes of its forward's products."""
+    return pair.state == PAIRED and bool(pair.forward) and is_region(pair)
+
+
 def _of_a_hook(contractions: Contractions, row: int) -> Verdict:
-    """The verdict on a contraction next to a node: no hook does what the node itself does."""
-    contraction, node = contractions.at(row), int(contractions.graph.node[row])
-    own = [contractions.at(other) for other in contractions.gradients.get(node, ())]
-    forward = contractions.forwards.get(int(contractions.graph.forward[node]), ())
-    keys = {other.key for other in (*own, *map(contractions.at, forward))} - {None}
-    like = contraction in own or contraction.key in keys
+    """The verdict on a contraction next to a node, which may be whatever a hook computes."""
+    contraction = contractions.at(row)
     finding = Finding(
-        operator=contraction.operator, phase=Phase.BACKWARD, ours=contraction.flops, cause=None if like else HOOK,
-        evidence=f"{contraction.shapes} next to {contractions.names[int(contractions.host.name[node])]}",
+        operator=contraction.operator, phase=Phase.BACKWARD, ours=contraction.flops, cause=HOOK,
+        evidence=f"{contraction.shapes} next to {contractions.name_of_node(row)}",
     )  # fmt: skip
     return Verdict(compared=1, findings=(finding,))
 
 
-def _recomputed(contractions: Contractions, row: int, forwards: Counter[Contraction]) -> Verdict:
+def _recomputed(forwards: Counter[Contraction], contractions: Contractions, row: int) -> Verdict:
     """The verdict on a contraction that is run again: the forward has one of the same arguments for each."""
     contraction = contractions.at(row)
     forwards[contraction] -= 1
@@ -129,11 +137,16 @@ def _recomputed(contractions: Contractions, row: int, forwards: Counter[Contract
 
 def _lost(graph: Graph, contractions: Contractions) -> Iterator[tuple[str, int]]:
     """Nodes of contractions that compute nothing and whose forward operator is not there either."""
-    nodes = np.flatnonzero(graph.is_node & (graph.state == LOST))
+    nodes = np.flatnonzero(graph.is_node & (graph.state == LOST) & ~contractions.without_data)
     for row in nodes.tolist():
         if row in contractions.gradients:
             continue
         yield contractions.names[int(contractions.host.name[row])], row
+
+
+def is_region(pair: Pair) -> bool:
+    """Whether the operator of a node is not one of a library: a compiled or an own function."""
+    return pair.operator is None or "::" not in pair.operator
 
 
 def _judge(pair: Pair) -> Verdict:
@@ -141,6 +154,8 @@ def _judge(pair: Pair) -> Verdict:
         return _unpaired(pair)
     if not pair.forward:
         return _without_forward(pair)
+    if is_region(pair):
+        return judge_region(pair)
     bases = {contraction.base for contraction in pair.forward}
     if pair.node.lower().replace("_", "").startswith(_WITH_PRODUCTS):
         return _not_ruled(pair)
@@ -186,8 +201,8 @@ def _without_forward(pair: Pair) -> Verdict:
     cause = AGAIN if rewritten or any(contraction.again for contraction in pair.backward) else None
     if own.startswith(_WITH_PRODUCTS):
         cause = "the gradient of this operator is made of products, as torch writes it"
-    elif is_region(pair) or own.startswith("torch::"):
-        cause = "a function of the model's own, whose forward contracts nothing that is known"
+    elif own.startswith("torch::"):
+        return Verdict(not_checked=(OWN,) * len(pair.backward))
     findings = tuple(
         Finding(operator=contraction.operator, phase=Phase.BACKWARD, ours=contraction.flops, other=0, cause=cause,
                 evidence=f"{contraction.shapes} below {pair.node}, whose operator {pair.operator} contracts nothing")

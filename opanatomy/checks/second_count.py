@@ -74,7 +74,7 @@ def _computing(counts: Iterable[ObservedCount], steps: int) -> dict[Key, Observe
 
 def _check_calls(counts: Counts) -> Check:
     keys = sorted({*counts.ours, *counts.observed})
-    differences = _differences(keys, counts.calls, lambda key: cause_of_calls(key, counts))
+    differences = _differences(keys, counts.calls, lambda key: cause_of_calls(key, counts), counts.time_of_calls)
     return Check(
         quantity="call counts", source=OBSERVER, unit="calls",
         compared=len(keys), equal=len(keys) - len(differences), differences=differences,
@@ -86,7 +86,7 @@ def _check_flops(counts: Counts) -> Check:
     keys = sorted(contractions | {key for key, count in counts.observed.items() if count.sources})
     uncounted = [key for key in keys if key in counts.observed and counts.observed[key].flops is None]
     compared = [key for key in keys if key not in uncounted]
-    differences = _differences(compared, counts.flops, lambda key: cause_of_flops(key, counts))
+    differences = _differences(compared, counts.flops, lambda key: cause_of_flops(key, counts), counts.time_of_flops)
     names = ", ".join(sorted({name for name, _ in uncounted}))
     return Check(
         quantity="contraction FLOPs", source=_sources(counts.observed), unit="FLOPs",
@@ -96,7 +96,10 @@ def _check_flops(counts: Counts) -> Check:
 
 
 def _differences(
-    keys: Iterable[Key], figures: Callable[[Key], tuple[int | None, int | None]], cause: Callable[[Key], str | None]
+    keys: Iterable[Key],
+    figures: Callable[[Key], tuple[int | None, int | None]],
+    cause: Callable[[Key], str | None],
+    time_of: Callable[[Key], int | None],
 ) -> tuple[Difference, ...]:
     """One for each operator and phase whose two figures are not the same."""
     differences = []
@@ -106,7 +109,8 @@ def _differences(
             evidence = "a call of it has no cost here" if ours is None else None
             differences.append(
                 Difference(
-                    operator=key[0], phase=key[1], ours=ours, other=other, cause=cause(key), evidence=evidence
+                    operator=key[0], phase=key[1], ours=ours, other=other, cause=cause(key), evidence=evidence,
+                    time_ns=time_of(key),
                 )
             )  # fmt: skip
     return tuple(differences)

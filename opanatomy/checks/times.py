@@ -33,7 +33,9 @@ def check_times(calls: TraceCalls, table: CallTable, capture: Capture | None) ->
     ours, theirs = _report_times(calls, table), capture.profiler_times_ns
     keys = sorted({*ours, *(name for name in theirs if _computes(name))})
     differences = tuple(
-        Difference(operator=name, ours=ours[name], other=theirs.get(name, 0))
+        Difference(
+            operator=name, ours=ours[name], other=theirs.get(name, 0), time_ns=abs(ours[name] - theirs.get(name, 0))
+        )
         for name in keys
         if ours[name] != theirs.get(name, 0)
     )

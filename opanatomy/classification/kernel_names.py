@@ -24,7 +24,8 @@ class KernelName(Struct, frozen=True, kw_only=True):
     """What a name says; `None` is what it does not."""
 
     classification: Classification
-    tensor_cores: bool
+    #: Whether it uses tensor cores.
+    tensor_cores: bool | None
     #: What it computes float32 operands in: one of `COMPUTE_TYPES`.
     compute_type: str | None
     #: The type of the elements of the tensor lists that it works on.

@@ -2,7 +2,8 @@
 
 From the unmistakable (copies, collectives, ATen's own wrappers) to the vague (words in an unlisted name). A fill
 inside a max-pool is launched by an operator, whose class it takes; here only the name counts. What libraries launch for
-nothing but a contraction (split-K sums, cuDNN's layout changes, Winograd transforms) is part of that contraction.
+nothing but a contraction (split-K sums, cuDNN's tables of offsets, Winograd transforms) is part of that contraction,
+its layout changes are data movement.
 """
 
 from __future__ import annotations
@@ -159,7 +160,7 @@ _ATTENTION = RuleTable(
             "FlashInfer and AITER",
             CONTRACTION,
             r"(Batch|Single)(Prefill|Decode|MLA|POD)\w*With|(Batch|Single|Holistic)\w*Attention|MergeStates"
-            r"|_ZN5aiter\d+pa_",
+            r"|_ZN5aiter\d+(pa|mla)_",
             contains=_SOFTMAX,
         ),
         Pattern(
@@ -196,10 +197,16 @@ _CONTRACTION = RuleTable(
             r"(?i)split_?k_?reduce|cublas|epilogue::impl|gemvx|(^|:)(dot|scal|axpy|asum)_kernel$|reduce_1Block_kernel",
         ),
         Pattern(
-            "convolution libraries, layout changes",
+            "layout changes around a product",
+            MOVEMENT,
+            r"(?i)(nchw|nhwc)\w*to(nchw|nhwc)|^batched_transpose_\w+(half|dword|byte)$|transpose_(readWrite|nchw2|cnhw2)"
+            r"|tensorTransform|im2(d2)?col|SubTensorOpWith|marlin\w*::\w*(repack|permute)|machete\w*::\w*prepack"
+            r"|deep_gemm::(\w+::)?(transpose|pack)_",
+        ),
+        Pattern(
+            "convolution libraries, parts",
             CONTRACTION,
-            r"(?i)(nchw|nhwc)\w*to(nchw|nhwc)|^batched_transpose_\w+(half|dword|byte)$|transpose_readWrite"
-            r"|SubTensorOpWith|scalePackedTensor|compute\w*Offsets|kern_precompute",
+            r"(?i)scalePackedTensor|compute\w*Offsets|kern_precompute",
             contains=(MOVEMENT,),
         ),
         Pattern(

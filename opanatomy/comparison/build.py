@@ -11,7 +11,14 @@ from msgspec.structs import replace
 from opanatomy.comparison.kinds import paired
 from opanatomy.comparison.matching import unsigned_operators
 from opanatomy.comparison.parts import Stepped, costs_of, decomposed
-from opanatomy.comparison.runs import counted_once, on_two_sides, timed_otherwise, unlike_runs
+from opanatomy.comparison.runs import (
+    counted_once,
+    not_comparable,
+    on_two_sides,
+    timed_otherwise,
+    unlike_runs,
+    unlike_work,
+)
 from opanatomy.comparison.sides import RunInput, SideInput
 from opanatomy.comparison.statistics import RUNS_NEEDED, interleaved, mann_whitney, ranges_of, spread_of
 from opanatomy.records.breakdown import Breakdown, LikeStep, StepKind
@@ -26,8 +33,9 @@ _PLAIN: Final = "step_unprofiled_ns"
 _OF_TIME: Final = frozenset({"ns", "fraction", "ratio"})
 _WITHOUT_PROFILER: Final = ("step_unprofiled", "first_token", "token", "texts.", "mfu_covered")
 _PROFILER: Final = "profiler_ns"
-#: Of a side's work: with less of it on the other side the two are hardly the same model.
-_IN_COMMON: Final = 0.5
+#: What `_PEAK` is: the first of these that a run has; older reports do not say.
+_PEAK: Final = "peak_memory_bytes"
+_PEAKS: Final = ("allocator_peak_bytes", "process_peak_bytes")
 #: The figures that each like step has, and where.
 _OF_STEP: Final = {
     _PROFILED: "wall_ns", "idle_ns": "idle_ns", "exposed_communication_ns": "exposed_communication_ns",
@@ -36,25 +44,35 @@ _OF_STEP: Final = {
 
 
 def compared(sides: Sequence[SideInput]) -> Comparison:
-    """The sides next to each other; of two what makes their difference. Copies of a run count as one."""
+    """The sides next to each other; of two what makes their difference. Copies of a run count as one.
+
+    Of sides that cannot be compared there are the figures alone.
+    """
     sides, copies = counted_once(sides)
     shared = on_two_sides(sides)
     breakdowns = [_breakdown(side) for side in sides]
     kinds = _kinds(breakdowns)
     decomposition: Decomposition | None = None
     others: tuple[Kinds, ...] = ()
-    if len(sides) == 2 and kinds is not None:
+    reasons, questions = list(not_comparable(sides, breakdowns)), []
+    if len(sides) == 2 and kinds is not None and not reasons:
         decomposition, others = _decomposition(sides, breakdowns, kinds)
+        little, other_models = unlike_work(sides, decomposition)
+        if little is not None and other_models:
+            reasons, decomposition, others = [f"{little}: these are other models"], None, ()
+        elif little is not None:
+            questions = [f"{little}: is it the same model?"]
     chosen: list[StepKind | None] = list(kinds[0]) if kinds else [_most(breakdown) for breakdown in breakdowns]
     no_claim = _no_claim(sides, independent=not shared)
     return Comparison(
+        not_comparable=tuple(reasons),
         sides=tuple(_side(side, kind) for side, kind in zip(sides, chosen, strict=True)),
-        figures=_figures(sides, chosen, claims=no_claim is None),
+        figures=_figures(sides, chosen, claims=no_claim is None, comparable=not reasons),
         decomposition=decomposition, other_kinds=others, no_claim=no_claim,
         warnings=(
             *copies, *shared, *(text for side in sides for text in unlike_runs(side)),
-            *timed_otherwise(sides), *_warnings(sides, breakdowns), *_left_out(sides, chosen),
-            *_unsigned(breakdowns, kinds), *_unlike(sides, decomposition),
+            *(() if reasons else timed_otherwise(sides)), *_warnings(sides, breakdowns), *_left_out(sides, chosen),
+            *_unsigned(breakdowns, kinds if decomposition is not None else None), *questions,
         ),
     )  # fmt: skip
 
@@ -155,21 +173,45 @@ def _grouped(steps: Iterable[LikeStep]) -> dict[tuple[int | None, int | None], l
 # ------------------------------------------------------------------------------------------------------------ figures
 
 
-def _figures(sides: Sequence[SideInput], kinds: Sequence[StepKind | None], *, claims: bool) -> tuple[FigureRow, ...]:
+def _figures(
+    sides: Sequence[SideInput], kinds: Sequence[StepKind | None], *, claims: bool, comparable: bool
+) -> tuple[FigureRow, ...]:
     samples = [_samples(side, kind) for side, kind in zip(sides, kinds, strict=True)]
+    if _unlike_peaks(sides):
+        samples = [{name: values for name, values in side.items() if name != _PEAK} for side in samples]
     of_all = {name for side, kind in zip(sides, kinds, strict=True) for name in _of_all_steps(side, kind)}
     names = dict.fromkeys(name for side in samples for name in side)
     units = {name: metric for side in sides for run in side.runs for name, metric in run.metrics.items()}
     rows = (_figure(name, units[name], [side.get(name) for side in samples], claims=claims) for name in names)
-    return tuple(replace(row, all_steps=row.name in of_all) for row in rows)
+    return tuple(
+        replace(
+            row, all_steps=row.name in of_all, lower_bounds=_lower_bounds(row.name, sides),
+            ranges=row.ranges if comparable else None, p=row.p if comparable else None,
+        )
+        for row in rows
+    )  # fmt: skip
+
+
+def _lower_bounds(name: str, sides: Sequence[SideInput]) -> tuple[bool, ...]:
+    """Of which sides a figure is a lower bound, as it is of one of their runs; none where it is of none."""
+    known = [[run.metrics[name] for run in side.runs if name in run.metrics] for side in sides]
+    bounds = tuple(any(metric.lower_bound for metric in metrics) for metrics in known)
+    return bounds if any(bounds) else ()
+
+
+def _unlike_peaks(sides: Sequence[SideInput]) -> bool:
+    """Whether the peak of memory is an allocator's in one run and that of the whole process in another."""
+    runs = [run.metrics for side in sides for run in side.runs if _PEAK in run.metrics]
+    return len({next((name for name in _PEAKS if name in metrics), None) for metrics in runs} - {None}) > 1
 
 
 def _of_all_steps(side: SideInput, kind: StepKind | None) -> set[str]:
-    """The figures of the profiled steps' time that are of all of them although some of them do not count."""
+    """The figures of the profiled steps' time that are of other steps too than those that are compared."""
     names: set[str] = set()
     for run in side.runs:
         kinds = () if run.anatomy.breakdown is None else run.anatomy.breakdown.kinds
-        if kind is None or (len(kinds) == 1 and not any(step.set_aside for step in kinds[0].steps)):
+        counted = {step.number for kind in kinds for step in kind.steps if step.left_out is None}
+        if kind is None or counted == {step.number for step in kind.steps if step.set_aside is None}:
             continue
         of_like = _of_like_steps(run, kind.numbers)
         names |= {
@@ -247,14 +289,21 @@ def _shares(kind: StepKind, sums: Mapping[str, int]) -> dict[str, float]:
 
 
 def _figure(name: str, metric: Metric, samples: Sequence[Sequence[float] | None], *, claims: bool) -> FigureRow:
-    """Of one run the mean of its steps, of several runs the median."""
+    """The mean of a run's steps or of the runs; where something can be claimed of the runs, their median."""
     values = [None if not each else (median(each) if claims else fmean(each)) for each in samples]
-    row = FigureRow(name=name, unit=metric.unit, better=metric.better, values=tuple(values))
+    row = FigureRow(name=name, unit=metric.unit, better=metric.better, values=tuple(values), exact=metric.exact)
     if not any(each is not None and len(each) > 1 for each in samples):
         return row
     spreads = tuple(None if not each else spread_of(each) for each in samples)
     row = replace(row, spreads=spreads)
-    if len(samples) != 2 or spreads[0] is None or spreads[1] is None or samples[0] is None or samples[1] is None:
+    if (
+        row.exact
+        or len(samples) != 2
+        or spreads[0] is None
+        or spreads[1] is None
+        or samples[0] is None
+        or samples[1] is None
+    ):
         return row
     several = min(len(each) for each in samples if each is not None) > 1
     return replace(
@@ -305,33 +354,20 @@ def _unsigned(breakdowns: Sequence[Breakdown | None], kinds: Sequence[Sequence[S
         yield f"{count} {what} shapes on one side alone: their calls are matched without them"
 
 
-def _unlike(sides: Sequence[SideInput], parts: Decomposition | None) -> Iterable[str]:
-    """That the sides have little in common, where most of the work of one is not on the other."""
-    if parts is None:
-        return
-    both = [part for part in parts.parts if part.before is not None and part.after is not None]
-    shares = []
-    for side, name in zip(sides, ("before_ns", "after_ns"), strict=True):
-        work = sum(getattr(part, name) for part in parts.parts if part.cause.is_work)
-        if work:
-            shares.append((sum(getattr(part, name) for part in both) / work, side.name))
-    if shares and min(shares)[0] < _IN_COMMON:
-        share, name = min(shares)
-        yield f"{share:.1%} of the work of {name} is on the other side too: is it the same model?".replace("%", " %")
-
-
 def _warnings(sides: Sequence[SideInput], breakdowns: Sequence[Breakdown | None]) -> tuple[str, ...]:
     lines = []
     for what, values in (
         ("devices", [side.runs[0].anatomy.environment.device for side in sides]),
         ("torch releases", [side.runs[0].anatomy.environment.torch for side in sides]),
+        ("models", [side.runs[0].anatomy.workload.model for side in sides]),
+        ("batches", [side.runs[0].anatomy.workload.batch for side in sides]),
+        ("sequence lengths", [side.runs[0].anatomy.workload.sequence_length for side in sides]),
     ):
-        known = [value for value in values if value]
+        known = [f"{value}" for value in values if value]
         if len(set(known)) > 1:
             lines.append(f"the {what} differ: {', '.join(dict.fromkeys(known))}")
-    kinds = {side.runs[0].anatomy.environment.device_kind == "cpu" for side in sides}
-    if len(kinds) > 1:
-        lines.append("one side ran on the CPU: its times are those of operators, the other's those of kernels")
+    if _unlike_peaks(sides):
+        lines.append("the peak of memory is an allocator's on one side and the whole process's on the other")
     for side, breakdown in zip(sides, breakdowns, strict=True):
         if breakdown is None:
             lines.append(f"{side.name} was written by an older opanatomy: where its time went is not in it")

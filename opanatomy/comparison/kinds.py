@@ -11,7 +11,7 @@ from opanatomy.records.breakdown import Breakdown, StepKind
 
 def paired(before: Breakdown, after: Breakdown) -> list[tuple[StepKind, StepKind]]:
     """The kinds of steps of both sides that are most alike, those of which there are most first."""
-    calls = [[_calls(side, kind) for kind in side.kinds] for side in (before, after)]
+    calls = [[calls_of(side, kind) for kind in side.kinds] for side in (before, after)]
     likeness = {
         (first, second): _alike(calls[0][first], calls[1][second])
         for first in range(len(before.kinds)) for second in range(len(after.kinds))
@@ -30,7 +30,7 @@ def paired(before: Breakdown, after: Breakdown) -> list[tuple[StepKind, StepKind
     return sorted(kinds, key=lambda pair: (-min(kind.count for kind in pair), -sum(kind.wall_ns for kind in pair)))
 
 
-def _calls(breakdown: Breakdown, kind: StepKind) -> dict[str, Fraction]:
+def calls_of(breakdown: Breakdown, kind: StepKind) -> dict[str, Fraction]:
     """How often the mean step calls what, by kernel where there are any, else by operator."""
     calls: dict[str, Fraction] = {}
     for row in kind.rows:

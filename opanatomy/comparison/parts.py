@@ -18,7 +18,7 @@ from opanatomy.records.taxonomy import CLASSES, OperatorClass
 Costs: TypeAlias = "dict[tuple[str, str], tuple[float | None, float | None]]"
 _IDLE: Final = {
     Cause.HOST_IDLE: "host_idle_ns", Cause.STREAM_IDLE: "stream_idle_ns", Cause.OTHER_IDLE: "other_idle_ns",
-    Cause.OUTSIDE: "outside_ns", Cause.FRAMEWORK: "framework_ns",
+    Cause.OUTSIDE: "outside_ns", Cause.UNRECORDED: "unrecorded_ns", Cause.FRAMEWORK: "framework_ns",
 }  # fmt: skip
 
 

@@ -157,7 +157,10 @@ def show(report: Report, where: Destination) -> None:
         from opanatomy.gates.judging import judged_report
 
         gates = judged_report(report, where.gates)
-    text = chosen.write(report, replace(where.page, width=width, color=color, height=height, gates=gates))
+    page = replace(where.page, width=width, color=color, height=height, gates=gates)
+    if height is not None and where.format == "terminal" and not (page.full or page.sections):
+        page = replace(page, brief=True, more=not page.brief)
+    text = chosen.write(report, page)
     if where.claim is None:
         write_out(text, machine_readable=chosen.machine_readable, stream=where.stream)
         return

@@ -52,13 +52,15 @@ def hold_to_gates(report: Anatomy | Comparison, arguments: argparse.Namespace) -
         return
     reasons: list[str] = []
     if arguments.check:
-        from opanatomy.checks import require_agreement
+        from opanatomy.checks import below_alarm, require_agreement
         from opanatomy.console.destination import note
 
         for option in dict.fromkeys(one.option for one in report.device.exceeded):
             note(f"check: {option} is below what was measured in the trace, which is no disagreement of two sources")
         try:
             require_agreement(report)
+            if below := below_alarm(report):
+                note(f"check: {below}, see --section ledger")
         except GateError as error:
             reasons += error.reasons
     if arguments.fail_if:

@@ -35,13 +35,17 @@ def wanted_page(arguments: argparse.Namespace, format_name: str, traces: Sequenc
     if arguments.section and not names:
         raise UsageError("--section: the name is empty - give one of " + ", ".join(HEADINGS))
     chosen = tuple(_section(name.strip()) for name in names)
-    if arguments.brief and chosen:
-        raise UsageError("--brief and --section: each is a part of the report - leave one out")
-    if (arguments.brief or chosen) and format_named(format_name).machine_readable:
-        given = "--brief" if arguments.brief else "--section"
-        raise UsageError(f"{given}: -f {format_name} is for machines and always whole - leave one of them out")
+    given = [
+        name
+        for name, value in (("--brief", arguments.brief), ("--full", arguments.full), ("--section", chosen))
+        if value
+    ]
+    if len(given) > 1:
+        raise UsageError(f"{given[0]} and {given[1]}: each says how much of the report is shown - leave one out")
+    if given and given[0] != "--full" and format_named(format_name).machine_readable:
+        raise UsageError(f"{given[0]}: -f {format_name} is for machines and always whole - leave one of them out")
     return Page(
-        brief=arguments.brief, sections=chosen, top=arguments.top, sort=arguments.sort,
+        brief=arguments.brief, full=arguments.full, sections=chosen, top=arguments.top, sort=arguments.sort,
         source=_source(arguments, traces),
     )  # fmt: skip
 

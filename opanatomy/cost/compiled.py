@@ -5,7 +5,9 @@ launch records its arguments in Inductor's order - tensors changed in place, inp
 which is which, so
 
 - bytes: each tensor argument once. A tensor that is changed in place is read and written and still counts once: the
-  least the kernel moves is no less than this. The last tensor stands for what is written.
+  least the kernel moves is no less than this. The last tensor stands for what is written. Of a tensor that a kernel
+  looks up in, adds into or takes a part of, an element for each place of the loop at most; where it takes a part
+  (`select`, `slice`, ...) a launch does not say of which: smaller tensors than the loop do not count.
 - FLOPs: the sum of what the operators named cost for an element, times the places of the loop (`xnumel * rnumel`, which
   must be the elements of a tensor argument). The name has each operator once, however often it occurs, and does not say
   on which tensor: the figure is that of one run of each over the whole loop. Inductor names ten operators at most.
@@ -26,8 +28,18 @@ from opanatomy.cost.per_element import flops_per_element
 from opanatomy.cost.registry import pattern
 from opanatomy.records.signature import Cost, Signature, Tensor
 
-#: Operators that read only the rows they look up.
-_LOOK_UPS = {"embedding", "index", "gather", "index_select", "_unsafe_index"}
+#: Operators that read or write only the rows they look up.
+_LOOK_UPS = {
+    "embedding", "index", "gather", "index_select", "_unsafe_index", "take", "nll_loss_forward",
+    "embedding_dense_backward", "index_put", "_unsafe_index_put", "index_add", "scatter", "scatter_add",
+    "scatter_reduce",
+}  # fmt: skip
+#: Views of a part of a tensor. Inductor names ten operators at most, in alphabetical order: others may be behind them.
+_PARTS = {
+    "select", "slice", "split", "split_with_sizes", "unbind", "chunk", "narrow", "as_strided", "diagonal", "unfold",
+    "unsafe_split", "unsafe_split_with_sizes", "unsafe_chunk", "tensor_split",
+}  # fmt: skip
+_MOST_NAMED = 10
 _MAPS_AND_REDUCTIONS = r"triton_(poi|red|per|unk)_fused_(\w+?)_\d+"
 
 
@@ -71,7 +83,8 @@ def _places(tensors: tuple[Tensor, ...], sizes: tuple[int, ...]) -> int:
 def fused(name: str, signature: Signature) -> Cost:
     """The FLOPs of the operators named for each place of the loop; each tensor argument once.
 
-    A lower bound in bytes where a tensor is changed in place; the name has each operator once.
+    A lower bound in bytes where a tensor is changed in place, or only a part of it is read; the name has each operator
+    once.
     """
     match = re.fullmatch(_MAPS_AND_REDUCTIONS, name)
     if match is None:
@@ -81,10 +94,13 @@ def fused(name: str, signature: Signature) -> Cost:
     places = _places(tensors, sizes)
     flops = sum(flops_per_element()[operator] for operator in operators) * places
     whole = [read(tensor) for tensor in tensors]
-    if _LOOK_UPS & set(operators):
-        # a table is read where it is looked up, at most once for each place
+    takes_parts = not _PARTS.isdisjoint(operators) or (len(operators) >= _MOST_NAMED and operators[-1] < max(_PARTS))
+    if takes_parts or not _LOOK_UPS.isdisjoint(operators):
         whole = [min(size, places * (tensor.item_bytes or 0)) for size, tensor in zip(whole, tensors, strict=True)]
-    return Cost(flops=flops, read_bytes=sum(whole[:-1]), written_bytes=whole[-1])
+    read_bytes = sum(
+        size for size, tensor in zip(whole[:-1], tensors, strict=False) if not takes_parts or tensor.numel >= places
+    )
+    return Cost(flops=flops, read_bytes=read_bytes, written_bytes=whole[-1])
 
 
 @pattern(r"triton_tem_fused_\w*?(mm|linear|matmul)_\w*")

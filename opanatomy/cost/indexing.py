@@ -204,23 +204,27 @@ def embedding_backward(signature: Signature) -> Cost:
 
 @formula("aten::masked_scatter")
 def masked_scatter(signature: Signature) -> Cost:
-    """0; (x, mask, source): reads all three, writes a new tensor. How much of the source is used is data."""
+    """0; (x, mask, source): reads the mask, and each element of the new tensor from one of the other two."""
     x, where_true, source = signature.tensor(0), signature.tensor(1), signature.tensor(2)
-    return moved(read(x, where_true, source), fresh(broadcast(x.shape, where_true.shape), x.dtype))
+    written = fresh(broadcast(x.shape, where_true.shape), x.dtype)
+    return moved(read(where_true) + min(written, read(x, source)), written)
 
 
 @formula("aten::masked_scatter_")
 def masked_scatter_(signature: Signature) -> Cost:
-    """0; as masked_scatter, in place."""
-    x, where_true, source = signature.tensor(0), signature.tensor(1), signature.tensor(2)
-    return moved(read(x, where_true, source), read(x))
+    """0; as masked_scatter, in place: how many elements it replaces is data."""
+    raise Unknown("how many elements the mask keeps")
 
 
 @formula("aten::masked_scatter_backward")
 def masked_scatter_backward(signature: Signature) -> Cost:
-    """0; (grad, mask, sizes): reads both, writes the gradient of the source, 0 where it was not used."""
+    """0; (grad, mask, sizes): reads the mask and as much of the gradient as the source had, writes that of the source.
+
+    How much of the source was used is data: all of it at most.
+    """
     grad, where_true, shape = signature.tensor(0), signature.tensor(1), sizes(signature.get(2))
-    return moved(read(grad, where_true), fresh(shape, grad.dtype))
+    written = fresh(shape, grad.dtype)
+    return moved(read(where_true) + min(read(grad), written), written)
 
 
 @formula("aten::put_")

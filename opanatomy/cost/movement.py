@@ -130,15 +130,16 @@ def item_read(signature: Signature) -> Cost:
 
 @formula("aten::constant_pad_nd")
 def constant_pad(signature: Signature) -> Cost:
-    """0; (x, pad): reads the tensor, writes the padded one."""
+    """0; (x, pad): reads the tensor without what a negative padding cuts off, writes the padded one."""
     x, pad = signature.tensor(0), sizes(signature.get(1), 2)
-    shape = list(x.shape)
+    shape, kept = list(x.shape), list(x.shape)
     if len(pad) % 2 or len(pad) > 2 * len(shape):
         raise Unknown(f"padding {pad} of {x}")
     for step in range(len(pad) // 2):
         # the last dimension comes first
         shape[-1 - step] += pad[2 * step] + pad[2 * step + 1]
-    return moved(read(x), fresh(shape, x.dtype))
+        kept[-1 - step] += min(pad[2 * step], 0) + min(pad[2 * step + 1], 0)
+    return moved(min(read(x), fresh(kept, x.dtype)), fresh(shape, x.dtype))
 
 
 @formula(*(f"aten::{kind}_pad{dims}d" for kind in ("reflection", "replication") for dims in (1, 2, 3)))
@@ -163,9 +164,10 @@ def view_backward(signature: Signature) -> Cost:
 
 @formula("aten::select_scatter", "aten::slice_scatter", "aten::diagonal_scatter", "aten::as_strided_scatter")
 def view_scatter(signature: Signature) -> Cost:
-    """0; (x, part, ...): reads both, writes a new tensor."""
+    """0; (x, part, ...): reads the part and what it does not replace, writes a new tensor."""
     x, part = signature.tensor(0), signature.tensor(1)
-    return moved(read(x, part), fresh(x.shape, x.dtype))
+    kept = max(read(x) - fresh(part.shape, x.dtype), 0)
+    return moved(kept + read(part), fresh(x.shape, x.dtype))
 
 
 @formula("aten::im2col")

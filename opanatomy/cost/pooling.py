@@ -122,7 +122,9 @@ def _register(name: str, flops: int) -> None:
     def forward(signature: Signature) -> Cost:
         x = signature.tensor(0)
         shape = _resized(x, signature.get(1), signature.arguments[2:])
-        return moved(read(x), fresh(shape, x.dtype), flops=flops * prod(shape))
+        # the nearest element of each place: a smaller image does not read the others
+        chosen = fresh(map(min, x.shape, shape), x.dtype) if "nearest" in name else read(x)
+        return moved(min(read(x), chosen), fresh(shape, x.dtype), flops=flops * prod(shape))
 
     def backward(signature: Signature) -> Cost:
         grad, size = signature.tensor(0), sizes(signature.get(2), 3)
@@ -143,12 +145,21 @@ for _name, _flops in _RESIZE.items():
 
 @formula("aten::grid_sampler_2d", "aten::grid_sampler_3d", "aten::cudnn_grid_sampler")
 def grid_sampler(signature: Signature) -> Cost:
-    """Per output element 7 (bilinear: four multiplies, three adds), 15 in 3-D, 0 nearest, 35 bicubic."""
+    """Per output element 7 (bilinear: four multiplies, three adds), 15 in 3-D, 0 nearest, 35 bicubic.
+
+    Reads the neighbours of each output element, the image at most.
+    """
     x, grid = signature.tensor(0), signature.tensor(1)
     shape = (*x.shape[:2], *grid.shape[1:-1])
     mode = integer(signature.get(2, 0))
     flops = (7 if len(x.shape) == 4 else 15, 0, 35)[mode]
-    return moved(read(x, grid), fresh(shape, x.dtype), flops=flops * prod(shape))
+    return moved(_sampled(x, mode, prod(shape)) + read(grid), fresh(shape, x.dtype), flops=flops * prod(shape))
+
+
+def _sampled(x: Tensor, mode: int, elements: int) -> int:
+    """Bytes of the neighbours that as many samples have, the image at most."""
+    neighbours = (4 if len(x.shape) == 4 else 8, 1, 16)[mode]
+    return min(fresh((neighbours, elements), x.dtype), read(x))
 
 
 @formula("aten::grid_sampler_2d_backward", "aten::grid_sampler_3d_backward")
@@ -160,9 +171,10 @@ def grid_sampler_backward(signature: Signature) -> Cost:
     grad, x, grid = (signature.tensor(index) for index in range(3))
     asked = signature.get(6)
     wanted = mask(asked, 2) if asked is not None else (True, True)
-    flops = (7 if len(x.shape) == 4 else 15, 0, 35)[integer(signature.get(3, 0))] * grad.numel
+    mode = integer(signature.get(3, 0))
+    flops = (7 if len(x.shape) == 4 else 15, 0, 35)[mode] * grad.numel
     written = (fresh(x.shape, x.dtype) if wanted[0] else 0) + (fresh(grid.shape, grid.dtype) if wanted[1] else 0)
-    return moved(read(grad, x, grid), written, flops=flops * sum(wanted))
+    return moved(read(grad, grid) + _sampled(x, mode, grad.numel), written, flops=flops * sum(wanted))
 
 
 @formula("aten::cudnn_grid_sampler_backward")

@@ -80,10 +80,14 @@ def position_roi_align_backward(signature: Signature) -> Cost:
 
 @formula("torchvision::roi_pool")
 def roi_pool(signature: Signature) -> Cost:
-    """0: comparisons; (x, rois, scale, height, width): reads the image at most, writes maxima and int32 places."""
+    """0: comparisons; (x, rois, scale, height, width): writes maxima and int32 places.
+
+    How large a region is is data: reads one element of each at least.
+    """
     x = signature.tensor(0)
     elements, _ = _pooled(signature, x.shape[1])
-    return moved(read(x, signature.tensor(1)), fresh((elements,), x.dtype) + fresh((elements,), "int32"))
+    rows = min(elements, x.stored) * item(x.dtype)
+    return moved(rows + read(signature.tensor(1)), fresh((elements,), x.dtype) + fresh((elements,), "int32"))
 
 
 @formula("torchvision::_roi_pool_backward")

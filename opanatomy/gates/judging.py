@@ -1,6 +1,7 @@
 """Gates on a comparison, or on one report: whether each is met, and the reason in one line.
 
-Values are compared exactly. What cannot be compared is a gate that is not met: nothing passes unseen.
+Values are compared exactly. A gate is met where its condition is known not to hold. One that cannot be decided (a
+figure that is not known, a lower bound on the wrong side, sides that are not of the same) is unknown, which is not met.
 """
 
 from __future__ import annotations
@@ -32,18 +33,19 @@ _UNCHECKED: Final = ", so it cannot be checked"
 
 
 class _Figures(Struct, frozen=True, kw_only=True):
-    """The figures of all sides by name; of a comparison the sides' names and why nothing is claimed."""
+    """The figures of all sides by name; of a comparison the sides' names, and why nothing is claimed, or compared."""
 
     rows: dict[str, FigureRow]
     sides: tuple[str, ...] = ("",)
     no_claim: str | None = None
+    not_comparable: tuple[str, ...] = ()
 
 
 def judged(comparison: Comparison, gates: Sequence[Gate]) -> Comparison:
     """The comparison with the result of each gate: each later side against the first."""
     figures = _Figures(
         rows={row.name: row for row in comparison.figures}, sides=tuple(side.name for side in comparison.sides),
-        no_claim=comparison.no_claim,
+        no_claim=comparison.no_claim, not_comparable=comparison.not_comparable,
     )  # fmt: skip
     return replace(comparison, gates=_results(gates, figures))
 
@@ -51,15 +53,18 @@ def judged(comparison: Comparison, gates: Sequence[Gate]) -> Comparison:
 def judged_report(anatomy: Anatomy, gates: Sequence[Gate]) -> tuple[GateResult, ...]:
     """The results of gates on one report, which are on values alone."""
     rows = {
-        name: FigureRow(name=name, unit=metric.unit, better=metric.better, values=(metric.value,))
+        name: FigureRow(
+            name=name, unit=metric.unit, better=metric.better, values=(metric.value,),
+            lower_bounds=(True,) if metric.lower_bound else (),
+        )
         for name, metric in metrics_of(anatomy).items()
-    }
+    }  # fmt: skip
     return _results(gates, _Figures(rows=rows))
 
 
 def require_met(results: Iterable[GateResult]) -> None:
-    """Raise `GateError` with a reason for each gate that is not met, if any."""
-    reasons = [f"gate not met: {result.gate}: {result.reason}" for result in results if not result.met]
+    """Raise `GateError` with a line for each gate that is not met, if any."""
+    reasons = [result.line for result in results if not result.met]
     if reasons:
         raise GateError(*reasons)
 
@@ -74,36 +79,89 @@ def _results(gates: Sequence[Gate], figures: _Figures) -> tuple[GateResult, ...]
 
 
 def _result(gate: Gate, figures: _Figures) -> GateResult:
-    """A gate is met where its comparison is known not to hold on any later side."""
+    """A gate is met where its condition is known not to hold on any later side."""
     row = figures.rows.get(gate.figure)
     unchecked = _unknown(gate.figure, figures) if row is None else _unlike(gate, figures)
     if row is None or unchecked is not None:
-        return GateResult(gate=gate.text, met=False, reason=unchecked or "")
+        return GateResult(gate=gate.text, met=False, unknown=True, reason=unchecked or "")
     sides = range(1, len(row.values)) if len(row.values) > 1 else range(1)
-    held = [side for side in sides if _holds(gate, row, side)]
+    held = {side: _holds(gate, row, side) for side in sides}
     needed = sides if gate.of is Of.VALUE else range(len(row.values))
     missing = [figures.sides[side] or "the report" for side in needed if row.values[side] is None]
-    if missing and not held:
-        return GateResult(
-            gate=gate.text, met=False, reason=f"{gate.figure} is not known of {', '.join(missing)}{_UNCHECKED}"
-        )
-    basis = ", of all steps, set-aside ones too" if row.all_steps else ""
-    reason = f"{_shown(gate, row, figures, (held or sides)[0])}{basis}{_evidence(gate, row, figures)}"
-    if not held or not gate.significant:
-        return GateResult(gate=gate.text, met=not held, reason=reason)
+    failed = [side for side in sides if held[side]]
+    if missing and not failed:
+        reason = f"{gate.figure} is not known of {', '.join(missing)}{_UNCHECKED}"
+        return GateResult(gate=gate.text, met=False, unknown=True, reason=reason)
+    undecided = [side for side in sides if held[side] is None]
+    shown = (failed or undecided or sides)[0]
+    basis = ", of all steps, unlike ones too" if row.all_steps else ""
+    reason = f"{_shown(gate, row, figures, shown)}{basis}{_evidence(gate, row, figures)}"
+    result = GateResult(gate=gate.text, met=not failed, reason=reason, measured=_measured(gate, row, shown))
+    if undecided and not failed:
+        return replace(result, met=False, unknown=True, reason=f"{reason}; {_bounded(gate, row, shown)}{_UNCHECKED}")
+    if not failed or not gate.significant:
+        return result
     claimed = _claim(row, figures)
-    return GateResult(gate=gate.text, met=claimed is False, reason=reason + (_UNCHECKED if claimed is None else ""))
+    return replace(
+        result, met=claimed is False, unknown=claimed is None, reason=reason + (_UNCHECKED if claimed is None else "")
+    )
 
 
-def _holds(gate: Gate, row: FigureRow, side: int) -> bool:
-    """Whether the comparison holds on this side; not where a value is not known."""
+def _holds(gate: Gate, row: FigureRow, side: int) -> bool | None:
+    """Whether the condition holds on this side; `None` where a value is not known, or a bound does not decide it."""
     value, before = row.values[side], row.values[0]
     if value is None or (before is None and gate.of is not Of.VALUE):
-        return False
+        return None
     if gate.of is Of.VALUE or before is None:
-        return gate.holds(Fraction(value), gate.value)
-    limit = gate.value * abs(Fraction(before)) if gate.of is Of.CHANGE else gate.value
-    return gate.holds(Fraction(value) - Fraction(before), limit)
+        holds = gate.holds(Fraction(value), gate.value)
+    else:
+        limit = gate.value * abs(Fraction(before)) if gate.of is Of.CHANGE else gate.value
+        holds = gate.holds(Fraction(value) - Fraction(before), limit)
+    least, most = _bounds(gate, row, side)
+    above = gate.comparison in (">", ">=")
+    # What is at least so much holds above for certain, and below it does not; of what is at most it is the other way.
+    return None if (least and holds is not above) or (most and holds is above) else holds
+
+
+def _bounds(gate: Gate, row: FigureRow, side: int) -> tuple[bool, bool]:
+    """Whether what the condition is about is at least what is known of it, and at most: a change may be neither."""
+    if not row.lower_bounds:
+        return False, False
+    if gate.of is Of.VALUE:
+        return row.lower_bounds[side], False
+    if row.values[side] == row.values[0]:
+        return False, False
+    return row.lower_bounds[side], row.lower_bounds[0]
+
+
+def _bounded(gate: Gate, row: FigureRow, side: int) -> str:
+    """Which value is a lower bound."""
+    if gate.of is Of.VALUE:
+        return "this is a lower bound"
+    after, before = row.lower_bounds[side], row.lower_bounds[0]
+    return "both are lower bounds" if after and before else f"the one {'after' if after else 'before'} is a lower bound"
+
+
+def _measured(gate: Gate, row: FigureRow, side: int) -> str | None:
+    """What the condition is about: the figure, or its change, of this side."""
+    value, before = row.values[side], row.values[0]
+    if value is None:
+        return None
+    least, most = _bounds(gate, row, side)
+    bound = "" if least == most else "at least " if least else "at most "
+    if gate.of is Of.VALUE or before is None:
+        return bound + _both_as_text(value, float(gate.value), row.unit)[0]
+    if gate.of is Of.DIFFERENCE:
+        return bound + _signed(value - before, row.unit)
+    if not before:
+        return "the same" if value == before else None
+    change = 100 * (value - before) / abs(before)
+    text = units.figure(change, "%", sign="+")
+    if text == units.figure(float(100 * gate.value), "%", sign="+") and Fraction(
+        value - before
+    ) != gate.value * Fraction(abs(before)):
+        text = f"{change:+.12g} %"
+    return bound + text
 
 
 def _unknown(figure: str, figures: _Figures) -> str:
@@ -114,7 +172,9 @@ def _unknown(figure: str, figures: _Figures) -> str:
 
 
 def _unlike(gate: Gate, figures: _Figures) -> str | None:
-    """Why a change is none: one side was timed without the profiler, the other only under it."""
+    """Why a change is none: the sides are not of the same, or one alone was timed without the profiler."""
+    if gate.of is not Of.VALUE and figures.not_comparable:
+        return f"the sides cannot be compared: {'; '.join(figures.not_comparable)}"
     plain = figures.rows.get(_PLAIN)
     if gate.of is Of.VALUE or gate.figure not in _EITHER or plain is None or None not in plain.values:
         return None
@@ -128,13 +188,15 @@ def _unlike(gate: Gate, figures: _Figures) -> str | None:
 
 
 def _claim(row: FigureRow, figures: _Figures) -> bool | None:
-    """Whether the difference is significant; `None` where that cannot be tested."""
+    """Whether the difference is significant; `None` where that cannot be tested. What is counted needs no test."""
+    if row.exact:
+        return True
     return None if figures.no_claim is not None or row.p is None else row.p < SIGNIFICANT
 
 
 def _evidence(gate: Gate, row: FigureRow, figures: _Figures) -> str:
     """What is to be said of a change: the ranges of both sides, and whether it is significant."""
-    if gate.of is Of.VALUE or len(row.values) != 2 or row.values[0] == row.values[1]:
+    if gate.of is Of.VALUE or len(row.values) != 2 or row.values[0] == row.values[1] or row.exact:
         return ""
     parts = [""]
     first, second = row.spreads if len(row.spreads) == 2 else (None, None)

@@ -50,7 +50,8 @@ def memory_of_observations(observations: MemoryObservations) -> Memory:
     notes = (*observations.notes, *outside.notes, *memory.notes, *_elsewhere(observations))
     memory = replace(memory, components=(*memory.components, *outside.components), notes=notes)
     return replace(
-        memory, uncovered_devices=observations.other_devices, shape=observations.shape,
+        memory, process_peak_bytes=observations.peak_bytes if observations.device == CPU else None,
+        uncovered_devices=observations.other_devices, shape=observations.shape,
         failure=_failure(observations, memory),
     )  # fmt: skip
 
@@ -76,6 +77,7 @@ def _of_storages(observations: MemoryObservations) -> Memory:
     rows = (MemoryComponent(component=name, measured_bytes=size) for name, size in observations.storage_bytes.items())
     return Memory(
         peak_bytes=observations.peak_bytes, measured_by=observations.measured_by, components=tuple(rows),
+        allocator_peak_bytes=None if observations.device == CPU else observations.peak_bytes,
         snapshots=observations.snapshots,
     )  # fmt: skip
 
@@ -91,6 +93,7 @@ def _without_blocks(step: StepObservations, observations: MemoryObservations) ->
     sizes = ((name, held.component_bytes(name)) for name in COMPONENTS)
     return Memory(
         peak_bytes=figures.peak_bytes,
+        allocator_peak_bytes=figures.peak_bytes,
         measured_by=f"{step.allocator.name} of {step.device}, its own peak",
         components=tuple(MemoryComponent(component=name, measured_bytes=size) for name, size in sizes if size),
         allocator=figures,
@@ -126,6 +129,7 @@ def _of_step(step: StepObservations, snapshots: Sequence[MemorySnapshot]) -> Mem
     timeline = points_of(curve, table.events.total_reserved, measured.passes) if measured.blocks.events else ()
     memory = Memory(
         peak_bytes=int(curve.allocated[peak]),
+        allocator_peak_bytes=int(curve.allocated[peak]),
         peak_at=curve.phase_at(peak, measured.passes),
         measured_by=_measured_by(step),
         components=_components(measured, curve),

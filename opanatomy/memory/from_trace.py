@@ -84,6 +84,7 @@ def memory_of_trace(table: MemoryTable, window: tuple[int, int], *, on_device: b
     incomplete = "" if complete else ", without what was allocated before it and not freed in it"
     return Memory(
         peak_bytes=main.row.peak_bytes,
+        allocator_peak_bytes=main.row.peak_bytes,
         peak_at=main.row.peak_at,
         measured_by=f"memory events of {main.row.device} in the trace{incomplete}",
         components=main.row.components,
@@ -179,7 +180,7 @@ def _components(inferences: Sequence[MemoryInference], curve: Curve) -> tuple[Me
     for size, component in zip(at_peak, COMPONENTS, strict=True):
         assert size == sum(row.bytes for row in inferences if row.component == component)
     return tuple(
-        MemoryComponent(component=component, measured_bytes=size)
+        MemoryComponent(component=component, measured_bytes=size, at_peak_bytes=size)
         for component, size in zip(COMPONENTS, at_peak, strict=True)
         if size
     )

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import field
 
 from opanatomy.records.breakdown import Breakdown
-from opanatomy.records.checks import Check
+from opanatomy.records.checks import MINOR, Check
 from opanatomy.records.communication import Communication
 from opanatomy.records.device import DeviceFigures
 from opanatomy.records.generation import Generation
@@ -17,7 +17,7 @@ from opanatomy.records.ranks import Collective, Rank, Spread
 from opanatomy.records.record import Record
 from opanatomy.records.signature_text import SignatureText
 from opanatomy.records.suggestion import Suggestions
-from opanatomy.records.taxonomy import OperatorClass, Phase
+from opanatomy.records.taxonomy import IdleCause, OperatorClass, Phase
 from opanatomy.records.texts import TextFigures
 from opanatomy.records.timeline import Ledger, Timeline
 from opanatomy.records.waiting import Waiting
@@ -58,29 +58,36 @@ class StepRow(Record, frozen=True, kw_only=True):
     """One step as it went. On an accelerator it begins with its annotation, or where the step before it ended if that
     is later, and lasts until the last device work launched in it ends: the steps together cover the window.
 
-    wall = busy + outside + host_idle + stream_idle + other_idle, exactly; the terms are those of `Timeline`.
+    wall = busy + outside + unrecorded + host_idle + stream_idle + other_idle, exactly; the terms are those of
+    `Timeline`.
     `kernel_time_ns` is the sum of the `work` device events launched in the step, and for kernels, copies
     and fills kernel_ns + memcpy_ns + memset_ns = kernel_time_ns. On the CPU
     wall = busy + framework, and the rest is not known.
 
     number: what the trace calls the step.
+    set_aside: why the step does not count in any figure; `None` where it does.
     wall_ns: its wall time.
     busy_ns: the union of the work launched in it; on the CPU the self time of its operators.
     outside_ns: the device did only work of another step.
     host_idle_ns: idle, host-bound.
     stream_idle_ns: idle, in a stream wait.
     other_idle_ns: idle otherwise.
+    unrecorded_ns: work ran, or may have run, whose records are missing.
+    idle_causes: the idle time by cause.
     forward_ns: as in `Step`; so are `backward_ns`, `optimizer_ns`, `prefill_ns`, `decoding_ns`.
     framework_ns: on the CPU, wall time that no operator explains.
     """
 
     number: int | None
+    set_aside: str | None = None
     wall_ns: int
     busy_ns: int | None = None
     outside_ns: int | None = None
     host_idle_ns: int | None = None
     stream_idle_ns: int | None = None
     other_idle_ns: int | None = None
+    unrecorded_ns: int | None = None
+    idle_causes: dict[IdleCause, int] = field(default_factory=dict)
     kernel_time_ns: int | None = None
     kernel_ns: int | None = None
     memcpy_ns: int | None = None
@@ -95,19 +102,20 @@ class StepRow(Record, frozen=True, kw_only=True):
 
 
 class Step(Record, frozen=True, kw_only=True):
-    """Figures of one step: where there are several those of the step in the middle by wall time, of an even number the
-    means of the two, so that all are of the same steps and parts sum to at most their whole.
+    """Figures of one step: the means over the steps that count, so that parts sum to their whole.
 
-    `wall_ns` is the profiled step, `unprofiled_wall_ns` the median of the `unprofiled_count` steps without the
-    profiler. `forward_ns` and the other phases are wall time of the phase on the CPU and busy time of its device work
+    `wall_ns` is the profiled step without the time in which the device did other steps' work only,
+    `unprofiled_wall_ns` the mean of the `unprofiled_count` steps without the profiler, those with a pause left out.
+    `forward_ns` and the other phases are wall time of the phase on the CPU and busy time of its device work
     on an accelerator. `busy_ns` is the union of device work, `kernel_time_ns` its sum. `profiler_ns` is an estimate of
     what the profiler adds to a step, profiled less plain; `None` where that is lost in the differences among
     the steps. On the CPU it is the part of that outside operators, by the number of events in and outside them, and
     wall = busy + framework + profiler, exactly; where it is `None`, `framework_ns` includes it.
-    `steps` has each step that the trace annotates; a trace without annotations is one step.
+    `steps` has each step that the trace annotates, also those that do not count; a trace without annotations is one
+    step.
 
-    count: how many profiled steps there are, of several ranks those of all.
-    wall_min_ns: the shortest profiled step; `wall_max_ns` the longest.
+    count: how many profiled steps count, of several ranks those of all.
+    wall_min_ns: the shortest of them; `wall_max_ns` the longest.
     unprofiled_wall_min_ns: the shortest step without the profiler; `unprofiled_wall_max_ns` the longest.
     forward_ns: of the phases that the step has: also `backward_ns`, `optimizer_ns`, and of a generation `prefill_ns`,
         `decoding_ns`.
@@ -300,7 +308,8 @@ class Anatomy(Record, frozen=True, kw_only=True):
     breakdown: what the time of like steps is made of, operator by operator, which two runs are compared by.
     checks: what was checked against a second source, and what does not agree with it.
     suggestions: what the run could be given to save memory or time; `None` in the report of a trace alone.
-    warnings: what a reader must know of the figures.
+    caveats: what changes the reading of every figure: a file cut off, records missing, devices of several kinds.
+    warnings: what else a reader must know of the figures.
     texts: padding and tokenizers of a run on real texts; `None` elsewhere.
     schema: the version of the JSON report.
     """
@@ -328,9 +337,16 @@ class Anatomy(Record, frozen=True, kw_only=True):
     breakdown: Breakdown | None = None
     checks: tuple[Check, ...] = ()
     suggestions: Suggestions | None = None
+    caveats: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     texts: TextFigures | None = None
     schema: int = SCHEMA
+
+    @property
+    def alarms(self) -> tuple[Check, ...]:
+        """The checks whose differences without a cause touch 1 % of the device work or more."""
+        work_ns = sum(row.time_ns for row in self.classes)
+        return tuple(check for check in self.checks if check.unexplained and check.share(work_ns) >= MINOR)
 
     def metrics(self) -> dict[str, int | float]:
         """The headline figures as one flat dictionary of numbers, for any logger.

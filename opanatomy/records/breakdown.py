@@ -40,7 +40,9 @@ class Overlap(Record, frozen=True, kw_only=True):
 
 
 class LikeStep(Record, frozen=True, kw_only=True):
-    """One step of one device (on the CPU of the process), as it went; `set_aside` says why it does not count.
+    """One step of one device (on the CPU of the process), as it went.
+
+    `set_aside` says why it does not count among like steps, `left_out` why the figures of the report are without it.
 
     The times of the phases are those of `StepRow`.
     """
@@ -57,12 +59,13 @@ class LikeStep(Record, frozen=True, kw_only=True):
     #: The place of the run among several that are compared together.
     run: int | None = None
     set_aside: str | None = None
+    left_out: str | None = None
 
 
 class StepKind(Record, frozen=True, kw_only=True):
     """Steps that made the same calls. All times are sums over the `count` of them that are not set aside.
 
-    On an accelerator wall = outside + host_idle + stream_idle + other_idle + the rows' times - overlaps, on the CPU
+    On an accelerator wall = outside + unrecorded + idle (host, stream, other) + the rows' times - overlaps, on the CPU
     wall = framework + the rows' times - overlaps (of threads), both exactly.
     """
 
@@ -72,6 +75,7 @@ class StepKind(Record, frozen=True, kw_only=True):
     rows: tuple[WorkRow, ...]
     overlaps: tuple[Overlap, ...] = ()
     outside_ns: int = 0
+    unrecorded_ns: int = 0
     host_idle_ns: int = 0
     stream_idle_ns: int = 0
     other_idle_ns: int = 0

@@ -9,7 +9,10 @@ from msgspec.structs import replace
 
 from opanatomy.records.breakdown import Breakdown, LikeStep, Overlap, StepKind, WorkRow
 
-_SUMS: Final = ("count", "wall_ns", "outside_ns", "host_idle_ns", "stream_idle_ns", "other_idle_ns", "framework_ns")
+_SUMS: Final = (
+    "count", "wall_ns", "outside_ns", "unrecorded_ns", "host_idle_ns", "stream_idle_ns", "other_idle_ns",
+    "framework_ns",
+)  # fmt: skip
 
 
 class _Kind(Struct):

@@ -17,13 +17,15 @@ from opanatomy.records.signature_text import SignatureText
 from opanatomy.records.taxonomy import OperatorClass, Phase
 
 #: Calls of a runtime or driver that start work on a device: CUDA, HIP, and Intel's `ur...` and `pi...`.
-STARTS_WORK: Final = re.compile(
-    r"Launch(?!HostFunc)|Memcpy|Memset|USMFill|EnqueueMem|CommandBufferEnqueue", re.IGNORECASE
+_STARTS_WORK: Final = re.compile(
+    r"Launch(?!HostFunc)|Mem(?:cpy|set)(?!\w*Node)|USMFill|EnqueueMem|CommandBufferEnqueue", re.IGNORECASE
 )
 
 Int64: TypeAlias = "npt.NDArray[np.int64]"
 Bool: TypeAlias = "npt.NDArray[np.bool_]"
 Float64: TypeAlias = "npt.NDArray[np.float64]"
+#: Of a kernel on a device that has no tensor cores.
+NO_UNITS: Final = -2
 #: What a categorical column is of.
 Value = TypeVar("Value")
 
@@ -66,6 +68,16 @@ class Launches(Struct, frozen=True, kw_only=True):
     correlation: Int64
     external_id: Int64
 
+
+class ProfilerEvents(Struct, frozen=True, kw_only=True):
+    """What the profiler recorded of itself ("Buffer Flush"), and the starts of Python's functions, without a name."""
+
+    name: Int64
+    start_ns: Int64
+    duration_ns: Int64
+
+
+NO_PROFILER_EVENTS = ProfilerEvents(**{name: np.zeros(0, dtype=np.int64) for name in ProfilerEvents.__struct_fields__})
 
 #: The kinds of device work.
 KERNEL, MEMCPY, MEMSET = range(3)
@@ -204,6 +216,13 @@ def is_among(column: Int64, values: Int64) -> Bool:
     return among
 
 
+def starts_work(names: Sequence[str], launches: Launches) -> Bool:
+    """Which calls of the runtime or driver start a kernel, a graph, a copy or a fill; each name is looked at once."""
+    known = distinct(launches.name)
+    starting = [_STARTS_WORK.search(names[number]) is not None for number in known.values.tolist()]
+    return np.array(starting, dtype=bool)[known.inverse]
+
+
 def marked(rows: Int64, count: int) -> Bool:
     """Which of `count` rows are among these."""
     marks = np.zeros(count, dtype=bool)
@@ -235,6 +254,13 @@ class HostTable(Struct, frozen=True, kw_only=True):
     phase: Int64
     module: Categorical[str]
     in_window: Bool
+
+
+_NO_ROWS: Final = np.zeros(0, dtype=np.int64)
+NO_HOST = HostTable(
+    **{name: _NO_ROWS for name in HostTable.__struct_fields__ if name not in ("module", "in_window")},
+    module=Categorical(_NO_ROWS, ()), in_window=np.zeros(0, dtype=bool),
+)  # fmt: skip
 
 
 class WorkTable(Struct, frozen=True, kw_only=True):
@@ -313,8 +339,9 @@ class KernelTable(Struct, frozen=True, kw_only=True):
     #: By the kernel's name; where that says nothing, by its call.
     kernel_class: Categorical[OperatorClass]
     kernel_rule: Categorical[str]
-    #: Whether its name says that it uses tensor cores.
-    tensor_cores: Bool
+    #: 1 where its name says that it uses tensor cores, 0 where that it does not, -1 where it does not tell, `NO_UNITS`
+    #: on a device without.
+    tensor_cores: Int64
 
     @property
     def inside(self) -> Bool:

@@ -38,6 +38,8 @@ class Cause(StrEnum):
     OTHER_IDLE = auto()
     #: The work of other steps.
     OUTSIDE = auto()
+    #: From launches whose work is not in the trace to the next work that is.
+    UNRECORDED = auto()
     FRAMEWORK = auto()
     #: What the profiler adds, where that is known of both sides.
     PROFILER = auto()
@@ -113,8 +115,10 @@ class FigureRow(Record, frozen=True, kw_only=True):
     """One figure on all sides; `None` where a side does not have it.
 
     `better` is "lower" or "higher". `all_steps` marks a figure that a like step does not have by itself, where steps
-    are set aside or of another kind: it is of all of them. `ranges` is "apart" or "overlapping" where both of two sides
-    have several samples; `p` is that of a Mann-Whitney test, where there are runs enough to claim something.
+    of other kinds count too: it is of all of them. `lower_bounds` says of each side whether the figure is no
+    less than its value; empty where none is. `exact` marks counts of FLOPs and bytes: any change of them is one.
+    `ranges` is "apart" or "overlapping" where both of two sides have several samples of what is measured; `p` is that
+    of a Mann-Whitney test, where there are runs enough to claim something.
     """
 
     name: str
@@ -122,6 +126,8 @@ class FigureRow(Record, frozen=True, kw_only=True):
     better: Better | None
     values: tuple[float | None, ...]
     all_steps: bool = False
+    lower_bounds: tuple[bool, ...] = ()
+    exact: bool = False
     spreads: tuple[Spread | None, ...] = ()
     ranges: str | None = None
     p: float | None = None
@@ -178,16 +184,29 @@ class Kinds(Record, frozen=True, kw_only=True):
 
 
 class GateResult(Record, frozen=True, kw_only=True):
-    """A gate and whether it was met; `reason` says which figure and by how much."""
+    """A gate and whether it was met; `unknown` where it was not as its condition cannot be decided.
+
+    `measured` is what its condition is about, the figure or its change; `reason` says which figure, and the rest.
+    """
 
     gate: str
     met: bool
     reason: str
+    unknown: bool = False
+    measured: str | None = None
+
+    @property
+    def line(self) -> str:
+        """`FAILED: time > +5% (is +6.5 %): ...`; of a gate that was met and of one that is unknown the same."""
+        verdict = "passed" if self.met else "UNKNOWN" if self.unknown else "FAILED"
+        measured = "" if self.measured is None else f" (is {self.measured})"
+        return f"{verdict}: {self.gate}{measured}: {self.reason}"
 
 
 class Comparison(Record, frozen=True, kw_only=True):
     """Sides next to each other: the figures of all of them, and of two where the difference of the step comes from.
 
+    not_comparable: why the sides are not of the same, if they are not: there are no changes, causes and claims then.
     sides: what is compared, in the order in which it was given.
     figures: each figure on all sides; `None` where a side does not have it.
     decomposition: of two sides the parts that sum to the difference; `None` of more, and where it is not known.
@@ -198,6 +217,7 @@ class Comparison(Record, frozen=True, kw_only=True):
     comparison_schema: the version of the JSON report.
     """
 
+    not_comparable: tuple[str, ...] = ()
     sides: tuple[Side, ...]
     figures: tuple[FigureRow, ...]
     decomposition: Decomposition | None = None
@@ -212,7 +232,8 @@ class Comparison(Record, frozen=True, kw_only=True):
 
         Of two sides each figure of `Anatomy.metrics()` has `.before`, `.after` and `.change` (after over before, less
         one) behind its name, of more the number of the side (`.1`, `.2`, ...). `like_step_ns.change.CAUSE` is what a
-        cause adds to the difference, in nanoseconds. What is not known is left out.
+        cause adds to the difference, in nanoseconds. What is not known is left out, and so is each change of sides
+        that are `not_comparable`. `mfu` and `hfu` of a side are lower bounds where its `mfu_covered` is below 1.
         """
         from opanatomy import methods
 

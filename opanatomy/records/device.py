@@ -52,7 +52,8 @@ class DeviceFigures(Record, frozen=True, kw_only=True):
     `occupancy` the mean of the kernels' estimated
     occupancy weighted by duration, both as fractions and estimated by Kineto from launch dimensions, which the trace
     has for `dimensioned_ns` of the kernel time. `tensor_core_ns` is the time of kernels that by their names use tensor
-    (matrix) cores. `None` where the trace lacks what is needed.
+    (matrix) cores, `None` where the device has none or no name tells; `tensor_core_unknown_ns` that of products, and of
+    kernels of unknown class, whose names do not tell. `None` where the trace lacks what is needed.
     """
 
     peak_flops_per_second: dict[str, float] = field(default_factory=dict)
@@ -70,6 +71,7 @@ class DeviceFigures(Record, frozen=True, kw_only=True):
     occupancy: float | None = None
     dimensioned_ns: int | None = None
     tensor_core_ns: int | None = None
+    tensor_core_unknown_ns: int | None = None
     unsure_ns: int = 0
 
     @property

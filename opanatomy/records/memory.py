@@ -12,10 +12,11 @@ class MemoryComponent(Record, frozen=True, kw_only=True):
     """One part of the memory of a step: measured and by theory, with the formula as text.
 
     component: `weights`, `gradients`, `optimizer_state`, `forward_activations`, ...
-    measured_bytes: measured, or inferred from the times of the blocks.
+    measured_bytes: at its fullest in the step; of a trace, where it is inferred from the times of the blocks, at the
+        peak.
     theory_bytes: by `formula`.
-    at_peak_bytes: what of it is live at the peak; these sum to `peak_bytes` exactly where they were measured. `None`
-        for what the allocator does not count (context, cache) and where the step was not looked at in depth.
+    at_peak_bytes: what of it is live at the peak; these sum to `peak_bytes` exactly. `None` for what the allocator does
+        not count (context, cache) and where the step was not looked at in depth.
     """
 
     component: str
@@ -247,7 +248,11 @@ class AllocatorFigures(Record, frozen=True, kw_only=True):
 
 
 class Memory(Record, frozen=True, kw_only=True):
-    """The memory of a step. `measured_by` says what `peak_bytes` is (allocator, process).
+    """The memory of a step.
+
+    `allocator_peak_bytes` is the most that an allocator had handed out at one time, `process_peak_bytes` the most that
+    the process had resident, all of Python in it. `peak_bytes` is the first of the two that is known, the only one that
+    older reports have, and `measured_by` says what measured it.
 
     `timeline` is the curve of allocated bytes over the window, its peak among the points; `blocks` are the largest at
     that peak, and `unlisted_bytes` the sum of the others. Both are of the first of `devices`. The components are
@@ -269,6 +274,8 @@ class Memory(Record, frozen=True, kw_only=True):
     """
 
     peak_bytes: int | None = None
+    allocator_peak_bytes: int | None = None
+    process_peak_bytes: int | None = None
     peak_at: str | None = None
     measured_by: str | None = None
     components: tuple[MemoryComponent, ...] = ()

@@ -32,6 +32,9 @@ class CollectiveCalls(Struct, frozen=True, kw_only=True):
     #: When the host called it, and how long that call took.
     launched_ns: Int64
     launching_ns: Int64
+    #: When the host last returned from waiting for the device before that call. On the CPU that is the call itself:
+    #: a collective that has ended by then may have been waited for.
+    synchronized_ns: Int64
     start_ns: Int64
     end_ns: Int64
     #: Whether it is work of the window's steps, and not of others that runs among them.
@@ -39,9 +42,6 @@ class CollectiveCalls(Struct, frozen=True, kw_only=True):
     phase: Categorical[str]
     #: The module that it serves.
     module: Categorical[str]
-    #: The time that the rank has computed before the start and before the end of the call, since its first work.
-    computed_at_start_ns: Int64
-    computed_at_end_ns: Int64
 
 
 class Spans(Struct, frozen=True, kw_only=True):
@@ -54,14 +54,17 @@ class Spans(Struct, frozen=True, kw_only=True):
 class StepSpans(Struct, frozen=True, kw_only=True):
     """One row a step of a rank, in order: when it was, how long the rank computed, and how long it did anything.
 
-    Both times are unions: of all work that is no communication, and of all work, the gaps between the device events of
-    one collective included.
+    The times are unions: `computing_ns` of the window's work that is no communication, `busy_ns` of all work, the gaps
+    between the device events of one collective included, `outside_ns` what only work of before (or after) the window
+    fills of that. `began_ns` is when the host began the step, -1 where the trace does not say.
     """
 
     number: Int64
+    began_ns: Int64
     start_ns: Int64
     end_ns: Int64
     computing_ns: Int64
+    outside_ns: Int64
     busy_ns: Int64
 
 
@@ -69,9 +72,8 @@ class Exchanged(Struct, frozen=True, kw_only=True):
     """What a rank communicated, and when it computed while it did."""
 
     calls: CollectiveCalls
-    #: When the rank computed while one of `calls` ran, and when it computed for the steps of the window meanwhile.
+    #: When the rank computed for the steps of the window while one of `calls` ran.
     hiding: Spans
-    hiding_inside: Spans
     steps: StepSpans
 
 
@@ -80,6 +82,6 @@ class RankSummary(Struct, frozen=True, kw_only=True):
 
     anatomy: Anatomy
     calls: CollectiveCalls
-    #: When the rank computed while one of `calls` ran.
+    #: When the rank computed for the steps of the window while one of `calls` ran.
     hiding: Spans
     steps: StepSpans

@@ -36,7 +36,7 @@ class Collective(Record, frozen=True, kw_only=True):
 class Rank(Record, frozen=True, kw_only=True):
     """One rank of a distributed run; `rank` is `None` where neither the trace nor its file's name says which.
 
-    `wall_ns` is the median step. The other times are sums over the rank's `steps` steps.
+    `wall_ns` is the mean step. The other times are sums over the rank's `steps` steps.
 
     rank: its number, of `world_size`.
     trace: its file, and `trace_sha256` the digest of that.
@@ -66,7 +66,7 @@ class Rank(Record, frozen=True, kw_only=True):
     def a_step(self, figure: str) -> int | None:
         """One of these figures of a step, sums divided by the number of steps.
 
-        `step` is the median step, `own` the step less exposed communication: what the rank does of its own while
+        `step` is the mean step, `own` the step less exposed communication: what the rank does of its own while
         others may be waiting for it.
         """
         if figure == "step":

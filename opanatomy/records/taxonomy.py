@@ -46,6 +46,34 @@ class Phase(StrEnum):
     OTHER = auto()
 
 
+class IdleCause(StrEnum):
+    """What kept a device idle: what the host did in that gap, or what the device itself waited for."""
+
+    #: What the profiler recorded of itself, or Python under a recording of its stack.
+    PROFILER = auto()
+    COMPILATION = auto()
+    #: Loading of data, and copies from the host that hold the host up.
+    INPUT = auto()
+    #: Calls that allocate or free memory of the device, or pinned memory of the host.
+    ALLOCATOR = auto()
+    #: A launch that takes many times as long as others, loading of modules.
+    SLOW_LAUNCH = auto()
+    #: Calls that wait for the device.
+    SYNCHRONIZATION = auto()
+    #: A collective's call on the host.
+    COLLECTIVE = auto()
+    #: Operators and launches of ordinary length.
+    OPERATORS = auto()
+    #: The host between operators.
+    PYTHON = auto()
+    #: What comes next was launched already; another stream worked last.
+    STREAM = auto()
+    #: What comes next was launched already, on the stream that worked last.
+    DEVICE = auto()
+    #: Nothing is recorded that says.
+    UNKNOWN = auto()
+
+
 #: A class or a phase in a column is its code: its place here. -1 is "none".
 CLASSES: Final = tuple(OperatorClass)
 PHASES: Final = tuple(Phase)

@@ -79,7 +79,7 @@ class PaddingFlops(Record, frozen=True, kw_only=True):
 
 
 class TextBatchRow(Record, frozen=True, kw_only=True):
-    """One batch that was run: texts, padded length, tokens, and the median wall time of its unprofiled steps."""
+    """One batch that was run: texts, padded length, tokens, and the mean wall time of plain steps without pauses."""
 
     texts: int
     length: int
@@ -104,7 +104,7 @@ class TokenizerRow(Record, frozen=True, kw_only=True):
 class TextFigures(Record, frozen=True, kw_only=True):
     """Real inputs in figures: of all batches that the texts make (`all_*`), and of those that were run.
 
-    `mean_step_ns` is the mean over the run batches of their median steps, which is that of all batches as the run ones
+    `mean_step_ns` is the mean over the run batches of their mean steps, which is that of all batches as the run ones
     are spread over them; tokens and samples a second go by it. `padding_flops` are of the profiled batch.
     `memory_length` is the length of the longest batch, which the memory is of.
     """

@@ -2,12 +2,34 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from opanatomy.records.record import Record
-from opanatomy.records.taxonomy import OperatorClass
+from opanatomy.records.taxonomy import IdleCause, OperatorClass
+
+#: The name of what the profiler records of Python where it is told to record the stack.
+PYTHON_STACK: Final = "Python's stack"
+
+
+class IdleRow(Record, frozen=True, kw_only=True):
+    """The idle time of one cause: in how many gaps it lies, and what most of it was: `events` of that name, `name_ns`
+    of the time.
+
+    cause: `profiler`, `compilation`, `input`, `allocator`, `slow_launch`, `synchronization`, `collective`,
+        `operators`, `python` (the host between operators), `stream`, `device` or `unknown`.
+    name: the call, operator or range of the host.
+    """
+
+    cause: IdleCause
+    time_ns: int
+    gaps: int = 0
+    name: str | None = None
+    name_ns: int | None = None
+    events: int | None = None
 
 
 class DeviceRow(Record, frozen=True, kw_only=True):
-    """The window on one device; the terms are those of `Timeline`. `name` is what the trace calls the device."""
+    """The steps on one device; the terms are those of `Timeline`. `name` is what the trace calls the device."""
 
     device: int
     work: int
@@ -17,6 +39,7 @@ class DeviceRow(Record, frozen=True, kw_only=True):
     host_idle_ns: int
     stream_idle_ns: int
     other_idle_ns: int
+    unrecorded_ns: int = 0
     name: str | None = None
 
 
@@ -59,15 +82,17 @@ class Launching(Record, frozen=True, kw_only=True):
 
 
 class Timeline(Record, frozen=True, kw_only=True):
-    """Wall clock of the window, from the start of the first step to the end of the last device work.
+    """Wall clock of the steps that count; without annotated steps from the first to the last device work.
 
-    window = busy + outside + idle, and idle = host_idle + stream_idle + other_idle, exactly. `busy_ns` is the union of
-    the window's device work; `outside_ns` the time in which the device only did work launched before (or after) the
-    window. Idle time is host-bound where what comes next was launched after the device fell idle, a stream wait where
-    it was already launched and another stream worked last, other in all other cases. Communication and memcpy are
+    window = busy + outside + unrecorded + idle, and idle = host_idle + stream_idle + other_idle = the sum of `causes`,
+    exactly. `busy_ns` is the union of the steps' device work; `outside_ns` the time in which the device only did work
+    of other steps; `unrecorded_ns` the time from a launch whose work is not in the trace to the next work that is.
+    Idle time is host-bound where what comes next was launched after the device fell idle, a stream wait where
+    it was already launched and another stream worked last, other in all other cases. `drained_ns` is the part of it
+    in gaps that began while the host waited for the device: nothing was queued. Communication and memcpy are
     exposed where no other work of the device runs; `computation_ns` is the union of the work that is neither. With
     several devices these are means over the devices that ran kernels; `kernel_time_ns`, `launching`, `devices` and
-    `streams` are of all.
+    `streams` are of all. `around_ns` is the time of a trace without steps before and after all device work.
     """
 
     window_ns: int
@@ -80,8 +105,10 @@ class Timeline(Record, frozen=True, kw_only=True):
     host_idle_ns: int | None = None
     stream_idle_ns: int | None = None
     other_idle_ns: int | None = None
-    #: The idle time between the first and the last device work of the window, without that before and after.
-    inner_idle_ns: int | None = None
+    unrecorded_ns: int | None = None
+    drained_ns: int | None = None
+    around_ns: int | None = None
+    causes: tuple[IdleRow, ...] = ()
     computation_ns: int | None = None
     memcpy_ns: int | None = None
     kernel_time_ns: int | None = None
@@ -97,19 +124,22 @@ class LinkedTime(Record, frozen=True, kw_only=True):
     graph_launched_ns: int = 0
     no_launch_record_ns: int = 0
     outside_window_ns: int = 0
+    set_aside_ns: int = 0
 
 
 class Ledger(Record, frozen=True, kw_only=True):
     """Where each nanosecond of device work went.
 
-    linked + graph_launched + no_launch_record + outside_window = device_work, exactly. `classed`, `costed` and
+    linked + graph_launched + no_launch_record + outside_window = device_work, exactly; `set_aside` is the part of
+    outside_window that was launched in steps that do not count. `classed`, `costed` and
     `unknown` are shares of device_work - outside_window; classed + unknown is that difference, exactly.
 
     device_work_ns: all device work of the trace.
     linked_ns: linked to the operator call that launched it.
     graph_launched_ns: launched by a graph.
     no_launch_record_ns: without a record of its launch.
-    outside_window_ns: launched before the window, or after.
+    outside_window_ns: launched before the steps that count, after them or between them.
+    set_aside_ns: of it, launched in steps that are set aside.
     classed_ns: of a known class.
     costed_ns: of calls whose FLOPs and bytes are known.
     unknown_ns: of no known class.
@@ -123,3 +153,4 @@ class Ledger(Record, frozen=True, kw_only=True):
     classed_ns: int
     costed_ns: int
     unknown_ns: int
+    set_aside_ns: int = 0

@@ -22,12 +22,14 @@ class ClockSetting(Record, frozen=True, kw_only=True):
 
 
 class StepParts(Record, frozen=True, kw_only=True):
-    """A step of a rank: wall = other_work + transfer + waiting + unmatched + idle, exactly, which a check holds: idle
-    is what the union of all work leaves of the step, whatever the work was taken for.
+    """A step of a rank: wall = other_work + transfer + waiting + unmatched + idle, exactly, which a check
+    holds: idle is what the union of all work leaves of the step, whatever the work was taken for.
 
-    `other_work_ns` is the union of all work that is no communication; the next three are the times in which only
-    communication ran: in which data of some collective could flow, in which all of them waited for another rank, and in
-    which those ran that are not matched with those of the other ranks. On the CPU idle time is the framework's too.
+    `other_work_ns` is the union of the window's work that is no communication; the next three are the times in which
+    only communication of the window ran: in which data of some collective could flow, in which all of them waited for
+    another rank, and in which those ran that are not matched with those of the other ranks. `outside_ns` is the time
+    in which only work launched before (or after) the window ran, no part of `wall_ns`. On the CPU idle time is the
+    framework's too.
     """
 
     number: int
@@ -37,10 +39,11 @@ class StepParts(Record, frozen=True, kw_only=True):
     waiting_ns: int
     unmatched_ns: int
     idle_ns: int
+    outside_ns: int = 0
 
 
 class RankWaiting(Record, frozen=True, kw_only=True):
-    """One rank: its steps, and its collectives whether hidden or not.
+    """One rank: its steps, and their collectives whether hidden or not.
 
     `clock_offset_ns` is how far its clock is ahead. `transferring_ns` and `waiting_ns` are sums over its matched
     collectives. `charged_ns` is how long the others waited for it: of each collective for the rank that came last.
@@ -81,9 +84,11 @@ class Straggler(Record, frozen=True, kw_only=True):
     """The rank that the others wait for.
 
     `charged_ns` of all waiting `waiting_ns` was for it, in `last` of the collectives; its lead there, how much later it
-    began than the rank before it, has the median `lead_ns`, weighted by the waiting. Since the collective before each
-    of them it computed `computing_longer_ns` and was idle (or did something else) `idle_longer_ns` longer than the
-    median of the others, all of them together.
+    began than the rank before it, has the median `lead_ns`, weighted by the waiting. Of `charged_ns` it was late
+    `before_ns` when its step began, by the host's record of the step; the rest it lost since, within the step. `None`
+    where the traces do not say when steps began or when collectives were launched. In its steps it computed
+    `computing_longer_ns` and was idle `idle_longer_ns` longer than the median of the others, by the unions of its
+    computing and of all its work; 0 where that is no more than 1 %, or than the clocks are known to.
     """
 
     rank: int | None
@@ -92,6 +97,7 @@ class Straggler(Record, frozen=True, kw_only=True):
     waiting_ns: int
     last: int
     lead_ns: int
+    before_ns: int | None = None
     computing_longer_ns: int
     idle_longer_ns: int
 
@@ -100,8 +106,8 @@ class Waiting(Record, frozen=True, kw_only=True):
     """Waiting separated from transfer, over ranks whose collectives were matched.
 
     `is_lower_bound` where not all ranks of the run were given: another one may have come later still, and no straggler
-    is named. `by_number`, `by_order` and `by_time` are collectives by how they were matched. `no_straggler` says why
-    none is named.
+    is named. `by_number`, `by_order` and `by_time` are collectives by how they were matched, of the steps alone, as all
+    sums are. `no_straggler` says why none is named.
     """
 
     ranks: int

@@ -26,6 +26,8 @@ class Environment(Record, frozen=True, kw_only=True):
 
     device: its name.
     device_kind: `cpu`, `cuda`, `rocm`, `xpu`, ...
+    host_only: whether the step ran on an accelerator of whose work nothing is recorded: times are those of its
+        launching, on the host.
     device_count: how many there are.
     device_memory_bytes: the memory of one.
     multiprocessors: multiprocessors (compute units) of the device.
@@ -39,6 +41,7 @@ class Environment(Record, frozen=True, kw_only=True):
 
     device: str | None = None
     device_kind: str | None = None
+    host_only: bool = False
     device_count: int | None = None
     device_memory_bytes: int | None = None
     multiprocessors: int | None = None

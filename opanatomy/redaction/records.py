@@ -50,7 +50,7 @@ _NAMES: Final = words(
     " ModelShape.activation ContextColumns.operators TensorType.dtype StepObservations.device"
     " MemoryObservations.device MemoryObservations.other_devices ModuleCommunication.collective"
     " ExpectedCommunication.collective MatchedCollective.collective MatchedCollective.dtype Breakdown.operators"
-    " Breakdown.kernels ExceededCeiling.operator"
+    " Breakdown.kernels ExceededCeiling.operator IdleRow.name"
 )
 #: With `everything`, what is left of fields that say who ran what from where.
 _PLACES: Final = {

@@ -6,32 +6,25 @@ from msgspec import Struct
 
 from opanatomy.records.anatomy import Anatomy
 from opanatomy.records.taxonomy import OperatorClass, Phase
+from opanatomy.records.timeline import IdleRow
 from opanatomy.report.scope import is_whole_trace
 
 
 class Costs(Struct, frozen=True, kw_only=True):
-    """Parts of `whole_ns`, the wall time of all steps without the time in which the device did other steps' work only.
+    """Parts of `whole_ns`, the wall time of the steps that count without that of other steps' work.
 
-    Where the whole trace is taken for one step it is the time from the first to the last device work. `idle_ns` is
-    `edge_ns` (before the first work and after the last) + `host_ns` (the next work was not launched yet) + `stream_ns`
-    + `other_ns`; on the CPU it is 0, and the framework's time has a part of its own. `exposed_ns` is communication
-    while no other work runs, `waiting_ns` the part of it that waits for another rank, where that is known. The time
-    that computes is shared out among the classes of work, and among the phases, by their sums.
-
-    `host_bound_ns` and `unexplained_idle_ns` are host-bound and other idle time as `Timeline` has them, at the edges
-    too where these are counted.
+    Where no step is annotated it is the time from the first to the last device work. On the CPU `idle_ns` is 0, and the
+    framework's time has a part of its own. `unrecorded_ns` is time of which the records are missing. `exposed_ns` is
+    communication while no other work runs, `waiting_ns` the part of it that waits for another rank, where that is
+    known. The time that computes is shared out among the classes of work, and among the phases, by their sums.
     """
 
     whole_ns: float
     #: Whether the whole trace is taken for one step.
     of_trace: bool
     idle_ns: float
-    edge_ns: float
-    host_ns: float
-    stream_ns: float
-    other_ns: float
-    host_bound_ns: float
-    unexplained_idle_ns: float
+    causes: tuple[IdleRow, ...]
+    unrecorded_ns: float
     framework_ns: float
     exposed_ns: float
     waiting_ns: float | None
@@ -43,26 +36,15 @@ def costs_of(anatomy: Anatomy) -> Costs:
     """The parts of the steps' time."""
     timeline = anatomy.timeline
     on_cpu = anatomy.environment.device_kind == "cpu"
-    inner = timeline.idle_ns if timeline.inner_idle_ns is None else min(timeline.inner_idle_ns, timeline.idle_ns)
-    edge = timeline.idle_ns - inner
     exposed = timeline.exposed_communication_ns or 0
     work = sum(row.time_ns for row in anatomy.classes)
     computing = max(timeline.busy_ns - exposed, 0) if timeline.window_ns else work
-    host = max((timeline.host_idle_ns or 0) - edge, 0)
-    stream = timeline.stream_idle_ns or 0
-    of_trace = is_whole_trace(anatomy) and not on_cpu and timeline.inner_idle_ns is not None
-    counted_edge = 0 if of_trace or on_cpu else edge
-    idle = 0 if on_cpu else inner + counted_edge
     return Costs(
-        whole_ns=timeline.busy_ns + inner if of_trace else (timeline.window_ns or work) - (timeline.outside_ns or 0),
-        of_trace=of_trace,
-        idle_ns=idle,
-        edge_ns=counted_edge,
-        host_ns=host,
-        stream_ns=stream,
-        other_ns=max(inner - host - stream, 0),
-        host_bound_ns=host if of_trace else timeline.host_idle_ns or 0,
-        unexplained_idle_ns=max(inner - host - stream, 0) if of_trace else timeline.other_idle_ns or 0,
+        whole_ns=(timeline.window_ns or work) - (timeline.outside_ns or 0),
+        of_trace=is_whole_trace(anatomy) and not on_cpu,
+        idle_ns=0 if on_cpu else timeline.idle_ns,
+        causes=timeline.causes,
+        unrecorded_ns=timeline.unrecorded_ns or 0,
         framework_ns=_framework_ns(anatomy) if on_cpu else 0,
         exposed_ns=exposed,
         waiting_ns=_waiting_ns(anatomy),
@@ -72,7 +54,7 @@ def costs_of(anatomy: Anatomy) -> Costs:
 
 
 def _framework_ns(anatomy: Anatomy) -> float:
-    """The framework's part of the window, which is that of the middle step."""
+    """The framework's part of the window."""
     step = anatomy.step
     return anatomy.timeline.window_ns * (step.framework_ns or 0) / step.wall_ns if step.wall_ns else 0
 
@@ -83,7 +65,8 @@ def _waiting_ns(anatomy: Anatomy) -> float | None:
         return None
     steps = [step for rank in anatomy.waiting.each for step in rank.steps]
     wall = sum(step.wall_ns for step in steps)
-    waiting = sum(step.waiting_ns for step in steps) / wall * anatomy.timeline.window_ns if wall else 0
+    window = anatomy.timeline.window_ns - (anatomy.timeline.outside_ns or 0)
+    waiting = sum(step.waiting_ns for step in steps) / wall * window if wall else 0
     return min(waiting, anatomy.timeline.exposed_communication_ns or 0)
 
 

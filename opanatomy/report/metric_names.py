@@ -16,6 +16,7 @@ from opanatomy.errors import UsageError
 from opanatomy.records.metric import Better
 from opanatomy.records.taxonomy import OperatorClass, Phase
 
+_COUNTED: Final = ("bytes", "token_read_bytes", "token_written_bytes")
 _PLACEHOLDER: Final = re.compile(r"\\\{(\w+)\\\}")
 
 
@@ -30,6 +31,11 @@ class Definition(Struct, frozen=True, kw_only=True):
     better: Better | None
     meaning: str
 
+    @property
+    def exact(self) -> bool:
+        """Whether it counts FLOPs, or the bytes that calls must move."""
+        return self.unit == "flop" or self.name in _COUNTED or self.name.endswith((".flops", ".bytes"))
+
 
 def _defined(name: str, unit: str, better: Better | None, meaning: str) -> Definition:
     return Definition(name=name, unit=unit, better=better, meaning=meaning)
@@ -38,22 +44,23 @@ def _defined(name: str, unit: str, better: Better | None, meaning: str) -> Defin
 #: In the order of the report.
 DEFINITIONS: Final = (
     _defined("step_time_ns", "ns", "lower", "`step_unprofiled_ns` where it was measured, else `step_profiled_ns`"),
-    _defined("step_unprofiled_ns", "ns", "lower", "median step without the profiler"),
-    _defined("step_profiled_ns", "ns", "lower", "the middle step under the profiler"),
-    _defined("steps", "steps", None, "profiled steps, those of all ranks together"),
-    _defined("samples_per_second", "samples/s", "higher", "by the median step without the profiler, else by the middle"
-             " one under it"),
-    _defined("forward_time_ns", "ns", "lower", "of the middle step: wall time on the CPU, busy time on an accelerator"),
+    _defined("step_unprofiled_ns", "ns", "lower", "mean step without the profiler, pauses left out"),
+    _defined("step_profiled_ns", "ns", "lower", "mean step under the profiler, of the steps that count"),
+    _defined("steps", "steps", None, "profiled steps that count, those of all ranks together"),
+    _defined("samples_per_second", "samples/s", "higher", "by the step without the profiler, else by the one under it"),
+    _defined("forward_time_ns", "ns", "lower", "wall time of a step on the CPU, busy time on an accelerator"),
     _defined("backward_time_ns", "ns", "lower", "the same of backward, recomputation included on the CPU"),
     _defined("optimizer_time_ns", "ns", "lower", "the same of the optimizer"),
     _defined("prefill_time_ns", "ns", "lower", "the same of a generation's prefill"),
     _defined("decoding_time_ns", "ns", "lower", "the same of a generation's decoding"),
-    _defined("framework_ns", "ns", "lower", "CPU: of the middle step, what no operator explains"),
-    _defined("framework_share", "fraction", "lower", "of the middle step under the profiler"),
-    _defined("profiler_ns", "ns", None, "CPU: of the middle step, an estimate of what the profiler adds"),
-    _defined("window_ns", "ns", "lower", "accelerator: the window / step; window = busy + outside + idle"),
-    _defined("busy_ns", "ns", None, "accelerator: union of the window's work / step; CPU: of the middle step"),
-    _defined("outside_ns", "ns", None, "accelerator: only work of before or after the window runs / step"),
+    _defined("framework_ns", "ns", "lower", "CPU: of a step, what no operator explains"),
+    _defined("framework_share", "fraction", "lower", "of the step under the profiler"),
+    _defined("profiler_ns", "ns", None, "CPU: an estimate of what the profiler adds to a step"),
+    _defined("window_ns", "ns", "lower", "accelerator: the window / step; window = busy + outside +"
+             " unrecorded + idle"),
+    _defined("busy_ns", "ns", None, "accelerator: union of the window's work / step; CPU: of a step"),
+    _defined("outside_ns", "ns", None, "accelerator: only work of other steps runs / step"),
+    _defined("unrecorded_ns", "ns", None, "accelerator: work runs, or may run, whose records are missing / step"),
     _defined("idle_ns", "ns", "lower", "accelerator: host_idle + stream_idle + other_idle / step"),
     _defined("host_idle_ns", "ns", "lower", "idle that is host-bound / step"),
     _defined("stream_idle_ns", "ns", "lower", "idle in a stream wait / step"),
@@ -96,7 +103,11 @@ DEFINITIONS: Final = (
     _defined("sm_efficiency", "fraction", "higher", "Kineto's estimate, mean over the time of the steps"),
     _defined("occupancy", "fraction", "higher", "Kineto's estimate, weighted by duration"),
     _defined("tensor_core_ns", "ns", None, "kernels that use tensor cores by their names / step"),
-    _defined("peak_memory_bytes", "bytes", "lower", "peak of the step's memory"),
+    _defined("tensor_core_unknown_ns", "ns", None, "products whose names do not tell whether they do / step"),
+    _defined("peak_memory_bytes", "bytes", "lower", "peak of the step's memory: the first of the next two that is"
+             " known"),
+    _defined("allocator_peak_bytes", "bytes", "lower", "most that an allocator had handed out"),
+    _defined("process_peak_bytes", "bytes", "lower", "most that the process had resident, on the CPU"),
     _defined("reserved_memory_bytes", "bytes", "lower", "most that the allocator held of the device"),
     _defined("needed_memory_bytes", "bytes", "lower", "what theory says that the step needs"),
     _defined("memory.{component}_bytes", "bytes", "lower", "the component as it was measured or inferred"),
@@ -107,7 +118,7 @@ DEFINITIONS: Final = (
     _defined("token_flops", "flop", "lower", "of one forward of the decoding"),
     _defined("token_read_bytes", "bytes", "lower", "the same of bytes read"),
     _defined("token_written_bytes", "bytes", "lower", "the same of bytes written"),
-    _defined("texts.step_ns", "ns", "lower", "mean over the batches of texts of their median steps"),
+    _defined("texts.step_ns", "ns", "lower", "mean over the batches of texts of their mean steps"),
     _defined("texts.samples_per_second", "samples/s", "higher", "over all batches"),
     _defined("texts.tokens_per_second", "tokens/s", "higher", "padding included"),
     _defined("texts.useful_tokens_per_second", "tokens/s", "higher", "padding left out"),

@@ -1,8 +1,8 @@
 """Every headline figure of an anatomy as one flat dictionary, for loggers, gates and benchmarks.
 
-Figures are of one step, in base units. What a record has as a sum over all steps is divided by their number: the mean
-step of a rank. What it has of one step (times without the profiler, phases, framework) is of the step in the middle.
-What is not known is left out.
+Figures are of one step, in base units: means over the steps that count. What a record has as a sum over them is divided
+by their number: the mean step of a rank. What is not known is left out. `mfu` and `hfu` are lower bounds where
+`mfu_covered` is below 1, and so is `waiting_ns` where ranks are missing: `Metric.lower_bound` says so.
 """
 
 from __future__ import annotations
@@ -33,14 +33,24 @@ def metrics_of(anatomy: Anatomy) -> dict[str, Metric]:
         _device(anatomy), _memory(anatomy), _generation(anatomy), _texts(anatomy), _ranks(anatomy),
         () if anatomy.waiting is None else _waiting(anatomy.waiting), _ledger(anatomy), _checks(anatomy),
     )  # fmt: skip
-    return {name: _metric(name, value) for part in parts for name, value in part if value is not None}
+    bounds = _lower_bounds(anatomy)
+    return {name: _metric(name, value, name in bounds) for part in parts for name, value in part if value is not None}
 
 
-def _metric(name: str, value: Number) -> Metric:
+def _lower_bounds(anatomy: Anatomy) -> set[str]:
+    """The figures that are no less than what is known of them."""
+    covered, waiting = anatomy.device.mfu_covered, anatomy.waiting
+    names = {"mfu", "hfu"} if covered is not None and covered < 1 else set()
+    return names | {"waiting_ns"} if waiting is not None and waiting.is_lower_bound else names
+
+
+def _metric(name: str, value: Number, lower_bound: bool) -> Metric:
     definition = definition_of(name)
     if definition is None:
         raise ValueError(f"no metric is called {name}")
-    return Metric(value=value, unit=definition.unit, better=definition.better)
+    return Metric(
+        value=value, unit=definition.unit, better=definition.better, lower_bound=lower_bound, exact=definition.exact
+    )
 
 
 def _per(amount: Number | None, count: Number | None) -> Number | None:
@@ -89,7 +99,7 @@ def _window(anatomy: Anatomy) -> Iterator[Named]:
         yield "idle_ns", each(timeline.idle_ns)
         yield "idle_share", _per(costs.idle_ns, costs.whole_ns)
     yield "busy_ns", each(timeline.busy_ns) if on_accelerator else anatomy.step.busy_ns
-    for name in ("outside", "host_idle", "stream_idle", "other_idle", "computation", "communication",
+    for name in ("outside", "unrecorded", "host_idle", "stream_idle", "other_idle", "computation", "communication",
                  "exposed_communication", "memcpy", "exposed_memcpy"):  # fmt: skip
         yield f"{name}_ns", each(getattr(timeline, f"{name}_ns"))
     yield "exposed_communication_share", _per(timeline.exposed_communication_ns, costs.whole_ns)
@@ -153,12 +163,15 @@ def _device(anatomy: Anatomy) -> Iterator[Named]:
         yield "mfu_covered", device.mfu_covered
     for name in ("mfu", "hfu", "utilization", "sm_efficiency", "occupancy"):
         yield name, getattr(device, name)
-    yield "tensor_core_ns", _per(device.tensor_core_ns, anatomy.step.count)
+    for name in ("tensor_core_ns", "tensor_core_unknown_ns"):
+        yield name, _per(getattr(device, name), anatomy.step.count)
 
 
 def _memory(anatomy: Anatomy) -> Iterator[Named]:
     memory = anatomy.memory
     yield "peak_memory_bytes", memory.peak_bytes
+    yield "allocator_peak_bytes", memory.allocator_peak_bytes
+    yield "process_peak_bytes", memory.process_peak_bytes
     from_allocator = None if memory.allocator is None else memory.allocator.reserved_peak_bytes
     from_events = memory.devices[0].reserved_peak_bytes if memory.devices else None
     yield "reserved_memory_bytes", from_events if from_allocator is None else from_allocator

@@ -26,8 +26,12 @@ def _figures(comparison: Comparison) -> Iterator[tuple[str, Metric]]:
         for place, value in enumerate(row.values):
             if value is not None:
                 side = _TWO[place] if two else str(place + 1)
-                yield f"{row.name}.{side}", Metric(value=value, unit=row.unit, better=row.better)
-        if two and row.change is not None:
+                bound = bool(row.lower_bounds) and row.lower_bounds[place]
+                yield (
+                    f"{row.name}.{side}",
+                    Metric(value=value, unit=row.unit, better=row.better, lower_bound=bound, exact=row.exact),
+                )
+        if two and row.change is not None and not comparison.not_comparable:
             yield f"{row.name}.change", Metric(value=row.change, unit="fraction", better=row.better)
 
 

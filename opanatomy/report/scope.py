@@ -1,8 +1,7 @@
 """What the figures of a page are of: one rule, and the words that headings have for it.
 
-Times, calls, FLOPs and bytes are of one step: the sum over all profiled steps, of all ranks, divided by their number,
-so that parts sum to their whole. Only the wall time of a step and of its phases is that of the step in the middle (the
-median, which a slow first step does not move). Shares of the step's time are of all steps together.
+All figures are means over the steps that count, of all ranks, so that parts sum to their whole; a step that holds
+other steps' work or a pause, or makes other calls than most, does not count.
 """
 
 from __future__ import annotations
@@ -40,7 +39,9 @@ def shares_of_work(anatomy: Anatomy) -> str:
 
 
 def work_of(anatomy: Anatomy) -> str:
-    """What the time of all classes is: that of device work, on the CPU of operators."""
+    """What the time of all classes is: that of device work, on the CPU of operators, else what the host took."""
+    if anatomy.environment.host_only:
+        return "host's time in operators"
     return "operators' time" if anatomy.environment.device_kind == "cpu" else "device work"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-OPERATOR, ANNOTATION, LAUNCH, KERNEL, MEMCPY, MEMSET, IGNORED, FOREIGN = range(8)
+OPERATOR, ANNOTATION, LAUNCH, KERNEL, MEMCPY, MEMSET, HOST_NODE, IGNORED, FOREIGN, PYTHON, OVERHEAD = range(11)
 
 #: Categories by their name in small letters (in 2021 they were capitalized). Of one that is not here, events on a
 #: stream are read as kernels.
@@ -15,10 +15,12 @@ CATEGORIES: Final = {
     "privateuse1_driver": LAUNCH, "hpu_op": LAUNCH, "glow_runtime": LAUNCH,
     "kernel": KERNEL, "gpu_memcpy": MEMCPY, "memcpy": MEMCPY, "gpu_memset": MEMSET, "memset": MEMSET,
     "concurrent_kernel": KERNEL, "mtia_insight": KERNEL, "mtia_ccp_events": KERNEL, "hpu_kernel": KERNEL,
-    "python_function": IGNORED, "gpu_user_annotation": IGNORED, "cuda_sync": IGNORED, "cuda_event": IGNORED,
-    "xpu_sync": IGNORED, "cuda_profiler_range": IGNORED, "overhead": IGNORED, "trace": IGNORED,
+    # A callback on the host that a graph runs: it has the stream that waits for it (torch 2.15, Cuspy).
+    "graph_host_node": HOST_NODE,
+    "python_function": PYTHON, "overhead": OVERHEAD, "gpu_user_annotation": IGNORED,
+    "cuda_sync": IGNORED, "cuda_event": IGNORED, "xpu_sync": IGNORED, "cuda_profiler_range": IGNORED, "trace": IGNORED,
     "cpu_instant_event": IGNORED, "external_correlation": IGNORED, "collective_comm": IGNORED,
-    "gpu_pm_counter": IGNORED,
+    "gpu_pm_counter": IGNORED, "hardware_counters": IGNORED, "graph_event_node": IGNORED,
     # Flows from a launch to its device work, which correlation ids tell too.
     "ac2g": IGNORED, "async_cpu_to_gpu": IGNORED, "async": IGNORED,
 }  # fmt: skip

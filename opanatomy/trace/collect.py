@@ -10,12 +10,21 @@ import numpy as np
 from msgspec.structs import replace
 
 from opanatomy.records import columns
-from opanatomy.records.columns import CollectiveArguments, DeviceWork, Flows, HostEvents, Launches
+from opanatomy.records.columns import (
+    CollectiveArguments,
+    DeviceWork,
+    Flows,
+    HostEvents,
+    Int64,
+    Launches,
+    ProfilerEvents,
+)
 from opanatomy.records.memory_columns import MemoryEvents
 from opanatomy.trace.categories import (
     ANNOTATION,
     DIFFERENTIATION_FLOWS,
     FOREIGN,
+    HOST_NODE,
     IGNORED,
     INSTANT,
     KERNEL,
@@ -24,6 +33,8 @@ from opanatomy.trace.categories import (
     MEMORY,
     MEMSET,
     OPERATOR,
+    OVERHEAD,
+    PYTHON,
     Kinds,
 )
 from opanatomy.trace.collectives import Collectives
@@ -59,6 +70,7 @@ class Collector:
         self._launches = Table(Launches)
         self._work = Table(DeviceWork, fractions=("blocks_per_sm", "occupancy"))
         self._memory = Table(MemoryEvents)
+        self._profiler = Table(ProfilerEvents)
         self._flow_starts: list[Event] = []
         self._flow_ends: list[Event] = []
         #: The events of a batch by table, and the places of annotations among those of the host.
@@ -67,9 +79,13 @@ class Collector:
         self._launch_events: list[Event] = []
         self._work_events: list[Event] = []
         self._instants: list[Event] = []
+        self._of_profiler: list[Event] = []
+        self._host_nodes: list[Event] = []
+        self._host_nodes_ns: list[tuple[int, int]] = []
         self._batch: Final = {
             OPERATOR: self._host_events, LAUNCH: self._launch_events, KERNEL: self._work_events,
-            MEMCPY: self._work_events, MEMSET: self._work_events,
+            MEMCPY: self._work_events, MEMSET: self._work_events, HOST_NODE: self._host_nodes,
+            PYTHON: self._of_profiler, OVERHEAD: self._of_profiler,
         }  # fmt: skip
 
     def add(self, events: list[Event]) -> None:
@@ -85,7 +101,12 @@ class Collector:
         self._add_launches(self._launch_events)
         self._add_work(self._work_events)
         self._add_memory(memory)
-        for batch in (self._host_events, self._annotations, self._launch_events, self._work_events, self._instants):
+        self._add_profiler([event for event in self._of_profiler if event.ts is not None])
+        self._host_nodes_ns.extend((nanoseconds(event.ts), nanoseconds(event.dur)) for event in self._host_nodes)
+        for batch in (
+            self._host_events, self._annotations, self._launch_events, self._work_events, self._instants,
+            self._of_profiler, self._host_nodes,
+        ):  # fmt: skip
             batch.clear()
 
     def host(self) -> HostEvents:
@@ -99,6 +120,14 @@ class Collector:
     def work(self) -> DeviceWork:
         """Kernels, copies and fills in the order of the file."""
         return self._work.record()
+
+    def profiler(self) -> ProfilerEvents:
+        """What the profiler recorded of itself and of Python's stack, in the order of the file."""
+        return self._profiler.record()
+
+    def graph_host_ns(self) -> Int64:
+        """The start and duration of each callback on the host that a graph ran."""
+        return np.array(self._host_nodes_ns, dtype=np.int64).reshape(-1, 2)
 
     def memory(self) -> MemoryEvents:
         """What the allocators gave and took back, in the order of the file."""
@@ -150,6 +179,9 @@ class Collector:
             kind = self._kinds[event.cat]
             if kind == FOREIGN and self._on_stream(event):
                 kind = KERNEL
+            if kind in (PYTHON, OVERHEAD):
+                self._of_profiler.append(event)
+                return
             if kind >= IGNORED:
                 return
             if event.ts is None or event.name is None:
@@ -215,7 +247,7 @@ class Collector:
         streams = [event.tid if item.stream is None else item.stream for event, item in zip(events, args, strict=True)]
         self._work.extend(
             len(events),
-            name=self.names.of(_names_of(events)),
+            name=self.names.of(_names_of_work(events)),
             device=[number if isinstance(number, int) else self._of_text(number) for number in devices],
             stream=[number if isinstance(number, int) else self._of_text(number) for number in streams],
             start_ns=[event.ts for event in events],
@@ -239,6 +271,15 @@ class Collector:
             total_reserved=[item.total_reserved for item in args],
             device_type=[item.device_type for item in args],
             device=[item.device_id for item in args],
+        )
+
+    def _add_profiler(self, events: list[Event]) -> None:
+        python = [self._kinds[event.cat] == PYTHON for event in events]
+        self._profiler.extend(
+            len(events),
+            name=[-1 if stack else self.names[event.name or ""] for event, stack in zip(events, python, strict=True)],
+            start_ns=[event.ts for event in events],
+            duration_ns=[0 if stack else event.dur for event, stack in zip(events, python, strict=True)],
         )
 
     def _threads_of(self, events: list[Event]) -> list[int]:
@@ -283,6 +324,14 @@ class _Takers(dict["type[Event]", "Callable[[Event], object]"]):
 def _names_of(events: list[Event]) -> list[str]:
     """The names of events that were seen to have one."""
     return [event.name for event in events if event.name is not None]
+
+
+def _names_of_work(events: list[Event]) -> list[str]:
+    """The names of device work; of copies that are all called `Memcpy` with what they were between."""
+    return [
+        f"Memcpy {event.args.copy_kind}" if name == "Memcpy" and event.args and event.args.copy_kind else name
+        for event, name in zip(events, _names_of(events), strict=True)
+    ]
 
 
 def _args_of(events: list[Event]) -> list[Args]:

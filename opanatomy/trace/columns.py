@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from msgspec import Struct, field
 
 from opanatomy.records.columns import (
     NO_FLOWS,
+    NO_PROFILER_EVENTS,
     CollectiveArguments,
     DeviceWork,
     Flows,
     HostEvents,
+    Int64,
     Launches,
+    ProfilerEvents,
     TraceDevice,
 )
 from opanatomy.records.memory_columns import NO_MEMORY_EVENTS, MemoryEvents
@@ -32,6 +36,8 @@ class Trace(Struct, kw_only=True):
     capture: Capture | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
+    #: What changes the reading of all that is in it: it is cut off, it has the host alone.
+    caveats: list[str] = field(default_factory=list)
     text_bytes: int = 0
     #: That of the file, packed as it is.
     sha256: str = ""
@@ -42,6 +48,9 @@ class Trace(Struct, kw_only=True):
     host_collectives: dict[tuple[int, int], CollectiveArguments] = field(default_factory=dict)
     memory: MemoryEvents = NO_MEMORY_EVENTS
     flows: Flows = NO_FLOWS
+    profiler: ProfilerEvents = NO_PROFILER_EVENTS
+    #: The start and duration of each callback on the host that a graph ran: its stream waited, and did no work.
+    graph_host_ns: Int64 = field(default_factory=lambda: np.zeros((0, 2), dtype=np.int64))
     #: The devices that worked, the busiest first.
     devices: tuple[TraceDevice, ...] = ()
     #: Whether the trace is of an accelerator: it has its work, or launches whose work was not recorded. Calls that only

@@ -7,6 +7,8 @@ devices instead of those that are visible (ROCm/roctracer#98): there a number na
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -17,6 +19,11 @@ from opanatomy.records.workload import Environment
 
 #: torch's number of the CPU among device types.
 _CPU: Final = 0
+#: Operators of which torch has no kernel for the CPU, and the collectives of a GPU's library.
+_OF_ACCELERATOR: Final = re.compile(
+    r"^aten::_?(?:cudnn_(?!is_acceptable)|miopen_|flash_attention_|efficient_attention_|thnn_fused_|fused_dropout$"
+    r"|cslt_sparse_mm|scaled_dot_product_(?:flash|efficient|cudnn)_attention(?!_for_cpu))|^(?:nccl|rccl):|^flash_attn::"
+)
 
 
 def devices_of(metadata: dict[str, Any], work: DeviceWork) -> tuple[TraceDevice, ...]:
@@ -72,12 +79,18 @@ def unlike(devices: tuple[TraceDevice, ...]) -> str | None:
     )
 
 
-def has_accelerator(metadata: dict[str, Any], memory: MemoryEvents) -> str | None:
-    """What shows that there was an accelerator, where no event is of its work; `None` where nothing does."""
-    names = [str(entry["name"]) for entry in entries_of(metadata) if isinstance(entry.get("name"), str)]
-    if names:
-        return f"names a GPU ({names[0] or 'without a name'})"
-    return "has memory events of a GPU" if (memory.device_type > _CPU).any() else None
+def has_accelerator(metadata: dict[str, Any], memory: MemoryEvents, names: Sequence[str]) -> str | None:
+    """What shows that there was an accelerator, where no event is of its work; `None` where nothing does.
+
+    `names` are those of all operators: some run on no CPU.
+    """
+    named = [str(entry["name"]) for entry in entries_of(metadata) if isinstance(entry.get("name"), str)]
+    if named:
+        return f"names a GPU ({named[0] or 'without a name'})"
+    if (memory.device_type > _CPU).any():
+        return "has memory events of a GPU"
+    operator = next((name for name in names if _OF_ACCELERATOR.search(name)), None)
+    return None if operator is None else f"has {operator}, which runs on no CPU,"
 
 
 def _kinds(device: TraceDevice) -> tuple[object, ...]:

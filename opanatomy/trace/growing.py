@@ -10,11 +10,11 @@ from typing import Any, Final, Generic, TypeVar
 
 import numpy as np
 
-from opanatomy.records.columns import DeviceWork, Float64, HostEvents, Int64, Launches
+from opanatomy.records.columns import DeviceWork, Float64, HostEvents, Int64, Launches, ProfilerEvents
 from opanatomy.records.memory_columns import MemoryEvents
 
 Key = TypeVar("Key", bound=Hashable)
-Record = TypeVar("Record", HostEvents, Launches, DeviceWork, MemoryEvents)
+Record = TypeVar("Record", HostEvents, Launches, DeviceWork, MemoryEvents, ProfilerEvents)
 
 #: This many times become nanoseconds at once.
 _AT_ONCE: Final = 1 << 14

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from opanatomy.errors import TraceError
-from opanatomy.records.columns import STARTS_WORK, HostEvents, Launches, distinct, is_among
+from opanatomy.records.columns import HostEvents, is_among, starts_work
 from opanatomy.records.workload import METADATA_KEY, Capture
 from opanatomy.trace.collect import Collector
 from opanatomy.trace.columns import Trace
@@ -61,15 +61,17 @@ def _trace(collector: Collector, stream: EventStream) -> Trace:
     host = without_negative(collector.host(), stream.warnings)
     launches = without_negative(collector.launches(), stream.warnings)
     work = without_negative(collector.work(), stream.warnings)
-    check_content(stream.path, host, launches, work, stream.warnings)
-    told_share(stream.cut_off, launches.correlation, work.correlation, stream.warnings)
+    check_content(stream.path, host, launches, work, [*stream.caveats, *stream.warnings])
+    names = list(collector.names)
+    starting = starts_work(names, launches)
+    told_share(stream.cut_off, launches.correlation[starting], work.correlation, stream.caveats)
     raw_signatures = collector.raw_signatures()
     if capture and capture.list_arguments:
         _tell_lists(host, raw_signatures, capture)
     signatures = parse_signatures(raw_signatures, stream.warnings)
     if capture and capture.observed:
         fill_in_observed(list(collector.names), host, signatures, capture.observed)
-    names, memory = list(collector.names), collector.memory()
+    memory = collector.memory()
     devices = devices_of(metadata, work)
     return Trace(
         names=names,
@@ -81,15 +83,18 @@ def _trace(collector: Collector, stream: EventStream) -> Trace:
         capture=capture,
         metadata=metadata,
         warnings=stream.warnings,
+        caveats=stream.caveats,
         text_bytes=stream.text_bytes,
         sha256=stream.sha256,
         signatures=signatures,
         memory=memory,
         flows=collector.flows(),
+        profiler=collector.profiler(),
         work_collectives=collector.work_collectives,
         host_collectives=collector.host_collectives(host),
+        graph_host_ns=collector.graph_host_ns(),
         devices=devices,
-        on_device=len(work.name) > 0 or _launches_work(names, launches),
+        on_device=len(work.name) > 0 or bool(starting.any()),
     )
 
 
@@ -98,6 +103,10 @@ def _tell(collector: Collector, warnings: list[str]) -> None:
         events = "1 event" if collector.untimed == 1 else f"{collector.untimed:,} events"
         was = "was" if collector.untimed == 1 else "were"
         warnings.append(f"{events} without a readable name or time {was} left out")
+    if len(nodes := collector.graph_host_ns()):
+        many = "1 graph host node" if len(nodes) == 1 else f"{len(nodes):,} graph host nodes"
+        took = f"{int(nodes[:, 1].sum()) / 1e6:,.3f} ms"
+        warnings.append(f"{many} ({took}): callbacks on the host that a graph waited for, no device work")
     for category, count in sorted(collector.foreign.items())[:5]:
         warnings.append(f"{count:,} events of the unknown category {category[:40]} were read as kernels")
 
@@ -117,11 +126,6 @@ def _capture(metadata: dict[str, object], warnings: list[str]) -> Capture | None
     except msgspec.ValidationError as error:
         warnings.append(f"the trace's own metadata ({METADATA_KEY}) cannot be used: {error}")
         return None
-
-
-def _launches_work(names: list[str], launches: Launches) -> bool:
-    """Whether any call of the runtime launches work."""
-    return any(STARTS_WORK.search(names[number]) for number in distinct(launches.name).values.tolist())
 
 
 def _tell_lists(host: HostEvents, raw: list[RawArguments], capture: Capture) -> None:

@@ -20,6 +20,7 @@ from opanatomy.trace.categories import (
     ANNOTATION,
     DIFFERENTIATION_FLOWS,
     FOREIGN,
+    HOST_NODE,
     IGNORED,
     INSTANT,
     KERNEL,
@@ -27,6 +28,8 @@ from opanatomy.trace.categories import (
     MEMCPY,
     MEMSET,
     OPERATOR,
+    OVERHEAD,
+    PYTHON,
     kind_of,
 )
 
@@ -57,6 +60,8 @@ class Args(Struct, gc=False):
     stream: Number | str | None = None
     blocks_per_sm: float | str | None = field(default=None, name="blocks per SM")
     occupancy: float | str | None = field(default=None, name="est. achieved occupancy %")
+    #: Between what a copy was (`HtoD`), where its name does not say it (torch 2.15, Cuspy).
+    copy_kind: Number | str | None = field(default=None, name="copy kind")
     #: What a collective records of itself: `record_param_comms` and NCCL kernels of torch 2.2 and later.
     collective: Raw = field(default=Raw(), name="Collective name")
     in_elements: Raw = field(default=Raw(), name="In msg nelems")
@@ -111,12 +116,13 @@ _HOST_ARGS: Final = (
 )  # fmt: skip
 _LAUNCH_ARGS: Final = ("external_id", "correlation", "external_id_2021")
 _WORK_ARGS: Final = (
-    "external_id", "device", "stream", "correlation", "blocks_per_sm", "occupancy", "external_id_2021", *_COLLECTIVE,
+    "external_id", "device", "stream", "correlation", "blocks_per_sm", "occupancy", "copy_kind", "external_id_2021",
+    *_COLLECTIVE,
 )  # fmt: skip
 _MEMORY_ARGS: Final = ("bytes", "address", "total_allocated", "total_reserved", "device_type", "device_id")
 _ARGS: Final = {
     OPERATOR: _HOST_ARGS, ANNOTATION: _HOST_ARGS, LAUNCH: _LAUNCH_ARGS, KERNEL: _WORK_ARGS, MEMCPY: _WORK_ARGS,
-    MEMSET: _WORK_ARGS,
+    MEMSET: _WORK_ARGS, HOST_NODE: (),
 }  # fmt: skip
 
 
@@ -131,6 +137,10 @@ def event_of_category(category: str) -> type[Event]:
         return _event(category, _types_of(Event, (*_INTERVAL, "id")))
     if kind == IGNORED:
         return _event(category, {})
+    if kind == PYTHON:
+        return _event(category, _types_of(Event, ("ts",)))
+    if kind == OVERHEAD:
+        return _event(category, _types_of(Event, ("name", "ts", "dur")))
     # An event that is no interval (in 2021 memory events had the category of operators), or has no name or time, does
     # not fit.
     types = _types_of(Event, _INTERVAL) | {"ph": Literal["X"], "name": str, "ts": Time}

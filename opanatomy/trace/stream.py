@@ -28,7 +28,7 @@ _LONGEST_BOUNDARY: Final = 256
 
 _EVENTS_KEY = re.compile(rb'(?<!\\)"traceEvents"\s*:\s*\[')
 #: How a JSON report of ours begins.
-_REPORT_KEYS: Final = re.compile(rb'\s*\{\s*"(?:schema"\s*:\s*\d+\s*,\s*"provenance"\s*:|sides"\s*:\s*\[)')
+_REPORT_KEYS: Final = re.compile(rb'\s*\{\s*"(?:schema"\s*:\s*\d+\s*,\s*"(?:caveats|provenance)"\s*:|sides"\s*:\s*\[)')
 _SEPARATORS: Final = b", \t\r\n"
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 
@@ -40,6 +40,7 @@ class EventStream:
         self.path = path
         self.metadata: dict[str, object] = {}
         self.warnings: list[str] = []
+        self.caveats: list[str] = []
         self.text_bytes = 0
         self.events = 0
         #: Whether the text ends before the array of events does.
@@ -177,7 +178,7 @@ class EventStream:
             tail = b"}"
         elif self._damage:
             wrong = "" if self._damage == ENDS_EARLY else ", some of which may be wrong"
-            self.warnings.append(
+            self.caveats.append(
                 f"the compressed file is damaged or cut off after its {self.events:,} events{wrong} ({self._damage})"
             )
         if head:
@@ -188,12 +189,12 @@ class EventStream:
         inside = " inside an entry that cannot be read" if self._adrift else inside
         read = f"{self.events:,} events in {self.text_bytes / 1e6:.2f} MB of text"
         if not self._damage:
-            self.warnings.append(f"the file is cut off{inside}; it is read up to the cut: {read}")
+            self.caveats.append(f"the file is cut off{inside}; it is read up to the cut: {read}")
             return
         at = self._raw.tell()
         place = f" after {100 * at / self._file_bytes:.1f} % of its bytes" if at < self._file_bytes else ""
         wrong = "" if self._damage == ENDS_EARLY else ", some of which may be wrong"
-        self.warnings.append(
+        self.caveats.append(
             f"the compressed file is damaged or cut off{place} ({self._damage}); it is read up to there: {read}{wrong}"
         )
 

@@ -45,12 +45,12 @@ def without_negative(columns: Columns, warnings: list[str]) -> Columns:
     return columns
 
 
-def told_share(cut_off: bool, launches: Int64, work: Int64, warnings: list[str]) -> None:
+def told_share(cut_off: bool, launches: Int64, work: Int64, caveats: list[str]) -> None:
     """Say of a trace that is cut off how many launches (correlation ids) have their work (likewise) before the cut."""
     known = launches[launches > 0]
     if cut_off and len(known) and len(work):
         recorded = int(is_among(known, work).sum())
-        warnings.append(f"{recorded:,} of {len(known):,} launches have their device work before the cut")
+        caveats.append(f"{recorded:,} of {len(known):,} launches have their device work before the cut")
 
 
 def check_content(path: Path, host: HostEvents, launches: Launches, work: DeviceWork, warnings: list[str]) -> None:

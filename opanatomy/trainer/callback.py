@@ -280,7 +280,7 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
                 partial.write_text(text, encoding="utf-8")
             metrics = metrics_of(self.anatomy)
             self._figures = {f"opanatomy/{name}": metrics[name].value for name in LOGGED if name in metrics}
-            count = self.anatomy.step.count
+            count = len(self.anatomy.step.steps) or self.anatomy.step.count
             _say(f"opanatomy: {named(self._profiled[:count])} of the training: {claim.path}, trace {self.trace}")
         self._give_up()
 

@@ -24,7 +24,7 @@ _MISSING: Final = "not all ranks were given: another one may have come later sti
 
 
 class RankTables(Struct, frozen=True, kw_only=True):
-    """What one rank's summary has besides its anatomy."""
+    """What one rank's summary has besides its anatomy; `steps` are those that count, and all figures are of them."""
 
     rank: Rank
     calls: CollectiveCalls
@@ -59,6 +59,9 @@ def waiting_of(each: Sequence[RankTables]) -> Waiting | None:
     clocks = clocks_of(calls, match)
     split = split_of(calls, match, clocks.offset_ns)
     parts = [parts_of(calls, split, place, rank.hiding, rank.steps) for place, rank in enumerate(each)]
+    match = _in_steps(calls, match, each)
+    if not (match >= 0).any():
+        return None
     matched = _Matched(each=each, calls=calls, match=match, split=split, clocks=clocks, parts=parts)
     verdict = Verdict(None, _MISSING) if is_lower_bound else _verdict(matched)
     by_number = (calls.sequence >= 0) & (calls.group.codes >= 0) & (recorded >= 0)
@@ -91,6 +94,17 @@ def _complete(calls: RankCalls, match: Int64, is_lower_bound: bool) -> Int64:
     return np.where((match >= 0) & (ranks >= needed)[match], match, -1)
 
 
+def _in_steps(calls: RankCalls, match: Int64, each: Sequence[RankTables]) -> Int64:
+    """`match` without collectives that begin outside the steps that count on any of their ranks."""
+    begins = []
+    for place, rank in enumerate(each):
+        start = calls.start_ns[calls.rank == place]
+        step = np.searchsorted(rank.steps.start_ns, start, side="right") - 1
+        begins.append(start < np.append(rank.steps.end_ns, np.iinfo(np.int64).min)[step])
+    outside = (match >= 0) & ~(calls.inside & np.concatenate(begins))
+    return np.where(np.isin(match, match[outside]), -1, match)
+
+
 def _ranks_of_groups(calls: RankCalls) -> Int64:
     """How many of the given ranks communicate in each group; a last entry for none."""
     pairs = distinct((calls.group.codes + 1) * calls.ranks + calls.rank)
@@ -111,21 +125,15 @@ def _setting(clocks: Clocks) -> ClockSetting:
 
 
 def _verdict(matched: _Matched) -> Verdict:
-    each, parts = matched.each, matched.parts
-    computed = (
-        np.concatenate([rank.calls.computed_at_start_ns for rank in each]),
-        np.concatenate([rank.calls.computed_at_end_ns for rank in each]),
-    )
-    wall = sum(step.wall_ns for steps in parts for step in steps)
-    ranks = tuple(rank.rank for rank in each)
-    return verdict_of(ranks, matched.calls, matched.match, matched.split, matched.clocks, computed, wall)
+    ranks, steps = (tuple(getattr(rank, name) for rank in matched.each) for name in ("rank", "steps"))
+    return verdict_of(ranks, steps, matched.parts, matched.calls, matched.match, matched.split, matched.clocks)
 
 
 def _rows(matched: _Matched) -> tuple[RankWaiting, ...]:
     calls, split = matched.calls, matched.split
     sums = np.zeros((4, calls.ranks), dtype=np.int64)
     np.add.at(sums[0], calls.rank, 1)
-    rows = np.flatnonzero(split.matched)
+    rows = np.flatnonzero(matched.match >= 0)
     np.add.at(sums[1], calls.rank[rows], 1)
     np.add.at(sums[2], calls.rank[rows], calls.end_ns[rows] - split.begun_ns[rows])
     np.add.at(sums[3], calls.rank[rows], split.begun_ns[rows] - calls.start_ns[rows])
@@ -148,7 +156,7 @@ def _collectives(
     dtypes = [text for table in tables for text in table.dtype.decoded()]
     sizes = np.concatenate([message_sizes(table) for table in tables])
     groups: dict[tuple[str, str | None, int | None], list[int]] = {}
-    for row in np.flatnonzero(split.matched).tolist():
+    for row in np.flatnonzero(match >= 0).tolist():
         members = int(calls.group_size[row])
         key = calls.collective.at(row) or "", dtypes[row], members if members > 0 else None
         groups.setdefault(key, []).append(row)

@@ -44,8 +44,8 @@ def split_of(calls: RankCalls, match: Int64, offset_ns: Int64) -> Split:
 
 def parts_of(calls: RankCalls, split: Split, rank: int, hiding: Spans, steps: StepSpans) -> tuple[StepParts, ...]:
     """The parts of each step of a rank; of the time in which several collectives run what is of the first kind of
-    transfer, waiting, unmatched."""
-    rows = np.flatnonzero(calls.rank == rank)
+    transfer, waiting, unmatched. Those of before the window are none of them."""
+    rows = np.flatnonzero((calls.rank == rank) & calls.inside)
     start, begun, end = calls.start_ns[rows], split.begun_ns[rows], calls.end_ns[rows]
     matched = split.matched[rows]
     hidden = hiding.start_ns, hiding.end_ns
@@ -60,12 +60,13 @@ def _steps(steps: StepSpans, *kinds: Intervals) -> tuple[StepParts, ...]:
     spent = [within(kind, steps.start_ns, steps.end_ns).tolist() for kind in kinds]
     walls = (steps.end_ns - steps.start_ns).tolist()
     columns = zip(
-        steps.number.tolist(), walls, steps.computing_ns.tolist(), *spent, steps.busy_ns.tolist(), strict=True
-    )
+        steps.number.tolist(), walls, steps.computing_ns.tolist(), *spent, steps.outside_ns.tolist(),
+        steps.busy_ns.tolist(), strict=True,
+    )  # fmt: skip
     return tuple(
         StepParts(
-            number=number, wall_ns=wall, other_work_ns=work, transfer_ns=transfer, waiting_ns=waiting,
-            unmatched_ns=unmatched, idle_ns=wall - busy,
+            number=number, wall_ns=wall - outside, other_work_ns=work, transfer_ns=transfer, waiting_ns=waiting,
+            unmatched_ns=unmatched, outside_ns=outside, idle_ns=wall - busy,
         )
-        for number, wall, work, transfer, waiting, unmatched, busy in columns
+        for number, wall, work, transfer, waiting, unmatched, outside, busy in columns
     )  # fmt: skip

@@ -33,6 +33,11 @@ class RankCalls(Struct, frozen=True, kw_only=True):
     size: Int64
     #: When the host called it; where that is not recorded, when it began.
     asked_ns: Int64
+    #: When the host called it, and when it last returned before that from waiting for the device; -1 not recorded.
+    launched_ns: Int64
+    synchronized_ns: Int64
+    #: Whether it is work of the window's steps.
+    inside: Bool
     start_ns: Int64
     end_ns: Int64
 
@@ -57,7 +62,9 @@ def calls_of_ranks(tables: Sequence[CollectiveCalls]) -> RankCalls:
         group=_column([table.group for table in tables]),
         group_size=_numbers(tables, "group_size"), sequence=_numbers(tables, "sequence"),
         size=np.where(even, size, -1),
-        asked_ns=np.where(launched >= 0, launched, start), start_ns=start, end_ns=_numbers(tables, "end_ns"),
+        asked_ns=np.where(launched >= 0, launched, start), launched_ns=launched,
+        synchronized_ns=_numbers(tables, "synchronized_ns"),
+        inside=np.concatenate([table.inside for table in tables]), start_ns=start, end_ns=_numbers(tables, "end_ns"),
     )  # fmt: skip
 
 

@@ -99,6 +99,8 @@ class LoopPhases:
 
     def leave_module(self, module: torch.nn.Module, arguments: Any) -> bool:
         """A module is done; whether it was the outermost call, which had these arguments."""
+        import torch
+
         call = self._calls[-1]
         if not self.is_here or call.phase is not Phase.FORWARD or call.owner != id(module):
             return False
@@ -107,7 +109,9 @@ class LoopPhases:
             return False
         self._end()
         tensors = tensors_in(arguments)
-        self.log.append(f"forward {[tuple(tensor.shape) for tensor in tensors]}")
+        # While a module is traced, to ask for a shape is part of its graph.
+        shapes = [] if torch._C._is_tracing() else [tuple(tensor.shape) for tensor in tensors]
+        self.log.append(f"forward {shapes}")
         if call.is_first:
             self.watch.inputs(tensors)
         return True

@@ -54,8 +54,6 @@ _COLD, _WATCHED = 1, 1
 _COLD_RANK: Final = 2
 #: Saved tensors that are watched are detached; the batches of a loader's workers are taken in when they are there.
 _NO_WORK: Final = frozenset({"aten::detach", "aten::empty", "aten::set_"})
-#: This many steps of an optimizer without one call of `step()` are no longer one step, whatever the block is.
-MANY_UPDATES: Final = 64
 
 
 class Recorded(Struct, frozen=True, kw_only=True):
@@ -325,12 +323,22 @@ class LoopRecording:
             yield from of_the_peak((session.device, *self._memory().other_devices))
         if self.options.memory and not self.iterations:
             yield "the memory of a block without step() is not followed: it takes an iteration of its own"
-        if not self.iterations and sum(log.count("optimizer") for log in profiled.logs) > MANY_UPDATES:
-            yield "step() was never called: all iterations of the loop are one step here"
+        if not self.iterations:
+            yield from self._iterations_as_one(profiled)
         if compilations() > self._compilations:
             yield "torch.compile compiled inside the profiled steps: their time includes that"
         if session.modules.given and not any(entry.startswith("forward") for log in profiled.logs for entry in log):
             yield "the module that was given is called in no profiled step"
+
+    def _iterations_as_one(self, profiled: Profiled) -> Iterator[str]:
+        """That a block holds several iterations: an optimizer steps twice, or several backwards lead to no step."""
+        updates, backwards = (sum(log.count(entry) for log in profiled.logs) for entry in ("optimizer", "backward"))
+        if updates > len(self.session.seen.optimizers) or (not updates and backwards > 1):
+            several = f"{updates} optimizer steps and " if updates else ""
+            yield (
+                f"{several}{backwards} backward pass{'es' if backwards != 1 else ''} are one step here, for step() was"
+                " never called: recorder.step() at the end of each iteration separates them"
+            )
 
 
 def _computing(counts: Iterable[ObservedCount]) -> list[ObservedCount]:

@@ -55,9 +55,15 @@ class Seen:
             self.amp = _AMP.get(data_type_name(torch.get_autocast_dtype(kind)))
 
     def forward(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """An outermost module was called; the first with parameters says what a batch is."""
+        """An outermost module was called; the first with parameters says what a batch is, if it is not just traced."""
+        import torch
+
         self.device = self.device or _device_of(module)
-        if self.batch is not None or (self.modules.trained and module not in self.modules.trained):
+        if (
+            self.batch is not None
+            or torch._C._is_tracing()
+            or (self.modules.trained and module not in self.modules.trained)
+        ):
             return
         named = dict(kwargs) | {str(place): value for place, value in enumerate(args)}
         has_tensors = any(hasattr(value, "shape") and len(value.shape) for value in named.values())

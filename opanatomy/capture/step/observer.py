@@ -19,6 +19,8 @@ from opanatomy.records.workload import ObservedCall, ObservedCount
 
 _PHASES = tuple(Phase)
 _BACKWARD, _RECOMPUTE = _PHASES.index(Phase.BACKWARD), _PHASES.index(Phase.RECOMPUTE)
+#: What a backward starts from where it is given no gradient.
+_SEED = "aten::ones_like"
 #: The place of what runs while its phase is not known yet.
 _UNDECIDED = len(_PHASES)
 
@@ -77,24 +79,29 @@ class Observation:
     unseen: set[str] = field(default_factory=set)
     #: By the identity of the overload, which torch keeps.
     operators: dict[int, _Operator] = field(default_factory=dict)
-    #: Calls of backward without gradient mode, and the autograd node that runs: they are backward, or a recomputed part
-    #: of the forward without gradients if a call with gradient mode follows in the same node.
+    #: The calls of the autograd node that runs, and how many of them are recomputation: up to the last one known to be,
+    #: the part of the forward before it that ran without gradients too.
     _pending: list[tuple[_Operator, Any]] = field(default_factory=list)
+    _recomputed: int = 0
     _node: Any = None
 
-    def add_backward(self, operator: _Operator, operands: Any, node: Any, *, with_gradients: bool) -> None:
+    def add_backward(self, operator: _Operator, operands: Any, node: Any, *, recomputes: bool) -> None:
         """Count a call that autograd's engine makes; `operands` is what its FLOPs are a function of."""
         if node is not self._node:
-            self._settle(_BACKWARD)
+            self._settle()
             self._node = node
         self._pending.append((operator, operands))
-        if with_gradients:
-            self._settle(_RECOMPUTE)
+        if recomputes:
+            self._recomputed = len(self._pending)
 
-    def _settle(self, place: int) -> None:
-        for operator, operands in self._pending:
-            operator.add(place, operands)
+    def _settle(self) -> None:
+        """Count the calls of a node; one that ends in a seed of ones differentiates a scalar of its own."""
+        if self._pending and self._pending[-1][0].name == _SEED:
+            self._recomputed = 0
+        for number, (operator, operands) in enumerate(self._pending):
+            operator.add(_RECOMPUTE if number < self._recomputed else _BACKWARD, operands)
         self._pending.clear()
+        self._recomputed = 0
 
     def decide(self, phase: Phase) -> None:
         """Give what ran while no phase was known to this one."""
@@ -104,7 +111,7 @@ class Observation:
 
     def close(self) -> None:
         """Count what is pending, and release the node, which holds a graph."""
-        self._settle(_BACKWARD)
+        self._settle()
         self.decide(Phase.OTHER)
         self._node = None
 
@@ -125,9 +132,9 @@ def observing(
 ) -> Iterator[Observation]:
     """Count every operator that runs while inside; `phase_of` says which phase of the step it is then.
 
-    `None` is a phase that `Observation.decide` gets later. What an autograd node runs with gradient mode on is
-    recomputation, for the engine turns it off, and so is what it ran before that; but not where the engine leaves it
-    on, which `differentiates_again` says (`create_graph`).
+    `None` is a phase that `Observation.decide` gets later. What an autograd node runs with gradient mode on, or
+    torch's checkpointing in it, is recomputation, for the engine turns that mode off, and so is what it ran before; but
+    not where the engine leaves it on, which `differentiates_again` says (`create_graph`).
     """
     observation = Observation()
     try:
@@ -190,12 +197,22 @@ class _CallCounter:
         place = self.places[id(self.phase_of())]
         node = self.current_node() if place == _BACKWARD else None
         if node is not None:
-            recomputes = self.is_grad_enabled() and not self.differentiates_again()
-            self.observation.add_backward(operator, operands, node, with_gradients=recomputes)
+            recomputes = (self.is_grad_enabled() or _is_checkpointed(node)) and not self.differentiates_again()
+            self.observation.add_backward(operator, operands, node, recomputes=recomputes)
         elif second is None:
             operator.calls[place] += 1
         else:
             operator.add(place, operands)
+
+
+def _is_checkpointed(node: Any) -> bool:
+    """Whether what runs in a node is run again by checkpointing: a Python function has no gradient mode in it."""
+    import torch
+
+    top: Callable[..., Any] | None = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+    hooks = top(False) if top is not None else None
+    again = hooks is not None and getattr(hooks[0], "__qualname__", "").startswith("_recomputation_hook")
+    return again or bool(node.name() == "CheckpointFunctionBackward")
 
 
 def _mode(

@@ -106,7 +106,7 @@ HOPPER: Final = (
     ),
     Sheet(
         device="GB200", names=(r"GB200",), source=_BLACKWELL,
-        multiprocessors=(148, 152), memory_gib=186, bandwidth=8000,
+        multiprocessors=(148, 152), memory_gib=186, bandwidth=8000, cache_mib=126,
         matrix=halves(2500.0, float64=40.0, float32=80.0, tf32=1250.0, float8=5000.0, int8=5000.0),
         vector={"float64": 40.0, "float32": 80.0}, mig=_MIG,
         note="one of the superchip's two GPUs",

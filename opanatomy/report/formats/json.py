@@ -16,10 +16,9 @@ from opanatomy.report.format import Format
 
 #: The keys of schema 1 in the order of the file.
 _SECTIONS: Final = (
-    "schema", "provenance", "environment", "workload", "conventions", "step", "classes", "ratios", "operators",
-    "kernels", "modules", "memory", "timeline", "device", "ledger", "collectives",
-    "communication", "ranks", "spread", "waiting", "generation", "breakdown", "checks", "texts", "suggestions",
-    "warnings",
+    "schema", "caveats", "provenance", "environment", "workload", "conventions", "step", "classes", "ratios",
+    "operators", "kernels", "modules", "memory", "timeline", "device", "ledger", "collectives", "communication",
+    "ranks", "spread", "waiting", "generation", "breakdown", "checks", "texts", "suggestions", "warnings",
 )  # fmt: skip
 
 

@@ -39,7 +39,7 @@ def junit_report(report: Report, page: Page) -> str:
     SubElement(suite, "properties")
     for gate in gates:
         _add_case(suite, gate)
-    SubElement(suite, "system-out").text = "\n".join(map(_line, gates)) or _NO_GATES
+    SubElement(suite, "system-out").text = "\n".join(_text(gate.line) for gate in gates) or _NO_GATES
     SubElement(suite, "system-err")
     indent(root)
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{tostring(root, encoding="unicode")}\n'
@@ -48,11 +48,7 @@ def junit_report(report: Report, page: Page) -> str:
 def _add_case(suite: Element, gate: GateResult) -> None:
     case = SubElement(suite, "testcase", {"classname": _CLASS, "name": _text(gate.gate), "time": _SECONDS})
     if not gate.met:
-        SubElement(case, "failure", {"message": _text(gate.reason), "type": "gate"}).text = _line(gate)
-
-
-def _line(gate: GateResult) -> str:
-    return _text(f"{'met' if gate.met else 'not met'}: {gate.gate}: {gate.reason}")
+        SubElement(case, "failure", {"message": _text(gate.line), "type": "gate"}).text = _text(gate.line)
 
 
 def _name(report: Report) -> str:

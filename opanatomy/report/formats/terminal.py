@@ -145,8 +145,12 @@ def _lines(section: Section, width: int, color: bool, headed: bool) -> Iterator[
     if section.rows:
         table, left_out = _table(section, width, color, ruled=not headed)
         yield from table
+    # A label has a cell to its right, two where one is longer than usual.
+    label_width = max(
+        _LABEL_WIDTH, *(len(fact.label) + 2 for fact in section.facts if len(fact.label) >= _LABEL_WIDTH), 0
+    )
     for fact in section.facts:
-        yield from _fact(fact, width)
+        yield from _fact(fact, width, label_width)
     yield from _curve(section, width)
     notes = [note for note in section.notes if note.column is None or note.column not in left_out]
     if left_out:
@@ -154,7 +158,7 @@ def _lines(section: Section, width: int, color: bool, headed: bool) -> Iterator[
     yield from _notes(notes, width)
 
 
-def _fact(fact: Fact, width: int) -> Iterator[Text]:
+def _fact(fact: Fact, width: int, label_width: int) -> Iterator[Text]:
     """The label, and to its right what it is."""
     from rich.text import Text
 
@@ -162,8 +166,8 @@ def _fact(fact: Fact, width: int) -> Iterator[Text]:
 
     style = _STYLE[Tone.WARNING] if fact.warning else ""
     label = fact.label
-    for line in prose(sentence(fact.text), width - _LABEL_WIDTH, style=style):
-        yield Text.assemble((label.ljust(_LABEL_WIDTH), "dim"), line)
+    for line in prose(sentence(fact.text), width - label_width, style=style):
+        yield Text.assemble((label.ljust(label_width), "dim"), line)
         label = ""
 
 

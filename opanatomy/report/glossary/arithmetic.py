@@ -64,8 +64,6 @@ COLUMNS: Final = Chapter(
         term("per step, mean of {} | per step of a rank, mean of {} | per step", "sums over all profiled steps, of all"
              " ranks, divided by their number, so that parts sum to their whole", formula="x / step.count"),
         term("all {} steps together | all steps", "the figures are sums over all profiled steps", formula="step.count"),
-        term("the median of {} by wall time", "the figures are those of the profiled step in the middle by wall"
-             " time"),
         term("left out at this width", "the columns that the terminal is too narrow for"),
     ),
 )  # fmt: skip

@@ -52,10 +52,10 @@ RANKS: Final = Chapter(
     title="Several ranks",
     sections=("ranks",),
     terms=(
-        term("a step of rank", "the median step of each rank, of more than 16 a row a group of like ones",
+        term("a step of rank", "the mean step of each rank, of more than 16 a row a group of like ones",
              "Like ranks: no figure is more than 5 % of the median step away from that of the most typical of them.",
              formula="ranks[].wall_ns; the other times are sums / ranks[].steps"),
-        term("step", "the median step of the rank", formula="ranks[].wall_ns"),
+        term("step", "the mean step of the rank", formula="ranks[].wall_ns"),
         term("own", "the step less exposed communication", "What the rank does of its own while others may be waiting"
              " for it.", formula="ranks[].wall_ns - (ranks[].exposed_communication_ns / ranks[].steps)",
              worked=figures.own),
@@ -80,8 +80,9 @@ WAITING: Final = Chapter(
         term("a step of rank", "the mean step of each rank in its parts, which sum to it",
              formula="step = other work + transfer + waiting + unmatched + idle: waiting.each[].steps[]",
              worked=figures.waiting),
-        term("step", "the mean of the rank's steps", formula="waiting.each[].steps[].wall_ns", worked=figures.waiting),
-        term("other work", "the union of all work that is no communication", formula="other_work_ns",
+        term("step", "the mean of the rank's steps, without what only other steps' work fills",
+             formula="waiting.each[].steps[].wall_ns", worked=figures.waiting),
+        term("other work", "the union of all work of the window that is no communication", formula="other_work_ns",
              worked=figures.waiting),
         term("transfer", "what no other work hides, from the start of the last rank of a collective on: data could"
              " flow",
@@ -111,7 +112,9 @@ WAITING: Final = Chapter(
         term("number", "how many collectives", formula="waiting.collectives[].collectives"),
         term("time", "of all ranks together: transferring and waiting", formula="waiting.collectives[].duration_ns ="
              " waiting.collectives[].transferring_ns + .waiting_ns"),
-        term("time and waiting", "of all ranks together", note="time and waiting of all ranks together"),
+        term("time and waiting", "of all ranks together", note="time, waiting and bytes of all ranks together"),
+        term("bytes", "the size of the messages of all ranks together, as in the table of one rank's collectives",
+             formula="waiting.collectives[].bytes"),
         term("bus", "the bus bandwidth over the whole duration", formula="waiting.collectives[].bus_bytes_per_second"),
         term("bus in transfer", "from the start of the last rank on", "The bus bandwidth while data could flow.",
              formula="waiting.collectives[].transfer_bus_bytes_per_second"),

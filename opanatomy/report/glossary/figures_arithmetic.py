@@ -199,13 +199,13 @@ def of_class(anatomy: Anatomy, item: OperatorClass) -> Iterator[Phrase | None]:
 
 
 def of_phase(anatomy: Anatomy, item: Phase) -> Iterator[Phrase | None]:
-    """What one phase took, by class, and its part of the middle step."""
+    """What one phase took, by class, and its part of the step."""
     rows, whole = [row for row in anatomy.classes if row.phase is item], total(anatomy.classes)
     if rows:
         yield quotient("device work", total(rows).time_ns, "total", whole.time_ns)
         yield from (_row(row.operator_class, row, steps_of(anatomy)) for row in rows)
     wall = getattr(anatomy.step, f"{item}_ns", None)
-    yield quotient(f"of the middle step: {item}", wall, "step", anatomy.step.wall_ns)
+    yield quotient(f"of the step: {item}", wall, "step", anatomy.step.wall_ns)
 
 
 def _row(name: OperatorClass | str, row: ClassRow, steps: int) -> Phrase:

@@ -68,7 +68,8 @@ def waiting(anatomy: Anatomy) -> Iterator[Phrase | None]:
         name = rank.trace or "?" if rank.rank is None else f"rank {rank.rank}"
         for row in rank.steps[:1]:
             yield phrase(
-                "{}: {} of its first step are other work {} + transfer {} + waiting {} + unmatched {} + idle {}", name,
+                "{}: {} of its first step are other work {} + transfer {} + waiting {} + unmatched {}"
+                " + idle {}", name,
                 *map(nanoseconds, (row.wall_ns, row.other_work_ns, row.transfer_ns, row.waiting_ns, row.unmatched_ns,
                                    row.idle_ns)),
             )  # fmt: skip

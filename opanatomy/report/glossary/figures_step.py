@@ -34,7 +34,7 @@ def step(anatomy: Anatomy) -> Iterator[Phrase | None]:
     step = anatomy.step
     wall, plain = step.wall_ns, step.unprofiled_wall_ns
     if plain is not None:
-        yield phrase("plain {} = {}, the median of {}", nanoseconds(plain), Time(plain),
+        yield phrase("plain {} = {}, the mean of {}", nanoseconds(plain), Time(plain),
                      Count(step.unprofiled_count, "step"))  # fmt: skip
     if wall is not None:
         yield phrase("profiled {} = {}, of {}", nanoseconds(wall), Time(wall), Count(step.count, "step"))
@@ -97,12 +97,8 @@ def own_time(anatomy: Anatomy) -> Iterator[Phrase | None]:
     if anatomy.environment.device_kind == "cpu" or not timeline.window_ns:
         return
     whole = nanoseconds(costs_of(anatomy).whole_ns)
-    if costs_of(anatomy).of_trace and timeline.inner_idle_ns is not None:
-        yield phrase("busy {} + idle between them {} = {}", nanoseconds(timeline.busy_ns),
-                     nanoseconds(timeline.inner_idle_ns), whole)  # fmt: skip
-    else:
-        yield phrase("window {} - other steps' work {} = {}", nanoseconds(timeline.window_ns),
-                     nanoseconds(timeline.outside_ns or 0), whole)  # fmt: skip
+    yield phrase("window {} - other steps' work {} = {}", nanoseconds(timeline.window_ns),
+                 nanoseconds(timeline.outside_ns or 0), whole)  # fmt: skip
 
 
 def busy(anatomy: Anatomy) -> Iterator[Phrase | None]:
@@ -123,21 +119,9 @@ def idle(anatomy: Anatomy) -> Iterator[Phrase | None]:
         yield phrase("the {} are {}", nanoseconds(timeline.idle_ns), parts)
 
 
-def edges(anatomy: Anatomy) -> Iterator[Phrase | None]:
-    """The idle time before the first and after the last device work, over the step."""
-    timeline = anatomy.timeline
-    if timeline.inner_idle_ns is not None and timeline.window_ns and not costs_of(anatomy).of_trace:
-        whole = costs_of(anatomy).whole_ns
-        yield phrase(
-            "(idle {} - between first and last work {}) / {} {} = {}", nanoseconds(timeline.idle_ns),
-            nanoseconds(timeline.inner_idle_ns), _whole_of(anatomy), nanoseconds(whole),
-            Share(timeline.idle_ns - timeline.inner_idle_ns, whole),
-        )  # fmt: skip
-
-
 def host_bound(anatomy: Anatomy) -> Iterator[Phrase | None]:
     """Host-bound idle time over the step."""
-    yield of_step("host-bound", costs_of(anatomy).host_bound_ns, anatomy)
+    yield of_step("host-bound", anatomy.timeline.host_idle_ns, anatomy)
 
 
 def stream_waits(anatomy: Anatomy) -> Iterator[Phrase | None]:
@@ -147,7 +131,7 @@ def stream_waits(anatomy: Anatomy) -> Iterator[Phrase | None]:
 
 def other_idle(anatomy: Anatomy) -> Iterator[Phrase | None]:
     """Other idle time over the step."""
-    yield of_step("other", costs_of(anatomy).unexplained_idle_ns, anatomy)
+    yield of_step("other", anatomy.timeline.other_idle_ns, anatomy)
 
 
 def outside(anatomy: Anatomy) -> Iterator[Phrase | None]:
@@ -210,6 +194,8 @@ def tensor_cores(anatomy: Anatomy) -> Iterator[Phrase | None]:
     launching = anatomy.timeline.launching
     if launching is not None:
         yield quotient("tensor cores", anatomy.device.tensor_core_ns, "kernels", launching.kernel_ns)
+        if anatomy.device.tensor_core_ns is not None and anatomy.device.tensor_core_unknown_ns:
+            yield quotient("not known", anatomy.device.tensor_core_unknown_ns, "kernels", launching.kernel_ns)
 
 
 def estimates(anatomy: Anatomy, name: str) -> Iterator[Phrase | None]:

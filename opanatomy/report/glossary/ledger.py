@@ -60,6 +60,11 @@ _OF_CHECK: Final = {
     "forward contractions": "contractions in forward, against the backward nodes that ran",
     "phases of contractions": "the phase of a contraction, against the structure of autograd",
     "annotated phases": "phases, against the trace's own annotations of them",
+    "classes of kernels": "the class of a kernel by its name, against that of the operator that launched it",
+    "order on streams": "the order in which a stream ran its work, against that of the launches",
+    "clocks of host and device": "when work ran, against its launch and against calls that waited for it",
+    "device work of launches": "launches, against the device work that they start",
+    "device events": "device work, against other work that its stream ran at the same time",
     "ceiling": "times, against the least time at the ceilings: what is faster needs a reason",
     "memory peak": "the peak, against the allocator's own figure",
     "allocated before the step": "what is allocated before the step, against the allocator's own figure",
@@ -79,23 +84,25 @@ def _check_terms() -> tuple[Term, ...]:
 
 CHECKS: Final = Chapter(
     title="Second sources",
-    sections=("ledger", "disagreements", "given-ceilings"),
+    sections=("ledger", "caveats", "disagreements", "given-ceilings"),
     terms=(
+        term("caveats", "what changes the reading of every figure: a file that is cut off, records or ranks that are"
+             " missing, devices of several kinds", formula="caveats"),
         term("given-ceilings", "ceilings of --peak and --bandwidth that the trace is above",
              "The option is most likely too low. It is no second source: what is known of the device otherwise is what"
              " the check `ceiling` compares with.", formula="device.exceeded"),
-        term("does not agree | disagreements", "figures that a second source does not confirm, and no known cause"
-             " explains",
-             "An error of this tool, a damaged trace, or a step that did not repeat itself.",
+        term("may be wrong | disagreements", "figures that a second source does not confirm, and no known cause"
+             " explains: of each check the one that touches most, where all of them together touch 1 % of the work or"
+             " more", "The share is that of the device work (on the CPU of the operators' time) of the calls that a"
+             " difference touches, without a time the part by which the figures differ.",
              formula="checks[].differences where cause is null", worked=figures.confirmed),
-        term("figure", "what was compared", formula="checks[].quantity"),
-        term("here", "the figure of this report", formula="checks[].differences[].ours"),
-        term("2nd source | second source", "the figure of the second source, which shares nothing with the attribution",
-             formula="checks[].differences[].other, checks[].source"),
-        term("evidence", "what can be looked up: modules, shapes, times", formula="checks[].differences[].evidence"),
-        term("confirmed", "how many figures second sources confirm, by what was compared", formula="sum of"
-             " checks[].equal", worked=figures.confirmed),
-        term("explained", "differences of a known cause: the operators and the cause",
+        term("below 1 %", "the same of checks whose differences together touch less: the first screen does not say it,"
+             " and --check does not fail", formula="checks[].differences where cause is null"),
+        term("uncertain", "each difference of a check that touches 1 % or more, and what can be looked up of it",
+             formula="checks[].differences[].time_ns, .evidence"),
+        term("confirmed", "how many figures second sources confirm; of a check that does not confirm all, how many",
+             formula="sum of checks[].equal", worked=figures.confirmed),
+        term("explained", "differences of a known cause: the operators and the cause; where the ledger is asked for",
              formula="checks[].differences where cause is not null"),
         term("unchecked", "what no second source covers, and why", formula="checks[].not_checked"),
         *_check_terms(),

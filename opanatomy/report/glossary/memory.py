@@ -55,8 +55,10 @@ COMPONENTS: Final = Chapter(
              " inferred",
              "Inferred from the times of the blocks, and each inference is named.", formula="memory.components[]",
              worked=figures.peak),
-        term("measured", "each component at its fullest in the step", formula="memory.components[].measured_bytes",
-             worked=figures.peak),
+        term("measured", "each component at its fullest in the step, activations when forward is done, temporary"
+             " buffers at the peak",
+             "From a trace alone there is no such column: what is inferred is inferred at the peak.",
+             formula="memory.components[].measured_bytes", worked=figures.peak),
         term("at peak", "what of it lives at the peak; these sum to the peak",
              formula="memory.components[].at_peak_bytes",
              worked=figures.peak),
@@ -65,9 +67,10 @@ COMPONENTS: Final = Chapter(
         term("off", "measured less theory, of theory", formula="(measured_bytes - theory_bytes) / theory_bytes",
              worked=figures.off),
         term("peak | peak in {} | memory peak", "the most that is allocated in the step, and in which phase",
-             "The note below names what measured it: an allocator, the events of a trace, or the resident set of the"
-             " process, which has all of Python in it.", formula="memory.peak_bytes, memory.peak_at,"
-             " memory.measured_by",
+             "The note below names what measured it: an allocator, or the events of a trace.",
+             formula="memory.allocator_peak_bytes, memory.peak_at, memory.measured_by", worked=figures.peak),
+        term("peak of the process", "the most that the process had resident in the step, with all of Python in it",
+             "On the CPU, where the allocations were not followed (--memory).", formula="memory.process_peak_bytes",
              worked=figures.peak),
         term("inferred | inferred {}", "of a trace: how blocks were placed, by when they were allocated and freed",
              formula="memory.inferences[].rule"),

@@ -17,6 +17,11 @@ RUN: Final = Chapter(
         term("workload", "what a step is: task, batch, length, data type, attention, options",
              "The batch is what one update takes; accumulated over micro-batches each forward has a part of it.",
              formula="workload.*"),
+        term("run unfused | (run unfused) | {} attention (run unfused) | unfused attention", "torch ran"
+             " scaled_dot_product_attention as products and a softmax: the matrix of probabilities is kept",
+             "No fused kernel took this case: on the CPU there is none with dropout. --set"
+             " attention_probs_dropout_prob=0 (the name is the model's own) has one.",
+             formula="workload.attention, operators[].operator"),
         term("training", "of several ranks: how they train together, the samples of each and of all",
              formula="workload.parallel, workload.world_size, workload.batch x ranks that have data of their own"),
         term("backward", "the output that backward started from: its loss, else its only single number, else all of"
@@ -74,7 +79,8 @@ TEXTS: Final = Chapter(
         term("length", "the tokens that each text of the batch is padded to", formula="texts.batches[].length"),
         term("tokens", "texts x length: with padding", formula="texts.batches[].tokens"),
         term("useful", "the share of the tokens that is of texts", formula="texts.batches[].useful_tokens / .tokens"),
-        term("step", "the median of the batch's steps without the profiler", formula="texts.batches[].step_ns"),
+        term("step", "the mean of the batch's steps without the profiler and without a pause",
+             formula="texts.batches[].step_ns"),
         term("useful tokens", "tokens of texts a second", formula="10^9 x texts.batches[].useful_tokens / .step_ns"),
     ),
 )  # fmt: skip

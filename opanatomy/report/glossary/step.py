@@ -9,7 +9,7 @@ from opanatomy.report.glossary import figures_step as figures
 from opanatomy.report.glossary.term import Chapter, term
 
 #: What shares of the step's time are of.
-_OF_STEP: Final = "(timeline.window_ns - .outside_ns; where no step is annotated .busy_ns + .inner_idle_ns)"
+_OF_STEP: Final = "(timeline.window_ns - .outside_ns)"
 
 STEP: Final = Chapter(
     title="One step",
@@ -17,25 +17,24 @@ STEP: Final = Chapter(
     terms=(
         term(
             "step",
-            "wall time of one step, without the profiler (plain, the median) and with it",
+            "wall time of one step, without the profiler (plain) and with it, each the mean",
             "Short plain steps are repeated up to five times. The difference is given only where every profiled step"
-            " was slower than every one of at least two plain ones. Of several profiled steps it is the middle one by"
-            " wall time, of an even number the mean of the two in the middle. On an accelerator a step lasts from its"
-            " annotation, or where the step before it ended if that is later, until the last device work launched in"
-            " it ends.",
+            " was slower than every one of at least two plain ones. On an accelerator a step lasts from its annotation,"
+            " or where the step before it ended if that is later, until the last device work launched in it ends; time"
+            " in which the device did only other steps' work is not counted.",
             formula="step.unprofiled_wall_ns, step.wall_ns; samples/s = samples of a step / plain step, else profiled",
             worked=figures.step,
         ),
-        term("plain", "the step without the profiler, the median of all of them",
+        term("plain", "the step without the profiler, the mean of all but those twice as long as the shortest",
              formula="step.unprofiled_wall_ns, of step.unprofiled_count steps", worked=figures.step),
-        term("profiled", "the step that the profiler recorded; of several the middle one by wall time",
+        term("profiled", "the step that the profiler recorded, the mean of those that count",
              formula="step.wall_ns, of step.count steps", worked=figures.step),
         term("samples/s", "samples of the batch a second, by the plain step where there is one",
              formula="step.samples_per_second", worked=figures.step),
         term("steps", "how many there are, plain and profiled, the shortest and the longest",
-             "The figures of one step are those of the profiled step in the middle by wall time (the means of the two"
-             " for an even number), so that parts sum to at most the step. Steps in which the work of other steps runs,"
-             " or that hold a pause, are counted apart: `compare` leaves them out.",
+             "All figures are means over the steps that count, so that parts sum to their whole. A step does not count"
+             " where other steps' work runs in it, where it holds a pause, where it does hardly any work, and where"
+             " most make the same calls and it makes others: the line names it with its time and the reason.",
              formula="step.count, step.wall_min_ns, step.wall_max_ns, step.unprofiled_wall_min_ns, ..."),
         term("phases", "on the CPU the wall time of forward, backward and optimizer (of a generation: prefill and"
              " decoding); on an accelerator the busy time of their device work",
@@ -64,9 +63,9 @@ STEP: Final = Chapter(
         term("the step without other steps' work | without it", "the window without the time in which the device did"
              " only work of other steps: shares of the step's time are of this", formula=_OF_STEP,
              worked=figures.own_time),
-        term("from the first to the last device work", "what stands for the step where none is annotated: idle time"
-             " before and after all device work is left out", formula="timeline.busy_ns + timeline.inner_idle_ns",
-             worked=figures.own_time),
+        term("from the first to the last device work", "what stands for the step where none is annotated: the time"
+             " before and after all device work (timeline.around_ns) is left out",
+             formula="timeline.window_ns - .outside_ns", worked=figures.own_time),
         term("device", "busy and idle time of the device, as shares of the step without other steps' work",
              formula=f"timeline.busy_ns, .idle_ns / {_OF_STEP}", worked=figures.busy),
         term("busy", "the union of the device work launched in the steps: some kernel, copy or fill runs",
@@ -74,9 +73,9 @@ STEP: Final = Chapter(
         term("compute and copies", "the device computes or copies, whatever communication it hides",
              formula=f"(timeline.busy_ns - .exposed_communication_ns) / {_OF_STEP}", worked=figures.computing),
         term("in it waiting for other ranks", "the part of exposed communication in which a rank waits for others that"
-             " have not begun the same collective, where that is known", formula="("
-             "timeline.window_ns x (sum of waiting.each[].steps[].waiting_ns) / (sum of waiting.each[].steps[].wall_ns)"
-             f") / {_OF_STEP}, at most what is exposed", worked=figures.waiting_of_step),
+             " have not begun the same collective, where that is known", formula=
+             "(sum of waiting.each[].steps[].waiting_ns) / (sum of waiting.each[].steps[].wall_ns), at most what is"
+             " exposed", worked=figures.waiting_of_step),
         term("kernel time", "the sum of the step's device work over all streams, so that it may exceed the step",
              formula="step.kernel_time_ns", worked=figures.kernel_time),
         term("overlap", "communication and copies, and what of them nothing hides",
@@ -93,9 +92,26 @@ STEP: Final = Chapter(
         term("idle", "nothing runs on the device; the line says why, as shares of the step",
              formula=f"timeline.idle_ns / {_OF_STEP}; idle_ns = host_idle_ns + stream_idle_ns + other_idle_ns",
              worked=figures.idle),
-        term("edges | before its first or after its last work", "idle time before the first and after the last device"
-             " work of the window", formula=f"(timeline.idle_ns - timeline.inner_idle_ns) / {_OF_STEP}",
-             worked=figures.edges),
+        term("profiler's records | recorded Python", "idle time while the profiler wrote its own records, or Python ran"
+             " under its recording of the stack"),
+        term("compiling", "idle time while code was compiled: ranges of dynamo, inductor, Triton"),
+        term("input wait", "idle time in ranges that load data, and in copies from the host whose calls hold the host"
+             " up"),
+        term("allocator calls", "idle time in calls that allocate or free memory of the device, or pinned memory"),
+        term("slow launches", "idle time in launches at least 0.2 ms long and 20 times as long as the median launch,"
+             " and in calls that load modules"),
+        term("synchronizations", "idle time in calls that wait for the device"),
+        term("collective calls", "idle time while the host called collectives"),
+        term("operator calls", "idle time while the host ran operators and launches of ordinary length"),
+        term("Python", "idle time while the host was between operators, in silences of up to 1 ms or in ranges of the"
+             " user's"),
+        term("another stream", "as stream waits"),
+        term("between kernels", "idle time before work that was launched already, on the stream that worked last"),
+        term("unknown cause", "idle time in which nothing that is recorded says what the host did"),
+        term("drained", "the part of the idle time in gaps that began while the host waited for the device, so that"
+             " nothing was queued", formula="timeline.drained_ns / timeline.idle_ns"),
+        term("not recorded", "time from a launch whose work is not in the trace to the next work that is:"
+             " it is neither busy nor idle", formula=f"timeline.unrecorded_ns / {_OF_STEP}"),
         term("host-bound | host bound", "idle, and what comes next was launched after the device fell idle",
              "So is the time before the end in which nothing follows. The host is late: more work a launch, or fewer"
              " launches, help.", formula=f"timeline.host_idle_ns / {_OF_STEP}", worked=figures.host_bound),
@@ -130,7 +146,8 @@ STEP: Final = Chapter(
              formula="device.utilization", worked=partial(figures.estimates, name="utilization")),
         term("tensor cores | tensor-core time", "kernels whose name says that they multiply on tensor cores (matrix"
              " cores on AMD), over the time of kernels", "Which names do is a table in"
-             " classification/tensor_cores.py.", formula="device.tensor_core_ns / timeline.launching.kernel_ns",
+             " classification/tensor_cores.py. \"(12 % not known)\" are products whose names do not tell. A device"
+             " without such cores has no figure.", formula="device.tensor_core_ns / timeline.launching.kernel_ns",
              worked=figures.tensor_cores),
         term("ceilings", "the most that the device can do: dense peaks of products by data type, of all other"
              " arithmetic, and bandwidth, with their source",

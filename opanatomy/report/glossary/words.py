@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from opanatomy.report.glossary import figures_step
 from opanatomy.report.glossary.term import Chapter, term
 
 WORDS: Final = Chapter(
@@ -21,10 +20,8 @@ WORDS: Final = Chapter(
         term("of another kind | steps of another kind | other kinds", "steps that made other calls"
              " than those that are compared; of both sides"
              " their means are on the line of the steps"),
-        term("mean step | mean like step", "the mean over the steps: sums over all of them divided by their number",
+        term("mean step | mean like step", "the mean over the steps that count: sums over them divided by their number",
              "Means add up, so that parts sum to their whole; medians do not.", formula="x / step.count"),
-        term("middle step | median step", "the profiled step in the middle by wall time, which one slow step does not"
-             " move; of an even number the mean of the two", formula="step.wall_ns", worked=figures_step.step),
         term("before and after", "of two sides the first is before, the second after"),
         term("wall time", "time as a clock on the wall has it, waiting and idle time included"),
         term("self time | self times", "the time of an operator without that of the operators that it calls: on the CPU"

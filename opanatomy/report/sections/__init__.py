@@ -45,11 +45,13 @@ TOP: Final = 8
 
 
 class Wanted(Struct, frozen=True, kw_only=True):
-    """What of a section a reader wants: how many rows, in which order, and what a command calls the trace by."""
+    """What of a section a reader wants: how many rows, in which order, what a command calls the trace by, and whether
+    it was asked for by name."""
 
     top: int = TOP
     sort: str = "time"
     source: str | None = None
+    asked: bool = False
 
 
 _Maker: TypeAlias = Callable[[Anatomy, Wanted], Section | None]
@@ -61,6 +63,8 @@ def _of(make: Callable[[Anatomy], Section | None]) -> _Maker:
 
 #: What a reader comes for, section by section.
 _FIRST: Final[Mapping[str, _Maker]] = {
+    # What changes the reading of all that follows.
+    "caveats": _of(checks.caveats),
     # What the user gave and cannot be makes what rests on it meaningless.
     "given-ceilings": _of(checks.given_ceilings),
     # What two sources do not agree on makes all that follows uncertain.
@@ -107,7 +111,7 @@ _REST: Final[Mapping[str, Mapping[str, _Maker]]] = {
         "memory-notes": _of(memory.remarks),
     },
     "suggestions": {"suggestions": _of(suggestions.suggestions)},
-    "ledger": {"ledger": _of(ledger.ledger)},
+    "ledger": {"ledger": lambda anatomy, wanted: ledger.ledger(anatomy, explained=wanted.asked)},
     "source": {"source": _of(run.source)},
     "warnings": {"warnings": _of(run.warnings)},
 }
@@ -153,7 +157,7 @@ def named_sections(
     anatomy: Anatomy, names: Sequence[str], *, top: int = TOP, sort: str = "time", source: str | None = None
 ) -> tuple[Section, ...]:
     """The title, and those of `SECTIONS` in the order of the page; one that has nothing to say says so."""
-    wanted = Wanted(top=top, sort=sort, source=source)
+    wanted = Wanted(top=top, sort=sort, source=source, asked=True)
     sections = [run.title(anatomy)]
     for name in _FIRST:
         if name in names:

@@ -17,7 +17,8 @@ _NAMED: Final = {
     Cause.MOVED: "moved", Cause.ANOTHER_SIGNATURE: "other arguments", Cause.ANOTHER_KERNEL: "another kernel",
     Cause.ANOTHER_OPERATOR: "another operator", Cause.NEW: "new", Cause.GONE: "gone",
     Cause.HOST_IDLE: "idle, host-bound", Cause.STREAM_IDLE: "idle, stream waits", Cause.OTHER_IDLE: "idle, other",
-    Cause.OUTSIDE: "work of other steps", Cause.FRAMEWORK: "framework", Cause.PROFILER: "profiler",
+    Cause.OUTSIDE: "work of other steps", Cause.UNRECORDED: "not recorded",
+    Cause.FRAMEWORK: "framework", Cause.PROFILER: "profiler",
 }  # fmt: skip
 #: What the host records a collective as.
 _COLLECTIVE: Final = "record_param_comms"

@@ -5,37 +5,67 @@ A ceiling of the user's own is no second source: that the trace is above one is 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 from opanatomy.records.anatomy import Anatomy
-from opanatomy.records.checks import Check, Difference
+from opanatomy.records.checks import CLASSES, CLOCKS, EVENTS, LAUNCHES, ORDER, Check, Difference
 from opanatomy.records.device import BANDWIDTH, ExceededCeiling
+from opanatomy.report.scope import work_of
 from opanatomy.report.section import (
     ByteRate,
-    Column,
+    Bytes,
     Count,
     Exact,
     FlopRate,
-    Holds,
+    Flops,
     Name,
     Note,
     Phrase,
-    Row,
+    Quantity,
     Section,
+    Share,
+    Time,
     Tone,
+    is_known,
     joined,
     phrase,
 )
+from opanatomy.report.totals import total
+from opanatomy.report.units import text_of
 
-#: Rows of the table of disagreements.
-_LISTED: Final = 12
+#: Sentences on what may be wrong on the page, and differences of a check in the ledger.
+_SENTENCES, _LISTED = 2, 12
 #: Causes of differences, and operators of one.
 _CAUSES, _NAMES = 6, 3
-_MEANS: Final = (
-    "not confirmed by a second source, and no known cause explains it: an error of this tool, a damaged trace, or a"
-    " step that did not repeat itself. Figures that rest on these operators are uncertain"
-)
+#: The figure that a check is of, by its quantity.
+_FIGURE: Final[Mapping[str, str]] = {
+    "call counts": "The number of calls of {}",
+    "contraction FLOPs": "FLOPs of {}",
+    "operator times": "The time of {}",
+    "composite FLOPs": "FLOPs of {}",
+    "operator events": "The number of calls of {}",
+    "device work of contractions": "The time of {}",
+    "backward contractions": "FLOPs of {}",
+    "forward contractions": "FLOPs of what differentiates {}",
+    "phases of contractions": "The phase of {}",
+    "annotated phases": "The time {}",
+    "ceiling": "The time or the cost of {}",
+    CLASSES: "The class of work of {}",
+    ORDER: "The operators and phases of {}",
+    CLOCKS: "When {} began and ended, idle time and its causes",
+    LAUNCHES: "The time of {}",
+    EVENTS: "The time of {}",
+}
+#: Checks whose evidence is the sentence that says what is wrong.
+_SAID: Final = (CLASSES, ORDER, CLOCKS, LAUNCHES, EVENTS)
+_QUANTITY: Final[Mapping[str, Callable[[int | None], Quantity]]] = {"FLOPs": Flops, "B": Bytes, "ns": Time}
+
+
+def caveats(anatomy: Anatomy) -> Section | None:
+    """What changes the reading of every figure."""
+    notes = tuple(Note(text=text, tone=Tone.WARNING) for text in anatomy.caveats if text)
+    return Section(name="caveats", title="Before you read on", notes=notes) if notes else None
 
 
 def given_ceilings(anatomy: Anatomy) -> Section | None:
@@ -76,54 +106,88 @@ def _reached(one: ExceededCeiling) -> Phrase:
     return phrase("{} in {} reaches at least {}{}{}", name, one.phase.value, rate(one.reached_per_second), of, known)
 
 
+def alarm_texts(anatomy: Anatomy) -> Iterator[Phrase]:
+    """A sentence for each check that says which figure may be wrong, the one that touches most of the work first."""
+    work_ns = total(anatomy.classes).time_ns
+    for check in sorted(anatomy.alarms, key=lambda check: -check.share(work_ns)):
+        first, *others = sorted(check.unexplained, key=lambda difference: -difference.share(work_ns))
+        text = phrase("{}{}", may_be_wrong(check, first), _more(others))
+        share = Share(check.share(work_ns), 1)
+        if all(difference.time_ns is not None for difference in check.unexplained):
+            yield phrase("{}; {} of the {}.", text, share, work_of(anatomy))
+        else:
+            yield phrase("{}.", text) if check.quantity in _SAID else phrase("{}; {} of the figure.", text, share)
+
+
+def _more(others: Sequence[Difference]) -> Phrase | str:
+    return phrase(", with {} more", Count(len(others), "figure")) if others else ""
+
+
+def may_be_wrong(check: Check, difference: Difference) -> Phrase:
+    """Which figure may be wrong and by how much: what it is here and by the second source."""
+    in_phase = "" if difference.phase is None else f" in {difference.phase.value}"
+    subject = phrase(_FIGURE.get(check.quantity, f"{check.quantity} of {{}}"), _name(difference.operator))
+    if check.quantity in _SAID and difference.evidence:
+        by = phrase("{}", difference.evidence)
+    else:
+        figures = _figures(check, difference)
+        ours, other = (quantity if is_known(quantity) else "unknown" for quantity in figures)
+        by = phrase("{} here, {} by {}", ours, other, check.source)
+    return phrase("{}{} may be wrong: {}", subject, in_phase, by)
+
+
+def _name(operator: str) -> Name:
+    return Name(operator.removeprefix("aten::"))
+
+
+def _figures(check: Check, difference: Difference) -> tuple[Quantity, Quantity]:
+    """Both figures, to the last digit where rounded they would be the same."""
+    make = _QUANTITY.get(check.unit)
+    if make is not None:
+        ours, other = make(difference.ours), make(difference.other)
+        if text_of(ours) != text_of(other):
+            return ours, other
+    return Exact(difference.ours, check.unit), Exact(difference.other, check.unit)
+
+
 def disagreements(anatomy: Anatomy) -> Section | None:
-    """The figures that a second source does not confirm, those that no known cause explains."""
-    pairs = [(check, difference) for check in anatomy.checks for difference in check.unexplained]
-    if not pairs:
+    """What may be wrong of what touches 1 % of the work or more: a sentence for each check, the first two."""
+    texts: list[str | Phrase] = list(alarm_texts(anatomy))
+    if not texts:
         return None
-    columns = (
-        Column(header="does not agree", holds=Holds.NAMES),
-        Column(header="phase", holds=Holds.NAMES, expendable=2),
-        Column(header="figure", holds=Holds.NAMES, expendable=1),
-        Column(header="here"),
-        Column(header="2nd source"),
-    )
-    rows = [_row(check, difference) for check, difference in pairs[:_LISTED]]
-    if len(pairs) > _LISTED:
-        rows.append(Row(cells=(phrase("and {} more", Count(len(pairs) - _LISTED)), None, None, None, None)))
-    evidence = dict.fromkeys(difference.evidence for _, difference in pairs[:_LISTED] if difference.evidence)
-    sources = dict.fromkeys(check.source for check, _ in pairs)
-    texts = [_MEANS, f"second source: {'; '.join(sources)}", *(f"evidence: {text}" for text in evidence)]
-    return Section(
-        name="disagreements",
-        title="What does not agree",
-        columns=columns,
-        rows=tuple(rows),
-        notes=tuple(Note(text=text, tone=Tone.WARNING) for text in texts),
-    )
+    if len(texts) > _SENTENCES:
+        checks = Count(len(texts) - _SENTENCES, "check")
+        texts[_SENTENCES:] = [phrase("{} more that do not agree: see --section ledger", checks)]
+    notes = tuple(Note(text=text, tone=Tone.WARNING) for text in texts)
+    return Section(name="disagreements", title="What may be wrong", notes=notes)
 
 
-def _row(check: Check, difference: Difference) -> Row:
-    figures = (Exact(difference.ours, check.unit), Exact(difference.other, check.unit))
-    phase = None if difference.phase is None else difference.phase.value
-    return Row(cells=(difference.operator, phase, check.quantity, *figures))
-
-
-def check_facts(anatomy: Anatomy) -> Iterator[tuple[str, Phrase | None]]:
-    """(label, text): what was confirmed, what differs for a known cause, and what was not checked."""
+def check_facts(anatomy: Anatomy, *, explained: bool) -> Iterator[tuple[str, Phrase | None]]:
+    """(label, text): what was confirmed, what differs and how little of the work that touches, what was not checked;
+    where asked for, each difference and its cause."""
     compared = [check for check in anatomy.checks if check.compared]
     if compared:
         equal = Count(sum(check.equal for check in compared))
-        parts = joined(phrase("{} {}", _equal(check), check.quantity) for check in compared)
-        yield "confirmed", phrase("{} figures by second sources: {}", equal, parts or "")
-    causes = _causes(anatomy)
-    for cause, names in list(causes.items())[:_CAUSES]:
-        more = phrase(" and {} more", Count(len(names) - _NAMES)) if len(names) > _NAMES else ""
-        listed = joined(phrase("{}", Name(name)) for name in names[:_NAMES])
-        yield "explained", phrase("{}{}: {}", listed or "", more, cause)
-    if len(causes) > _CAUSES:
-        more = phrase("{} causes more (all are in the JSON report)", Count(len(causes) - _CAUSES))
-        yield "explained", more
+        unequal = joined(
+            phrase("{} of {} {}", Count(check.equal), Count(check.compared), check.quantity)
+            for check in compared
+            if check.equal < check.compared
+        )
+        yield "confirmed", joined((phrase("{} figures by second sources", equal), unequal), by=": ")
+    work_ns, alarms = total(anatomy.classes).time_ns, anatomy.alarms
+    for check in anatomy.checks:
+        ranked = sorted(check.unexplained, key=lambda difference: -difference.share(work_ns))
+        if ranked and check not in alarms:
+            share = Share(check.share(work_ns), 1)
+            yield "below 1 %", phrase("{}{}; {}", may_be_wrong(check, ranked[0]), _more(ranked[1:]), share)
+        elif explained:
+            for difference in ranked[:_LISTED]:
+                share = Share(difference.share(work_ns), 1)
+                evidence = "" if check.quantity in _SAID else f"; {difference.evidence}" if difference.evidence else ""
+                yield "uncertain", phrase("{}; {}{}", may_be_wrong(check, difference), share, evidence)
+            if ranked[_LISTED:]:
+                yield "uncertain", phrase("{}{}", check.quantity, _more(ranked[_LISTED:]))
+    yield from _explained(anatomy) if explained else ()
     reasons: dict[str, list[str]] = {}
     for check in anatomy.checks:
         if check.not_checked:
@@ -132,10 +196,15 @@ def check_facts(anatomy: Anatomy) -> Iterator[tuple[str, Phrase | None]]:
         yield "unchecked", phrase("{}: {}", ", ".join(quantities), reason)
 
 
-def _equal(check: Check) -> Phrase:
-    if check.equal == check.compared:
-        return phrase("{}", Count(check.equal))
-    return phrase("{} of {}", Count(check.equal), Count(check.compared))
+def _explained(anatomy: Anatomy) -> Iterator[tuple[str, Phrase | None]]:
+    causes = _causes(anatomy)
+    for cause, names in list(causes.items())[:_CAUSES]:
+        more = phrase(" and {} more", Count(len(names) - _NAMES)) if len(names) > _NAMES else ""
+        listed = joined(phrase("{}", Name(name)) for name in names[:_NAMES])
+        yield "explained", phrase("{}{}: {}", listed or "", more, cause)
+    if len(causes) > _CAUSES:
+        more = phrase("{} causes more (all are in the JSON report)", Count(len(causes) - _CAUSES))
+        yield "explained", more
 
 
 def _causes(anatomy: Anatomy) -> dict[str, list[str]]:

@@ -29,6 +29,8 @@ from opanatomy.report.sections.compared_figures import (
 from opanatomy.report.sections.compared_parts import causes_table, changes_table, kernels_table
 from opanatomy.report.units import duration
 
+#: What sides that are not comparable lack.
+_WITHHELD: Final = "The figures stand side by side, without changes and causes; a gate on a change is unknown."
 #: How many causes have a sentence.
 IN_SENTENCES: Final = 3
 
@@ -57,6 +59,9 @@ def _title(comparison: Comparison) -> Section:
 def _what_changed(comparison: Comparison) -> Section:
     """The difference of the step in a sentence, the largest causes in one each."""
     parts = comparison.decomposition
+    if comparison.not_comparable:
+        reasons = [Note(text=f"Not comparable: {why}.", tone=Tone.CONCLUSION) for why in comparison.not_comparable]
+        return Section(name="changed", title="What changed", notes=(*reasons, Note(text=_WITHHELD, tone=Tone.REMARK)))
     if parts is None:
         return Section(name="changed", title="What changed", notes=_extremes(comparison))
     sentences = [
@@ -197,10 +202,7 @@ def _aside(side: Side) -> str:
 
 
 def _gates(comparison: Comparison) -> Section:
-    facts = [
-        Fact(label="gate", text=f"{'met' if gate.met else 'NOT MET'}: {gate.gate}: {gate.reason}", warning=not gate.met)
-        for gate in comparison.gates
-    ]
+    facts = [Fact(label="gate", text=gate.line, warning=not gate.met) for gate in comparison.gates]
     return Section(name="gates", title="Gates", facts=tuple(facts))
 
 

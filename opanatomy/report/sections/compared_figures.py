@@ -19,6 +19,7 @@ from opanatomy.report.section import (
     Holds,
     Name,
     Note,
+    Phrase,
     Quantity,
     Row,
     Section,
@@ -67,7 +68,7 @@ def steps_table(comparison: Comparison) -> Section:
 
 def figures_table(comparison: Comparison) -> Section:
     """The figures of one step that differ, and how many do not."""
-    section = _table(shown_figures(comparison), "figures", "Figures of one step")
+    section = _table(comparison, shown_figures(comparison), "figures", "Figures of one step")
     note = Note(text="of one step, called what --fail-if takes; all of them are in the JSON report")
     return replace(section, notes=(*section.notes, note))
 
@@ -84,7 +85,7 @@ def families_table(comparison: Comparison) -> Section:
         row for begin, end in _FAMILIES for row in comparison.figures
         if row.name.startswith(begin) and row.name.endswith(end) and any(row.values)
     ]  # fmt: skip
-    return _table(rows, "classes", "By class and component")
+    return _table(comparison, rows, "classes", "By class and component")
 
 
 def figures_of_many(comparison: Comparison) -> Section:
@@ -106,28 +107,39 @@ def figures_of_many(comparison: Comparison) -> Section:
 
 def _cell(row: FigureRow, place: int) -> Cell:
     value = row.values[place]
-    return None if value is None else quantity(row.unit, value)
+    return None if value is None else with_bound(row, place)
 
 
-def _table(rows: Sequence[FigureRow], name: str, title: str) -> Section:
-    """The figures that differ between two sides."""
-    columns = (
+def with_bound(row: FigureRow, place: int) -> Phrase:
+    """A figure of one side, `≥` before one that is a lower bound."""
+    value = row.values[place]
+    if value is None:
+        return phrase("-")
+    bound = "≥ " if row.lower_bounds and row.lower_bounds[place] else ""
+    return phrase(bound + "{}", quantity(row.unit, value))
+
+
+def _table(comparison: Comparison, rows: Sequence[FigureRow], name: str, title: str) -> Section:
+    """The figures that differ between two sides, with their changes where these are of the same."""
+    columns = [
         Column(header="figure", holds=Holds.NAMES), Column(header="before", expendable=1), Column(header="after"),
         Column(header="change"), Column(header="ranges", holds=Holds.NAMES, expendable=2),
-    )  # fmt: skip
+    ]  # fmt: skip
+    if comparison.not_comparable:
+        columns = columns[:3]
     changed = [row for row in rows if len(set(row.values)) > 1]
-    cells = tuple(
-        Row(cells=(row.name, _cell(row, 0), _cell(row, 1), Change(row.values[1], row.values[0]), _ranges(row)))
-        for row in changed
+    each = (
+        (row.name, _cell(row, 0), _cell(row, 1), Change(row.values[1], row.values[0]), _ranges(row)) for row in changed
     )
+    cells = tuple(Row(cells=cells[: len(columns)]) for cells in each)
     notes = []
     if any(row.all_steps for row in changed):
-        notes.append(Note(text=f"{_ALL_STEPS}: set-aside ones too, a like step does not have the figure"))
+        notes.append(Note(text=f"{_ALL_STEPS}: unlike ones too, a like step does not have the figure"))
     if any(row.p is not None and row.p >= SIGNIFICANT for row in changed):
         notes.append(Note(text=f"{_NOT_CLAIMED}: no difference beyond chance (p >= {SIGNIFICANT})"))
     if same := len(rows) - len(changed):
         notes.append(Note(text=phrase("{} without a difference", Count(same, "figure"))))
-    return Section(name=name, title=title, heading=name, columns=columns, rows=cells, notes=tuple(notes))
+    return Section(name=name, title=title, heading=name, columns=tuple(columns), rows=cells, notes=tuple(notes))
 
 
 def _ranges(row: FigureRow) -> str | None:

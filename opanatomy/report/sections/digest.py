@@ -22,15 +22,17 @@ from opanatomy.report.section import (
     joined,
     phrase,
 )
-from opanatomy.report.sections.checks import exceeded_texts
+from opanatomy.report.sections.checks import alarm_texts, exceeded_texts
 from opanatomy.report.sections.classes import by_class
+from opanatomy.report.sections.idle import label_of
 from opanatomy.report.sections.operators import grouped
+from opanatomy.report.sections.step import left_out
 from opanatomy.report.table import cut_apart
 from opanatomy.report.totals import Total, amounts, total
 
 Facts = Iterable[tuple[str, str | Phrase | None]]
 #: How many operators, kernels, modules, components and warnings are named.
-_OPERATORS, _KERNELS, _MODULES, _COMPONENTS, _WARNINGS = 8, 5, 5, 8, 5
+_OPERATORS, _KERNELS, _MODULES, _COMPONENTS, _WARNINGS, _CAUSES = 8, 5, 5, 8, 5, 4
 #: What a line has for a name where there is room.
 NAME_WIDTH: Final = 64
 
@@ -49,6 +51,7 @@ def digest_of(anatomy: Anatomy) -> tuple[Section, ...]:
 
 def _run(anatomy: Anatomy) -> Facts:
     environment, workload = anatomy.environment, anatomy.workload
+    yield from (("before you read on", text) for text in anatomy.caveats)
     yield "model", _name(workload.model)
     yield "architecture", _name(workload.architecture)
     yield "parameters", _count(workload.parameters)
@@ -76,19 +79,20 @@ def _run(anatomy: Anatomy) -> Facts:
 def _step(anatomy: Anatomy) -> Facts:
     step, wall_ns = anatomy.step, anatomy.step.wall_ns
     yield "profiled steps", phrase("{}", Count(step.count))
+    yield "steps that do not count", joined(left_out(anatomy))
     yield "step, profiled" if not is_whole_trace(anatomy) else "whole trace, taken for one step", _time(wall_ns)
     yield "step, without the profiler", _time(step.unprofiled_wall_ns)
     yield "samples", None if step.samples_per_second is None else phrase("{}", Rate(step.samples_per_second, "samples"))
     yield from _phases(step)
     if anatomy.environment.device_kind == "cpu":
         yield "framework", _part(step.framework_ns, wall_ns)
-    elif step.busy_ns is not None and wall_ns is not None and not is_whole_trace(anatomy):
-        yield "device busy", _part(step.busy_ns, wall_ns)
+    elif not is_whole_trace(anatomy):
         yield "kernel time", _time(step.kernel_time_ns)
     if anatomy.generation is not None:
         yield "first token", _time(anatomy.generation.first_token_ns)
         yield "next token", _time(anatomy.generation.token_ns)
-    yield "MFU", None if anatomy.device.mfu is None else phrase("{}", Share(anatomy.device.mfu, 1))
+    bound = "≥ " if anatomy.device.mfu_covered not in (None, 1) else ""
+    yield "MFU", None if anatomy.device.mfu is None else phrase(bound + "{}", Share(anatomy.device.mfu, 1))
 
 
 def _phases(step: Step) -> Facts:
@@ -97,7 +101,7 @@ def _phases(step: Step) -> Facts:
 
 
 def _time_by_part(anatomy: Anatomy) -> Iterator[tuple[str, str | Phrase | None]]:
-    """Times are of a mean step: sums over all profiled steps, of all ranks, divided by their number."""
+    """Times are of a mean step: sums over the steps that count, of all ranks, divided by their number."""
     timeline, steps = anatomy.timeline, steps_of(anatomy)
     work_ns = total(anatomy.classes).time_ns / steps
     if anatomy.environment.device_kind != "cpu":
@@ -107,7 +111,8 @@ def _time_by_part(anatomy: Anatomy) -> Iterator[tuple[str, str | Phrase | None]]
         yield "not in it, other steps' work", _time((timeline.outside_ns or 0) / in_window or None)
         for label, part_ns in (
             ("device busy", timeline.busy_ns), ("device idle", costs.idle_ns),
-            ("idle, bound by the host", costs.host_bound_ns), ("communication", timeline.communication_ns),
+            *((f"idle, {label_of(row)}", row.time_ns) for row in costs.causes[:_CAUSES]),
+            ("not recorded", costs.unrecorded_ns or None), ("communication", timeline.communication_ns),
             ("exposed communication", timeline.exposed_communication_ns),
         ):  # fmt: skip
             yield label, None if part_ns is None else _part(part_ns / in_window, whole_ns)
@@ -170,8 +175,7 @@ def _memory(anatomy: Anatomy) -> Facts:
 
 def _warnings(anatomy: Anatomy) -> Facts:
     yield from (("warning", text) for text in exceeded_texts(anatomy))
-    unconfirmed = sum(len(check.unexplained) for check in anatomy.checks)
-    yield "figures that a second source does not confirm", _count(unconfirmed or None)
+    yield from (("warning", text) for text in alarm_texts(anatomy))
     yield from (("warning", text) for text in anatomy.warnings[:_WARNINGS])
     if anatomy.warnings[_WARNINGS:]:
         yield "warning", phrase("and {} more", Count(len(anatomy.warnings) - _WARNINGS))

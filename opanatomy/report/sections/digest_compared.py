@@ -11,7 +11,7 @@ from opanatomy.report.section import Change, Count, Name, Phrase, Section, Time,
 from opanatomy.report.sections.causes import Group, groups_of, sentence_of
 from opanatomy.report.sections.commands import Further, Next, looked_at
 from opanatomy.report.sections.compared import headline
-from opanatomy.report.sections.compared_figures import quantity, shown_figures
+from opanatomy.report.sections.compared_figures import shown_figures, with_bound
 from opanatomy.report.sections.verdict import Finding
 
 #: How many causes are named.
@@ -47,24 +47,27 @@ def digest_of_comparison(comparison: Comparison) -> tuple[Section, ...]:
         left = phrase("{} causes: {}", Count(len(more)), TimeChange(sum(group.change_ns for group in more)))
         causes.append(("and", left))
     step = [] if parts is None else [("step", headline(comparison, parts))]
-    figures = [(row.name, _values(row)) for row in shown_figures(comparison)]
+    figures = [(row.name, _values(row, comparison)) for row in shown_figures(comparison)]
     sides = [(f"side {place}", _side(side)) for place, side in enumerate(comparison.sides, 1)]
-    gates = [("gate", f"{'met' if gate.met else 'not met'}: {gate.gate}: {gate.reason}") for gate in comparison.gates]
+    gates = [("gate", gate.line) for gate in comparison.gates]
     warnings = [("warning", text) for text in comparison.warnings]
-    if comparison.no_claim is not None:
+    reasons = [("not comparable", why) for why in comparison.not_comparable]
+    if comparison.no_claim is not None and not reasons:
         warnings.insert(0, ("nothing is called significant", comparison.no_claim))
     blocks = (
-        ("run", "What is compared", [*sides, *step]), ("causes", "Where the difference comes from", causes),
+        ("run", "What is compared", [*reasons, *sides, *step]), ("causes", "Where the difference comes from", causes),
         ("figures", "Figures of one step, side by side", figures), ("gates", "Gates", gates),
         ("warnings", "Warnings", warnings),
     )  # fmt: skip
     return tuple(Section(name=name, title=title, facts=facts_of(*facts)) for name, title, facts in blocks)
 
 
-def _values(row: FigureRow) -> Phrase:
-    """A figure on every side, and what the last one is more or less than the first."""
-    values = ("-" if value is None else phrase("{}", quantity(row.unit, value)) for value in row.values)
-    return phrase("{} ({})", joined(values, " -> ") or "", Change(row.values[-1], row.values[0]))
+def _values(row: FigureRow, comparison: Comparison) -> Phrase:
+    """A figure on every side, and what the last one is more or less than the first, where these are of the same."""
+    if comparison.not_comparable:
+        return joined((with_bound(row, place) for place in range(len(row.values))), " against ") or phrase("")
+    values = joined((with_bound(row, place) for place in range(len(row.values))), " -> ") or ""
+    return phrase("{} ({})", values, Change(row.values[-1], row.values[0]))
 
 
 def _side(side: Side) -> Phrase | None:

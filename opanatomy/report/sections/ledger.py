@@ -16,11 +16,12 @@ from opanatomy.report.sections.checks import check_facts
 _LISTED: Final = 5
 
 
-def ledger(anatomy: Anatomy) -> Section:
-    """The terms of the device work, its classed, costed and unknown parts, and the checks."""
+def ledger(anatomy: Anatomy, *, explained: bool = False) -> Section:
+    """The terms of the device work, its classed, costed and unknown parts, and the checks; where asked for also the
+    differences of a known cause."""
     return Section(
         name="ledger", title="The ledger of device work", scope=all_steps(anatomy),
-        facts=facts_of(*_work(anatomy), *check_facts(anatomy)),
+        facts=facts_of(*_work(anatomy), *check_facts(anatomy, explained=explained)),
     )  # fmt: skip
 
 

@@ -31,18 +31,23 @@ def components(anatomy: Anatomy) -> Section | None:
     memory = anatomy.memory
     if not memory.components and memory.peak_bytes is None:
         return None
+    # from a trace alone each component is inferred, and at the peak
+    inferred = bool(memory.inferences) and all(
+        part.at_peak_bytes in (None, part.measured_bytes) for part in memory.components
+    )
     parts = [part for part in memory.components if not (_on_cpu(anatomy) and part.component == CONTEXT)]
-    in_depth = any(part.at_peak_bytes is not None for part in memory.components)
-    at_peak = (Column(header="at peak"),) if in_depth else ()
+    in_depth = not inferred and any(part.at_peak_bytes is not None for part in memory.components)
     columns = (
         Column(header="memory", holds=Holds.NAMES),
-        Column(header="measured"),
-        *at_peak,
+        Column(header="at peak" if inferred else "measured"),
+        *((Column(header="at peak"),) if in_depth else ()),
         Column(header="theory", expendable=1),
         Column(header="off", expendable=2),
         Column(header="formula", holds=Holds.FORMULAS, expendable=3),
     )
     peak = f"peak in {memory.peak_at}" if memory.peak_at else "peak"
+    if memory.allocator_peak_bytes is None and memory.process_peak_bytes is not None:
+        peak = "peak of the process"
     sizes: tuple[Cell, ...] = (None, Bytes(memory.peak_bytes)) if in_depth else (Bytes(memory.peak_bytes),)
     rows = [Row(cells=_component(part, in_depth)) for part in parts]
     rows.append(Row(cells=(peak, *sizes, None, None, None), summary=True))

@@ -92,7 +92,7 @@ def _rank(rank: Rank, anatomy: Anatomy) -> tuple[Fact, ...]:
     parts = (("busy", "busy"), ("idle", "idle"), ("kernels", "kernel_time"), ("communication", "communication"),
              ("exposed", "exposed_communication"))  # fmt: skip
     times = (phrase("{} {}", label, Time(ns)) for label, field in parts if (ns := rank.a_step(field)) is not None)
-    step = phrase("step {}, the median of {}", Time(rank.wall_ns), Count(rank.steps, "step"))
+    step = phrase("step {}, the mean of {}", Time(rank.wall_ns), Count(rank.steps, "step"))
     facts = [Fact(label="report", text=step), Fact(label="", text=joined(times) or "")]
     for row in anatomy.waiting.each if anatomy.waiting is not None else ():
         if (row.rank, row.trace) == (rank.rank, rank.trace):

@@ -160,8 +160,8 @@ def _unnamed(kind: str | None) -> str:
 
 def _device(anatomy: Anatomy) -> str | Phrase | None:
     environment = anatomy.environment
-    if environment.device_kind == "cpu" and environment.processor is None and environment.device_count:
-        return "the host only; the trace has no event of its GPU"
+    if environment.host_only:
+        return "a GPU of which nothing was recorded: the host alone"
     if environment.device_kind == "cpu":
         threads = environment.host_threads
         processor = joined((environment.processor, None if threads is None else phrase("{}", Count(threads, "thread"))))

@@ -41,8 +41,8 @@ def one_step(anatomy: Anatomy) -> Section:
         ("step", joined((_wall(anatomy), _samples(step)))),
         ("steps", _spread(anatomy)),
         ("phases", phases_of(step) if on_cpu else None),
-        ("framework", _framework(step)),
-        ("profiler", _profiler(step)),
+        ("framework", _framework(anatomy)),
+        ("profiler", None if anatomy.environment.host_only else _profiler(step)),
         ("busy", busy(anatomy)),
         ("reached", _reached(anatomy)),
     )
@@ -74,9 +74,10 @@ def _samples(step: Step) -> Phrase | None:
     return None if step.samples_per_second is None else phrase("{}", Rate(step.samples_per_second, "samples"))
 
 
-def _framework(step: Step) -> Phrase | None:
+def _framework(anatomy: Anatomy) -> Phrase | None:
     """On the CPU what is left of the step besides operators and, where that is known, the profiler."""
-    if step.framework_ns is None:
+    step = anatomy.step
+    if step.framework_ns is None or anatomy.environment.host_only:
         return None
     inside = " (inside the phases)" if phases_of(step) else ""
     return phrase("{}: dispatch, autograd, Python{}", part_of(step.framework_ns, step.wall_ns), inside)
@@ -104,17 +105,17 @@ def _spread(anatomy: Anatomy) -> Phrase | None:
     """How many steps there are, which of them is shown, how far they lie apart, and what is special about some."""
     step, ranks = anatomy.step, len(anatomy.ranks)
     plain = step.unprofiled_count or 0
-    if step.count < 2 and plain < 2:
+    if step.count < 2 and plain < 2 and not left_out(anatomy):
         return None
     texts: list[str | Phrase | None] = []
     if plain > 1:
-        median = phrase("median of {} plain", Count(plain))
-        texts.append(joined((median, *_span(step.unprofiled_wall_min_ns, step.unprofiled_wall_max_ns))))
+        mean = phrase("mean of {} plain", Count(plain))
+        texts.append(joined((mean, *_span(step.unprofiled_wall_min_ns, step.unprofiled_wall_max_ns))))
     if step.count > 1:
-        middle = phrase("median of {} profiled{}", Count(step.count), _on_ranks(step.count, ranks))
-        texts.append(joined((middle, *_span(step.wall_min_ns, step.wall_max_ns), *_set_aside(anatomy))))
+        mean = phrase("mean of {} profiled{}", Count(step.count), _on_ranks(step.count, ranks))
+        texts.append(joined((mean, *_span(step.wall_min_ns, step.wall_max_ns), *left_out(anatomy))))
     else:
-        texts.append("1 profiled")
+        texts.append(joined(("1 profiled", *left_out(anatomy))))
     return joined(texts, by="; ")
 
 
@@ -134,18 +135,25 @@ def _span(low: int | None, high: int | None) -> tuple[Phrase, ...]:
     return phrase("shortest {}", Time(low)), phrase("longest {}", Time(high))
 
 
-def _set_aside(anatomy: Anatomy) -> tuple[Phrase, ...]:
-    """How many steps a comparison would leave out, by reason, and how long they are where they are few."""
+def left_out(anatomy: Anatomy) -> tuple[Phrase, ...]:
+    """Which steps do not count, by reason, and how long they are where they are few."""
     kinds = () if anatomy.breakdown is None else anatomy.breakdown.kinds
-    walls: dict[str, list[int]] = {}
-    for step in (step for kind in kinds for step in kind.steps):
-        if step.set_aside is not None:
-            walls.setdefault(step.set_aside, []).append(step.wall_ns)
+    numbers: dict[str, dict[int | None, int]] = {}
+    for step in (step for kind in kinds for step in kind.steps if step.left_out is not None):
+        walls = numbers.setdefault(step.left_out or "", {})
+        walls[step.number] = max(walls.get(step.number, 0), step.wall_ns)
     texts = []
-    for reason, each in walls.items():
-        times = joined((phrase("{}", Time(ns)) for ns in sorted(each)), by=" and ") if len(each) <= _FEW else None
-        texts.append(phrase("{} where {}{}", Count(len(each)), reason, phrase(" ({})", times) if times else ""))
+    for reason, each in numbers.items():
+        if len(each) > _FEW:
+            texts.append(phrase("without {} where {}", Count(len(each)), reason))
+        else:
+            named = joined((phrase("{} ({})", _number(number), Time(ns)) for number, ns in each.items()), by=" and ")
+            texts.append(phrase("without {}: {}", named or "", reason))
     return tuple(texts)
+
+
+def _number(number: int | None) -> str:
+    return "one" if number is None else f"step {number}"
 
 
 def _ceilings(anatomy: Anatomy) -> str | Phrase | None:

@@ -9,9 +9,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from opanatomy.records.anatomy import Anatomy, Step
-from opanatomy.records.taxonomy import OperatorClass, Phase
+from opanatomy.records.taxonomy import IdleCause, OperatorClass, Phase
 from opanatomy.report.costs import Costs, costs_of
-from opanatomy.report.scope import steps_of, work_of
+from opanatomy.report.scope import steps_of, steps_of_window, work_of
 from opanatomy.report.section import (
     Bytes,
     Count,
@@ -26,6 +26,7 @@ from opanatomy.report.section import (
     phrase,
 )
 from opanatomy.report.sections.commands import Further, Next, next_of
+from opanatomy.report.sections.idle import while_what
 from opanatomy.report.sections.kernels import short_name
 from opanatomy.report.sections.operators import grouped
 from opanatomy.report.straggler import how_late, name_of
@@ -38,6 +39,8 @@ SECOND: Final = 0.15
 NEARLY_FULL: Final = 0.9
 #: The part of a whole from which something is most of it.
 _MOST: Final = 0.5
+#: The part of a whole from which something is all of it.
+_ALL: Final = 0.99
 #: The part of a class from which the largest of it is named.
 _MUCH: Final = 0.3
 #: The rows of a table that is on the first screen already.
@@ -99,17 +102,29 @@ def conclusion(anatomy: Anatomy, *, source: str | None = None) -> Section:
 
 
 def _without_work(anatomy: Anatomy) -> Finding | None:
+    if anatomy.environment.host_only:
+        return _of_host(anatomy)
     if any(row.time_ns for row in anatomy.classes):
         return None
     failure = anatomy.memory.failure
     if failure is None:
-        text = phrase("There is no device work in this trace: nothing to explain.")
-        return Finding(name="nothing", text=text, evidence=joined(anatomy.warnings[:1]))
+        text = phrase("There is no device work in this trace{}.", "" if anatomy.caveats else ": nothing to explain")
+        return Finding(name="nothing", text=text, evidence=joined((*anatomy.caveats, *anatomy.warnings)[:1]))
     fitting = next((saving.option for saving in anatomy.memory.savings if saving.fits is not False), None)
     text = phrase("The step does not fit: try {}.", fitting) if fitting else phrase("The step does not fit.")
     asked = None if failure.requested_bytes is None else Bytes(failure.requested_bytes)
     evidence = None if asked is None else phrase("{} more were requested in {}", asked, failure.phase.value)
     return Finding(name="out-of-memory", text=text, evidence=evidence)
+
+
+def _of_host(anatomy: Anatomy) -> Finding:
+    """What can be said where the device's work was not recorded."""
+    step_ns, ns = anatomy.step.wall_ns or 0, total(anatomy.classes).time_ns / steps_of(anatomy)
+    text = phrase(
+        "What the device did is not known. The host spent {} of {} in operators, launching and waiting.",
+        Time(ns), Time(step_ns),
+    )  # fmt: skip
+    return Finding(name="host-only", text=text)
 
 
 def _memory(anatomy: Anatomy) -> Finding | None:
@@ -148,35 +163,41 @@ def _whole(costs: Costs) -> str:
 def _idle(anatomy: Anatomy, costs: Costs) -> Iterator[Finding]:
     if not costs.idle_ns:
         return
-    reasons = {
-        "before its first or after its last work": costs.edge_ns,
-        "because the host had not launched the next work yet": costs.host_ns,
-        "because another stream was waited for": costs.stream_ns,
-        "between two kernels of one stream": costs.other_ns,
-    }
-    reason = max(reasons, key=lambda name: reasons[name])
-    mostly: Phrase | str = ""
-    if reasons[reason] >= _MOST * costs.idle_ns:
-        mostly = f", {'' if reasons[reason] >= 0.99 * costs.idle_ns else 'mostly '}{reason}"
     share = costs.idle_ns / costs.whole_ns
+    text = phrase("The device is idle {} of {}{}.", Share(share, 1), _whole(costs), _mostly(anatomy, costs))
     yield Finding(
-        name="idle", text=phrase("The device is idle {} of {}{}.", Share(share, 1), _whole(costs), mostly),
-        evidence=_too_slow(anatomy), further=Further(section="idle"), share=share,
+        name="idle", text=text, evidence=_too_slow(anatomy, costs), further=Further(section="idle"), share=share,
     )  # fmt: skip
 
 
-def _too_slow(anatomy: Anatomy) -> Phrase | None:
-    """What makes a host too slow: many launches of little work, waiting for the device, the profiler itself."""
+def _mostly(anatomy: Anatomy, costs: Costs) -> Phrase | str:
+    """What most of the idle time is, or what its two largest parts are; small ones are not named."""
+    much, steps = [row for row in costs.causes[:2] if row.time_ns >= _MUCH * costs.idle_ns], steps_of_window(anatomy)
+    if not much:
+        return ""
+    if much[0].time_ns >= _MOST * costs.idle_ns:
+        mostly = "" if much[0].time_ns >= _ALL * costs.idle_ns else "mostly "
+        return phrase(", {}{}", mostly, while_what(much[0], steps))
+    shares = (Share(row.time_ns, costs.idle_ns, decimals=0) for row in much)
+    parts = (phrase("{} of that {}", part, while_what(row, steps)) for part, row in zip(shares, much, strict=True))
+    return phrase(", {}", joined(parts) or "")
+
+
+def _too_slow(anatomy: Anatomy, costs: Costs) -> Phrase | None:
+    """What makes the host too slow: many launches of little work where these fill the gaps, waiting for the device,
+    the profiler."""
     launching, step, steps = anatomy.timeline.launching, anatomy.step, steps_of(anatomy)
     parts: list[Phrase] = []
-    if launching is not None and launching.kernels:
+    launches = costs.causes and costs.causes[0].cause in (IdleCause.OPERATORS, IdleCause.PYTHON)
+    if launching is not None and launching.kernels and launches:
         tiny = Share(launching.tiny_kernels, launching.kernels)
         number = Count(round(launching.calls / steps), "launch")
         parts.append(phrase("{} a step, {} of the kernels shorter than {}", number, tiny,
                             Time(launching.tiny_below_ns)))  # fmt: skip
-    if launching is not None and launching.synchronizing_calls >= steps:
-        number = Count(round(launching.synchronizing_calls / steps), "synchronization")
-        parts.append(phrase("{} taking {} of the host's time", number, Time(launching.synchronizing_ns / steps)))
+    drained = anatomy.timeline.drained_ns or 0
+    if drained >= _MUCH * costs.idle_ns:
+        gaps = "of it in gaps that began while the host waited for the device"
+        parts.append(phrase("{} " + gaps, Share(drained, costs.idle_ns)))
     if step.wall_ns and step.unprofiled_wall_ns and step.wall_ns > _SLOWED * step.unprofiled_wall_ns:
         parts.append(phrase("without the profiler the step takes {}, not {}", Time(step.unprofiled_wall_ns),
                             Time(step.wall_ns)))  # fmt: skip
@@ -196,7 +217,7 @@ def _without_operator(step: Step) -> str:
 
 
 def _framework(anatomy: Anatomy, costs: Costs) -> Iterator[Finding]:
-    if not costs.framework_ns:
+    if not costs.framework_ns or anatomy.environment.host_only:
         return
     share = costs.framework_ns / costs.whole_ns
     called = sum(row.calls for row in anatomy.operators if row.part_of is None)
@@ -212,13 +233,17 @@ def _framework(anatomy: Anatomy, costs: Costs) -> Iterator[Finding]:
 def _communication(anatomy: Anatomy, costs: Costs) -> Iterator[Finding]:
     """Waiting for other ranks where it is known apart, and all other communication that nothing hides."""
     waiting = costs.waiting_ns or 0
-    if waiting:
-        yield _waiting(anatomy, waiting / costs.whole_ns)
     exposed = costs.exposed_ns - waiting
+    if waiting and waiting >= exposed:
+        yield _waiting(anatomy, waiting / costs.whole_ns)
     if exposed <= 0:
         return
-    share, communication = exposed / costs.whole_ns, anatomy.communication
-    what = "Communication" if costs.waiting_ns is None else "Transferring data between ranks"
+    communication = anatomy.communication
+    what, waited = "Communication" if costs.waiting_ns is None else "Transferring data between ranks", phrase("")
+    if 0 < waiting < exposed:  # one cost, most of which is the transfer
+        what, exposed = "Communication", costs.exposed_ns
+        waited = phrase(", {} of it waiting for other ranks", Share(waiting, exposed))
+    share = exposed / costs.whole_ns
     longest = max(communication.phases, key=lambda row: row.exposed_ns, default=None) if communication else None
     evidence = None if longest is None else phrase(
         "{} of it in {}", Share(longest.exposed_ns, sum(row.exposed_ns for row in communication.phases)),
@@ -226,7 +251,7 @@ def _communication(anatomy: Anatomy, costs: Costs) -> Iterator[Finding]:
     ) if communication else None  # fmt: skip
     yield Finding(
         name="communication",
-        text=phrase("{} that no other work hides takes {} of {}.", what, Share(share, 1), _whole(costs)),
+        text=phrase("{} that no other work hides takes {} of {}{}.", what, Share(share, 1), _whole(costs), waited),
         evidence=evidence, further=Further(section="communication"), share=share,
     )  # fmt: skip
 
@@ -240,7 +265,9 @@ def _waiting(anatomy: Anatomy, share: float) -> Finding:
     if waiting is not None and straggler is not None:
         # Of all waiting, also what other work hides.
         share_of = Share(straggler.charged_ns, straggler.waiting_ns)
-        for_whom = phrase("; {} of all waiting is for {}.", share_of, name_of(straggler))
+        early = 2 * (straggler.before_ns or 0) >= straggler.charged_ns
+        since = ", most of it there when its step began" if early else ""
+        for_whom = phrase("; {} of all waiting is for {}{}.", share_of, name_of(straggler), since)
         evidence = how_late(straggler, waiting)
     what = "Waiting for other ranks, in collectives that keep the device busy,"
     text = phrase("{} takes {} of the step on average{}", what, Share(share, 1), for_whom)

@@ -10,6 +10,7 @@ from opanatomy.report import units
 from opanatomy.report.glossary import note
 from opanatomy.report.section import (
     ByteRate,
+    Bytes,
     Cell,
     Column,
     Count,
@@ -41,7 +42,8 @@ def steps(anatomy: Anatomy) -> Section | None:
     columns = (
         Column(header="a step of rank", holds=Holds.NAMES), Column(header="step"),
         Column(header="other work", expendable=3), Column(header="transfer", expendable=1), Column(header="waiting"),
-        Column(header="unmatched", expendable=4), Column(header="idle", expendable=2), Column(header="waited for"),
+        Column(header="unmatched", expendable=4),
+        Column(header="idle", expendable=2), Column(header="waited for"),
     )  # fmt: skip
     notes = [Note(text=text) for text in _notes(waiting, len(shown))]
     return Section(
@@ -58,14 +60,15 @@ def collectives(anatomy: Anatomy) -> Section | None:
     columns = (
         Column(header="matched", holds=Holds.NAMES), Column(header="type", expendable=4),
         Column(header="ranks", expendable=3), Column(header="number", expendable=5), Column(header="time"),
-        Column(header="waiting"), Column(header="bus", expendable=1), Column(header="bus in transfer"),
+        Column(header="waiting"), Column(header="bytes", expendable=2), Column(header="bus", expendable=1),
+        Column(header="bus in transfer"),
     )  # fmt: skip
     rows = tuple(
         Row(
             cells=(
                 row.collective.replace("_", " "), row.dtype or units.UNKNOWN, Count(row.group_size),
                 Count(row.collectives), Time(row.duration_ns), Share(row.waiting_ns, row.duration_ns),
-                ByteRate(row.bus_bytes_per_second), ByteRate(row.transfer_bus_bytes_per_second),
+                Bytes(row.bytes), ByteRate(row.bus_bytes_per_second), ByteRate(row.transfer_bus_bytes_per_second),
             )
         )
         for row in waiting.collectives
@@ -79,7 +82,7 @@ def _row(rank: RankWaiting, waiting: Waiting) -> Row:
     fields = ("wall_ns", "other_work_ns", "transfer_ns", "waiting_ns", "unmatched_ns", "idle_ns")
     times: list[Cell] = [Time(_mean(rank.steps, field)) for field in fields]
     if not any(step.unmatched_ns for row in waiting.each for step in row.steps):
-        times[4] = None
+        times[fields.index("unmatched_ns")] = None
     return Row(cells=(name, *times, Time(rank.charged_ns // max(len(rank.steps), 1))))
 
 
@@ -126,7 +129,7 @@ def _conclusions(waiting: Waiting) -> list[Note]:
 
 
 def _straggler(straggler: Straggler, waiting: Waiting) -> Phrase:
-    """Who was waited for, how often, and what it did instead."""
+    """Who was waited for, how often, and since when it was late."""
     share = Share(straggler.charged_ns, straggler.waiting_ns)
     return phrase("The others wait for {}, {} of all waiting: {}.", name_of(straggler), share,
                   how_late(straggler, waiting))  # fmt: skip

@@ -8,6 +8,7 @@ built of it: its class, task and size, which `opanatomy catalog` lists. Adding a
 from __future__ import annotations
 
 import json
+import re
 from difflib import get_close_matches
 from importlib.resources import files
 from typing import Any, Final
@@ -17,6 +18,8 @@ from msgspec import Struct
 
 #: The key of a file that is not of the published configuration.
 _OWN_KEY: Final = "catalog"
+#: A word of a name, without its numbers.
+_LETTERS: Final = re.compile(r"[a-z]{3,}")
 
 
 class Entry(Struct, frozen=True, kw_only=True):
@@ -74,11 +77,17 @@ def _content(name: str) -> dict[str, Any]:
 
 
 def near_names(model: str, count: int = 3) -> tuple[str, ...]:
-    """The Hub ids of embedded models whose full or short name is near `model`, the nearest first."""
+    """The Hub ids of embedded models whose full or short name is near `model`, then those of its family; nearest first.
+
+    The family of `Llama-2-7b` is `llama`: a word of the name that begins with it, whatever the organisation.
+    """
     full = {key: name for name in catalog_names() for key in (name.lower(), name.lower().split("/")[-1])}
     wanted = model.lower()
     matches = [
         *get_close_matches(wanted, full, n=count, cutoff=0.6),
         *get_close_matches(wanted.split("/")[-1], full, n=count, cutoff=0.6),
     ]
-    return tuple(dict.fromkeys(full[match] for match in matches))[:count]
+    family = _LETTERS.search(wanted.split("/")[-1])
+    words = {name: _LETTERS.findall(name.lower()) for name in catalog_names()}
+    alike = [name for name in words if family and any(word.startswith(family[0]) for word in words[name])]
+    return tuple(dict.fromkeys((*(full[match] for match in matches), *alike)))[:count]
